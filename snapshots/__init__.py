@@ -1,0 +1,58 @@
+"""What a serializer was, and whether another may take over: the ground floor of the project."""
+
+from snapshots.compatibility import (
+    CompatibilityKind,
+    FieldVerdict,
+    Finding,
+    TypeSerializerSchemaCompatibility,
+    worst_kind,
+)
+from snapshots.composite import CompositeTypeSerializerSnapshot
+from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.envelope import (
+    read_versioned_snapshot,
+    snapshot_from_bytes,
+    snapshot_to_bytes,
+    write_versioned_snapshot,
+)
+from snapshots.errors import (
+    EndOfDataError,
+    MalformedDataError,
+    SerializationError,
+    SnapshotFormatError,
+    StateFormatError,
+    TrailingBytesError,
+    UnresolvableSerializerError,
+)
+from snapshots.registry import register_snapshot, registered_names, snapshot_class_for, snapshot_class_name
+from snapshots.simple import SimpleTypeSerializerSnapshot
+from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
+
+__all__ = [
+    "CompatibilityKind",
+    "CompositeTypeSerializerSnapshot",
+    "DataInputView",
+    "DataOutputView",
+    "EndOfDataError",
+    "FieldVerdict",
+    "Finding",
+    "MalformedDataError",
+    "SerializationError",
+    "SimpleTypeSerializerSnapshot",
+    "SnapshotFormatError",
+    "StateFormatError",
+    "TrailingBytesError",
+    "TypeSerializerSchemaCompatibility",
+    "TypeSerializerSnapshot",
+    "UnresolvableSerializerError",
+    "read_versioned_snapshot",
+    "register_snapshot",
+    "registered_names",
+    "resolve_compatibility",
+    "snapshot_class_for",
+    "snapshot_class_name",
+    "snapshot_from_bytes",
+    "snapshot_to_bytes",
+    "worst_kind",
+    "write_versioned_snapshot",
+]

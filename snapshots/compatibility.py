@@ -1,0 +1,180 @@
+"""The verdict of an old serializer snapshot on a new serializer.
+
+There are four kinds, as in Flink: *as is*, *after migration*, *with reconfigured serializer*, *incompatible*. A verdict
+carries its findings: one per field path, each with a rule id, the reason and what to do. The kind of a verdict over
+several parts is the worst of its parts in the order *incompatible* > *after migration* > *reconfigured* > *as is*
+(`worst_kind`); a lossy finding is a migration that drops something, and says so.
+
+Paths: a record field is ``.name``, a list element ``[]``, a map's key and value ``{key}`` and ``{value}``, a tuple
+field ``[2]``; the root is the empty path.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from attrs import evolve, frozen
+
+if TYPE_CHECKING:
+    from typeserializers.type_serializer import TypeSerializer
+
+T = TypeVar("T")
+
+
+class CompatibilityKind(enum.IntEnum):
+    """The four verdicts, ordered by severity so that the worst of several is their maximum."""
+
+    AS_IS = 0
+    WITH_RECONFIGURED_SERIALIZER = 1
+    AFTER_MIGRATION = 2
+    INCOMPATIBLE = 3
+
+    @property
+    def label(self) -> str:
+        """The verdict in words, for reports."""
+        return _KIND_LABELS[self]
+
+
+_KIND_LABELS = {
+    CompatibilityKind.AS_IS: "compatible as is",
+    CompatibilityKind.WITH_RECONFIGURED_SERIALIZER: "compatible with reconfigured serializer",
+    CompatibilityKind.AFTER_MIGRATION: "compatible after migration",
+    CompatibilityKind.INCOMPATIBLE: "incompatible",
+}
+
+
+class FieldVerdict(enum.Enum):
+    """What happens to the data at one path."""
+
+    AS_IS = "as is"
+    RECONFIGURE = "reconfigure"
+    MIGRATE = "migrate"
+    LOSSY = "lossy"
+    REFUSE = "refuse"
+
+    @property
+    def kind(self) -> CompatibilityKind:
+        """The verdict on the whole that this finding alone would lead to."""
+        return _KIND_OF_FIELD_VERDICT[self]
+
+
+_KIND_OF_FIELD_VERDICT = {
+    FieldVerdict.AS_IS: CompatibilityKind.AS_IS,
+    FieldVerdict.RECONFIGURE: CompatibilityKind.WITH_RECONFIGURED_SERIALIZER,
+    FieldVerdict.MIGRATE: CompatibilityKind.AFTER_MIGRATION,
+    FieldVerdict.LOSSY: CompatibilityKind.AFTER_MIGRATION,
+    FieldVerdict.REFUSE: CompatibilityKind.INCOMPATIBLE,
+}
+
+
+@frozen
+class Finding:
+    """What was found at one path: the verdict there, the id of the rule that gave it, why, and what to do."""
+
+    path: str
+    verdict: FieldVerdict
+    rule: str
+    reason: str
+    fix: str = ""
+
+    def below(self, prefix: str) -> Finding:
+        """The same finding seen from a parent, whose path to here is ``prefix``."""
+        return evolve(self, path=prefix + self.path)
+
+    def __str__(self) -> str:
+        text = f"{self.path or '(whole value)'}: {self.verdict.value} [{self.rule}] {self.reason}"
+        return f"{text}. {self.fix}" if self.fix else text
+
+
+def worst_kind(kinds: Iterable[CompatibilityKind]) -> CompatibilityKind:
+    """The verdict over several parts: *incompatible* > *after migration* > *reconfigured* > *as is*."""
+    return max(kinds, default=CompatibilityKind.AS_IS)
+
+
+@frozen
+class TypeSerializerSchemaCompatibility(Generic[T]):
+    """A verdict with its findings; only *with reconfigured serializer* carries a serializer.
+
+    The reconfigured serializer reads the old bytes *and* is to be used instead of the one that was judged.
+    """
+
+    kind: CompatibilityKind
+    findings: tuple[Finding, ...] = ()
+    _reconfigured_serializer: TypeSerializer[T] | None = None
+
+    def __attrs_post_init__(self) -> None:
+        carries = self._reconfigured_serializer is not None
+        if carries != (self.kind is CompatibilityKind.WITH_RECONFIGURED_SERIALIZER):
+            raise ValueError(f"a verdict '{self.kind.label}' and a reconfigured serializer do not go together")
+
+    @classmethod
+    def compatible_as_is(cls, findings: Iterable[Finding] = ()) -> TypeSerializerSchemaCompatibility[T]:
+        """The new serializer reads the old bytes and writes them alike."""
+        return cls(CompatibilityKind.AS_IS, tuple(findings))
+
+    @classmethod
+    def compatible_after_migration(cls, findings: Iterable[Finding] = ()) -> TypeSerializerSchemaCompatibility[T]:
+        """The old bytes must be read by the old serializer and written by the new one before use."""
+        return cls(CompatibilityKind.AFTER_MIGRATION, tuple(findings))
+
+    @classmethod
+    def compatible_with_reconfigured_serializer(
+        cls, serializer: TypeSerializer[T], findings: Iterable[Finding] = ()
+    ) -> TypeSerializerSchemaCompatibility[T]:
+        """``serializer``, a reconfigured form of the new one, reads the old bytes and is to be used."""
+        return cls(CompatibilityKind.WITH_RECONFIGURED_SERIALIZER, tuple(findings), serializer)
+
+    @classmethod
+    def incompatible(cls, *findings: Finding) -> TypeSerializerSchemaCompatibility[T]:
+        """The new serializer cannot take over; each finding says where, why and what to do."""
+        return cls(CompatibilityKind.INCOMPATIBLE, tuple(findings))
+
+    @property
+    def is_as_is(self) -> bool:
+        return self.kind is CompatibilityKind.AS_IS
+
+    @property
+    def is_after_migration(self) -> bool:
+        return self.kind is CompatibilityKind.AFTER_MIGRATION
+
+    @property
+    def is_with_reconfigured_serializer(self) -> bool:
+        return self.kind is CompatibilityKind.WITH_RECONFIGURED_SERIALIZER
+
+    @property
+    def is_incompatible(self) -> bool:
+        return self.kind is CompatibilityKind.INCOMPATIBLE
+
+    @property
+    def reconfigured_serializer(self) -> TypeSerializer[T]:
+        """The serializer to use instead of the judged one; an error for every other kind of verdict."""
+        if self._reconfigured_serializer is None:
+            raise ValueError(f"a verdict '{self.kind.label}' carries no reconfigured serializer")
+        return self._reconfigured_serializer
+
+    def with_verdict(self, verdict: FieldVerdict) -> tuple[Finding, ...]:
+        """The findings with that verdict, in path order of discovery."""
+        return tuple(finding for finding in self.findings if finding.verdict is verdict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The verdict as plain data, for tools."""
+        return {
+            "kind": self.kind.name,
+            "findings": [
+                {
+                    "path": finding.path,
+                    "verdict": finding.verdict.name,
+                    "rule": finding.rule,
+                    "reason": finding.reason,
+                    "fix": finding.fix,
+                }
+                for finding in self.findings
+            ],
+        }
+
+    def __str__(self) -> str:
+        lines = [self.kind.label]
+        lines += [f"  {finding}" for finding in self.findings if finding.verdict is not FieldVerdict.AS_IS]
+        return "\n".join(lines)

@@ -1,0 +1,46 @@
+"""The exceptions of everything that turns state into bytes and back.
+
+They stand on the ground floor because snapshots, serializers and migrations all raise them. Each message says
+what is wrong, where (a field path or a byte position) and what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class StateFormatError(Exception):
+    """The root of the errors about bytes, serializers and their snapshots."""
+
+
+class EndOfDataError(StateFormatError, EOFError):
+    """The bytes ended before the value did."""
+
+
+class MalformedDataError(StateFormatError, ValueError):
+    """The bytes are complete but cannot be what they claim to be."""
+
+
+class TrailingBytesError(MalformedDataError):
+    """A value was read whole and bytes are left over."""
+
+
+class SerializationError(StateFormatError, ValueError):
+    """A value does not fit its serializer; nothing was written.
+
+    ``problems`` holds one line per misfit, each beginning with the path of the field.
+    """
+
+    def __init__(self, serializer_name: str, problems: tuple[str, ...]) -> None:
+        self.serializer_name = serializer_name
+        self.problems = problems
+        super().__init__(f"{serializer_name} cannot write this value: " + "; ".join(problems))
+
+    def __reduce__(self) -> tuple[type[SerializationError], tuple[str, tuple[str, ...]]]:
+        return type(self), (self.serializer_name, self.problems)
+
+
+class SnapshotFormatError(StateFormatError):
+    """The bytes of a serializer snapshot are damaged, of an unknown version, or name an unknown class."""
+
+
+class UnresolvableSerializerError(StateFormatError):
+    """A snapshot describes a serializer that cannot be rebuilt in this process."""
