@@ -85,7 +85,7 @@ def read_flights() -> pa.Table:
 
 
 def content_sha256(table: pa.Table) -> str:
-    """SHA-256 of the rows as comma separated text: no header, nulls empty, `time_hour` in epoch microseconds."""
+    """SHA-256 of the rows as comma separated text: no header, nulls empty, time in epoch microseconds."""
     index = table.schema.get_field_index("time_hour")
     table = table.set_column(index, "time_hour", table["time_hour"].cast(pa.int64()))
     text = pa.BufferOutputStream()

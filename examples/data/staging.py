@@ -2,9 +2,9 @@
 
 Structured Streaming's file source takes new files in order of modification time, not of name, and ignores
 files whose names begin with a dot.  A checkout gives all parts nearly the same time, so a stream reads copies
-instead: part `i` is copied under a hidden name, dated `FIRST_MODIFICATION_TIME_S + i` seconds, and renamed into
-place.  The time depends on the part alone.  Therefore parts staged later sort behind those staged earlier, a
-repeated call changes nothing, and no reader ever sees half a file.
+instead: part `i` is copied under a hidden name, dated `FIRST_MODIFICATION_TIME_S + i` seconds, and renamed
+into place.  The time depends on the part alone.  Therefore parts staged later sort behind those staged
+earlier, a repeated call changes nothing, and no reader ever sees half a file.
 """
 
 from __future__ import annotations

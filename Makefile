@@ -1,0 +1,39 @@
+# make          prepare the environment
+# make demo     run the main job of examples/flights
+# make test     run the tests                          (make test TESTS=tests/checkpoint for some of them)
+# make lint     ruff, and mypy --strict on the packages
+# make bench    run the benchmarks                     (make bench SUITE="spark_stateful --json" for one)
+# make clean    remove .venv and everything that can be made again
+#
+# Each target prepares what it needs.  The environment is made again when its pins or the packaging change.
+
+VENV := .venv
+RUN := environment/run.sh
+PACKAGES := snapshots typeserializers migration checkpoint statebackend streamjobs
+TESTS ?= tests
+SUITE ?= all
+
+.PHONY: environment demo test lint bench clean
+.DELETE_ON_ERROR:
+
+environment: $(VENV)/.installed
+
+$(VENV)/.installed: requirements/lock.txt pyproject.toml environment/create_venv.sh
+	@environment/create_venv.sh
+
+demo: environment
+	@$(RUN) python -m examples.flights
+
+test: environment
+	@$(RUN) python -m pytest $(TESTS)
+
+lint: environment
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/python -m mypy --strict $(PACKAGES)
+
+bench: environment
+	@$(RUN) python -m benchmarks $(SUITE)
+
+clean:
+	rm -rf $(VENV) *.egg-info build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
