@@ -42,12 +42,30 @@ from checkpoint.handles import (
     check_operator_states,
     files_of_operators,
 )
-from checkpoint.pending_checkpoint import TRANSITIONS, CheckpointEvent, CheckpointState, PendingCheckpoint
+from checkpoint.metadata import (
+    FORMAT_VERSION,
+    MAX_METADATA_BYTES,
+    METADATA_FILE_NAME,
+    CheckpointKind,
+    CheckpointMetadata,
+    read_metadata,
+    read_metadata_with_handle,
+    write_metadata,
+)
+from checkpoint.pending_checkpoint import (
+    CHECKPOINT_TRANSITIONS,
+    CheckpointEvent,
+    CheckpointState,
+    PendingCheckpoint,
+)
 
 __all__ = [
+    "CHECKPOINT_TRANSITIONS",
+    "FORMAT_VERSION",
     "MAX_ACKNOWLEDGEMENT_BYTES",
     "MAX_MAX_PARALLELISM",
-    "TRANSITIONS",
+    "MAX_METADATA_BYTES",
+    "METADATA_FILE_NAME",
     "AbortedCheckpoint",
     "Acknowledgement",
     "AcknowledgementOutcome",
@@ -56,6 +74,8 @@ __all__ = [
     "CheckpointError",
     "CheckpointEvent",
     "CheckpointFileSystem",
+    "CheckpointKind",
+    "CheckpointMetadata",
     "CheckpointNotFoundError",
     "CheckpointState",
     "CorruptFileError",
@@ -84,4 +104,7 @@ __all__ = [
     "check_operator_state",
     "check_operator_states",
     "files_of_operators",
+    "read_metadata",
+    "read_metadata_with_handle",
+    "write_metadata",
 ]

@@ -25,7 +25,12 @@ import xxhash
 from attrs import field, frozen
 
 from checkpoint.errors import InvariantViolationError, MalformedAcknowledgementError, UnsafePathError
-from checkpoint.handles import FileHandle, StateHandle, check_encodable, check_identifier, check_integer, require
+from checkpoint.handle_records import (
+    STATE_HANDLE_SCHEMA,
+    state_handle_from_record,
+    state_handle_to_record,
+)
+from checkpoint.handles import StateHandle, check_encodable, check_identifier, check_integer, require
 
 __all__ = ["MAX_ACKNOWLEDGEMENT_BYTES", "Acknowledgement", "ReportValue", "TaskId"]
 
@@ -42,36 +47,6 @@ _VERSION = 1
 _HEADER_BYTES = len(_MAGIC) + 1 + 8
 
 _VALUES = {"type": "map", "values": ["null", "boolean", "long", "double", "string"]}
-
-STATE_HANDLE_SCHEMA: dict[str, Any] = {
-    "type": "record",
-    "name": "statebackend.StateHandle",
-    "doc": "The state of one subtask at one barrier.",
-    "fields": [
-        {"name": "state_id", "type": "string", "doc": "Unique for each snapshot ever taken."},
-        {"name": "backend", "type": "string", "doc": "Format of meta and files."},
-        {"name": "key_group_start", "type": "int", "doc": "First key group."},
-        {"name": "key_group_end", "type": "int", "doc": "Last key group, inclusive."},
-        {"name": "meta", "type": "bytes", "doc": "Opaque to all but the backend."},
-        {
-            "name": "files",
-            "doc": "Files that hold the state.",
-            "type": {
-                "type": "array",
-                "items": {
-                    "type": "record",
-                    "name": "statebackend.FileHandle",
-                    "doc": "One file and the proof of its bytes.",
-                    "fields": [
-                        {"name": "path", "type": "string", "doc": "Relative to the root directory."},
-                        {"name": "size_bytes", "type": "long", "doc": "Exact size."},
-                        {"name": "checksum", "type": "string", "doc": "'xxh3:' and 32 hex digits."},
-                    ],
-                },
-            },
-        },
-    ],
-}
 
 _SCHEMA = fastavro.parse_schema(
     {
@@ -206,26 +181,6 @@ class Acknowledgement:
 
 
 _PLAIN_FIELDS = tuple(name.name for name in Acknowledgement.__attrs_attrs__ if name.name != "handle")
-
-
-def state_handle_to_record(handle: StateHandle) -> dict[str, Any]:
-    """`handle` as a record of `STATE_HANDLE_SCHEMA`."""
-    return {
-        "state_id": handle.state_id,
-        "backend": handle.backend,
-        "key_group_start": handle.key_group_start,
-        "key_group_end": handle.key_group_end,
-        "meta": handle.meta,
-        "files": [
-            {"path": file.path, "size_bytes": file.size_bytes, "checksum": file.checksum}
-            for file in handle.files
-        ],
-    }
-
-
-def state_handle_from_record(record: Mapping[str, Any]) -> StateHandle:
-    """The handle in a record of `STATE_HANDLE_SCHEMA`, with all its invariants checked."""
-    return StateHandle(**{**record, "files": tuple(FileHandle(**file) for file in record["files"])})
 
 
 def _malformed(what: str) -> MalformedAcknowledgementError:

@@ -27,7 +27,7 @@ from checkpoint.acknowledgement import Acknowledgement, TaskId
 from checkpoint.errors import IllegalTransitionError, IncompleteCheckpointError
 from checkpoint.handles import StateHandle
 
-__all__ = ["TRANSITIONS", "CheckpointEvent", "CheckpointState", "PendingCheckpoint"]
+__all__ = ["CHECKPOINT_TRANSITIONS", "CheckpointEvent", "CheckpointState", "PendingCheckpoint"]
 
 
 class CheckpointState(enum.Enum):
@@ -57,7 +57,7 @@ class CheckpointEvent(enum.Enum):
 
 _UNFINISHED = (CheckpointState.PENDING, CheckpointState.ACKNOWLEDGED, CheckpointState.CONFLICTED)
 
-TRANSITIONS: Mapping[tuple[CheckpointState, CheckpointEvent], CheckpointState] = MappingProxyType(
+CHECKPOINT_TRANSITIONS: Mapping[tuple[CheckpointState, CheckpointEvent], CheckpointState] = MappingProxyType(
     {
         (CheckpointState.PENDING, CheckpointEvent.ACKNOWLEDGE): CheckpointState.PENDING,
         (CheckpointState.PENDING, CheckpointEvent.ACKNOWLEDGE_LAST): CheckpointState.ACKNOWLEDGED,
@@ -99,7 +99,7 @@ class PendingCheckpoint:
     def check(self, event: CheckpointEvent) -> CheckpointState:
         """The state `event` would lead to; `IllegalTransitionError` if the table does not list it."""
         try:
-            return TRANSITIONS[self.state, event]
+            return CHECKPOINT_TRANSITIONS[self.state, event]
         except KeyError:
             pass
         if event is CheckpointEvent.COMPLETE and self.state is CheckpointState.PENDING:

@@ -1,0 +1,60 @@
+"""The Avro form of a state handle, shared by acknowledgements and metadata files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from checkpoint.handles import FileHandle, StateHandle
+
+__all__ = ["STATE_HANDLE_SCHEMA", "state_handle_from_record", "state_handle_to_record"]
+
+STATE_HANDLE_SCHEMA: dict[str, Any] = {
+    "type": "record",
+    "name": "statebackend.StateHandle",
+    "doc": "The state of one subtask at one barrier.",
+    "fields": [
+        {"name": "state_id", "type": "string", "doc": "Unique for each snapshot ever taken."},
+        {"name": "backend", "type": "string", "doc": "Format of meta and files."},
+        {"name": "key_group_start", "type": "int", "doc": "First key group."},
+        {"name": "key_group_end", "type": "int", "doc": "Last key group, inclusive."},
+        {"name": "meta", "type": "bytes", "doc": "Opaque to all but the backend."},
+        {
+            "name": "files",
+            "doc": "Files that hold the state.",
+            "type": {
+                "type": "array",
+                "items": {
+                    "type": "record",
+                    "name": "statebackend.FileHandle",
+                    "doc": "One file and the proof of its bytes.",
+                    "fields": [
+                        {"name": "path", "type": "string", "doc": "Relative to the root directory."},
+                        {"name": "size_bytes", "type": "long", "doc": "Exact size."},
+                        {"name": "checksum", "type": "string", "doc": "'xxh3:' and 32 hex digits."},
+                    ],
+                },
+            },
+        },
+    ],
+}
+
+
+def state_handle_to_record(handle: StateHandle) -> dict[str, Any]:
+    """`handle` as a record of `STATE_HANDLE_SCHEMA`."""
+    return {
+        "state_id": handle.state_id,
+        "backend": handle.backend,
+        "key_group_start": handle.key_group_start,
+        "key_group_end": handle.key_group_end,
+        "meta": handle.meta,
+        "files": [
+            {"path": file.path, "size_bytes": file.size_bytes, "checksum": file.checksum}
+            for file in handle.files
+        ],
+    }
+
+
+def state_handle_from_record(record: Mapping[str, Any]) -> StateHandle:
+    """The handle in a record of `STATE_HANDLE_SCHEMA`, with all its invariants checked."""
+    return StateHandle(**{**record, "files": tuple(FileHandle(**file) for file in record["files"])})
