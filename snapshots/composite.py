@@ -17,7 +17,7 @@ the bytes. The class check here is always made.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from snapshots.compatibility import (
@@ -135,12 +135,22 @@ class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T, S]):
     def resolve_schema_compatibility(
         self, new_serializer: TypeSerializer[T]
     ) -> TypeSerializerSchemaCompatibility[T]:
+        return self.resolve_with(new_serializer, resolve_compatibility)
+
+    def resolve_with(
+        self,
+        new_serializer: TypeSerializer[T],
+        resolve_nested: Callable[
+            [TypeSerializerSnapshot[Any], TypeSerializer[Any]], TypeSerializerSchemaCompatibility[Any]
+        ],
+    ) -> TypeSerializerSchemaCompatibility[T]:
+        """The verdict when ``resolve_nested`` judges the parts: inside a record, more is allowed than at the top."""
         expected = self.outer_serializer_class
         if type(new_serializer) is not expected:
             return TypeSerializerSchemaCompatibility.incompatible(
                 another_serializer(expected.__name__, type(new_serializer).__name__)
             )
-        outer: S = new_serializer  # type: ignore[assignment]
+        outer: S = new_serializer
         nested = self.nested_serializers(outer)
         if len(nested) != len(self._nested):
             return TypeSerializerSchemaCompatibility.incompatible(
@@ -153,7 +163,7 @@ class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T, S]):
                 )
             )
         findings = list(self.resolve_outer_schema_compatibility(outer))
-        verdicts = [resolve_compatibility(old, new) for old, new in zip(self._nested, nested, strict=True)]
+        verdicts = [resolve_nested(old, new) for old, new in zip(self._nested, nested, strict=True)]
         for index, verdict in enumerate(verdicts):
             findings += [finding.below(self.nested_path(index)) for finding in verdict.findings]
         kind = worst_kind(

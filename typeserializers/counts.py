@@ -1,0 +1,24 @@
+"""The bound on a count that was read: a hostile one must cost neither time nor memory.
+
+A count of elements that take at least one byte each is limited by the bytes that follow. Elements that take no bytes
+at all (a null value, a record without fields) are limited by a constant.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from snapshots.errors import MalformedDataError
+from typeserializers.type_serializer import TypeSerializer
+
+MAX_EMPTY_ELEMENTS: Final = 1 << 20
+
+
+def check_count(count: int, remaining: int, *parts: TypeSerializer[Any]) -> None:
+    """Raises `MalformedDataError` unless ``count`` elements of these parts can lie in ``remaining`` bytes."""
+    minimum = sum(part.minimum_length for part in parts)
+    limit = remaining // minimum if minimum else MAX_EMPTY_ELEMENTS
+    if not 0 <= count <= limit:
+        raise MalformedDataError(
+            f"a count of {count} cannot be right: the {remaining} bytes that follow hold at most {limit}"
+        )

@@ -1,0 +1,96 @@
+"""The rules that map Python's types to the built-in serializers."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from typing import Any, Union
+
+import attrs
+
+from typeserializers.byte_arrays import BytesSerializer
+from typeserializers.fixed_width import BooleanSerializer, DoubleSerializer, LongSerializer
+from typeserializers.inference import Inference, UnknownTypeError, register_inference
+from typeserializers.lists import ListSerializer
+from typeserializers.maps import MapSerializer
+from typeserializers.nullable import NullableSerializer
+from typeserializers.record_shape import remember_shape, shape_of
+from typeserializers.records import AttrsSerializer
+from typeserializers.strings import StringSerializer
+from typeserializers.tuples import TupleSerializer
+from typeserializers.type_serializer import TypeSerializer
+
+_SCALARS: dict[Any, TypeSerializer[Any]] = {
+    bool: BooleanSerializer(),
+    int: LongSerializer(),
+    float: DoubleSerializer(),
+    str: StringSerializer(),
+    bytes: BytesSerializer(),
+}
+
+
+@register_inference
+def infer_scalar(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
+    """bool, int (64 bits), float (binary64), str and bytes."""
+    try:
+        return _SCALARS.get(hint)
+    except TypeError:
+        return None
+
+
+@register_inference
+def infer_optional(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
+    """``X | None`` is a nullable X."""
+    if typing.get_origin(hint) not in (Union, types.UnionType):
+        return None
+    members = typing.get_args(hint)
+    present = [member for member in members if member is not type(None)]
+    if len(present) == len(members) or len(present) != 1:
+        return None
+    return NullableSerializer(inference.serializer_for(present[0]))
+
+
+@register_inference
+def infer_list(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
+    """``list[X]``."""
+    if typing.get_origin(hint) is not list:
+        return None
+    return ListSerializer(inference.below("[]").serializer_for(typing.get_args(hint)[0]))
+
+
+@register_inference
+def infer_map(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
+    """``dict[K, V]``; since any value of a map may be None, ``dict[K, V | None]`` is the same."""
+    if typing.get_origin(hint) is not dict:
+        return None
+    key, value = typing.get_args(hint)
+    value_serializer = inference.below("{value}").serializer_for(value)
+    if isinstance(value_serializer, NullableSerializer):
+        value_serializer = value_serializer.inner
+    return MapSerializer(inference.below("{key}").serializer_for(key), value_serializer)
+
+
+@register_inference
+def infer_tuple(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
+    """``tuple[A, B, C]``, of fixed arity."""
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) is not tuple or not arguments or Ellipsis in arguments:
+        return None
+    return TupleSerializer(
+        [inference.below(f"[{index}]").serializer_for(argument) for index, argument in enumerate(arguments)]
+    )
+
+
+@register_inference
+def infer_record(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
+    """attrs classes and dataclasses."""
+    if not isinstance(hint, type) or not (attrs.has(hint) or dataclasses.is_dataclass(hint)):
+        return None
+    if hint in inference.enclosing:
+        raise UnknownTypeError(
+            f"{inference.path}: {hint.__qualname__} contains itself; pass a serializer for this field"
+        )
+    shape = shape_of(hint, {}, inference)
+    remember_shape(shape)
+    return AttrsSerializer.from_shape(shape)

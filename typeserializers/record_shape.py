@@ -1,0 +1,168 @@
+"""The shape of a record class: its fields with their serializers, former names and defaults.
+
+A shape is read once from an attrs class or dataclass (`shape_of`). Two shapes are equal if their names and the names
+and serializers of their fields are: the class itself does not count, so that a record restored without its class
+compares equal to one with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import attrs
+from attrs import field, frozen
+
+from typeserializers.inference import Inference, UnknownTypeError
+from typeserializers.type_serializer import TypeSerializer
+
+FORMER_NAMES_KEY: Final = "statebackend.former_names"
+
+ABSENT: Final = object()
+"""Stands for 'no default'."""
+
+
+def former_names(*names: str) -> Mapping[str, Any]:
+    """Field metadata that declares the names a field had before; works for attrs and dataclasses alike."""
+    return {FORMER_NAMES_KEY: tuple(names)}
+
+
+@frozen
+class RecordField:
+    """One field: its name, serializer, former names, default and how it is passed to the constructor."""
+
+    name: str
+    serializer: TypeSerializer[Any]
+    former_names: tuple[str, ...] = ()
+    default: Any = field(default=ABSENT, eq=False)
+    default_factory: Callable[[], Any] | None = field(default=None, eq=False)
+    argument: str = field(default="", eq=False)
+    keyword_only: bool = field(default=False, eq=False)
+
+    @property
+    def has_default(self) -> bool:
+        """Whether a record written without this field can be completed."""
+        return self.default is not ABSENT or self.default_factory is not None
+
+    def make_default(self) -> Any:
+        """The default value, from the factory if there is one."""
+        return self.default_factory() if self.default_factory is not None else self.default
+
+    @property
+    def refuses_none(self) -> bool:
+        """Whether None must be refused here although the serializer would write it."""
+        return self.serializer.accepts_none and not self.serializer.is_optional_type
+
+
+@frozen
+class RecordShape:
+    """A record class as the serializer sees it."""
+
+    name: str
+    record_class: type = field(eq=False)
+    fields: tuple[RecordField, ...]
+    former_names: tuple[str, ...] = ()
+    is_frozen: bool = field(default=False, eq=False)
+
+
+_known_shapes: dict[str, list[RecordShape]] = {}
+
+
+def remember_shape(shape: RecordShape) -> None:
+    """Makes the class of a shape known to snapshots of the same name that are restored later in this process."""
+    known = _known_shapes.setdefault(shape.name, [])
+    known[:] = [other for other in known if other.record_class is not shape.record_class]
+    known.append(shape)
+
+
+def known_shapes(name: str) -> tuple[RecordShape, ...]:
+    """The shapes of that record name for which a serializer was made in this process, newest last."""
+    return tuple(_known_shapes.get(name, ()))
+
+
+def shape_of(
+    record_class: type, field_serializers: Mapping[str, TypeSerializer[Any]], inference: Inference
+) -> RecordShape:
+    """The shape of an attrs class or dataclass; raises `UnknownTypeError` with the path of what cannot be written."""
+    where = inference.path or record_class.__name__
+    if attrs.has(record_class):
+        declared = [_attrs_field(attribute) for attribute in attrs.fields(record_class)]
+        is_frozen = bool(attrs.inspect(record_class).is_frozen)
+    elif dataclasses.is_dataclass(record_class):
+        declared = [_dataclass_field(item) for item in dataclasses.fields(record_class)]
+        is_frozen = _is_frozen_dataclass(record_class)
+    else:
+        raise UnknownTypeError(f"{where}: {record_class!r} is neither an attrs class nor a dataclass")
+    unknown = sorted(set(field_serializers) - {item["name"] for item in declared})
+    if unknown:
+        raise UnknownTypeError(f"{where}: field_serializers names {', '.join(unknown)}, which the class does not have")
+    hints = _hints_of(record_class, where)
+    fields = []
+    for item in declared:
+        name = item["name"]
+        if not item.pop("init"):
+            raise UnknownTypeError(
+                f"{where}.{name}: a field with init=False cannot be restored; derive it in a property instead"
+            )
+        serializer = field_serializers.get(name)
+        if serializer is None:
+            if name not in hints:
+                raise UnknownTypeError(f"{where}.{name}: the field has no type hint; give it one")
+            serializer = inference.below(f".{name}", record_class).serializer_for(hints[name])
+        fields.append(RecordField(serializer=serializer, **item))
+    return RecordShape(
+        name=record_class.__qualname__.rpartition("<locals>.")[2],
+        record_class=record_class,
+        fields=tuple(fields),
+        former_names=tuple(record_class.__dict__.get("__former_names__", ())),
+        is_frozen=is_frozen,
+    )
+
+
+def _attrs_field(attribute: attrs.Attribute[Any]) -> dict[str, Any]:
+    default: Any = attribute.default
+    factory = None
+    if default is attrs.NOTHING:
+        default = ABSENT
+    elif isinstance(default, attrs.Factory):  # type: ignore[arg-type]
+        # A factory that takes the instance cannot complete a record that does not exist yet.
+        factory = None if default.takes_self else default.factory
+        default = ABSENT
+    return {
+        "name": attribute.name,
+        "former_names": tuple(attribute.metadata.get(FORMER_NAMES_KEY, ())),
+        "default": default,
+        "default_factory": factory,
+        "argument": attribute.alias or attribute.name,
+        "keyword_only": bool(attribute.kw_only),
+        "init": bool(attribute.init),
+    }
+
+
+def _dataclass_field(item: dataclasses.Field[Any]) -> dict[str, Any]:
+    missing = dataclasses.MISSING
+    return {
+        "name": item.name,
+        "former_names": tuple(item.metadata.get(FORMER_NAMES_KEY, ())),
+        "default": ABSENT if item.default is missing else item.default,
+        "default_factory": None if item.default_factory is missing else item.default_factory,
+        "argument": item.name,
+        "keyword_only": bool(item.kw_only),
+        "init": bool(item.init),
+    }
+
+
+def _is_frozen_dataclass(record_class: type) -> bool:
+    return bool(record_class.__dataclass_params__.frozen)  # type: ignore[attr-defined]
+
+
+def _hints_of(record_class: type, where: str) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(record_class, include_extras=True)
+    except (NameError, TypeError) as error:
+        raise UnknownTypeError(
+            f"{where}: a type hint cannot be resolved ({error}); define the types at the top of the module, "
+            f"or pass field_serializers"
+        ) from error

@@ -1,0 +1,119 @@
+"""The serializer of tuples: the fields one after the other, none of them optional by the layout.
+
+    tuple := field*
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
+
+from snapshots.composite import CompositeTypeSerializerSnapshot
+from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.errors import SnapshotFormatError
+from snapshots.registry import register_snapshot
+from typeserializers.code_generation import ReadEmitter, WriteEmitter
+from typeserializers.compiled import CompiledTypeSerializer
+from typeserializers.flink_names import RUNTIME
+from typeserializers.type_serializer import TypeSerializer
+
+FLINK_TUPLE_CLASS = "org.apache.flink.api.java.tuple.Tuple"
+
+
+class TupleSerializer(CompiledTypeSerializer["tuple[Any, ...]"]):
+    """A tuple of fixed arity with one serializer per field. A composite key is such a tuple."""
+
+    def __init__(self, field_serializers: Sequence[TypeSerializer[Any]]) -> None:
+        self.field_serializers = tuple(field_serializers)
+        if not self.field_serializers:
+            raise ValueError("a TupleSerializer needs at least one field")
+
+    @property
+    def length(self) -> int:
+        lengths = [field.length for field in self.field_serializers]
+        return -1 if -1 in lengths else sum(lengths)
+
+    @property
+    def is_immutable_type(self) -> bool:
+        return all(field.is_immutable_type for field in self.field_serializers)
+
+    @property
+    def equal_values_have_equal_bytes(self) -> bool:
+        return all(field.equal_values_have_equal_bytes for field in self.field_serializers)
+
+    @property
+    def minimum_length(self) -> int:
+        return sum(field.minimum_length for field in self.field_serializers)
+
+    def configuration(self) -> Hashable:
+        return self.field_serializers
+
+    def create_instance(self) -> tuple[Any, ...]:
+        return tuple(field.create_instance() for field in self.field_serializers)
+
+    def copy(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
+        if self.is_immutable_type:
+            return value
+        return tuple(field.copy(item) for field, item in zip(self.field_serializers, value, strict=True))
+
+    def duplicate(self) -> TupleSerializer:
+        return TupleSerializer([field.duplicate() for field in self.field_serializers])
+
+    def write_to(self, value: tuple[Any, ...], out: DataOutputView) -> None:
+        for field, item in zip(self.field_serializers, self._checked(value), strict=True):
+            field.serialize(item, out)
+
+    def read_from(self, source: DataInputView) -> tuple[Any, ...]:
+        return tuple([field.deserialize(source) for field in self.field_serializers])
+
+    def emit_write(self, emitter: WriteEmitter, value: str) -> None:
+        value = emitter.once(value)
+        names = [emitter.function.fresh("x") for _ in self.field_serializers]
+        check = emitter.function.bind("checked", self._checked)
+        emitter.line(f"if {value}.__class__ is not tuple: {check}({value})")
+        emitter.line(f"{', '.join(names)}, = {value}")
+        for field, name in zip(self.field_serializers, names, strict=True):
+            field.emit_write(emitter, name)
+
+    def emit_read(self, emitter: ReadEmitter) -> str:
+        return f"({', '.join([field.emit_read(emitter) for field in self.field_serializers])},)"
+
+    def problems(self, value: Any, path: str) -> Iterator[str]:
+        if not isinstance(value, tuple) or len(value) != len(self.field_serializers):
+            yield f"{path or 'value'}: {value!r:.80} is not a tuple of {len(self.field_serializers)}"
+            return
+        for index, (field, item) in enumerate(zip(self.field_serializers, value, strict=True)):
+            yield from field.problems(item, f"{path}[{index}]")
+
+    def snapshot_configuration(self) -> TupleSerializerSnapshot:
+        return TupleSerializerSnapshot(self)
+
+    def _checked(self, value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, tuple):
+            raise TypeError(f"a tuple is needed, not {type(value).__name__}")
+        return value
+
+    def __repr__(self) -> str:
+        return f"TupleSerializer([{', '.join(map(repr, self.field_serializers))}])"
+
+
+@register_snapshot(RUNTIME + "TupleSerializerSnapshot")
+class TupleSerializerSnapshot(CompositeTypeSerializerSnapshot["tuple[Any, ...]", TupleSerializer]):
+    """Outer configuration: the name of Flink's tuple class, which is the arity."""
+
+    current_outer_version = 2
+    outer_serializer_class = TupleSerializer
+
+    def nested_serializers(self, outer: TupleSerializer) -> Sequence[TypeSerializer[Any]]:
+        return outer.field_serializers
+
+    def create_outer_serializer(self, nested: Sequence[TypeSerializer[Any]]) -> TupleSerializer:
+        return TupleSerializer(nested)
+
+    def write_outer_snapshot(self, out: DataOutputView) -> None:
+        out.write_utf(f"{FLINK_TUPLE_CLASS}{len(self.nested_snapshots)}")
+
+    def read_outer_snapshot(self, read_outer_version: int, source: DataInputView) -> None:
+        name = source.read_utf()
+        if not name.startswith(FLINK_TUPLE_CLASS):
+            raise SnapshotFormatError(f"a tuple of class {name!r} is not known here")
