@@ -5,6 +5,12 @@ consistent. `docs/formats-checkpoint.md` describes every file it writes.
 """
 
 from checkpoint.acknowledgement import MAX_ACKNOWLEDGEMENT_BYTES, Acknowledgement, ReportValue, TaskId
+from checkpoint.completed_checkpoint_store import (
+    CHECKPOINTS_DIRECTORY,
+    SHARED_DIRECTORY,
+    CompletedCheckpointStore,
+    checkpoint_directory,
+)
 from checkpoint.coordinator import (
     AbortedCheckpoint,
     AcknowledgementOutcome,
@@ -42,6 +48,7 @@ from checkpoint.handles import (
     check_operator_states,
     files_of_operators,
 )
+from checkpoint.job_directory import JOB_FILE_NAME, JobDirectory, JobIdentity
 from checkpoint.metadata import (
     FORMAT_VERSION,
     MAX_METADATA_BYTES,
@@ -58,14 +65,19 @@ from checkpoint.pending_checkpoint import (
     CheckpointState,
     PendingCheckpoint,
 )
+from checkpoint.savepoint import create_savepoint_directory, read_savepoint, write_savepoint
+from checkpoint.shared_state_registry import SharedStateRegistry
 
 __all__ = [
+    "CHECKPOINTS_DIRECTORY",
     "CHECKPOINT_TRANSITIONS",
     "FORMAT_VERSION",
+    "JOB_FILE_NAME",
     "MAX_ACKNOWLEDGEMENT_BYTES",
     "MAX_MAX_PARALLELISM",
     "MAX_METADATA_BYTES",
     "METADATA_FILE_NAME",
+    "SHARED_DIRECTORY",
     "AbortedCheckpoint",
     "Acknowledgement",
     "AcknowledgementOutcome",
@@ -78,6 +90,7 @@ __all__ = [
     "CheckpointMetadata",
     "CheckpointNotFoundError",
     "CheckpointState",
+    "CompletedCheckpointStore",
     "CorruptFileError",
     "CorruptJobIdentityError",
     "CorruptMetadataError",
@@ -85,9 +98,11 @@ __all__ = [
     "IllegalTransitionError",
     "IncompleteCheckpointError",
     "InvariantViolationError",
+    "JobDirectory",
     "JobDirectoryError",
     "JobDirectoryLockedError",
     "JobDirectoryMismatchError",
+    "JobIdentity",
     "MalformedAcknowledgementError",
     "MissingFileError",
     "OperatorState",
@@ -95,6 +110,7 @@ __all__ = [
     "ReportValue",
     "SavepointError",
     "SavepointExistsError",
+    "SharedStateRegistry",
     "StateHandle",
     "StorageError",
     "SubtaskState",
@@ -103,8 +119,12 @@ __all__ = [
     "UnsupportedMetadataVersionError",
     "check_operator_state",
     "check_operator_states",
+    "checkpoint_directory",
+    "create_savepoint_directory",
     "files_of_operators",
     "read_metadata",
     "read_metadata_with_handle",
+    "read_savepoint",
     "write_metadata",
+    "write_savepoint",
 ]

@@ -32,6 +32,9 @@ class ArrowStorage:
         """None: the files have no path on this machine."""
         return None
 
+    def make_root(self) -> None:
+        """Nothing: directories appear with their files."""
+
     def put(self, path: str, data: bytes) -> None:
         """Write a file in one put."""
         self._write(path, (data,))

@@ -36,6 +36,7 @@ _WHAT_TO_DO = "Restore from another checkpoint or savepoint, or bring back the o
 
 class _Storage(Protocol):
     def local_path(self, path: str) -> str | None: ...
+    def make_root(self) -> None: ...
     def put(self, path: str, data: bytes) -> None: ...
     def put_file(self, source_path: str, path: str, may_link: bool) -> tuple[int, str]: ...
     def get_file(self, path: str, target_path: str, may_link: bool, accept: Accept) -> None: ...
@@ -104,6 +105,11 @@ class CheckpointFileSystem:
     def local_path(self, path: str = "") -> str | None:
         """The real path of `path` (of the root by default) when the store is a local disk, else None."""
         return self._storage.local_path(path and checked_relative_path(path))
+
+    def make_root(self) -> None:
+        """Create the root directory of a local store, durably; other stores need none."""
+        with self._reporting("create", ""):
+            self._storage.make_root()
 
     def write_file(self, path: str, data: bytes) -> FileHandle:
         """Write `data` under `path`, replacing what was there. Complete and durable on return.

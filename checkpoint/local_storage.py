@@ -55,6 +55,10 @@ class LocalStorage:
         """The real path of `path`."""
         return os.path.join(self.root, path) if path else self.root
 
+    def make_root(self) -> None:
+        """Create the root directory, durably."""
+        _make_directories(self.root)
+
     def put(self, path: str, data: bytes) -> None:
         """Write a file: complete and durable on return, absent or as before on any error."""
         with self._replacing(path) as temporary, open(temporary, "xb") as target:

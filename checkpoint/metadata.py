@@ -222,9 +222,8 @@ def _encode(metadata: CheckpointMetadata) -> bytes:
         metadata={_VERSION_KEY: str(FORMAT_VERSION), _CHECKSUM_KEY: _NO_CHECKSUM},
     )
     data = output.getvalue()
-    blank = _NO_CHECKSUM.encode()
-    require(data.count(blank) == 1, "the place of the checksum in the header is ambiguous")
-    return data.replace(blank, checksum_of_bytes(data).encode())
+    # The first occurrence is the one in the header: only the version comes before it.
+    return data.replace(_NO_CHECKSUM.encode(), checksum_of_bytes(data).encode(), 1)
 
 
 def _decode(data: bytes, location: str) -> CheckpointMetadata:
