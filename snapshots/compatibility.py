@@ -176,5 +176,5 @@ class TypeSerializerSchemaCompatibility(Generic[T]):
 
     def __str__(self) -> str:
         lines = [self.kind.label]
-        lines += [f"  {finding}" for finding in self.findings if finding.verdict is not FieldVerdict.AS_IS]
+        lines += [f"  {finding}" for finding in self.findings]
         return "\n".join(lines)

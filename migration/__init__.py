@@ -1,0 +1,13 @@
+"""Old bytes to new bytes, when a snapshot says so."""
+
+from migration.conversion import Conversion, PassingConversion, conversion_between, register_conversion
+from migration.schema_migration import MigrationError, SchemaMigration
+
+__all__ = [
+    "Conversion",
+    "MigrationError",
+    "PassingConversion",
+    "SchemaMigration",
+    "conversion_between",
+    "register_conversion",
+]
