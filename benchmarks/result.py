@@ -1,0 +1,87 @@
+"""One line of a benchmark's outcome, and how lines are printed.
+
+A result compares ours with one peer.  Invariant: `ratio` > 1 means that ours is the faster one, whatever the unit;
+so the unit's direction is part of the result.  The JSON form has exactly the keys `name`, `ours`, `peer`,
+`peer_name`, `unit` and `ratio`; a side that could not be measured is null, and so is the ratio then.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import TextIO
+
+from attrs import field, frozen
+from attrs.validators import instance_of
+
+#: Units in which more is faster.  In every other unit a result is a cost, and less is faster.
+UNITS_OF_SPEED = frozenset({"rows/s", "values/s", "operations/s", "entries/s", "MB/s"})
+
+
+@frozen
+class Result:
+    """What was measured for ours and for one peer, both in `unit`; None where there was nothing to measure."""
+
+    name: str = field(validator=instance_of(str))
+    ours: float | None
+    peer: float | None
+    peer_name: str
+    unit: str
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times as fast ours is; None when a side is missing or a measured zero forbids a ratio."""
+        faster, slower = (self.ours, self.peer) if self.unit in UNITS_OF_SPEED else (self.peer, self.ours)
+        if faster is None or not slower:
+            return None
+        return faster / slower
+
+    def as_json(self) -> str:
+        """The result as one line of JSON."""
+        ratio = self.ratio
+        return json.dumps(
+            {
+                "name": self.name,
+                "ours": _rounded(self.ours),
+                "peer": _rounded(self.peer),
+                "peer_name": self.peer_name,
+                "unit": self.unit,
+                "ratio": None if ratio is None else round(ratio, 3),
+            }
+        )
+
+
+def print_json(results: Iterable[Result], out: TextIO) -> None:
+    """Print each result as soon as it is there, one JSON object a line."""
+    for result in results:
+        print(result.as_json(), file=out, flush=True)
+
+
+def print_table(results: Iterable[Result], out: TextIO) -> None:
+    """Print the results as a table, when all of them are there."""
+    rows = [("benchmark", "peer", "ours", "peer's", "unit", "ratio")]
+    for result in results:
+        ratio = "-" if result.ratio is None else f"{result.ratio:.2f}"
+        rows.append(
+            (result.name, result.peer_name, format_value(result.ours), format_value(result.peer), result.unit, ratio)
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        left = "  ".join(cell.ljust(width) for cell, width in zip(row[:2], widths[:2], strict=True))
+        right = "  ".join(cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=True))
+        print(f"{left}  {right}", file=out, flush=True)
+
+
+def format_value(value: float | None) -> str:
+    """A value for people: four significant digits or whole units, thousands separated, a dash for None."""
+    rounded = _rounded(value)
+    if rounded is None:
+        return "-"
+    return f"{rounded:,.0f}" if abs(rounded) >= 1000 else f"{rounded:,g}"
+
+
+def _rounded(value: float | None) -> float | None:
+    """Four significant digits or whole units: more would be noise."""
+    if value is None:
+        return None
+    return float(round(value)) if abs(value) >= 1000 else float(f"{value:.4g}")

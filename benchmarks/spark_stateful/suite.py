@@ -1,0 +1,86 @@
+"""`python -m benchmarks spark_stateful`: the keyed count in turns, or `--epoch-cost`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from benchmarks.alternating import measure_alternating
+from benchmarks.result import Result, format_value
+
+if TYPE_CHECKING:
+    from benchmarks.spark_stateful.contenders import Contender
+
+DESCRIPTION = "A keyed count on Spark: our ValueState beside transformWithState and groupBy().count()."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """How long to measure, and what."""
+    parser.add_argument("--rounds", type=int, default=3, help="turns of every contender (default 3)")
+    parser.add_argument("--batches", type=int, default=5, help="measured micro-batches a turn (default 5)")
+    parser.add_argument("--peers-only", action="store_true", help="leave ours out")
+    parser.add_argument("--epoch-cost", action="store_true", help="instead: what an almost empty epoch costs")
+    parser.add_argument("--epochs", type=int, default=30, help="measured epochs a turn (default 30)")
+
+
+def run(arguments: argparse.Namespace) -> Iterator[Result]:
+    """Measure in one Spark session, and yield a result for each peer."""
+    if arguments.epoch_cost:
+        yield from run_epoch_cost(arguments)
+    else:
+        yield from run_keyed_count(arguments)
+
+
+def run_keyed_count(arguments: argparse.Namespace) -> Iterator[Result]:
+    """Ours beside each peer that can run here, in rows a second."""
+    from benchmarks.spark_stateful.contenders import OURS, available_peers, our_keyed_count
+
+    contenders = available_peers()
+    peer_names = list(contenders)
+    if not arguments.peers_only:
+        contenders = {OURS: our_keyed_count(), **contenders}
+    reached = _measure(contenders, arguments.rounds, arguments.batches, "rows/s")
+    ours = reached.get(OURS)
+    for peer_name in peer_names:
+        yield Result("spark_stateful", ours, reached[peer_name], peer_name, "rows/s")
+
+
+def run_epoch_cost(arguments: argparse.Namespace) -> Iterator[Result]:
+    """What an epoch of ours with one row costs, in milliseconds, beside a bare `foreachBatch`."""
+    from benchmarks.spark_stateful.contenders import OURS, our_almost_empty_epoch
+    from benchmarks.spark_stateful.epoch_cost import bare_foreach_batch
+
+    peer_name = "bare foreachBatch"
+    contenders: dict[str, Contender] = {peer_name: bare_foreach_batch}
+    if not arguments.peers_only:
+        contenders = {OURS: our_almost_empty_epoch(), **contenders}
+    reached = _measure(contenders, arguments.rounds, arguments.epochs, "ms", warm_up_rounds=1)
+    yield Result("spark_stateful epoch cost", reached.get(OURS), reached[peer_name], peer_name, "ms")
+
+
+def _measure(
+    contenders: Mapping[str, Contender], rounds: int, batches: int, unit: str, *, warm_up_rounds: int = 0
+) -> dict[str, float]:
+    """The median of each contender.  Every turn has a new checkpoint directory, and leaves nothing of it."""
+    from benchmarks.spark_stateful.session import benchmark_session
+
+    with benchmark_session() as (spark, checkpoints):
+
+        def turn_of(name: str, contender: Contender) -> Callable[[], float]:
+            def turn() -> float:
+                with TemporaryDirectory(dir=checkpoints) as checkpoint_dir:
+                    value = contender(spark, Path(checkpoint_dir), batches)
+                print(f"{name}: {format_value(value)} {unit}", file=sys.stderr, flush=True)
+                return value
+
+            return turn
+
+        turns = {name: turn_of(name, contender) for name, contender in contenders.items()}
+        measured = measure_alternating(turns, rounds=rounds, warm_up_rounds=warm_up_rounds)
+    for name, measurement in measured.items():
+        print(f"{name}, {unit}: {measurement}", file=sys.stderr, flush=True)
+    return {name: measurement.median for name, measurement in measured.items()}
