@@ -67,11 +67,8 @@ class LocalStorage:
 
     def put_file(self, source_path: str, path: str, may_link: bool) -> tuple[int, str]:
         """Bring in a file; return its size in bytes and its checksum, both taken from the bytes."""
-        target_path = self._full(path)
-        if os.path.exists(target_path) and os.path.samefile(source_path, target_path):
-            raise ValueError(f"{source_path} is already the file {target_path}")
         with self._replacing(path) as temporary:
-            return _place(source_path, temporary, may_link, durable=True)
+            return _place(os.path.realpath(source_path), temporary, may_link, durable=True)
 
     def get_file(self, path: str, target_path: str, may_link: bool, accept: Accept) -> None:
         """Bring a file out to `target_path`, which appears only if `accept(size, checksum)` does not raise."""

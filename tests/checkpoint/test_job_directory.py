@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from checkpoint import (
+    CorruptJobIdentityError,
+    InvariantViolationError,
+    JobDirectory,
+    JobDirectoryError,
+    JobDirectoryLockedError,
+    JobDirectoryMismatchError,
+    JobIdentity,
+)
+
+HOLDER = """
+import sys
+from checkpoint import JobDirectory
+directory = JobDirectory.open(sys.argv[1], "flights", 128)
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+def start_holder(root) -> subprocess.Popen:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(root)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+    assert process.stdout.readline() == "locked\n"
+    return process
+
+
+def test_a_new_directory_is_created_and_opened_again_by_the_same_job(tmp_path) -> None:
+    root = tmp_path / "new" / "job"
+    assert JobDirectory.inspect(str(root)) is None
+    assert not root.exists()
+    with JobDirectory.open(str(root), "flights", 128, now_ms=5) as first:
+        assert JobDirectory.inspect(str(root)) == first.identity
+        assert first.identity == JobIdentity(first.identity.job_id, "flights", 128, created_ms=5)
+        assert first.file_system.local_path() == str(root)
+    with JobDirectory.open(root.as_uri(), "flights", 128) as second:
+        assert second.identity == first.identity
+        assert second.run_id != first.run_id
+
+
+def test_another_job_or_max_parallelism_is_refused_and_nothing_is_touched(tmp_path) -> None:
+    JobDirectory.open(str(tmp_path), "flights", 128).close()
+    before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()}
+    with pytest.raises(JobDirectoryMismatchError, match=r"belongs to job 'flights', not to 'trains'"):
+        JobDirectory.open(str(tmp_path), "trains", 128)
+    with pytest.raises(JobDirectoryMismatchError, match=r"max_parallelism 128, not 256"):
+        JobDirectory.open(str(tmp_path), "flights", 256)
+    assert {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()} == before
+
+
+def test_a_directory_of_somebody_else_is_refused_and_not_touched(tmp_path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    for call in (lambda: JobDirectory.inspect(str(tmp_path)), lambda: JobDirectory.open(str(tmp_path), "flights", 1)):
+        with pytest.raises(JobDirectoryMismatchError, match=r"not empty \(it holds 'thesis.txt'\)"):
+            call()
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_crash_before_the_identity_was_written_is_survived(tmp_path) -> None:
+    (tmp_path / "driver.lock").write_text("")
+    (tmp_path / ".tmp-0123").write_text("{")
+    assert JobDirectory.inspect(str(tmp_path)) is None
+    JobDirectory.open(str(tmp_path), "flights", 1).close()
+
+
+@pytest.mark.parametrize("max_parallelism", [0, -1, 40_000, True, "8"])
+def test_a_senseless_max_parallelism_is_refused_before_anything_exists(tmp_path, max_parallelism) -> None:
+    with pytest.raises(InvariantViolationError, match="max_parallelism"):
+        JobDirectory.open(str(tmp_path / "job"), "flights", max_parallelism)
+    assert not (tmp_path / "job").exists()
+
+
+def test_every_change_of_the_identity_is_found(tmp_path) -> None:
+    JobDirectory.open(str(tmp_path), "flights", 128, now_ms=5).close()
+    path = tmp_path / "job.json"
+    good = path.read_bytes()
+    identity = JobDirectory.inspect(str(tmp_path))
+    for bit in range(8 * len(good)):
+        flipped = bytearray(good)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        # White space may change into other white space without changing what is said.
+        with contextlib.suppress(CorruptJobIdentityError):
+            assert JobDirectory.inspect(str(tmp_path)) == identity
+    for length in range(len(good) - 1):
+        path.write_bytes(good[:length])
+        with pytest.raises(CorruptJobIdentityError, match=r"job\.json"):
+            JobDirectory.inspect(str(tmp_path))
+    path.write_bytes(b"[" * 60_000)
+    with pytest.raises(CorruptJobIdentityError, match=r"job\.json"):
+        JobDirectory.open(str(tmp_path), "flights", 128)
+
+
+def test_a_newer_identity_is_refused_as_newer(tmp_path) -> None:
+    from checkpoint import job_directory
+
+    JobDirectory.open(str(tmp_path), "flights", 128).close()
+    content = json.loads((tmp_path / "job.json").read_text())
+    del content["checksum"]
+    content |= {"format_version": 2, "more": "x"}
+    content["checksum"] = job_directory.checksum_of_bytes(job_directory._canonical(content))
+    (tmp_path / "job.json").write_text(json.dumps(content))
+    with pytest.raises(CorruptJobIdentityError, match="format version 2; this release reads 1"):
+        JobDirectory.inspect(str(tmp_path))
+
+
+def test_the_second_of_two_processes_is_told_who_holds_the_directory(tmp_path) -> None:
+    holder = start_holder(tmp_path)
+    try:
+        with pytest.raises(JobDirectoryLockedError, match=rf"process {holder.pid} on host .*, since 20\d\d-"):
+            JobDirectory.open(str(tmp_path), "flights", 128)
+        assert JobDirectory.inspect(str(tmp_path)) is not None
+    finally:
+        holder.communicate()
+    JobDirectory.open(str(tmp_path), "flights", 128).close()
+
+
+def test_a_killed_holder_frees_the_directory(tmp_path) -> None:
+    holder = start_holder(tmp_path)
+    holder.send_signal(signal.SIGKILL)
+    holder.communicate()
+    assert holder.returncode == -signal.SIGKILL
+    JobDirectory.open(str(tmp_path), "flights", 128).close()
+
+
+def test_one_process_cannot_open_it_twice_and_closing_twice_is_fine(tmp_path) -> None:
+    first = JobDirectory.open(str(tmp_path), "flights", 128)
+    with pytest.raises(JobDirectoryLockedError, match=f"process {os.getpid()} "):
+        JobDirectory.open(str(tmp_path), "flights", 128)
+    first.close()
+    second = JobDirectory.open(str(tmp_path), "flights", 128)
+    first.close()
+    with pytest.raises(JobDirectoryLockedError):
+        JobDirectory.open(str(tmp_path), "flights", 128)
+    second.close()
+
+
+def test_neither_a_forked_nor_a_started_child_keeps_the_lock(tmp_path) -> None:
+    directory = JobDirectory.open(str(tmp_path), "flights", 128)
+    started = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False)
+    ready_read, ready_write = os.pipe()
+    end_read, end_write = os.pipe()
+    forked = os.fork()
+    if forked == 0:
+        os.close(end_write)
+        os.write(ready_write, b"x")
+        os.read(end_read, 1)
+        os._exit(0)
+    try:
+        os.close(end_read)
+        assert os.read(ready_read, 1) == b"x"
+        # The child's copy is gone, and with it nothing of the parent's lock.
+        with pytest.raises(JobDirectoryLockedError):
+            JobDirectory.open(str(tmp_path), "flights", 128)
+        directory.close()
+        JobDirectory.open(str(tmp_path), "flights", 128).close()
+    finally:
+        os.close(end_write)
+        os.waitpid(forked, 0)
+        started.communicate(b"\n")
+        os.close(ready_read)
+        os.close(ready_write)
+
+
+def test_a_store_without_locks_needs_a_lock_path(tmp_path) -> None:
+    with pytest.raises(JobDirectoryError, match="lock_path"):
+        JobDirectory.open("mock:///job", "flights", 128)
+    with JobDirectory.open("mock:///job", "flights", 128, lock_path=str(tmp_path / "lock")) as directory:
+        assert directory.file_system.exists("job.json")
+        with pytest.raises(JobDirectoryLockedError):
+            JobDirectory.open("mock:///job", "flights", 128, lock_path=str(tmp_path / "lock"))
+
+
+def test_a_lock_file_that_cannot_be_opened_is_an_error_naming_it(tmp_path) -> None:
+    (tmp_path / "job.json").unlink(missing_ok=True)
+    (tmp_path / "driver.lock").mkdir()
+    with pytest.raises(JobDirectoryError, match=r"driver\.lock"):
+        JobDirectory.open(str(tmp_path), "flights", 128)
