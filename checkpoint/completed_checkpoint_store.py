@@ -336,7 +336,9 @@ class CompletedCheckpointStore:
     def _set_aside(self, checkpoint_id: int) -> None:
         taken = set(self._fs.list_directories(_SET_ASIDE_DIRECTORY))
         base = f"chk-{checkpoint_id:012d}"
-        name = next(f"{base}-{number}" for number in range(1, len(taken) + 2) if f"{base}-{number}" not in taken)
+        name = next(
+            f"{base}-{number}" for number in range(1, len(taken) + 2) if f"{base}-{number}" not in taken
+        )
         self._fs.move_directory(checkpoint_directory(checkpoint_id), f"{_SET_ASIDE_DIRECTORY}/{name}")
 
     def _get(self, checkpoint_id: int) -> _Retained:

@@ -184,7 +184,9 @@ class CheckpointCoordinator:
         if known is not None:
             return _judge_repetition(pending, known, acknowledgement)
         if pending.state is CheckpointState.CONFLICTED:
-            return _refused(AcknowledgementOutcome.DISCARDED, acknowledgement, "the checkpoint is in conflict")
+            return _refused(
+                AcknowledgementOutcome.DISCARDED, acknowledgement, "the checkpoint is in conflict"
+            )
         pending.record(acknowledgement)
         return AcknowledgementResult(AcknowledgementOutcome.SUCCESS)
 

@@ -166,8 +166,8 @@ def _read_identity(file_system: CheckpointFileSystem) -> JobIdentity | None:
     strangers = [path for path in file_system.list_files() if path != LOCK_FILE_NAME]
     if strangers:
         raise JobDirectoryMismatchError(
-            f"{file_system.uri} has no {JOB_FILE_NAME} but is not empty (it holds {strangers[0]!r}), so it is "
-            "not a job directory. Use an empty or a new directory."
+            f"{file_system.uri} has no {JOB_FILE_NAME} but is not empty (it holds {strangers[0]!r}), so it "
+            "is not a job directory. Use an empty or a new directory."
         )
     return None
 

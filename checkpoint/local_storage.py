@@ -71,7 +71,7 @@ class LocalStorage:
             return _place(os.path.realpath(source_path), temporary, may_link, durable=True)
 
     def get_file(self, path: str, target_path: str, may_link: bool, accept: Accept) -> None:
-        """Bring a file out to `target_path`, which appears only if `accept(size, checksum)` does not raise."""
+        """Bring a file out to `target_path`, which appears unless `accept(size, checksum)` raises."""
         with replacing(target_path, durable=False) as temporary:
             accept(*_place(self._full(path), temporary, may_link, durable=False))
 

@@ -341,9 +341,7 @@ def _from_record(record: dict[str, Any]) -> CheckpointMetadata:
         )
         for one in record["operators"]
     )
-    return CheckpointMetadata(
-        **{**record, "kind": CheckpointKind(record["kind"]), "operators": operators}
-    )
+    return CheckpointMetadata(**{**record, "kind": CheckpointKind(record["kind"]), "operators": operators})
 
 
 def _corrupt(location: str, what: str, cause: BaseException | None = None) -> NoReturn:

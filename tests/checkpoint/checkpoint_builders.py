@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypothesis import HealthCheck, settings
+
 from checkpoint import (
     Acknowledgement,
-    CheckpointFileSystem,
     CheckpointKind,
     CheckpointMetadata,
     FileHandle,
@@ -15,6 +16,9 @@ from checkpoint import (
     SubtaskState,
 )
 from checkpoint.checksum import checksum_of_bytes
+
+UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""For every property test: how long it takes says more about the machine than about the code."""
 
 
 def file_handle(path: str, data: bytes = b"data") -> FileHandle:
@@ -41,7 +45,9 @@ def operator_state(uid: str = "counter", files: tuple[FileHandle, ...] = ()) -> 
     )
 
 
-def metadata_of(checkpoint_id: int = 1, files: tuple[FileHandle, ...] = (), **changes: Any) -> CheckpointMetadata:
+def metadata_of(
+    checkpoint_id: int = 1, files: tuple[FileHandle, ...] = (), **changes: Any
+) -> CheckpointMetadata:
     content: dict[str, Any] = {
         "checkpoint_id": checkpoint_id,
         "kind": CheckpointKind.CHECKPOINT,
@@ -84,7 +90,3 @@ def acknowledgement(
         ),
         **changes,
     )
-
-
-def written(fs: CheckpointFileSystem, path: str, data: bytes = b"data") -> FileHandle:
-    return fs.write_file(path, data)

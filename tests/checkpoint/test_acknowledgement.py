@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from checkpoint_builders import acknowledgement, file_handle
+from checkpoint_builders import UNTIMED, acknowledgement, file_handle
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,11 +24,21 @@ VALUES = st.dictionaries(
 )
 
 
+@UNTIMED
 @given(report=VALUES, metrics=VALUES, meta=st.binary(), number_of_files=st.integers(0, 3), uid=TEXT)
 def test_what_is_encoded_is_decoded(report, metrics, meta, number_of_files, uid) -> None:
     files = tuple(file_handle(f"shared/{number}") for number in range(number_of_files))
     one = Acknowledgement(
-        "job", "run", 7, uid, 3, "attempt", "digest", StateHandle("s", "heap", 1, 2, meta, files), report, metrics
+        "job",
+        "run",
+        7,
+        uid,
+        3,
+        "attempt",
+        "digest",
+        StateHandle("s", "heap", 1, 2, meta, files),
+        report,
+        metrics,
     )
     two = Acknowledgement.decode(one.encode())
     assert (two.handle, two.task, two.checkpoint_id) == (one.handle, TaskId(uid, 3), 7)
@@ -54,6 +64,7 @@ def test_every_truncation_and_every_flipped_bit_is_found() -> None:
         Acknowledgement.decode(data + b"\0")
 
 
+@UNTIMED
 @given(st.binary(max_size=200))
 def test_hostile_bodies_with_a_right_checksum_are_refused_cheaply(body) -> None:
     import xxhash
@@ -76,13 +87,17 @@ def test_errors_say_what_is_wrong() -> None:
         Acknowledgement("job", "run", 1, "op", 0, "attempt", "digest", big).encode()
 
 
-@pytest.mark.parametrize("report", [{"a": [1]}, {"a": 1 << 63}, {"": 1}, {"a": b"x"}, {1: 2}, {"a": "\ud800"}])
+@pytest.mark.parametrize(
+    "report", [{"a": [1]}, {"a": 1 << 63}, {"": 1}, {"a": b"x"}, {1: 2}, {"a": "\ud800"}]
+)
 def test_a_report_holds_scalars_only(report) -> None:
     with pytest.raises(InvariantViolationError):
         acknowledgement(report=report)
 
 
-@pytest.mark.parametrize("change", [{"checkpoint_id": -1}, {"subtask_index": -1}, {"digest": ""}, {"job_id": 5}])
+@pytest.mark.parametrize(
+    "change", [{"checkpoint_id": -1}, {"subtask_index": -1}, {"digest": ""}, {"job_id": 5}]
+)
 def test_senseless_acknowledgements_cannot_be_built(change) -> None:
     with pytest.raises((InvariantViolationError, TypeError)):
         acknowledgement(**change)

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 from checkpoint_builders import acknowledgement, file_handle
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -46,7 +46,12 @@ def test_all_acknowledgements_complete_a_checkpoint(coordinator) -> None:
     assert coordinator.acknowledge(first).outcome is Outcome.SUCCESS
     assert coordinator.state_of(1) is CheckpointState.ACKNOWLEDGED
     (operator,) = coordinator.complete(1)
-    assert (operator.uid, operator.name, operator.parallelism, operator.max_parallelism) == ("counter", "Counter", 2, 4)
+    assert (operator.uid, operator.name, operator.parallelism, operator.max_parallelism) == (
+        "counter",
+        "Counter",
+        2,
+        4,
+    )
     assert [subtask.handle for subtask in operator.subtasks] == [first.handle, second.handle]
     assert coordinator.last_completed_id == 1
     assert coordinator.pending_ids == ()
@@ -55,7 +60,9 @@ def test_all_acknowledgements_complete_a_checkpoint(coordinator) -> None:
 
 def test_completion_is_refused_naming_the_missing_tasks(coordinator) -> None:
     coordinator.acknowledge(acknowledgement(1, 0))
-    with pytest.raises(IncompleteCheckpointError, match=r"COMPLETE .* PENDING.*1 of 2 tasks: counter\[1\]") as caught:
+    with pytest.raises(
+        IncompleteCheckpointError, match=r"COMPLETE .* PENDING.*1 of 2 tasks: counter\[1\]"
+    ) as caught:
         coordinator.complete(1)
     assert caught.value.missing == ("counter[1]",)
     assert pickle.loads(pickle.dumps(caught.value)).missing == ("counter[1]",)
@@ -220,7 +227,12 @@ def snapshot_of(coordinator: CheckpointCoordinator) -> object:
         checkpoint_id: (one.state, dict(one.acknowledgements), one.tasks, one.triggered_ms)
         for checkpoint_id, one in coordinator._pending.items()
     }
-    return pending, coordinator._last_triggered_id, coordinator.last_completed_id, copy.copy(coordinator._ended)
+    return (
+        pending,
+        coordinator._last_triggered_id,
+        coordinator.last_completed_id,
+        copy.copy(coordinator._ended),
+    )
 
 
 class RandomEvents(RuleBasedStateMachine):
@@ -228,7 +240,9 @@ class RandomEvents(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.coordinator = CheckpointCoordinator("job", "run", 10, max_parallelism=4, max_concurrent_checkpoints=2)
+        self.coordinator = CheckpointCoordinator(
+            "job", "run", 10, max_parallelism=4, max_concurrent_checkpoints=2
+        )
         self.now_ms = 0
         self.handed_in: set[str] = set()
         self.given_out: list[str] = []
@@ -307,4 +321,6 @@ class RandomEvents(RuleBasedStateMachine):
 
 
 TestRandomEvents = RandomEvents.TestCase
-TestRandomEvents.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestRandomEvents.settings = settings(
+    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)

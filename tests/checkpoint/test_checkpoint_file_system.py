@@ -7,7 +7,14 @@ import pyarrow.fs
 import pyarrow.parquet
 import pytest
 
-from checkpoint import CheckpointFileSystem, CorruptFileError, FileHandle, MissingFileError, StorageError, local_storage
+from checkpoint import (
+    CheckpointFileSystem,
+    CorruptFileError,
+    FileHandle,
+    MissingFileError,
+    StorageError,
+    local_storage,
+)
 from checkpoint.arrow_storage import ArrowStorage
 from checkpoint.local_storage import TEMPORARY_PREFIX
 
@@ -127,7 +134,9 @@ def test_a_failed_download_keeps_what_was_there(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("failing", ["fsync", "replace"])
-def test_a_failure_before_the_rename_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, failing) -> None:
+def test_a_failure_before_the_rename_leaves_the_old_file_and_nothing_else(
+    tmp_path, monkeypatch, failing
+) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path / "root")
     fs.write_file("a/b", b"old")
     (tmp_path / "source").write_bytes(b"new")

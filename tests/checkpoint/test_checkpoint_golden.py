@@ -37,4 +37,6 @@ def test_an_acknowledgement_of_version_1_is_read_and_written_byte_for_byte() -> 
 
 
 def test_a_job_identity_of_version_1_is_read() -> None:
-    assert JobDirectory.inspect(str(GOLDEN / "job-1")) == JobIdentity("job", "flights", 128, 1_700_000_000_000)
+    assert JobDirectory.inspect(str(GOLDEN / "job-1")) == JobIdentity(
+        "job", "flights", 128, 1_700_000_000_000
+    )

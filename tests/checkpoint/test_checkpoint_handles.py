@@ -5,7 +5,7 @@ import pickle
 
 import attrs
 import pytest
-from checkpoint_builders import file_handle, operator_state, state_handle
+from checkpoint_builders import UNTIMED, file_handle, operator_state, state_handle
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,20 +23,26 @@ from checkpoint import (
 
 def operator_of(ranges: list[tuple[int, int]], max_parallelism: int) -> OperatorState:
     subtasks = [
-        SubtaskState(index, state_handle(f"s{index}", start, end)) for index, (start, end) in enumerate(ranges)
+        SubtaskState(index, state_handle(f"s{index}", start, end))
+        for index, (start, end) in enumerate(ranges)
     ]
     return OperatorState("op", "op", len(ranges), max_parallelism, tuple(subtasks))
 
 
+@UNTIMED
 @given(st.integers(1, 300), st.data())
 def test_every_contiguous_cover_is_accepted_and_every_disturbed_one_refused(max_parallelism, data) -> None:
-    cuts = data.draw(st.sets(st.integers(1, max_parallelism - 1), max_size=20)) if max_parallelism > 1 else set()
+    cuts = (
+        data.draw(st.sets(st.integers(1, max_parallelism - 1), max_size=20)) if max_parallelism > 1 else set()
+    )
     edges = [0, *sorted(cuts), max_parallelism]
     ranges = [(start, end - 1) for start, end in itertools.pairwise(edges)]
     check_operator_state(operator_of(ranges, max_parallelism))
     index = data.draw(st.integers(0, len(ranges) - 1))
     start, end = ranges[index]
-    shifted = data.draw(st.sampled_from([(start + 1, end + 1), (start, end + 1), (start, end - 1), (start - 1, end)]))
+    shifted = data.draw(
+        st.sampled_from([(start + 1, end + 1), (start, end + 1), (start, end - 1), (start - 1, end)])
+    )
     if 0 <= shifted[0] <= shifted[1]:
         ranges[index] = shifted
         with pytest.raises(InvariantViolationError, match="key group"):
@@ -44,7 +50,9 @@ def test_every_contiguous_cover_is_accepted_and_every_disturbed_one_refused(max_
 
 
 def test_a_gap_names_operator_subtask_and_range() -> None:
-    with pytest.raises(InvariantViolationError, match=r"'op', subtask 1: .* start at 2, .*'s1' covers 3 to 3"):
+    with pytest.raises(
+        InvariantViolationError, match=r"'op', subtask 1: .* start at 2, .*'s1' covers 3 to 3"
+    ):
         check_operator_state(operator_of([(0, 1), (3, 3)], 4))
 
 

@@ -6,7 +6,7 @@ import zlib
 import attrs
 import fastavro
 import pytest
-from checkpoint_builders import file_handle, metadata_of, operator_state
+from checkpoint_builders import UNTIMED, file_handle, metadata_of, operator_state
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,13 +59,16 @@ def check_refused(fs: CheckpointFileSystem, data: bytes, match: str = "") -> Non
 
 
 def test_what_is_written_is_read_back(fs) -> None:
-    metadata = metadata_of(7, (file_handle("shared/a"),), parent_checkpoint_id=3, parent_digest=checksum_of_bytes(b""))
+    metadata = metadata_of(
+        7, (file_handle("shared/a"),), parent_checkpoint_id=3, parent_digest=checksum_of_bytes(b"")
+    )
     handle = write_metadata(fs, "checkpoints/chk-7", metadata)
     assert read_metadata(fs, "checkpoints/chk-7") == metadata
     assert fs.read_file(handle)
     assert metadata.files == (file_handle("shared/a"),)
 
 
+@UNTIMED
 @given(
     source_progress=st.dictionaries(st.sampled_from(["a", "b/0", "b/1"]), st.binary()),
     sinks=st.dictionaries(TEXT, st.binary(), max_size=3),
@@ -156,7 +159,9 @@ def test_a_schema_that_is_not_ours_is_refused_before_it_is_used(fs) -> None:
         "name": "statebackend.CheckpointMetadata",
         "fields": [{"name": "operators", "type": {"type": "array", "items": "null"}}],
     }
-    check_refused(fs, container({"operators": [None] * 1000}, schema=bomb), "schema is not that of format version 1")
+    check_refused(
+        fs, container({"operators": [None] * 1000}, schema=bomb), "schema is not that of format version 1"
+    )
 
 
 def test_texts_in_the_schema_may_change(fs) -> None:
@@ -168,7 +173,9 @@ def test_texts_in_the_schema_may_change(fs) -> None:
 def test_a_record_that_breaks_an_invariant_is_refused(fs) -> None:
     record = record_of(fs, metadata_of())
     record["operators"][0]["subtasks"][1]["handle"]["key_group_end"] = 2
-    check_refused(fs, container(record), "breaks an invariant: operator 'counter' must cover key groups 0 to 3")
+    check_refused(
+        fs, container(record), "breaks an invariant: operator 'counter' must cover key groups 0 to 3"
+    )
     record = record_of(fs, metadata_of(files=(file_handle("shared/a"),)))
     record["operators"][0]["subtasks"][0]["handle"]["files"][0]["path"] = "../../etc/passwd"
     check_refused(fs, container(record), r"breaks an invariant: path '../../etc/passwd'")
@@ -178,10 +185,17 @@ def test_other_codecs_and_several_records_are_refused(fs) -> None:
     record = record_of(fs, metadata_of())
     check_refused(fs, container(record, codec="null"), "deflate")
     output = io.BytesIO()
-    fastavro.writer(output, METADATA_SCHEMAS[1], [record, record], codec="deflate", metadata={
-        "statebackend.format_version": "1", "statebackend.checksum": NO_CHECKSUM})
+    fastavro.writer(
+        output,
+        METADATA_SCHEMAS[1],
+        [record, record],
+        codec="deflate",
+        metadata={"statebackend.format_version": "1", "statebackend.checksum": NO_CHECKSUM},
+    )
     data = output.getvalue()
-    check_refused(fs, data.replace(NO_CHECKSUM.encode(), checksum_of_bytes(data).encode(), 1), "exactly one record")
+    check_refused(
+        fs, data.replace(NO_CHECKSUM.encode(), checksum_of_bytes(data).encode(), 1), "exactly one record"
+    )
 
 
 def test_a_decompression_bomb_is_refused(fs, monkeypatch) -> None:
@@ -209,8 +223,15 @@ def test_a_stream_cut_before_its_end_is_refused(fs) -> None:
     start = data.index(whole[:20])
     header, sync = data[: start - 2], data[-16:]
     block = io.BytesIO()
-    fastavro.schemaless_writer(block, {"type": "record", "name": "b", "fields": [
-        {"name": "count", "type": "long"}, {"name": "data", "type": "bytes"}]}, {"count": 1, "data": whole[:-5]})
+    fastavro.schemaless_writer(
+        block,
+        {
+            "type": "record",
+            "name": "b",
+            "fields": [{"name": "count", "type": "long"}, {"name": "data", "type": "bytes"}],
+        },
+        {"count": 1, "data": whole[:-5]},
+    )
     header = header[: data.index(sync) + 16]
     broken = bytearray(header + block.getvalue() + sync)
     place = broken.index(b"xxh3:")

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 from checkpoint_builders import file_handle, metadata_of, state_handle
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from checkpoint import (
@@ -35,7 +35,9 @@ def store_of(fs: CheckpointFileSystem, max_retained: int = 3) -> CompletedCheckp
     return store
 
 
-def add(store: CompletedCheckpointStore, fs: CheckpointFileSystem, checkpoint_id: int, *names: str, **changes):
+def add(
+    store: CompletedCheckpointStore, fs: CheckpointFileSystem, checkpoint_id: int, *names: str, **changes
+):
     """Upload what is not there yet, then add a checkpoint whose parent is the newest."""
     for name in names:
         if not fs.exists(f"shared/{name}"):
@@ -89,12 +91,14 @@ def test_references_are_counted_again_after_recovery(fs) -> None:
     assert fs.list_files("shared") == ("shared/b",)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     max_retained=st.integers(1, 4),
     epochs=st.lists(st.tuples(st.sets(st.sampled_from("abcdef")), st.booleans()), max_size=12),
 )
-def test_files_on_disk_are_always_those_of_the_retained_checkpoints(tmp_path_factory, max_retained, epochs) -> None:
+def test_files_on_disk_are_always_those_of_the_retained_checkpoints(
+    tmp_path_factory, max_retained, epochs
+) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path_factory.mktemp("job"))
     store = store_of(fs, max_retained)
     model: list[set[str]] = []
@@ -126,7 +130,9 @@ def test_a_damaged_newest_checkpoint_is_an_error_that_tells_the_way_out(fs) -> N
     damage(fs, 3)
     before = fs.list_files()
     again = CompletedCheckpointStore(fs)
-    with pytest.raises(CorruptMetadataError, match=r"chk-000000000003/_metadata.*fall_back_to=2; readable are 1, 2"):
+    with pytest.raises(
+        CorruptMetadataError, match=r"chk-000000000003/_metadata.*fall_back_to=2; readable are 1, 2"
+    ):
         again.recover()
     with pytest.raises(IllegalTransitionError, match=r"recover\(\)"):
         again.latest()
@@ -137,7 +143,11 @@ def test_a_damaged_newest_checkpoint_is_an_error_that_tells_the_way_out(fs) -> N
     add(again, fs, 3, "f3")
     damage(fs, 3)
     again.recover(fall_back_to=1)
-    assert fs.list_directories("set-aside") == ("chk-000000000002-1", "chk-000000000003-1", "chk-000000000003-2")
+    assert fs.list_directories("set-aside") == (
+        "chk-000000000002-1",
+        "chk-000000000003-1",
+        "chk-000000000003-2",
+    )
 
 
 def test_falling_back_to_what_cannot_be_read_moves_nothing(fs) -> None:
@@ -178,7 +188,9 @@ def test_an_older_damaged_checkpoint_is_reported_and_its_files_are_kept_until_it
 def test_a_checkpoint_out_of_place_is_not_taken(fs) -> None:
     add(store_of(fs), fs, 1)
     fs.move_directory("checkpoints/chk-000000000001", "checkpoints/chk-000000000008")
-    with pytest.raises(CorruptMetadataError, match="describes CHECKPOINT 1, its directory is for CHECKPOINT 8"):
+    with pytest.raises(
+        CorruptMetadataError, match="describes CHECKPOINT 1, its directory is for CHECKPOINT 8"
+    ):
         store_of(fs)
 
 
@@ -220,7 +232,13 @@ def test_what_must_not_be_added_is_refused_and_changes_nothing(fs) -> None:
 
 def test_recovery_comes_first(fs) -> None:
     store = CompletedCheckpointStore(fs)
-    for call in (store.latest, store.all, lambda: store.get(1), lambda: store.add(metadata_of()), store.delete_orphans):
+    for call in (
+        store.latest,
+        store.all,
+        lambda: store.get(1),
+        lambda: store.add(metadata_of()),
+        store.delete_orphans,
+    ):
         with pytest.raises(IllegalTransitionError, match="NOT_RECOVERED"):
             call()
 
@@ -247,7 +265,11 @@ def test_orphans_are_what_nobody_refers_to(fs) -> None:
     for name in ("orphan", "pending", "of-a-savepoint", "deep/er", ".tmp-77"):
         fs.write_file(f"shared/{name}", b"x")
     store.protect(["shared/of-a-savepoint"])
-    assert store.delete_orphans(in_use={"shared/pending"}) == ("shared/.tmp-77", "shared/deep/er", "shared/orphan")
+    assert store.delete_orphans(in_use={"shared/pending"}) == (
+        "shared/.tmp-77",
+        "shared/deep/er",
+        "shared/orphan",
+    )
     assert fs.list_files("shared") == ("shared/a", "shared/of-a-savepoint", "shared/pending")
     store.recover()
     assert store.delete_orphans() == ("shared/pending",)

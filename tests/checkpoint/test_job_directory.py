@@ -65,7 +65,10 @@ def test_another_job_or_max_parallelism_is_refused_and_nothing_is_touched(tmp_pa
 
 def test_a_directory_of_somebody_else_is_refused_and_not_touched(tmp_path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    for call in (lambda: JobDirectory.inspect(str(tmp_path)), lambda: JobDirectory.open(str(tmp_path), "flights", 1)):
+    for call in (
+        lambda: JobDirectory.inspect(str(tmp_path)),
+        lambda: JobDirectory.open(str(tmp_path), "flights", 1),
+    ):
         with pytest.raises(JobDirectoryMismatchError, match=r"not empty \(it holds 'thesis.txt'\)"):
             call()
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
