@@ -1,0 +1,108 @@
+"""The canonical form of keyed state: rows of bytes that every backend can read, kept in Parquet.
+
+    row := key_group int32, key binary, namespace binary, user_key binary or null, value binary or null
+
+Rows are sorted by (key group, key, namespace, user key), as bytes. The value is what the storage serializer of the
+state writes: a value; one map entry's value, which may be null in itself (a flag byte goes first); a chunk of list
+elements. A list may take several rows, in order. In a savepoint ``value`` is never null. In an increment a null value
+says that something is gone: with a user key, that entry; without, everything under that key and namespace.
+
+The file's key-value metadata holds ``statebackend.format`` = ``1``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from statebackend.errors import StateRestoreError
+from statebackend.key_groups import KeyGroupRange
+
+FORMAT_KEY: Final = b"statebackend.format"
+FORMAT: Final = b"1"
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("key_group", pa.int32(), nullable=False),
+        pa.field("key", pa.binary(), nullable=False),
+        pa.field("namespace", pa.binary(), nullable=False),
+        pa.field("user_key", pa.binary()),
+        pa.field("value", pa.binary()),
+    ],
+    metadata={FORMAT_KEY: FORMAT},
+)
+
+BATCH_ROWS: Final = 1 << 16
+"""How many rows a batch and a row group hold; it bounds the memory of reading and writing."""
+
+
+class CanonicalBatch(NamedTuple):
+    """Rows as columns of equal length."""
+
+    key_groups: list[int]
+    keys: list[bytes]
+    namespaces: list[bytes]
+    user_keys: list[bytes | None]
+    values: list[bytes | None]
+
+    @classmethod
+    def empty(cls) -> CanonicalBatch:
+        """A batch to append to."""
+        return cls([], [], [], [], [])
+
+    def append(
+        self, key_group: int, key: bytes, namespace: bytes, user_key: bytes | None, value: bytes | None
+    ) -> None:
+        """Appends one row."""
+        self.key_groups.append(key_group)
+        self.keys.append(key)
+        self.namespaces.append(namespace)
+        self.user_keys.append(user_key)
+        self.values.append(value)
+
+    @property
+    def row_count(self) -> int:
+        """The number of rows."""
+        return len(self.keys)
+
+
+def write_canonical(path: str, batches: Iterable[CanonicalBatch]) -> int:
+    """Writes a Parquet file of canonical rows to the local disk; returns the number of rows."""
+    rows = 0
+    with pq.ParquetWriter(path, SCHEMA, compression="zstd", write_statistics=["key_group"]) as writer:
+        for batch in batches:
+            rows += batch.row_count
+            writer.write_batch(pa.record_batch(list(batch), schema=SCHEMA), row_group_size=BATCH_ROWS)
+    return rows
+
+
+def read_canonical(path: str, key_groups: KeyGroupRange) -> Iterator[CanonicalBatch]:
+    """The rows of a local Parquet file whose key group is in the range; skips row groups by their statistics.
+
+    Raises `StateRestoreError`, naming the file, for anything that is not canonical rows.
+    """
+    try:
+        with pq.ParquetFile(path) as file:
+            metadata = file.schema_arrow.metadata or {}
+            if metadata.get(FORMAT_KEY) != FORMAT or file.schema_arrow.names != SCHEMA.names:
+                raise StateRestoreError(f"{path} does not hold canonical state of format {FORMAT.decode()}")
+            wanted = [group for group in range(file.num_row_groups) if _may_hold(file, group, key_groups)]
+            for batch in file.iter_batches(batch_size=BATCH_ROWS, row_groups=wanted):
+                groups = batch.column("key_group")
+                inside = pc.and_(pc.greater_equal(groups, key_groups.start), pc.less_equal(groups, key_groups.end))
+                selected = batch.filter(inside)
+                if selected.num_rows:
+                    yield CanonicalBatch(*(selected.column(name).to_pylist() for name in SCHEMA.names))
+    except pa.ArrowException as error:
+        raise StateRestoreError(f"{path} cannot be read as canonical state: {error}") from error
+
+
+def _may_hold(file: pq.ParquetFile, row_group: int, key_groups: KeyGroupRange) -> bool:
+    statistics = file.metadata.row_group(row_group).column(0).statistics
+    if statistics is None or not statistics.has_min_max:
+        return True
+    return bool(statistics.min <= key_groups.end and key_groups.start <= statistics.max)

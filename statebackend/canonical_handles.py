@@ -1,0 +1,54 @@
+"""State handles whose files are canonical Parquet: what a savepoint is made of, readable by every backend."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import Final
+from urllib.parse import quote
+
+from attrs import evolve
+
+from checkpoint.file_system import CheckpointFileSystem
+from checkpoint.handles import FileHandle, StateHandle
+from statebackend.canonical_entries import write_canonical
+from statebackend.keyed_state_backend import KeyedStateBackend
+from statebackend.state_meta import CANONICAL_BACKEND, StateFile, encode_meta
+
+CANONICAL_SUFFIX: Final = ".parquet"
+
+
+def export_canonical_handle(
+    backend: KeyedStateBackend, file_system: CheckpointFileSystem, directory: str, part: str, state_id: str
+) -> tuple[StateHandle, dict[str, int]]:
+    """Writes all states of a backend, registered or not, as Parquet files.
+
+    The files are ``<directory>/<state>/<part>.parquet`` with the state's name escaped as in a URL; the second result is
+    the number of rows of each state. A state without entries has no file.
+    """
+    meta = backend.current_meta()
+    files: list[FileHandle] = []
+    states = []
+    rows_by_state: dict[str, int] = {}
+    with tempfile.TemporaryDirectory(prefix="statebackend-export-") as local_directory:
+        for state in meta.states:
+            local = os.path.join(local_directory, "part" + CANONICAL_SUFFIX)
+            rows = write_canonical(local, backend.export_state(state.name))
+            rows_by_state[state.name] = rows
+            references: tuple[StateFile, ...] = ()
+            if rows:
+                target = f"{directory}/{quote(state.name, safe='')}/{part}{CANONICAL_SUFFIX}"
+                references = (StateFile(len(files), state_id),)
+                files.append(file_system.upload(local, target))
+            os.unlink(local)
+            states.append(evolve(state, files=references))
+    key_groups = backend.key_group_range
+    handle = StateHandle(
+        state_id,
+        CANONICAL_BACKEND,
+        key_groups.start,
+        key_groups.end,
+        encode_meta(evolve(meta, states=tuple(states))),
+        tuple(files),
+    )
+    return handle, rows_by_state

@@ -1,0 +1,27 @@
+"""The exceptions of state backends; each names the state, what is wrong and what to do."""
+
+from __future__ import annotations
+
+
+class StateBackendError(Exception):
+    """The root of the errors about keyed and operator state."""
+
+
+class StateRegistrationError(StateBackendError, ValueError):
+    """A descriptor cannot be registered: its name is taken by another kind of state, or it is malformed."""
+
+
+class StateMigrationException(StateBackendError):
+    """A registered state cannot take over what was restored; named as in Flink."""
+
+
+class StateRestoreError(StateBackendError):
+    """Restored state cannot be read, or does not fit what is asked for."""
+
+
+class NoCurrentKeyError(StateBackendError, RuntimeError):
+    """Keyed state was touched outside the processing of a record."""
+
+
+class StateBackendClosedError(StateBackendError, RuntimeError):
+    """A state handle was used after its backend was closed."""

@@ -1,0 +1,223 @@
+"""The contract of a keyed state backend: where the state of one subtask lives between two barriers.
+
+A backend is made for one subtask: one operator, one range of key groups, one key serializer. It is filled from the
+handles of an earlier snapshot, hands out state handles by descriptor, and gives a snapshot at every barrier. It belongs
+to one thread. The life of a restored state is the same in every backend: its bytes stay as they were written until a
+descriptor of its name is registered; then the verdict is taken, and a migration, if one is needed, runs over the whole
+state before the first access. A state that nobody registers keeps its bytes and its old snapshots and travels on.
+
+A `StateBackend` is the picklable configuration from which subtasks make their backends.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar, overload
+
+from attrs import define, field, frozen
+
+from checkpoint.file_system import CheckpointFileSystem
+from checkpoint.handles import StateHandle
+from snapshots.compatibility import CompatibilityKind
+from statebackend.canonical_entries import CanonicalBatch
+from statebackend.descriptors import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
+from statebackend.errors import StateBackendClosedError, StateMigrationException, StateRegistrationError
+from statebackend.key_context import KeyContext
+from statebackend.key_groups import KeyGroupRange
+from statebackend.schema_resolution import StateVerdict, incompatibility_message, judge_state
+from statebackend.state_meta import KeyedStateMeta, StateMeta
+from statebackend.states import ListState, MapState, State, ValueState
+from typeserializers.type_serializer import TypeSerializer
+from typeserializers.void import VoidNamespaceSerializer
+
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+
+VOID_NAMESPACE_SERIALIZER = VoidNamespaceSerializer()
+
+Progress = Callable[[str, int], None]
+"""Called with the name of a state and the number of entries migrated so far."""
+
+
+def _no_progress(state_name: str, entries: int) -> None:
+    """Reports to nobody."""
+
+
+@frozen
+class RestoredHandle:
+    """A state handle and the store that its files are in."""
+
+    handle: StateHandle
+    file_system: CheckpointFileSystem
+
+
+@frozen(kw_only=True)
+class KeyedStateBackendParameters:
+    """Everything a subtask's backend is made from.
+
+    ``file_system`` and ``file_prefix`` say where snapshots put their files; ``local_directory`` is the subtask's own
+    directory on the local disk, kept between epochs.
+    """
+
+    operator_uid: str
+    key_serializer: TypeSerializer[Any]
+    max_parallelism: int
+    key_group_range: KeyGroupRange
+    file_system: CheckpointFileSystem
+    file_prefix: str
+    local_directory: str
+    restore: tuple[RestoredHandle, ...] = ()
+    progress: Progress = field(default=_no_progress, eq=False)
+
+
+@define
+class StateRestoreReport:
+    """What happened to one restored state when it was registered."""
+
+    state_name: str
+    verdict: StateVerdict
+    entries_migrated: int = 0
+    duration_s: float = 0.0
+
+
+@frozen
+class KeyedStateSnapshot:
+    """What a barrier gives: the handle, a digest of the content, and what it cost."""
+
+    handle: StateHandle
+    digest: str
+    entries_written: int
+    bytes_written: int
+
+
+class KeyedStateBackend(ABC):
+    """The state of one subtask; see the module."""
+
+    def __init__(self, parameters: KeyedStateBackendParameters) -> None:
+        self.parameters = parameters
+        self.key_serializer = parameters.key_serializer
+        self.key_group_range = parameters.key_group_range
+        self.context = KeyContext()
+        self.restore_reports: list[StateRestoreReport] = []
+        self._key_is_its_own_entry_key = parameters.key_serializer.equal_values_have_equal_bytes
+        self._registered: dict[str, tuple[StateDescriptor, State]] = {}
+        self._closed = False
+
+    @abstractmethod
+    def restored_meta(self) -> KeyedStateMeta | None:
+        """What was restored, or None for a fresh start."""
+
+    @abstractmethod
+    def create_state(
+        self,
+        descriptor: StateDescriptor,
+        namespace_serializer: TypeSerializer[Any],
+        restored: StateMeta | None,
+        verdict: StateVerdict | None,
+    ) -> tuple[State, int]:
+        """Makes the handle, migrating what was restored if the verdict says so; returns it and the entries migrated."""
+
+    @abstractmethod
+    def snapshot(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshot:
+        """Writes what changed since the last snapshot to the store; ``state_id`` is unique to this attempt."""
+
+    @abstractmethod
+    def export_state(self, name: str) -> Iterator[CanonicalBatch]:
+        """All entries of a state in canonical form, sorted by key group and key; works for unregistered states too."""
+
+    @abstractmethod
+    def current_meta(self) -> KeyedStateMeta:
+        """The states as they are now, registered or not, without files."""
+
+    @abstractmethod
+    def get_keys(self, name: str) -> Iterator[Any]:
+        """The keys that have the state of that name, each once, in no promised order."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Frees everything; may be called twice. State handles are dead afterwards."""
+
+    def set_current_key(self, key: Any, key_group: int) -> None:
+        """Makes ``key`` current; its group must be in the range, which is checked where an entry is stored."""
+        self.context.key = key if self._key_is_its_own_entry_key else self.key_serializer.to_bytes(key)
+        self.context.key_group = key_group
+
+    @overload
+    def get_state(self, descriptor: ValueStateDescriptor[T]) -> ValueState[T]: ...
+    @overload
+    def get_state(self, descriptor: ListStateDescriptor[T]) -> ListState[T]: ...
+    @overload
+    def get_state(self, descriptor: MapStateDescriptor[K, V]) -> MapState[K, V]: ...
+    @overload
+    def get_state(self, descriptor: StateDescriptor) -> State: ...
+
+    def get_state(self, descriptor: StateDescriptor) -> State:
+        """The handle of a state, registered on first use.
+
+        Raises `StateRegistrationError` if the name was registered with another descriptor, and
+        `StateMigrationException`, with nothing changed, if restored state cannot be taken over.
+        """
+        self.check_open()
+        known = self._registered.get(descriptor.name)
+        if known is not None:
+            if known[0] != descriptor:
+                raise StateRegistrationError(
+                    f"state {descriptor.name!r} of operator {self.parameters.operator_uid!r} is registered twice, "
+                    f"with different descriptors; give one of them another name"
+                )
+            return known[1]
+        state = self._register(descriptor, VOID_NAMESPACE_SERIALIZER)
+        self._registered[descriptor.name] = descriptor, state
+        return state
+
+    def _register(self, descriptor: StateDescriptor, namespace_serializer: TypeSerializer[Any]) -> State:
+        meta = self.restored_meta()
+        restored = meta.state(descriptor.name) if meta is not None else None
+        if restored is None:
+            return self.create_state(descriptor, namespace_serializer, None, None)[0]
+        verdict = judge_state(restored, descriptor, namespace_serializer)
+        if verdict.kind is CompatibilityKind.INCOMPATIBLE:
+            raise StateMigrationException(incompatibility_message(self.parameters.operator_uid, [verdict]))
+        started = time.monotonic()
+        state, entries = self.create_state(
+            descriptor.with_serializers(verdict.serializers), verdict.serializers["namespace"], restored, verdict
+        )
+        self.restore_reports.append(
+            StateRestoreReport(descriptor.name, verdict, entries, time.monotonic() - started)
+        )
+        return state
+
+    def check_open(self) -> None:
+        """Raises `StateBackendClosedError` after `close`."""
+        if self._closed:
+            raise StateBackendClosedError(
+                f"the state of operator {self.parameters.operator_uid!r} is closed; "
+                f"state handles live for one epoch and are made anew in open()"
+            )
+
+    def __enter__(self) -> KeyedStateBackend:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class StateBackend(ABC):
+    """The configuration of a backend: small, picklable, the same for all subtasks."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name under which snapshots say who wrote them, and under which the backend is found."""
+
+    @abstractmethod
+    def create_keyed_state_backend(self, parameters: KeyedStateBackendParameters) -> KeyedStateBackend:
+        """A backend for one subtask, restored from ``parameters.restore``."""

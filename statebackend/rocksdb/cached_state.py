@@ -1,0 +1,95 @@
+"""What the three kinds of RocksDB state share: a write-back cache between two barriers.
+
+A state touched a hundred times in an epoch is read once and written once. Each access goes to a dict of live entries
+first; at the barrier `drain` gives what changed, sorted by raw key, and the cache starts empty. A value is encoded at
+the moment of the update: that is what refuses a value that does not fit, and what keeps a mutable value that the
+caller goes on changing from leaking in. Values of immutable types are handed out as they are.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from snapshots.errors import SerializationError
+from statebackend.errors import StateBackendClosedError, StateRestoreError
+from statebackend.key_context import KeyContext, NamespacedKeyContext
+from statebackend.rocksdb.composite_key import RawKeys
+from statebackend.rocksdb.store import ColumnFamily
+from typeserializers.type_serializer import TypeSerializer
+
+Change = tuple[bytes, "bytes | None"]
+"""A raw key with its new value, or None for a deletion."""
+
+
+class CachedState:
+    """The cache of one state, bound to the column family that its entries live in."""
+
+    __slots__ = ("_context", "_entries", "_spill", "_spill_size", "column_family", "name", "raw_keys")
+
+    def __init__(
+        self,
+        name: str,
+        context: KeyContext | NamespacedKeyContext,
+        raw_keys: RawKeys,
+        column_family: ColumnFamily,
+        spill: Callable[[CachedState], None],
+        spill_size: int,
+    ) -> None:
+        self.name = name
+        self.raw_keys = raw_keys
+        self.column_family = column_family
+        self._context = context
+        self._entries: Any = {}
+        self._spill = spill
+        self._spill_size = spill_size
+
+    @abstractmethod
+    def drain(self) -> list[Change]:
+        """What changed since the last call, in no order; the cache is empty afterwards."""
+
+    def admit(self, entry: Any) -> Any:
+        """Puts an entry for the current key into the cache, writing the cache out first if it is full."""
+        if len(self._entries) >= self._spill_size:
+            self._spill(self)
+        self._entries[self._context.key] = entry
+        return entry
+
+    def current_prefix(self) -> bytes:
+        """The raw key of the current key and namespace."""
+        return self.raw_keys.prefix(self._context.key, self._context.key_group)
+
+    def close(self) -> None:
+        """Makes every later access an error."""
+        self._entries = _ClosedEntries(self.name)
+
+    def encode(self, serializer: TypeSerializer[Any], value: Any) -> bytes:
+        """The bytes of a value; an error names the state."""
+        try:
+            return serializer.to_bytes(value)
+        except SerializationError as error:
+            raise SerializationError(f"state {self.name!r}: {error.serializer_name}", error.problems) from error
+
+    def decode(self, serializer: TypeSerializer[Any], data: bytes) -> Any:
+        """The value of stored bytes; an error names the state."""
+        try:
+            return serializer.from_bytes(data)
+        except Exception as error:
+            raise StateRestoreError(
+                f"state {self.name!r}: a stored entry cannot be read by {serializer!r}: {error}"
+            ) from error
+
+
+class _ClosedEntries:
+    """Stands for the cache of a closed state."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def _refuse(self, *_: Any) -> Any:
+        raise StateBackendClosedError(
+            f"state {self._name!r} is closed: state handles live for one epoch and are made anew in open()"
+        )
+
+    get = __getitem__ = __setitem__ = __len__ = _refuse

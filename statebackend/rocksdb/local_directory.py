@@ -1,0 +1,132 @@
+"""A subtask's directory on the local disk: the database, and which version of the state it holds.
+
+    <directory>/lock       held while a backend is open
+    <directory>/VERSION    JSON: state id, boot id, column families; absent while the database is being changed
+    <directory>/db/        the RocksDB database
+    <directory>/files/     sorted files on their way in or out
+
+The version is written last, when the database is closed after a snapshot, and removed before the first change. So a
+database with a version is exactly what the snapshot of that state id wrote, and may be opened instead of restored; any
+other is thrown away. The boot id is in it because nothing here is synced to disk: after a crash of the machine the
+files cannot be trusted, after a crash of the process they can.
+
+A lock keeps two attempts apart. An attempt that finds the directory taken, by a zombie of an earlier one, does not wait
+but works in a fresh private directory, which is removed when it closes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Mapping
+from typing import Final
+
+from attrs import frozen
+
+_BOOT_ID_PATH: Final = "/proc/sys/kernel/random/boot_id"
+
+
+@frozen
+class LocalVersion:
+    """What a local database holds: the state id of the snapshot, and the column family of each state."""
+
+    state_id: str
+    column_families: Mapping[str, str]
+
+
+class LocalStateDirectory:
+    """The directory, locked for this backend; see the module."""
+
+    def __init__(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+        self._is_private = False
+        descriptor = _lock(os.path.join(path, "lock"))
+        if descriptor is None:
+            path = f"{path}-{uuid.uuid4().hex}"
+            os.makedirs(path)
+            descriptor = _lock(os.path.join(path, "lock"))
+            self._is_private = True
+        self.path = path
+        self._lock_descriptor = descriptor
+
+    @property
+    def database_path(self) -> str:
+        """Where the database is."""
+        return os.path.join(self.path, "db")
+
+    def new_file(self, suffix: str) -> str:
+        """A path for a file that does not exist yet, on the same device as the database."""
+        directory = os.path.join(self.path, "files")
+        os.makedirs(directory, exist_ok=True)
+        return os.path.join(directory, f"{uuid.uuid4().hex}{suffix}")
+
+    def read_version(self) -> LocalVersion | None:
+        """The version of the database, or None if it must not be used."""
+        try:
+            with open(self._version_path, encoding="utf-8") as file:
+                content = json.load(file)
+            if content["boot_id"] != _boot_id() or not os.path.isdir(self.database_path):
+                return None
+            return LocalVersion(str(content["state_id"]), dict(content["column_families"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def begin_change(self) -> None:
+        """Takes the version away before the database is changed."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._version_path)
+
+    def write_version(self, version: LocalVersion) -> None:
+        """Says what the closed database holds."""
+        content = {
+            "state_id": version.state_id,
+            "boot_id": _boot_id(),
+            "column_families": dict(version.column_families),
+        }
+        temporary = f"{self._version_path}.new"
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump(content, file)
+        os.replace(temporary, self._version_path)
+
+    def wipe(self) -> None:
+        """Removes database, version and leftover files; the lock stays."""
+        self.begin_change()
+        for name in ("db", "files"):
+            shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
+
+    def close(self) -> None:
+        """Releases the lock, and removes a private directory."""
+        if self._lock_descriptor is None:
+            return
+        shutil.rmtree(os.path.join(self.path, "files"), ignore_errors=True)
+        if self._is_private:
+            shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock_descriptor)
+        self._lock_descriptor = None
+
+    @property
+    def _version_path(self) -> str:
+        return os.path.join(self.path, "VERSION")
+
+
+def _lock(path: str) -> int | None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _boot_id() -> str:
+    try:
+        with open(_BOOT_ID_PATH, encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        # Without a boot id a crash of the machine cannot be told from a restart of the process: trust nothing.
+        return uuid.uuid4().hex

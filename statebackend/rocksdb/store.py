@@ -1,0 +1,198 @@
+"""The one module that talks to rocksdict: a RocksDB database of raw bytes, written by ingesting sorted files.
+
+What we know about the library and guard against here:
+
+* ``close()`` leaves the database open while a column family, iterator or snapshot of it lives, and the next open then
+  fails on the lock. All of them are made here, and dropped before closing.
+* ``ReadOptions.set_iterate_lower_bound`` sets the *upper* bound. Bounds are never used: scans seek and stop by hand.
+* A child process can read and seem to write through the parent's handle. Every store remembers its process.
+* All failures are plain ``Exception`` with a text; they become `RocksDBError` here, with the path.
+* There is no merge operator and no compaction filter; neither is needed, since we never write through the memtable.
+
+All writes are `SstWriter` files with strictly ascending keys, ingested whole: the write-ahead log stays empty, an epoch
+becomes visible atomically per column family, and the very same file is the increment of a checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any, Final
+
+import rocksdict
+
+from statebackend.errors import StateBackendError
+
+BLOCK_CACHE_BYTES: Final = 64 << 20
+"""The block cache that all stores of a process share."""
+
+DEFAULT_COLUMN_FAMILY: Final = "default"
+
+_shared_caches: dict[int, Any] = {}
+
+
+class RocksDBError(StateBackendError):
+    """RocksDB refused an operation or found its files damaged."""
+
+
+@contextlib.contextmanager
+def _translated(action: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except (RocksDBError, KeyboardInterrupt, SystemExit):
+        raise
+    except Exception as error:
+        raise RocksDBError(f"RocksDB could not {action} at {path}: {error}") from error
+
+
+def _block_cache() -> Any:
+    # A cache must not be shared with a forked child, whose background threads do not exist.
+    process = os.getpid()
+    if process not in _shared_caches:
+        _shared_caches.clear()
+        _shared_caches[process] = rocksdict.Cache(BLOCK_CACHE_BYTES)
+    return _shared_caches[process]
+
+
+def _options() -> Any:
+    table = rocksdict.BlockBasedOptions()
+    table.set_block_cache(_block_cache())
+    table.set_bloom_filter(10, False)
+    table.set_block_size(8 << 10)
+    options = rocksdict.Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    options.set_block_based_table_factory(table)
+    options.set_compression_type(rocksdict.DBCompressionType.lz4())
+    # The store is open for fractions of a second at a time: it must neither start compactions that are thrown away at
+    # once, nor stall because there are many ingested files. Their number is bounded by the state backend.
+    options.set_level_zero_file_num_compaction_trigger(16)
+    options.set_level_zero_slowdown_writes_trigger(10_000)
+    options.set_level_zero_stop_writes_trigger(20_000)
+    options.set_max_background_jobs(2)
+    options.set_keep_log_file_num(1)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    return options
+
+
+class SstWriter:
+    """Writes one sorted file; keys must be strictly ascending. A None value is a deletion."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.entry_count = 0
+        self._writer: Any = rocksdict.SstFileWriter(_options())
+        with _translated("begin a file", path):
+            self._writer.open(path)
+
+    def write(self, entries: Any) -> None:
+        """Appends ``(key, value or None)`` pairs."""
+        writer, count = self._writer, 0
+        with _translated("write a sorted file", self.path):
+            for key, value in entries:
+                if value is None:
+                    del writer[key]
+                else:
+                    writer[key] = value
+                count += 1
+        self.entry_count += count
+
+    def finish(self) -> None:
+        """Completes the file; it must hold at least one entry."""
+        with _translated("finish a sorted file", self.path):
+            self._writer.finish()
+        self._writer = None
+
+
+class ColumnFamily:
+    """One column family: point reads, ordered scans, and ingestion of sorted files."""
+
+    def __init__(self, store: RocksDBStore, name: str, handle: Any) -> None:
+        self.name = name
+        self._store = store
+        self._handle = handle
+        self.get = handle.get
+
+    def scan(self, from_key: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """All entries from ``from_key`` on, in key order; the caller stops when it has passed what it wants."""
+        with _translated("scan", self._store.path):
+            yield from self._handle.items(from_key=from_key)
+
+    def scan_prefix(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """All entries whose key begins with ``prefix``, in key order."""
+        with _translated("scan", self._store.path):
+            for key, value in self._handle.items(from_key=prefix):
+                if not key.startswith(prefix):
+                    return
+                yield key, value
+
+    def ingest(self, path: str) -> None:
+        """Moves a finished file into the column family; its entries override all earlier ones."""
+        options = rocksdict.IngestExternalFileOptions()
+        options.set_move_files(True)
+        with _translated("ingest a sorted file", path):
+            self._handle.ingest_external_file([path], options)
+
+    def release(self) -> None:
+        """Drops the handle, without which the database could not be closed."""
+        self.get = _released
+        self._handle = None
+
+
+class RocksDBStore:
+    """A database directory. Belongs to one process and one thread."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._process = os.getpid()
+        self._families: dict[str, ColumnFamily] = {}
+        with _translated("open", path):
+            names = rocksdict.Rdict.list_cf(path, _options()) if os.path.exists(os.path.join(path, "CURRENT")) else []
+            families = {name: _options() for name in names if name != DEFAULT_COLUMN_FAMILY}
+            self._database: Any = rocksdict.Rdict(path, _options(), column_families=families)
+            for name in families:
+                self._families[name] = ColumnFamily(self, name, self._database.get_column_family(name))
+
+    @property
+    def column_family_names(self) -> tuple[str, ...]:
+        """The column families, without RocksDB's default one."""
+        return tuple(self._families)
+
+    def column_family(self, name: str) -> ColumnFamily:
+        """The column family of that name, made if it does not exist."""
+        self.check_process()
+        family = self._families.get(name)
+        if family is None:
+            with _translated(f"create column family {name!r}", self.path):
+                family = ColumnFamily(self, name, self._database.create_column_family(name, _options()))
+            self._families[name] = family
+        return family
+
+    def drop(self, name: str) -> None:
+        """Drops a column family with all its entries."""
+        family = self._families.pop(name)
+        family.release()
+        with _translated(f"drop column family {name!r}", self.path):
+            self._database.drop_column_family(name)
+
+    def check_process(self) -> None:
+        """Raises `RocksDBError` in a process that inherited the store by a fork."""
+        if os.getpid() != self._process:
+            raise RocksDBError(f"the database at {self.path} belongs to process {self._process}; open it anew here")
+
+    def close(self) -> None:
+        """Closes the database and releases its lock; may be called twice."""
+        if self._database is None:
+            return
+        for family in self._families.values():
+            family.release()
+        self._families.clear()
+        database, self._database = self._database, None
+        with _translated("close", self.path):
+            database.close()
+
+
+def _released(*_: Any) -> bytes:
+    raise RocksDBError("the database is closed; state handles live for one epoch")

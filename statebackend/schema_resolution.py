@@ -1,0 +1,146 @@
+"""Whether registered descriptors may take over restored states: asked by the driver before anything is touched, and by
+every backend when a state is registered.
+
+Key and namespace serializers may stay or be reconfigured, never migrated, because their bytes decide where an entry
+lies; the same holds for the user keys of a map. Everything else follows the serializers' own verdicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from attrs import frozen
+
+from snapshots.compatibility import (
+    CompatibilityKind,
+    FieldVerdict,
+    Finding,
+    TypeSerializerSchemaCompatibility,
+    worst_kind,
+)
+from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
+from statebackend.descriptors import USER_KEY_ROLE, StateDescriptor
+from statebackend.errors import StateMigrationException
+from statebackend.state_meta import StateMeta
+from typeserializers.type_serializer import TypeSerializer
+
+_FIXED_ROLES = {
+    "key": "the keys of the operator",
+    "namespace": "the namespaces of the state",
+    USER_KEY_ROLE: "the keys of the map",
+}
+
+
+@frozen
+class StateVerdict:
+    """The verdict on one state: the worst of its roles, all findings, and the serializers to use by role."""
+
+    state_name: str
+    kind: CompatibilityKind
+    findings: tuple[Finding, ...]
+    serializers: Mapping[str, TypeSerializer[Any]]
+
+    def __str__(self) -> str:
+        lines = [f"state {self.state_name!r}: {self.kind.label}", *(f"  {finding}" for finding in self.findings)]
+        return "\n".join(lines)
+
+
+def judge_key_serializer(
+    old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[Any]
+) -> StateVerdict:
+    """The verdict on the key serializer of an operator."""
+    return _judge("(key)", {"key": old_snapshot}, {"key": new_serializer})
+
+
+def judge_state(
+    old: StateMeta, descriptor: StateDescriptor, namespace_serializer: TypeSerializer[Any]
+) -> StateVerdict:
+    """The verdict on a descriptor taking over a restored state."""
+    if old.kind is not descriptor.kind:
+        finding = Finding(
+            "",
+            FieldVerdict.REFUSE,
+            "state-kind",
+            f"the restored state is a {old.kind.value} state, the descriptor is of a {descriptor.kind.value} state",
+            "Register the new kind under another name",
+        )
+        return StateVerdict(old.name, CompatibilityKind.INCOMPATIBLE, (finding,), {})
+    return _judge(
+        old.name,
+        {**old.role_snapshots, "namespace": old.namespace_snapshot},
+        {**descriptor.serializers, "namespace": namespace_serializer},
+    )
+
+
+def _judge(
+    name: str,
+    old_snapshots: Mapping[str, TypeSerializerSnapshot[Any]],
+    new_serializers: Mapping[str, TypeSerializer[Any]],
+) -> StateVerdict:
+    findings: list[Finding] = []
+    kinds: list[CompatibilityKind] = []
+    serializers: dict[str, TypeSerializer[Any]] = {}
+    for role, new in new_serializers.items():
+        verdict = resolve_compatibility(old_snapshots[role], new)
+        if role in _FIXED_ROLES and verdict.is_after_migration:
+            verdict = _refuse_migration(role, verdict)
+        kinds.append(verdict.kind)
+        prefix = f"<{role}>" if role in _FIXED_ROLES else ""
+        findings += [finding.below(prefix) for finding in verdict.findings]
+        reconfigured = verdict.is_with_reconfigured_serializer
+        serializers[role] = verdict.reconfigured_serializer if reconfigured else new
+    return StateVerdict(name, worst_kind(kinds), tuple(findings), serializers)
+
+
+def _refuse_migration(
+    role: str, verdict: TypeSerializerSchemaCompatibility[Any]
+) -> TypeSerializerSchemaCompatibility[Any]:
+    refusal = Finding(
+        "",
+        FieldVerdict.REFUSE,
+        f"{role}-migration",
+        f"{_FIXED_ROLES[role]} decide where an entry is stored, so their bytes cannot be migrated on restore",
+        "Keep their type, or rewrite the savepoint offline",
+    )
+    return TypeSerializerSchemaCompatibility.incompatible(refusal, *verdict.findings)
+
+
+@frozen
+class SchemaReport:
+    """The verdicts on all states of an operator, and the restored states that nobody registered."""
+
+    operator_uid: str
+    key_verdict: StateVerdict
+    verdicts: tuple[StateVerdict, ...]
+    unregistered: tuple[str, ...] = ()
+
+    @property
+    def is_compatible(self) -> bool:
+        """Whether everything can be restored."""
+        return all(
+            verdict.kind is not CompatibilityKind.INCOMPATIBLE for verdict in (self.key_verdict, *self.verdicts)
+        )
+
+    def raise_if_incompatible(self) -> None:
+        """Raises `StateMigrationException` with every refused state and field."""
+        refused = [
+            verdict
+            for verdict in (self.key_verdict, *self.verdicts)
+            if verdict.kind is CompatibilityKind.INCOMPATIBLE
+        ]
+        if refused:
+            raise StateMigrationException(incompatibility_message(self.operator_uid, refused))
+
+
+def incompatibility_message(operator_uid: str, refused: Iterable[StateVerdict]) -> str:
+    """What a person reads when state cannot be taken over: states, field paths, reasons, what to do."""
+    lines = [f"operator {operator_uid!r} cannot take over its state; nothing was changed:"]
+    for verdict in refused:
+        lines.append(f"  state {verdict.state_name!r}:")
+        lines += [
+            f"    {finding}" for finding in verdict.findings if finding.verdict is FieldVerdict.REFUSE
+        ]
+    return "\n".join(lines)
+
+
