@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """How long to measure, and what."""
     parser.add_argument("--rounds", type=int, default=3, help="turns of every contender (default 3)")
     parser.add_argument("--batches", type=int, default=5, help="measured micro-batches a turn (default 5)")
+    parser.add_argument("--changelog", action="store_true", help="let Spark's state use changelog checkpointing")
     parser.add_argument("--peers-only", action="store_true", help="leave ours out")
     parser.add_argument("--epoch-cost", action="store_true", help="instead: what an almost empty epoch costs")
     parser.add_argument("--epochs", type=int, default=30, help="measured epochs a turn (default 30)")
@@ -43,10 +44,12 @@ def run_keyed_count(arguments: argparse.Namespace) -> Iterator[Result]:
     peer_names = list(contenders)
     if not arguments.peers_only:
         contenders = {OURS: our_keyed_count(), **contenders}
-    reached = _measure(contenders, arguments.rounds, arguments.batches, "rows/s")
-    ours = reached.get(OURS)
+    reached = _measure(
+        contenders, arguments.rounds, arguments.batches, "rows/s", changelog=arguments.changelog
+    )
+    name = "spark_stateful, changelog" if arguments.changelog else "spark_stateful"
     for peer_name in peer_names:
-        yield Result("spark_stateful", ours, reached[peer_name], peer_name, "rows/s")
+        yield Result(name, reached.get(OURS), reached[peer_name], peer_name, "rows/s")
 
 
 def run_epoch_cost(arguments: argparse.Namespace) -> Iterator[Result]:
@@ -63,12 +66,18 @@ def run_epoch_cost(arguments: argparse.Namespace) -> Iterator[Result]:
 
 
 def _measure(
-    contenders: Mapping[str, Contender], rounds: int, batches: int, unit: str, *, warm_up_rounds: int = 0
+    contenders: Mapping[str, Contender],
+    rounds: int,
+    batches: int,
+    unit: str,
+    *,
+    warm_up_rounds: int = 0,
+    changelog: bool = False,
 ) -> dict[str, float]:
     """The median of each contender.  Every turn has a new checkpoint directory, and leaves nothing of it."""
     from benchmarks.spark_stateful.session import benchmark_session
 
-    with benchmark_session() as (spark, checkpoints):
+    with benchmark_session(changelog=changelog) as (spark, checkpoints):
 
         def turn_of(name: str, contender: Contender) -> Callable[[], float]:
             def turn() -> float:
