@@ -13,7 +13,7 @@ apt_install() {
     fi
     echo "Installing $* with apt-get" >&2
     # The lists of a fresh image are empty or old.  A source that fails must not hide one that works.
-    "${as_root[@]}" apt-get -qq update >&2 || true
+    "${as_root[@]}" apt-get -qq update >/dev/null || true
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-        apt-get -qq install --yes --no-install-recommends "$@" </dev/null >&2
+        apt-get -qq -o Dpkg::Use-Pty=0 install --yes --no-install-recommends "$@" </dev/null >/dev/null
 }
