@@ -1,0 +1,254 @@
+"""Spark's source log as part of a savepoint.
+
+How far a streaming query has read lives in its checkpointLocation, in text files that only ever appear:
+
+    metadata                   {"id": "..."}: the identity of the query
+    offsets/<batch>            written before a batch runs: "v1", the batch's configuration, a line per source
+    commits/<batch>            written after it
+    sources/<source>/<entry>   logs of sources that need one; sources are numbered, or named in Spark 4.2+
+
+A savepoint of epoch N needs Spark's word on what batch N had read, and nothing later. Of offsets and commits
+that is batch N and the one before (Spark reads both at its start). If commit N is missing, as it is while batch N
+still runs, the restored query replays batch N, and the state log recognises it.
+
+The file source keeps its own log of files seen: entry n holds the files with which offset {"logOffset": n} came
+up, and a file in the log is never read again. The log runs ahead of the offsets: a batch being planned
+writes its entry first. Copied as it stands it would therefore hide files from the restored job that no state has seen:
+data loss. So entries after the logOffset of batch N are left out.
+Every tenth entry is `<n>.compact` and repeats all before it (`spark.sql.streaming.fileSource.log.compactInterval`),
+so the last such entry and those after it are captured. Spark deletes older ones, but none that the offsets it still
+retains need (`spark.sql.streaming.minBatchesToRetain`); a log with a hole is refused.
+
+Which line of the offsets belongs to which directory: in format v2 each line starts with the source's name; in v1
+it is the position, except that a DataFrame used twice (`df.union(df)`) has two lines and one directory. Where
+that cannot be resolved, capturing is refused.
+
+Left out: `.crc` files (Spark treats them as optional) and temporary files. State that Spark's own stateful
+operators keep in the same directory cannot be moved (it holds absolute paths), so its presence is refused, not
+dropped.
+
+The layout was read off Spark 4.3's own files, and is checked against a running Spark by the tests.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from checkpoint.errors import CheckpointError
+from checkpoint.file_system import CheckpointFileSystem
+from checkpoint.relative_path import checked_relative_path
+
+__all__ = ["SourceProgressError", "capture_source_progress", "read_offsets", "restore_source_progress"]
+
+_BATCHES_KEPT = 2
+_NO_OFFSET = "-"
+_ENTRY = re.compile(r"(0|[1-9][0-9]{0,18})(\.compact)?")
+_RESTORABLE = re.compile(r"metadata|(offsets|commits)/(0|[1-9][0-9]{0,18})|sources/[^/]+/[^/]+(/[^/]+)*")
+
+
+class SourceProgressError(CheckpointError):
+    """Spark's source log cannot be captured or restored; the message says which file and what to do."""
+
+
+def read_offsets(spark_checkpoint_directory: str, batch_id: int) -> bytes:
+    """The content of `offsets/<batch_id>`: what the sources had reached at the end of that batch."""
+    fs = _file_system(spark_checkpoint_directory)
+    name = f"offsets/{batch_id}"
+    if not fs.exists(name):
+        raise SourceProgressError(
+            f"{fs.location(name)} is missing: Spark has not planned batch {batch_id} in this directory, or has "
+            f"deleted its log already (spark.sql.streaming.minBatchesToRetain)"
+        )
+    return fs.read_file(name)
+
+
+def capture_source_progress(spark_checkpoint_directory: str, batch_id: int) -> dict[str, bytes]:
+    """What a new query needs to go on after batch `batch_id`: relative file name -> content.
+
+    `spark_checkpoint_directory` is the query's checkpointLocation, a local path or a URI. The query may be
+    running, and later batches may exist. Raises `SourceProgressError` when the log of `batch_id` is
+    incomplete, or when the directory holds state of Spark's own stateful operators.
+    """
+    fs = _file_system(spark_checkpoint_directory)
+    if "state" in fs.list_directories():
+        raise SourceProgressError(
+            f"{fs.location('state')} holds state of Spark's own stateful operators (a streaming aggregation, join or "
+            f"dropDuplicates before key_by); Spark cannot move that to another directory, so a savepoint would lose "
+            f"it. Move that step into a function of this job."
+        )
+    offsets = read_offsets(spark_checkpoint_directory, batch_id)
+    files = {"metadata": fs.read_file("metadata"), f"offsets/{batch_id}": offsets}
+    for earlier in range(max(0, batch_id - _BATCHES_KEPT + 1), batch_id):
+        files[f"offsets/{earlier}"] = read_offsets(spark_checkpoint_directory, earlier)
+    for batch in range(max(0, batch_id - _BATCHES_KEPT + 1), batch_id + 1):
+        if fs.exists(f"commits/{batch}"):
+            files[f"commits/{batch}"] = fs.read_file(f"commits/{batch}")
+
+    entries = _source_entries(fs)
+    log_offsets = _log_offsets(fs, f"offsets/{batch_id}", offsets, entries)
+    for source, names in entries.items():
+        if source in log_offsets:
+            files.update(_cut_file_log(fs, source, names, log_offsets[source]))
+        else:
+            files.update({f"sources/{source}/{name}": fs.read_file(f"sources/{source}/{name}") for name in names})
+    return files
+
+
+def restore_source_progress(files: Mapping[str, bytes], spark_checkpoint_directory: str) -> None:
+    """Make `spark_checkpoint_directory` the checkpointLocation of a query that goes on where `files` were captured.
+
+    The directory must be absent or empty: `SourceProgressError` otherwise, also for a file name that is not one of
+    a source log or leads out of the directory. All files appear at once on a local disk.
+    """
+    for name in files:
+        checked_relative_path(name)
+        if not _RESTORABLE.fullmatch(name) or _is_hidden(name):
+            raise SourceProgressError(f"{name!r} is not the name of a file of Spark's source log; nothing was restored")
+    if "metadata" not in files or not any(name.startswith("offsets/") for name in files):
+        raise SourceProgressError("the source progress lacks `metadata` or `offsets`; nothing was restored")
+
+    target = _file_system(spark_checkpoint_directory)
+    if target.list_files(include_temporary=True) or target.list_directories():
+        raise SourceProgressError(
+            f"{target.uri} is not empty; the progress of a savepoint can only be restored into a new directory. "
+            f"Give the job a new job directory, or start it without a savepoint to go on where it is."
+        )
+    parent_uri, _, name = target.uri.rstrip("/").rpartition("/")
+    parent = CheckpointFileSystem.from_uri(parent_uri or "/")
+    staging = f".restoring-{name}-{uuid.uuid4().hex}"
+    try:
+        for file_name, content in files.items():
+            parent.write_file(f"{staging}/{file_name}", content)
+        parent.move_directory(staging, name)
+    except BaseException:
+        parent.delete_directory(staging)
+        raise
+
+
+def _file_system(directory: str) -> CheckpointFileSystem:
+    # Spark also writes local URIs with a single slash, file:/tmp/x.
+    if directory.startswith("file:/") and not directory.startswith("file://"):
+        directory = directory[len("file:") :]
+    return CheckpointFileSystem.from_uri(directory)
+
+
+def _is_hidden(name: str) -> bool:
+    return any(segment.startswith(".") or segment.endswith((".crc", ".tmp")) for segment in name.split("/"))
+
+
+def _source_entries(fs: CheckpointFileSystem) -> dict[str, list[str]]:
+    """Directory below `sources` -> the names of its files."""
+    entries: dict[str, list[str]] = {}
+    for path in fs.list_files("sources"):
+        _, source, *rest = path.split("/")
+        if rest and not _is_hidden(path):
+            entries.setdefault(source, []).append("/".join(rest))
+    return entries
+
+
+def _log_offsets(
+    fs: CheckpointFileSystem, name: str, offsets: bytes, entries: Mapping[str, list[str]]
+) -> dict[str, int]:
+    """Directory below `sources` -> the last entry its offset covers, for those that hold a log of files."""
+    file_logs = sorted(source for source, names in entries.items() if _is_file_log(fs, source, names))
+    if not file_logs:
+        return {}
+    version, lines = _offset_lines(fs, name, offsets)
+    if version == "v2":
+        named = dict(line.split(":", 1) for line in lines if ":" in line)
+        found = {source: _log_offset(named.get(source, _NO_OFFSET)) for source in file_logs}
+        missing = [source for source, offset in found.items() if offset is None]
+        if not missing:
+            return {source: offset for source, offset in found.items() if offset is not None}
+        raise SourceProgressError(f"{fs.location(name)} has no logOffset for sources/{missing[0]}, which is a file log")
+
+    by_line = [_log_offset(line) for line in lines]
+    with_log = {str(position) for position, offset in enumerate(by_line) if offset is not None and offset >= 0}
+    # A source that has not seen a file yet has no directory, or one that is not in these offsets.
+    if with_log <= set(file_logs) and all(
+        source.isdecimal() and int(source) < len(by_line) and by_line[int(source)] is not None for source in file_logs
+    ):
+        return {source: offset for source in file_logs if (offset := by_line[int(source)]) is not None}
+    values = {offset for offset in by_line if offset is not None}
+    if len(values) == 1:
+        return dict.fromkeys(file_logs, values.pop())
+    raise SourceProgressError(
+        f"{fs.location(name)} has {len(lines)} offsets, and it cannot be told which of them belong to "
+        f"{', '.join(f'sources/{source}' for source in file_logs)}, because one streaming DataFrame is used more than "
+        f"once in the query. Read the source once for each use, or start the job with "
+        f"spark.sql.streaming.offsetLog.formatVersion=2, which names the sources."
+    )
+
+
+def _offset_lines(fs: CheckpointFileSystem, name: str, offsets: bytes) -> tuple[str, list[str]]:
+    version, _, rest = offsets.decode("utf-8", "replace").partition("\n")
+    if version not in ("v1", "v2"):
+        raise SourceProgressError(
+            f"{fs.location(name)} has format {version[:20]!r}; only v1 and v2 are known, and a file source cannot be "
+            f"cut at the right place without reading it"
+        )
+    return version, rest.split("\n")[1:]
+
+
+def _log_offset(line: str) -> int | None:
+    """n for {"logOffset": n}, -1 for a source that has no offset yet, None for another kind of source."""
+    if line == _NO_OFFSET:
+        return -1
+    value = _parsed(line)
+    offset = value.get("logOffset") if isinstance(value, dict) and len(value) == 1 else None
+    return offset if isinstance(offset, int) and not isinstance(offset, bool) else None
+
+
+def _parsed(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
+
+
+def _is_file_log(fs: CheckpointFileSystem, source: str, names: list[str]) -> bool:
+    if not all(_ENTRY.fullmatch(name) for name in names):
+        return False
+    lines = _entry_lines(fs, f"sources/{source}/{names[0]}")
+    return lines is not None and all(_entry_of(line) is not None for line in lines)
+
+
+def _entry_lines(fs: CheckpointFileSystem, path: str) -> list[str] | None:
+    version, *lines = fs.read_file(path).decode("utf-8", "replace").split("\n")
+    return [line for line in lines if line] if version == "v1" else None
+
+
+def _entry_of(line: str) -> int | None:
+    """The entry that a line of the file log came with, None if it is not such a line."""
+    value = _parsed(line)
+    if not isinstance(value, dict) or not {"path", "timestamp", "batchId"} <= value.keys():
+        return None
+    entry = value["batchId"]
+    return entry if isinstance(entry, int) and not isinstance(entry, bool) else None
+
+
+def _cut_file_log(fs: CheckpointFileSystem, source: str, names: list[str], last: int) -> dict[str, bytes]:
+    """The entries of a file log up to `last`, whole."""
+    if last < 0:
+        return {}
+    compact: dict[int, str] = {}
+    plain: dict[int, str] = {}
+    for name in names:
+        number, _, suffix = name.partition(".")
+        (compact if suffix else plain)[int(number)] = f"sources/{source}/{name}"
+
+    start = max((entry for entry in compact if entry <= last), default=-1)
+    wanted = [compact[start]] if start >= 0 else []
+    following = range(start + 1, last + 1)
+    if all(entry in plain for entry in following):
+        wanted += [plain[entry] for entry in following]
+        return {path: fs.read_file(path) for path in wanted}
+    missing = next(entry for entry in following if entry not in plain)
+    raise SourceProgressError(
+        f"{fs.location(f'sources/{source}/{missing}')} is missing: the log of the file source does not say which "
+        f"files belong to offset {last}, so the savepoint could not go on at the right file"
+    )
