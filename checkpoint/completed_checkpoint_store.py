@@ -86,6 +86,16 @@ class CompletedCheckpointStore:
         self._is_recovered = False
         self._lock = threading.RLock()
 
+    @classmethod
+    def peek(cls, fs: CheckpointFileSystem) -> CheckpointMetadata | None:
+        """The newest completed checkpoint in a store, None if there is none; changes nothing there.
+
+        Raises `CorruptMetadataError` if the newest cannot be read, as `recover` would.
+        """
+        retained, unreadable, _ = cls(fs)._scan()
+        cls(fs)._check_newest(retained, unreadable)
+        return retained[max(retained)].metadata if retained else None
+
     @property
     def unreadable(self) -> Mapping[int, CorruptMetadataError]:
         """Older checkpoints that `recover` could not read; they stay until they would be dropped anyway."""

@@ -1,0 +1,25 @@
+"""Operators over streams: on Spark for production, in-process for tests."""
+
+from streamjobs.errors import (
+    EpochError,
+    JobDefinitionError,
+    JobRestoreError,
+    NullKeyError,
+    SourceProgressMismatchError,
+    StreamJobError,
+    UserFunctionError,
+)
+from streamjobs.functions import KeyedProcessFunction, ProcessContext, RuntimeContext
+
+__all__ = [
+    "EpochError",
+    "JobDefinitionError",
+    "JobRestoreError",
+    "KeyedProcessFunction",
+    "NullKeyError",
+    "ProcessContext",
+    "RuntimeContext",
+    "SourceProgressMismatchError",
+    "StreamJobError",
+    "UserFunctionError",
+]

@@ -1,0 +1,31 @@
+"""The exceptions of jobs: wrong use, and failures of a running job; each says what, where and what to do."""
+
+from __future__ import annotations
+
+
+class StreamJobError(Exception):
+    """The root of the errors about jobs."""
+
+
+class JobDefinitionError(StreamJobError, ValueError):
+    """The program describes no job that could run: a uid is missing or doubled, there is no sink, a type is unknown."""
+
+
+class JobRestoreError(StreamJobError):
+    """The job does not fit the state that it is to continue from."""
+
+
+class EpochError(StreamJobError):
+    """An epoch failed; it is replayed from the last completed checkpoint when the job is started again."""
+
+
+class SourceProgressMismatchError(EpochError):
+    """The state log and Spark's source log do not belong together."""
+
+
+class UserFunctionError(StreamJobError):
+    """A user's function raised an exception; the message names operator, key and record."""
+
+
+class NullKeyError(StreamJobError, ValueError):
+    """A record has no key."""

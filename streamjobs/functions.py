@@ -1,0 +1,100 @@
+"""What a user writes: functions over keyed streams, and the contexts they are given.
+
+A function registers its state in `open()`, once per epoch and subtask, and is then called for every record with the
+record's key current. The names are Flink's.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, Generic, TypeVar
+
+from statebackend.descriptors import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
+from statebackend.states import ListState, MapState, State, ValueState
+
+K = TypeVar("K")
+V = TypeVar("V")
+T = TypeVar("T")
+I = TypeVar("I")  # noqa: E741
+O = TypeVar("O")  # noqa: E741
+
+
+class RuntimeContext(ABC):
+    """What `open()` is given: where the function runs, and the way to its state."""
+
+    @property
+    @abstractmethod
+    def operator_uid(self) -> str:
+        """The uid of the operator."""
+
+    @property
+    @abstractmethod
+    def subtask_index(self) -> int:
+        """Which of the parallel instances this is, from 0."""
+
+    @property
+    @abstractmethod
+    def parallelism(self) -> int:
+        """How many parallel instances there are."""
+
+    @property
+    @abstractmethod
+    def epoch_id(self) -> int:
+        """The epoch that is being processed; on Spark, the id of the micro-batch."""
+
+    @abstractmethod
+    def register(self, descriptor: StateDescriptor) -> State:
+        """The handle of a state of any kind."""
+
+    def get_state(self, descriptor: ValueStateDescriptor[T]) -> ValueState[T]:
+        """Registers a value state. Raises `StateMigrationException` if restored state cannot be taken over."""
+        state: ValueState[T] = self.register(descriptor)  # type: ignore[assignment]
+        return state
+
+    def get_list_state(self, descriptor: ListStateDescriptor[T]) -> ListState[T]:
+        """Registers a list state; see `get_state`."""
+        state: ListState[T] = self.register(descriptor)  # type: ignore[assignment]
+        return state
+
+    def get_map_state(self, descriptor: MapStateDescriptor[K, V]) -> MapState[K, V]:
+        """Registers a map state; see `get_state`."""
+        state: MapState[K, V] = self.register(descriptor)  # type: ignore[assignment]
+        return state
+
+
+class ProcessContext(Generic[K]):
+    """What every call of `process_element` is given; one object per subtask and epoch."""
+
+    __slots__ = ("current_key", "epoch_id")
+
+    def __init__(self, epoch_id: int) -> None:
+        self.epoch_id = epoch_id
+        self.current_key: Any = None
+
+
+class KeyedProcessFunction(ABC, Generic[K, I, O]):
+    """Processes the records of a keyed stream one by one, with state per key.
+
+    Instances travel to the subtasks by pickling, so they hold configuration only; state handles, connections and the
+    like are made in `open()`.
+    """
+
+    def open(self, context: RuntimeContext) -> None:
+        """Called before the first record of an epoch. Register all state here.
+
+        It also runs on the driver, before the job starts, with handles that refuse to be used: that is how the state
+        of a savepoint is checked before anything is touched.
+        """
+
+    @abstractmethod
+    def process_element(self, value: I, context: ProcessContext[K]) -> Iterable[O] | None:
+        """Called for every record, in order within a key; yields or returns the records to emit, or None."""
+
+    def close(self) -> None:
+        """Called after the last record of an epoch, also after a failure."""

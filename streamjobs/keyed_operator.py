@@ -1,0 +1,121 @@
+"""One subtask of a keyed operator in one epoch: the user's function, its state, and the loop over the records.
+
+The loop is the hot path of every job. It sets two attributes and calls the function; everything else (sorting out keys,
+converting rows, snapshots) happens per batch or per epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from snapshots.errors import StateFormatError
+from statebackend.descriptors import StateDescriptor
+from statebackend.errors import StateBackendError
+from statebackend.keyed_state_backend import KeyedStateBackend
+from statebackend.states import State
+from streamjobs.errors import NullKeyError, StreamJobError, UserFunctionError
+from streamjobs.functions import KeyedProcessFunction, ProcessContext, RuntimeContext
+
+
+class SubtaskContext(RuntimeContext):
+    """The runtime context of a subtask that has state."""
+
+    def __init__(
+        self, backend: KeyedStateBackend, operator_uid: str, subtask_index: int, parallelism: int, epoch_id: int
+    ) -> None:
+        self._backend = backend
+        self._operator_uid = operator_uid
+        self._subtask_index = subtask_index
+        self._parallelism = parallelism
+        self._epoch_id = epoch_id
+
+    @property
+    def operator_uid(self) -> str:
+        return self._operator_uid
+
+    @property
+    def subtask_index(self) -> int:
+        return self._subtask_index
+
+    @property
+    def parallelism(self) -> int:
+        return self._parallelism
+
+    @property
+    def epoch_id(self) -> int:
+        return self._epoch_id
+
+    def register(self, descriptor: StateDescriptor) -> State:
+        return self._backend.get_state(descriptor)
+
+
+class KeyedProcessOperator:
+    """Runs a function over batches of records; `open` first, `close` last."""
+
+    def __init__(
+        self, function: KeyedProcessFunction[Any, Any, Any], backend: KeyedStateBackend, context: SubtaskContext
+    ) -> None:
+        self._function = function
+        self._backend = backend
+        self._runtime_context = context
+        self._context: ProcessContext[Any] = ProcessContext(context.epoch_id)
+
+    def open(self) -> None:
+        """Lets the function register its state, which is when restored state is migrated."""
+        self._function.open(self._runtime_context)
+
+    def process(self, rows: Sequence[Any], keys: Sequence[Any], key_groups: Sequence[int]) -> list[Any]:
+        """Processes records with their keys and key groups; returns what was emitted, in order.
+
+        Raises `UserFunctionError`, naming key and record, for whatever the function raises.
+        """
+        emitted: list[Any] = []
+        emit = emitted.extend
+        process_element = self._function.process_element
+        context = self._context
+        set_current_key = self._backend.set_current_key
+        row: Any = None
+        try:
+            if self._backend.key_serializer.equal_values_have_equal_bytes:
+                # The same as set_current_key, spelled out: a call per record would cost a third of the loop.
+                key_context = self._backend.context
+                for row, key, key_group in zip(rows, keys, key_groups, strict=True):
+                    key_context.key = context.current_key = key
+                    key_context.key_group = key_group
+                    result = process_element(row, context)
+                    if result is not None:
+                        emit(result)
+            else:
+                for row, key, key_group in zip(rows, keys, key_groups, strict=True):
+                    context.current_key = key
+                    set_current_key(key, key_group)
+                    result = process_element(row, context)
+                    if result is not None:
+                        emit(result)
+        except Exception as error:
+            raise self._failure(error, row) from error
+        return emitted
+
+    def close(self) -> None:
+        """Lets the function close what it opened."""
+        self._function.close()
+
+    def _failure(self, error: Exception, row: Any) -> Exception:
+        uid = self._runtime_context.operator_uid
+        if isinstance(error, StreamJobError):
+            return error
+        where = f"operator {uid!r}, key {self._context.current_key!r:.80}, record {row!r:.200}"
+        if isinstance(error, (StateBackendError, StateFormatError)):
+            return UserFunctionError(f"{where}: {error}")
+        return UserFunctionError(f"{where}: process_element raised {type(error).__name__}: {error}")
+
+
+def check_keys(operator_uid: str, keys: Sequence[Any], is_composite: bool) -> None:
+    """Raises `NullKeyError` if a key, or a part of a composite key, is None."""
+    has_null = any(None in key for key in keys) if is_composite else None in keys
+    if has_null:
+        raise NullKeyError(
+            f"operator {operator_uid!r}: a record has a null key; "
+            f"filter such records out, or give them a key, before key_by"
+        )

@@ -1,0 +1,147 @@
+"""A running job, as its user holds it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from attrs import frozen
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from checkpoint.job_directory import JobDirectory
+from snapshots.compatibility import FieldVerdict, Finding
+from statebackend.schema_resolution import SchemaReport, StateVerdict
+from streamjobs.errors import EpochError
+from streamjobs.spark.epoch_protocol import EpochProtocol, EpochStatistics
+from streamjobs.spark.savepoints import SavepointReport, take_savepoint
+
+
+@frozen
+class RestoredStateReport:
+    """What became of one restored state: the verdict, and what its migration did over all subtasks."""
+
+    operator_uid: str
+    verdict: StateVerdict
+    entries_migrated: int
+    duration_s: float
+
+    @property
+    def state_name(self) -> str:
+        """The name of the state."""
+        return self.verdict.state_name
+
+    def findings(self, *rules: str) -> tuple[Finding, ...]:
+        """The findings of these rules, such as ``field-renamed``."""
+        return tuple(finding for finding in self.verdict.findings if finding.rule in rules)
+
+    @property
+    def lost(self) -> tuple[Finding, ...]:
+        """What the upgrade drops."""
+        return tuple(finding for finding in self.verdict.findings if finding.verdict is FieldVerdict.LOSSY)
+
+
+class SparkJob:
+    """A started job. All methods may be called from any thread."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        directory: JobDirectory,
+        protocol: EpochProtocol,
+        schema_reports: Mapping[str, SchemaReport],
+        query: StreamingQuery,
+    ) -> None:
+        self.query = query
+        """Spark's own handle of the streaming query, for progress and metrics."""
+        self.schema_reports = schema_reports
+        """The verdicts on the state that the job continues from, by operator uid; empty for a fresh start."""
+        self._spark = spark
+        self._directory = directory
+        self._protocol = protocol
+
+    @property
+    def last_completed_epoch(self) -> int | None:
+        """The last epoch whose effects are durable, counting what the job continues from."""
+        return self._protocol.last_epoch_id
+
+    @property
+    def epochs(self) -> Sequence[EpochStatistics]:
+        """What each epoch of this run cost, oldest first."""
+        return tuple(self._protocol.statistics)
+
+    def restore_report(self) -> Sequence[RestoredStateReport]:
+        """What became of each restored state; complete once the first epoch is (migration runs in its tasks)."""
+        measured = self._protocol.restore_reports
+        report = []
+        for uid, schema_report in self.schema_reports.items():
+            for verdict in schema_report.verdicts:
+                name = verdict.state_name
+                ours = [entry for entry in measured if entry["operator_uid"] == uid]
+                report.append(
+                    RestoredStateReport(
+                        uid,
+                        verdict,
+                        sum(entry.get(f"entries_migrated/{name}", 0) for entry in ours),
+                        max((entry.get(f"duration_s/{name}", 0.0) for entry in ours), default=0.0),
+                    )
+                )
+        return report
+
+    def await_termination(self, timeout_s: float | None = None) -> bool:
+        """Waits for the job to end; returns whether it has. Raises what made it fail."""
+        try:
+            if timeout_s is None:
+                self.query.awaitTermination()
+            elif not self.query.awaitTermination(timeout_s):
+                return False
+        except PySparkException as error:
+            self._close()
+            if self._protocol.is_stopping:
+                return True
+            raise (self._protocol.failure or EpochError(f"the streaming query failed: {error}")) from error
+        self._close()
+        return True
+
+    def process_all_available(self) -> None:
+        """Waits until everything that the source has now is processed; for tests and demonstrations."""
+        try:
+            self.query.processAllAvailable()
+        except PySparkException as error:
+            raise (self._protocol.failure or EpochError(f"the streaming query failed: {error}")) from error
+
+    def savepoint(self, path: str | os.PathLike[str]) -> SavepointReport:
+        """Writes a savepoint of the last completed epoch to a new directory, while the job goes on.
+
+        Raises `EpochError` if no epoch of this job has completed yet, `SavepointExistsError` if the directory is not
+        empty.
+        """
+        parts = self._protocol.parts
+        latest = parts.store.latest()
+        if latest is None:
+            raise EpochError("there is nothing to save: no epoch of this job has completed yet")
+        with parts.store.pin(latest.checkpoint_id) as metadata:
+            return take_savepoint(
+                self._spark, metadata, parts.file_system, parts.spark_checkpoint_directory, os.fspath(path)
+            )
+
+    def stop(self) -> None:
+        """Ends the job after the epoch that is running; a stopped job continues when it is executed again."""
+        with self._protocol.lock:
+            self._protocol.is_stopping = True
+        self.query.stop()
+        self._close()
+
+    def stop_with_savepoint(self, path: str | os.PathLike[str]) -> SavepointReport:
+        """Ends the job after the epoch that is running, and writes a savepoint of it."""
+        with self._protocol.lock:
+            self._protocol.is_stopping = True
+        self.query.stop()
+        try:
+            return self.savepoint(path)
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        self._directory.close()

@@ -1,0 +1,173 @@
+"""From the graph of a job to Spark plans: checked once on the driver, built anew for every epoch.
+
+For every keyed operator an epoch's plan is: compute the key group of each row, send the row to the partition that owns
+the group, sort if asked to, and run the subtask over the partition. What comes out passes an observation that collects
+the acknowledgements, loses them, and flows on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from attrs import frozen
+from pyspark import cloudpickle
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from statebackend.descriptors import StateDescriptor
+from streamjobs.errors import JobDefinitionError
+from streamjobs.key_types import key_serializer_for
+from streamjobs.spark.arrow_rows import to_arrow_schema
+from streamjobs.spark.map_in_arrow import map_in_arrow
+from streamjobs.spark.subtask import ACKNOWLEDGEMENT_COLUMN, KEY_COLUMN_PREFIX, KEY_GROUP_COLUMN, SubtaskTask
+from streamjobs.state_registration import registered_descriptors
+from streamjobs.stream_graph import KeyedProcessNode, Node, SourceNode, TransformNode
+from typeserializers.type_serializer import TypeSerializer
+
+
+@frozen
+class PreparedOperator:
+    """A keyed operator whose types are known and whose state has been asked for."""
+
+    node: KeyedProcessNode
+    function_pickle: bytes
+    key_serializer: TypeSerializer[Any]
+    key_columns: tuple[str, ...]
+    row_columns: tuple[str, ...]
+    output_type: StructType
+    output_schema: pa.Schema
+    descriptors: tuple[StateDescriptor, ...]
+
+    @property
+    def uid(self) -> str:
+        """The uid of the operator."""
+        return self.node.uid
+
+
+@frozen
+class Pipeline:
+    """A job's nodes from source to sink, checked."""
+
+    nodes: tuple[Node, ...]
+    operators: Mapping[str, PreparedOperator]
+    source: DataFrame
+    sink: Any
+
+    def build(
+        self, frame: DataFrame, tasks: Mapping[str, SubtaskTask]
+    ) -> tuple[DataFrame, Mapping[str, Observation]]:
+        """The plan of one epoch over the frame of its micro-batch, and the observation of each operator."""
+        observations: dict[str, Observation] = {}
+        for node in self.nodes:
+            if isinstance(node, TransformNode):
+                frame = node.function(frame)
+            elif isinstance(node, KeyedProcessNode):
+                task = tasks[node.uid]
+                observations[node.uid] = Observation(f"statebackend-{node.uid}-{task.epoch_id}")
+                frame = _operator_plan(frame, self.operators[node.uid], task, observations[node.uid])
+        return frame, observations
+
+
+def prepare_pipeline(spark: SparkSession, nodes: Sequence[Node], parallelism: int) -> Pipeline:
+    """Checks types and collects the state of every operator; raises `JobDefinitionError` for what cannot run."""
+    first, *_, last = nodes
+    assert isinstance(first, SourceNode)
+    operators: dict[str, PreparedOperator] = {}
+    frame = spark.createDataFrame([], first.source.schema)
+    for node in nodes:
+        if isinstance(node, TransformNode):
+            frame = node.function(frame)
+            if not isinstance(frame, DataFrame):
+                raise JobDefinitionError(f"transform() must return a DataFrame, not {type(frame).__name__}")
+        elif isinstance(node, KeyedProcessNode):
+            prepared = _prepare_operator(frame, node, parallelism)
+            operators[node.uid] = prepared
+            frame = spark.createDataFrame([], prepared.output_type)
+    return Pipeline(tuple(nodes), operators, first.source, getattr(last, "sink", None))
+
+
+def _prepare_operator(frame: DataFrame, node: KeyedProcessNode, parallelism: int) -> PreparedOperator:
+    reserved = [name for name in frame.columns if name.startswith("__statebackend_")]
+    if reserved:
+        raise JobDefinitionError(f"operator {node.uid!r}: the column names {', '.join(reserved)} are reserved")
+    if len(set(frame.columns)) != len(frame.columns):
+        raise JobDefinitionError(
+            f"operator {node.uid!r}: two of its input columns have the same name ({', '.join(frame.columns)})"
+        )
+    keyed = frame.select(*[_key_column(key, index) for index, key in enumerate(node.keys)])
+    types = [field.dataType.simpleString() for field in keyed.schema.fields]
+    # Asking for the plan's schema finds unknown columns in order_by before anything runs.
+    frame.select(*node.order_by).schema  # noqa: B018
+    try:
+        function_pickle = cloudpickle.dumps(node.function)
+    except Exception as error:
+        raise JobDefinitionError(
+            f"operator {node.uid!r}: the function cannot be sent to the workers ({type(error).__name__}: {error}); "
+            f"make connections and the like in open(), not in __init__"
+        ) from error
+    if node.schema is None:
+        raise JobDefinitionError(
+            f"operator {node.uid!r}: pass process(..., schema='name type, ...'), the schema of what it emits"
+        )
+    output_type = _nullable(_struct_type(node.schema, node.uid))
+    descriptors = registered_descriptors(cloudpickle.loads(function_pickle), node.uid, parallelism)
+    return PreparedOperator(
+        node,
+        function_pickle,
+        key_serializer_for(types, node.uid),
+        tuple(
+            key if isinstance(key, str) and key in frame.columns else f"{KEY_COLUMN_PREFIX}{index}"
+            for index, key in enumerate(node.keys)
+        ),
+        tuple(frame.columns),
+        output_type,
+        to_arrow_schema(output_type),
+        tuple(descriptors),
+    )
+
+
+def _operator_plan(
+    frame: DataFrame, operator: PreparedOperator, task: SubtaskTask, observation: Observation
+) -> DataFrame:
+    for index, (key, name) in enumerate(zip(operator.node.keys, operator.key_columns, strict=True)):
+        if name not in operator.row_columns:
+            frame = frame.withColumn(name, _key_column(key, index))
+    key_group = F.pmod(F.xxhash64(*operator.key_columns), F.lit(task.max_parallelism)).cast("int")
+    subtask = F.expr(f"cast({KEY_GROUP_COLUMN} * {task.parallelism} div {task.max_parallelism} as int)")
+    routed = frame.withColumn(KEY_GROUP_COLUMN, key_group).repartitionById(task.parallelism, subtask)
+    if operator.node.order_by:
+        routed = routed.sortWithinPartitions(*operator.node.order_by)
+
+    def run_subtask(batches: Any) -> Any:
+        return task.run(batches)
+
+    with_acknowledgement = StructType(
+        [*operator.output_type.fields, StructField(ACKNOWLEDGEMENT_COLUMN, BinaryType(), True)]
+    )
+    acknowledgement = F.col(ACKNOWLEDGEMENT_COLUMN)
+    processed = map_in_arrow(routed, run_subtask, with_acknowledgement)
+    observed = processed.observe(observation, F.collect_list(acknowledgement).alias("acknowledgements"))
+    return observed.where(acknowledgement.isNull()).drop(ACKNOWLEDGEMENT_COLUMN)
+
+
+def _key_column(key: Any, index: int) -> Column:
+    column = F.col(key) if isinstance(key, str) else key
+    if not isinstance(column, Column):
+        raise JobDefinitionError(f"key_by takes column names or expressions, not {type(key).__name__}")
+    return column if isinstance(key, str) else column.alias(f"{KEY_COLUMN_PREFIX}{index}")
+
+
+def _struct_type(schema: Any, uid: str) -> StructType:
+    if isinstance(schema, StructType):
+        return schema
+    if isinstance(schema, str):
+        return StructType.fromDDL(schema)
+    raise JobDefinitionError(f"operator {uid!r}: schema must be DDL or a StructType, not {type(schema).__name__}")
+
+
+def _nullable(schema: StructType) -> StructType:
+    # The acknowledgement row is null in every column of the user's.
+    return StructType([StructField(field.name, field.dataType, True, field.metadata) for field in schema.fields])

@@ -1,0 +1,152 @@
+"""What runs in a Spark task: one subtask of one operator for one epoch.
+
+Spark calls the function once per partition with the partition's rows as Arrow batches; the partition id is the subtask
+index. The subtask opens or restores its state, processes the rows, takes the snapshot, closes, and then emits one more
+row that holds nothing but its acknowledgement. Opening and closing within one task is a must: Spark deals partitions to
+other workers in the next epoch, and a database left open would lock them out.
+
+The acknowledgement column travels beside the user's columns. It is null in every data row; in the acknowledgement row
+everything else is null.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from typing import Any, Final
+from urllib.parse import quote
+
+import pyarrow as pa
+from attrs import frozen
+from pyspark import cloudpickle
+
+from checkpoint.acknowledgement import Acknowledgement
+from checkpoint.file_system import CheckpointFileSystem
+from statebackend.key_groups import key_group_range_of_subtask
+from statebackend.keyed_state_backend import (
+    KeyedStateBackend,
+    KeyedStateBackendParameters,
+    KeyedStateSnapshot,
+    RestoredHandle,
+    StateBackend,
+)
+from streamjobs.keyed_operator import KeyedProcessOperator, SubtaskContext, check_keys
+from streamjobs.spark.arrow_rows import RowReader, RowWriter, column_values
+from streamjobs.spark.session import task_identity
+from typeserializers.type_serializer import TypeSerializer
+
+KEY_GROUP_COLUMN: Final = "__statebackend_key_group"
+KEY_COLUMN_PREFIX: Final = "__statebackend_key_"
+ACKNOWLEDGEMENT_COLUMN: Final = "__statebackend_acknowledgement"
+
+
+@frozen(kw_only=True)
+class SubtaskTask:
+    """Everything that the subtasks of one operator need in one epoch; travels to the workers by pickling."""
+
+    job_id: str
+    run_id: str
+    epoch_id: int
+    operator_uid: str
+    function_pickle: bytes
+    key_serializer: TypeSerializer[Any]
+    key_columns: tuple[str, ...]
+    row_columns: tuple[str, ...]
+    output_schema: pa.Schema
+    parallelism: int
+    max_parallelism: int
+    backend: StateBackend
+    restore: tuple[tuple[RestoredHandle, ...], ...]
+    file_system: CheckpointFileSystem
+    local_root: str
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Processes the partition; yields the emitted rows, then the acknowledgement."""
+        identity = task_identity()
+        subtask_index = identity.partition_id
+        backend = self.backend.create_keyed_state_backend(self._parameters(subtask_index))
+        try:
+            snapshot = yield from self._process(batches, backend, subtask_index)
+            report = _report(backend)
+        finally:
+            backend.close()
+        acknowledgement = Acknowledgement(
+            job_id=self.job_id,
+            run_id=self.run_id,
+            checkpoint_id=self.epoch_id,
+            operator_uid=self.operator_uid,
+            subtask_index=subtask_index,
+            attempt_id=identity.attempt_id,
+            digest=snapshot.digest,
+            handle=snapshot.handle,
+            report=report,
+            metrics={"entries_written": snapshot.entries_written, "bytes_written": snapshot.bytes_written},
+        )
+        yield self._acknowledgement_batch(acknowledgement.encode())
+
+    def _process(
+        self, batches: Iterator[pa.RecordBatch], backend: KeyedStateBackend, subtask_index: int
+    ) -> Iterator[pa.RecordBatch]:
+        function = cloudpickle.loads(self.function_pickle)
+        context = SubtaskContext(backend, self.operator_uid, subtask_index, self.parallelism, self.epoch_id)
+        operator = KeyedProcessOperator(function, backend, context)
+        writer = RowWriter(self.output_schema)
+        reader: RowReader | None = None
+        is_composite = len(self.key_columns) > 1
+        try:
+            operator.open()
+            for batch in batches:
+                if not batch.num_rows:
+                    continue
+                columns = batch.select(list(self.row_columns))
+                if reader is None:
+                    reader = RowReader(columns.schema)
+                parts = [column_values(batch.column(name)) for name in self.key_columns]
+                keys = list(zip(*parts, strict=True)) if is_composite else parts[0]
+                check_keys(self.operator_uid, keys, is_composite)
+                key_groups = column_values(batch.column(KEY_GROUP_COLUMN))
+                emitted = operator.process(reader.rows(columns), keys, key_groups)
+                if emitted:
+                    yield self._with_acknowledgement(writer.batch(emitted), None)
+        finally:
+            operator.close()
+        return backend.snapshot(self.epoch_id, uuid.uuid4().hex)
+
+    def _parameters(self, subtask_index: int) -> KeyedStateBackendParameters:
+        uid = quote(self.operator_uid, safe="")
+        return KeyedStateBackendParameters(
+            operator_uid=self.operator_uid,
+            key_serializer=self.key_serializer,
+            max_parallelism=self.max_parallelism,
+            key_group_range=key_group_range_of_subtask(subtask_index, self.parallelism, self.max_parallelism),
+            file_system=self.file_system,
+            file_prefix=f"shared/{uid}/{subtask_index:05d}",
+            local_directory=os.path.join(self.local_root, uid, f"{subtask_index:05d}-of-{self.parallelism:05d}"),
+            restore=self.restore[subtask_index],
+        )
+
+    def _with_acknowledgement(self, batch: pa.RecordBatch, acknowledgement: bytes | None) -> pa.RecordBatch:
+        column = pa.array([acknowledgement] * batch.num_rows, pa.binary())
+        return pa.RecordBatch.from_arrays(
+            [*batch.columns, column], names=[*batch.schema.names, ACKNOWLEDGEMENT_COLUMN]
+        )
+
+    def _acknowledgement_batch(self, acknowledgement: bytes) -> pa.RecordBatch:
+        nulls = [pa.nulls(1, field.type) for field in self.output_schema]
+        return pa.RecordBatch.from_arrays(
+            [*nulls, pa.array([acknowledgement], pa.binary())],
+            names=[*self.output_schema.names, ACKNOWLEDGEMENT_COLUMN],
+        )
+
+
+def _report(backend: KeyedStateBackend) -> dict[str, int | float]:
+    """What was restored and migrated, flat: ``<measure>/<state>``."""
+    report: dict[str, int | float] = {}
+    for restored in backend.restore_reports:
+        report[f"entries_migrated/{restored.state_name}"] = restored.entries_migrated
+        report[f"duration_s/{restored.state_name}"] = restored.duration_s
+    return report
+
+
+__all__ = ["ACKNOWLEDGEMENT_COLUMN", "KEY_COLUMN_PREFIX", "KEY_GROUP_COLUMN", "KeyedStateSnapshot", "SubtaskTask"]
