@@ -1,0 +1,37 @@
+import sys
+
+import attrs
+from pyspark.sql import SparkSession
+
+from statebackend import ValueStateDescriptor
+from streamjobs import KeyedProcessFunction
+from streamjobs.spark import ParquetSink, SparkStreamEnvironment
+
+
+@attrs.frozen
+class Aircraft:
+    flights: int = 0
+    last_airport: str | None = None
+
+
+class FollowAircraft(KeyedProcessFunction):
+    def open(self, context):
+        self.aircraft = context.get_state(ValueStateDescriptor("aircraft", Aircraft, default=Aircraft()))
+
+    def process_element(self, flight, context):
+        before = self.aircraft.value()
+        self.aircraft.update(Aircraft(before.flights + 1, flight.dest))
+        yield flight.tailnum, before.flights + 1, before.last_airport, flight.dest
+
+
+input_dir, work_dir = sys.argv[1:]
+spark = SparkSession.builder.master("local[2]").getOrCreate()
+files = f"{input_dir}/*.parquet"
+flights = spark.readStream.schema(spark.read.parquet(files).schema).parquet(files).where("tailnum IS NOT NULL")
+env = SparkStreamEnvironment(spark, job_dir=f"{work_dir}/job", backend="rocksdb", parallelism=2)
+followed = env.from_dataframe(flights).key_by("tailnum").process(
+    FollowAircraft(), uid="aircraft", order_by=["time_hour", "minute", "origin", "carrier", "flight"],
+    schema="tailnum string, flights bigint, previous_airport string, airport string",
+)
+followed.sink_to(ParquetSink(f"{work_dir}/rows"))
+env.execute("follow-aircraft", trigger={"availableNow": True}).await_termination()
