@@ -1,7 +1,8 @@
 """The types a key may have: Spark's names for them, and the serializers that store them.
 
 The names are Spark's simple strings, also where no Spark is involved, because a savepoint must mean the same in every
-environment. A key of several columns is a tuple.
+environment. A key of several columns is a tuple. Floating-point
+numbers are no keys: two zeros and many NaNs make 'the same key' a matter of opinion.
 """
 
 from __future__ import annotations
@@ -14,8 +15,6 @@ from typeserializers.byte_arrays import BytesSerializer
 from typeserializers.fixed_width import (
     BooleanSerializer,
     ByteSerializer,
-    DoubleSerializer,
-    FloatSerializer,
     IntSerializer,
     LongSerializer,
     ShortSerializer,
@@ -32,8 +31,6 @@ _SERIALIZERS: Final[Mapping[str, TypeSerializer[Any]]] = {
     "tinyint": ByteSerializer(),
     "boolean": BooleanSerializer(),
     "binary": BytesSerializer(),
-    "double": DoubleSerializer(),
-    "float": FloatSerializer(),
 }
 
 

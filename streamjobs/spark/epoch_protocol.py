@@ -152,7 +152,8 @@ class EpochProtocol:
         if metadata.source_offsets and metadata.source_offsets != offsets:
             raise SourceProgressMismatchError(
                 f"epoch {epoch_id} was completed for other source offsets than Spark replays now: the state log says "
-                f"{metadata.source_offsets.decode(errors='replace')!r}, Spark's log {offsets.decode(errors='replace')!r}. "
+                f"{metadata.source_offsets.decode(errors='replace')!r}, "
+                f"Spark's log {offsets.decode(errors='replace')!r}. "
                 f"Spark's checkpoint directory was exchanged; put the right one back, or start from a savepoint"
             )
         if self._continues_own_log and SINK in metadata.sink_committables:

@@ -14,8 +14,10 @@ from checkpoint.job_directory import JobDirectory
 from snapshots.compatibility import FieldVerdict, Finding
 from statebackend.schema_resolution import SchemaReport, StateVerdict
 from streamjobs.errors import EpochError
+from streamjobs.savepoint_export import SavepointReport
 from streamjobs.spark.epoch_protocol import EpochProtocol, EpochStatistics
-from streamjobs.spark.savepoints import SavepointReport, take_savepoint
+from streamjobs.spark.savepoints import take_savepoint
+from streamjobs.spark.session import streaming_errors_unlogged
 
 
 @frozen
@@ -123,25 +125,28 @@ class SparkJob:
             raise EpochError("there is nothing to save: no epoch of this job has completed yet")
         with parts.store.pin(latest.checkpoint_id) as metadata:
             return take_savepoint(
-                self._spark, metadata, parts.file_system, parts.spark_checkpoint_directory, os.fspath(path)
+                self._spark, metadata, parts.file_system, parts.spark_checkpoint_directory, path
             )
 
     def stop(self) -> None:
         """Ends the job after the epoch that is running; a stopped job continues when it is executed again."""
-        with self._protocol.lock:
-            self._protocol.is_stopping = True
-        self.query.stop()
+        self._stop_query()
         self._close()
 
     def stop_with_savepoint(self, path: str | os.PathLike[str]) -> SavepointReport:
         """Ends the job after the epoch that is running, and writes a savepoint of it."""
-        with self._protocol.lock:
-            self._protocol.is_stopping = True
-        self.query.stop()
+        self._stop_query()
         try:
             return self.savepoint(path)
         finally:
             self._close()
+
+    def _stop_query(self) -> None:
+        with self._protocol.lock:
+            self._protocol.is_stopping = True
+        # Spark may just be beginning the next batch, which is then refused: no reason for a stack trace in its log.
+        with streaming_errors_unlogged(self._spark):
+            self.query.stop()
 
     def _close(self) -> None:
         self._directory.close()

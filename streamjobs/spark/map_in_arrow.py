@@ -1,7 +1,7 @@
 """``DataFrame.mapInArrow`` without pandas.
 
-PySpark's own method refuses to run when pandas is not installed, although neither the driver nor the workers use it. The
-same plan node is made here from the public user-defined function type; verified with PySpark 4.2 and 4.3.
+PySpark's own method refuses to run when pandas is not installed, although neither the driver nor the workers use it.
+The same plan node is made here from the public user-defined function type; verified with PySpark 4.2 and 4.3.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class SubtaskTask:
         function = cloudpickle.loads(self.function_pickle)
         context = SubtaskContext(backend, self.operator_uid, subtask_index, self.parallelism, self.epoch_id)
         operator = KeyedProcessOperator(function, backend, context)
-        writer = RowWriter(self.output_schema)
+        writer = RowWriter(self.output_schema, self.operator_uid)
         reader: RowReader | None = None
         is_composite = len(self.key_columns) > 1
         try:

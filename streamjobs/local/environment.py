@@ -1,0 +1,333 @@
+"""The in-process environment: a program written for Spark, run over a list of elements.
+
+Elements are dealt into epochs. In each epoch every operator's subtasks open their state, process their records in
+order, snapshot and close, exactly as a Spark task does; so what a test sees (serialization of what is stored, state
+that survives only if it was updated, migration at a restore) is what the job will see in production. Output reaches the
+sink when the epoch's checkpoint is complete.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from attrs import define
+
+from checkpoint.acknowledgement import Acknowledgement
+from checkpoint.completed_checkpoint_store import CompletedCheckpointStore
+from checkpoint.coordinator import CheckpointCoordinator
+from checkpoint.job_directory import JobDirectory
+from checkpoint.metadata import CheckpointKind, CheckpointMetadata
+from checkpoint.savepoint import read_savepoint
+from statebackend.backend_registry import state_backend
+from statebackend.descriptors import StateDescriptor
+from statebackend.key_groups import check_parallelism, key_group_range_of_subtask, subtask_of_key_group
+from statebackend.keyed_state_backend import (
+    KeyedStateBackendParameters,
+    RestoredHandle,
+    StateBackend,
+    StateRestoreReport,
+)
+from statebackend.schema_resolution import SchemaReport
+from streamjobs.data_stream import DataStream
+from streamjobs.errors import JobDefinitionError
+from streamjobs.key_hash import key_group_hasher
+from streamjobs.key_types import key_serializer_for
+from streamjobs.keyed_operator import KeyedProcessOperator, SubtaskContext, check_keys
+from streamjobs.local.job import LocalJob
+from streamjobs.local.keys import column_types, declared_types, field_getter
+from streamjobs.restore_plan import RestoredState, check_operators, check_states, handles_by_subtask
+from streamjobs.state_registration import registered_descriptors, schema_report
+from streamjobs.stream_graph import KeyedProcessNode, SourceNode, StreamGraph, TransformNode
+from typeserializers.type_serializer import TypeSerializer
+
+
+@define
+class _Source:
+    elements: list[Any]
+    types: Mapping[str, str]
+
+
+@define
+class _Operator:
+    """An operator with what is known of it so far; key types are known once it has seen a record."""
+
+    node: KeyedProcessNode
+    getters: list[Callable[[Any], Any]]
+    descriptors: Sequence[StateDescriptor]
+    types: tuple[str, ...] = ()
+    key_serializer: TypeSerializer[Any] | None = None
+    key_group_of: Callable[[Any], int] | None = None
+
+
+class LocalStreamEnvironment:
+    """Builds one job and runs it in this process.
+
+    Without ``job_dir`` its checkpoints live in a temporary directory for as long as the environment does. With
+    ``epoch_size`` an epoch, and so a checkpoint, ends after that many elements; without, all elements are one epoch.
+    """
+
+    def __init__(
+        self,
+        *,
+        job_dir: str | os.PathLike[str] | None = None,
+        backend: str | StateBackend = "heap",
+        parallelism: int = 1,
+        max_parallelism: int = 128,
+        epoch_size: int | None = None,
+    ) -> None:
+        try:
+            check_parallelism(parallelism, max_parallelism)
+        except ValueError as error:
+            raise JobDefinitionError(str(error)) from error
+        if epoch_size is not None and epoch_size < 1:
+            raise JobDefinitionError(f"epoch_size is {epoch_size}; an epoch needs at least one element")
+        self.backend = state_backend(backend)
+        self.parallelism = parallelism
+        self.max_parallelism = max_parallelism
+        self._epoch_size = epoch_size
+        self._temporary = tempfile.TemporaryDirectory(prefix="statebackend-local-")
+        self._job_dir = os.fspath(job_dir) if job_dir is not None else os.path.join(self._temporary.name, "job")
+        self._graph = StreamGraph()
+
+    def from_elements(self, elements: Iterable[Any], schema: str | None = None) -> DataStream:
+        """A stream of records: objects with attributes, or mappings.
+
+        ``schema``, as DDL, tells the types of key columns where Python's do not say enough: without it an ``int`` is a
+        ``bigint``, as Spark reads it from Python.
+        """
+        source = _Source(list(elements), {} if schema is None else declared_types(schema))
+        return DataStream(self._graph, SourceNode(source))
+
+    def execute(
+        self,
+        name: str = "job",
+        *,
+        from_savepoint: str | os.PathLike[str] | None = None,
+        allow_non_restored_state: bool = False,
+    ) -> LocalJob:
+        """Runs the job over all elements and returns when they are processed.
+
+        Restores from ``from_savepoint``, or from the newest checkpoint of ``job_dir``. Raises what `execute` of the
+        Spark environment raises.
+        """
+        nodes = self._graph.pipeline()
+        source: _Source = nodes[0].source  # type: ignore[union-attr]
+        operators = {
+            node.uid: _Operator(
+                node,
+                [field_getter(key) for key in node.keys],
+                registered_descriptors(copy.deepcopy(node.function), node.uid, self.parallelism),
+            )
+            for node in nodes
+            if isinstance(node, KeyedProcessNode)
+        }
+        savepoint: RestoredState | None = None
+        if from_savepoint is not None:
+            file_system, metadata = read_savepoint(from_savepoint)
+            savepoint = RestoredState(metadata, file_system)
+        with JobDirectory.open(self._job_dir, name, self.max_parallelism) as directory:
+            store = CompletedCheckpointStore(directory.file_system)
+            latest = store.recover()
+            restored = RestoredState(latest, directory.file_system) if latest is not None else savepoint
+            if restored is not None:
+                check_operators(restored, list(operators), self.max_parallelism, allow_non_restored_state)
+            run = _Run(self, directory, store, operators, restored, allow_non_restored_state)
+            for start in range(0, len(source.elements), self._epoch_size or max(1, len(source.elements))):
+                epoch = source.elements[start : start + (self._epoch_size or len(source.elements))]
+                run.epoch(nodes, epoch, source.types)
+            return LocalJob(store, directory.file_system, run.schema_reports, run.restore_reports, run.epochs)
+
+    def close(self) -> None:
+        """Removes the temporary directory."""
+        self._temporary.cleanup()
+
+
+class _Run:
+    """One execution: epochs, one after the other."""
+
+    def __init__(
+        self,
+        environment: LocalStreamEnvironment,
+        directory: JobDirectory,
+        store: CompletedCheckpointStore,
+        operators: Mapping[str, _Operator],
+        restored: RestoredState | None,
+        allow_non_restored_state: bool,
+    ) -> None:
+        self._environment = environment
+        self._directory = directory
+        self._store = store
+        self._operators = operators
+        self._restored = restored
+        self._allow_non_restored_state = allow_non_restored_state
+        latest = store.latest()
+        first = restored.metadata.checkpoint_id + 1 if restored is not None else 0
+        self._epoch_id = first
+        self._coordinator = CheckpointCoordinator(
+            directory.identity.job_id,
+            directory.run_id,
+            timeout_ms=2**53,
+            max_parallelism=environment.max_parallelism,
+            operator_names={uid: operator.node.name for uid, operator in operators.items()},
+            last_checkpoint_id=latest.checkpoint_id if latest is not None else None,
+        )
+        self._local_directory = tempfile.TemporaryDirectory(prefix="statebackend-subtasks-")
+        self.schema_reports: dict[str, SchemaReport] = {}
+        self.restore_reports: list[StateRestoreReport] = []
+        self.epochs = 0
+
+    def epoch(self, nodes: Sequence[Any], elements: list[Any], types: Mapping[str, str]) -> None:
+        """Runs one epoch over the elements and gives what comes out to the sink."""
+        records = elements
+        acknowledgements: list[Acknowledgement] = []
+        for node in nodes:
+            if isinstance(node, TransformNode):
+                records = [result for record in records for result in node.function(record)]
+            elif isinstance(node, KeyedProcessNode):
+                records = self._run_operator(self._operators[node.uid], records, types, acknowledgements)
+                types = declared_types(node.schema) if isinstance(node.schema, str) else {}
+        # The tasks of an epoch run one after the other here, so the barrier is behind all of them.
+        self._coordinator.trigger(self._epoch_id, [one.task for one in acknowledgements], 0)
+        for one in acknowledgements:
+            self._coordinator.acknowledge(one)
+        completed = self._coordinator.complete(self._epoch_id)
+        parent = self._store.latest()
+        metadata = CheckpointMetadata(
+            checkpoint_id=self._epoch_id,
+            kind=CheckpointKind.CHECKPOINT,
+            job_id=self._directory.identity.job_id,
+            job_name=self._directory.identity.job_name,
+            timestamp_ms=time.time_ns() // 1_000_000,
+            max_parallelism=self._environment.max_parallelism,
+            operators=completed,
+            parent_checkpoint_id=parent.checkpoint_id if parent is not None else None,
+            parent_digest=self._store.digest(parent.checkpoint_id) if parent is not None else None,
+        )
+        self._store.add(metadata)
+        self._restored = RestoredState(metadata, self._directory.file_system)
+        _emit(nodes[-1].sink, records)
+        self._epoch_id += 1
+        self.epochs += 1
+
+    def _run_operator(
+        self,
+        operator: _Operator,
+        records: list[Any],
+        types: Mapping[str, str],
+        acknowledgements: list[Acknowledgement],
+    ) -> list[Any]:
+        self._learn_key(operator, records, types)
+        if operator.key_serializer is None:
+            # No record yet and nothing restored: there is no state, and no knowing what its keys will be.
+            return []
+        columns = [[get(record) for record in records] for get in operator.getters]
+        is_composite = len(columns) > 1
+        keys = list(zip(*columns, strict=True)) if is_composite else columns[0]
+        check_keys(operator.node.uid, keys, is_composite)
+        key_groups = [operator.key_group_of(key) for key in keys] if operator.key_group_of is not None else []
+        emitted: list[Any] = []
+        parallelism, max_parallelism = self._environment.parallelism, self._environment.max_parallelism
+        shares: list[list[int]] = [[] for _ in range(parallelism)]
+        for index, key_group in enumerate(key_groups):
+            shares[subtask_of_key_group(key_group, parallelism, max_parallelism)].append(index)
+        restore = handles_by_subtask(
+            self._restored.operator(operator.node.uid) if self._restored is not None else None,
+            self._restored.file_system if self._restored is not None else self._directory.file_system,
+            parallelism,
+            max_parallelism,
+        )
+        for subtask_index, share in enumerate(shares):
+            if operator.node.order_by:
+                order = [field_getter(name) for name in operator.node.order_by]
+                share.sort(key=lambda index: tuple(get(records[index]) for get in order))
+            emitted += self._run_subtask(
+                operator,
+                subtask_index,
+                [records[index] for index in share],
+                [keys[index] for index in share],
+                [key_groups[index] for index in share],
+                restore[subtask_index],
+                acknowledgements,
+            )
+        return emitted
+
+    def _learn_key(self, operator: _Operator, records: list[Any], types: Mapping[str, str]) -> None:
+        if operator.key_group_of is not None:
+            return
+        uid = operator.node.uid
+        meta = self._restored.meta_of(uid) if self._restored is not None else None
+        if not records:
+            if meta is not None:
+                operator.key_serializer = meta.key_snapshot.restore_serializer()
+            return
+        operator.types = column_types(operator.getters, types, operator.node.keys, records[0])
+        operator.key_serializer = key_serializer_for(operator.types, uid)
+        operator.key_group_of = key_group_hasher(operator.types, self._environment.max_parallelism)
+        if meta is not None and uid not in self.schema_reports:
+            report = schema_report(uid, operator.key_serializer, operator.descriptors, meta)
+            report.raise_if_incompatible()
+            check_states(uid, report.unregistered, self._allow_non_restored_state)
+            self.schema_reports[uid] = report
+
+    def _run_subtask(
+        self,
+        operator: _Operator,
+        subtask_index: int,
+        records: list[Any],
+        keys: list[Any],
+        key_groups: list[int],
+        restore: tuple[RestoredHandle, ...],
+        acknowledgements: list[Acknowledgement],
+    ) -> list[Any]:
+        environment, uid = self._environment, operator.node.uid
+        number = str(list(self._operators).index(uid))
+        assert operator.key_serializer is not None
+        parameters = KeyedStateBackendParameters(
+            operator_uid=uid,
+            key_serializer=operator.key_serializer,
+            max_parallelism=environment.max_parallelism,
+            key_group_range=key_group_range_of_subtask(
+                subtask_index, environment.parallelism, environment.max_parallelism
+            ),
+            file_system=self._directory.file_system,
+            file_prefix=f"shared/{number}/{subtask_index:05d}",
+            local_directory=os.path.join(self._local_directory.name, number, str(subtask_index)),
+            restore=restore,
+        )
+        with environment.backend.create_keyed_state_backend(parameters) as backend:
+            context = SubtaskContext(backend, uid, subtask_index, environment.parallelism, self._epoch_id)
+            running = KeyedProcessOperator(copy.deepcopy(operator.node.function), backend, context)
+            try:
+                running.open()
+                emitted = running.process(records, keys, key_groups)
+            finally:
+                running.close()
+            snapshot = backend.snapshot(self._epoch_id, uuid.uuid4().hex)
+            self.restore_reports += backend.restore_reports
+        acknowledgements.append(
+            Acknowledgement(
+                job_id=self._directory.identity.job_id,
+                run_id=self._directory.run_id,
+                checkpoint_id=self._epoch_id,
+                operator_uid=uid,
+                subtask_index=subtask_index,
+                attempt_id="0",
+                digest=snapshot.digest,
+                handle=snapshot.handle,
+            )
+        )
+        return emitted
+
+
+def _emit(sink: Any, records: list[Any]) -> None:
+    if callable(sink):
+        for record in records:
+            sink(record)
+    else:
+        sink.extend(records)

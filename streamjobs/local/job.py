@@ -1,0 +1,47 @@
+"""A job that ran in this process: its last checkpoint, and savepoints of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+
+from checkpoint.completed_checkpoint_store import CompletedCheckpointStore
+from checkpoint.file_system import CheckpointFileSystem
+from checkpoint.savepoint import create_savepoint_directory
+from statebackend.keyed_state_backend import StateRestoreReport
+from statebackend.schema_resolution import SchemaReport
+from streamjobs.errors import EpochError
+from streamjobs.savepoint_export import SavepointReport, export_tasks, finish_savepoint
+
+
+class LocalJob:
+    """What is left of a job when all its elements are processed."""
+
+    def __init__(
+        self,
+        store: CompletedCheckpointStore,
+        file_system: CheckpointFileSystem,
+        schema_reports: Mapping[str, SchemaReport],
+        restore_reports: Sequence[StateRestoreReport],
+        epochs: int,
+    ) -> None:
+        self.schema_reports = schema_reports
+        """The verdicts on restored state, by operator uid."""
+        self.restore_reports = restore_reports
+        """What each subtask did to each restored state."""
+        self.epochs = epochs
+        """How many epochs ran."""
+        self._store = store
+        self._file_system = file_system
+
+    def savepoint(self, path: str | os.PathLike[str]) -> SavepointReport:
+        """Writes a savepoint of the job's state to a new directory; every environment and backend can restore it."""
+        latest = self._store.latest()
+        if latest is None:
+            raise EpochError("there is nothing to save: the job has processed nothing")
+        started_s = time.monotonic()
+        with self._store.pin(latest.checkpoint_id) as metadata:
+            target = create_savepoint_directory(path)
+            exported = [task.run() for task in export_tasks(metadata, self._file_system, target)]
+            return finish_savepoint(metadata, exported, target, {}, started_s)

@@ -1,0 +1,62 @@
+"""Keys of plain Python records: how they are taken out, which types they have, which key group they belong to."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from streamjobs.errors import JobDefinitionError
+
+_TYPE_NAMES: Final[Mapping[type, str]] = {
+    str: "string",
+    bool: "boolean",
+    int: "bigint",
+    bytes: "binary",
+}
+
+
+def field_getter(key: Any) -> Callable[[Any], Any]:
+    """A function from a record to one key column: a field by name, or what the given function returns."""
+    if callable(key):
+        function: Callable[[Any], Any] = key
+        return function
+    if not isinstance(key, str):
+        raise JobDefinitionError(f"key_by takes field names or functions, not {type(key).__name__}")
+    by_item, by_attribute = operator.itemgetter(key), operator.attrgetter(key)
+
+    def get(record: Any) -> Any:
+        return by_item(record) if isinstance(record, Mapping) else by_attribute(record)
+
+    return get
+
+
+def column_types(
+    getters: Sequence[Callable[[Any], Any]], declared: Mapping[str, str], keys: Sequence[Any], first_record: Any
+) -> tuple[str, ...]:
+    """The Spark names of the key columns' types: as declared, else those of the first record's values."""
+    types = []
+    for key, get in zip(keys, getters, strict=True):
+        if isinstance(key, str) and key in declared:
+            types.append(declared[key])
+            continue
+        value = get(first_record)
+        name = _TYPE_NAMES.get(type(value))
+        if name is None:
+            raise JobDefinitionError(
+                f"the key {key!r} is {value!r:.80}, a {type(value).__name__}, which cannot be a key; keys are "
+                f"{', '.join(known.__name__ for known in _TYPE_NAMES)}"
+            )
+        types.append(name)
+    return tuple(types)
+
+
+def declared_types(schema: str) -> Mapping[str, str]:
+    """The columns of a DDL string such as ``"tailnum string, day int"``, by name; nested types are not looked into."""
+    types: dict[str, str] = {}
+    for column in schema.split(","):
+        name, _, column_type = column.strip().partition(" ")
+        aliases = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
+        normalised = column_type.strip().lower()
+        types[name] = aliases.get(normalised, normalised)
+    return types

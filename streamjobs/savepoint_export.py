@@ -1,0 +1,136 @@
+"""Taking a savepoint: the handles of a completed checkpoint rewritten in canonical form, one task per subtask.
+
+A task opens one handle in a temporary directory and exports all its states as Parquet. Where the tasks run (in Spark,
+or one after the other in this process) is the environment's business; what they return is put together here.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from urllib.parse import quote
+
+from attrs import evolve, frozen
+from statebackend.backend_registry import state_backend
+
+from checkpoint.file_system import CheckpointFileSystem
+from checkpoint.handles import OperatorState, StateHandle, SubtaskState
+from checkpoint.metadata import CheckpointKind, CheckpointMetadata
+from checkpoint.savepoint import write_savepoint
+from statebackend.canonical_handles import export_canonical_handle
+from statebackend.key_groups import KeyGroupRange
+from statebackend.keyed_state_backend import KeyedStateBackendParameters, RestoredHandle
+from statebackend.state_meta import decode_meta
+
+
+@frozen
+class SavepointReport:
+    """What was written: where, of which epoch, the rows of each operator's states, its size, and how long it took."""
+
+    path: str
+    epoch_id: int
+    rows: Mapping[str, Mapping[str, int]]
+    size_bytes: int
+    duration_s: float
+
+
+@frozen
+class ExportedSubtask:
+    """The canonical handle of one subtask, and the rows of each state."""
+
+    operator_uid: str
+    subtask_index: int
+    handle: StateHandle
+    rows: Mapping[str, int]
+
+
+@frozen
+class ExportTask:
+    """One subtask's handle to export; picklable."""
+
+    operator_uid: str
+    subtask_index: int
+    max_parallelism: int
+    handle: StateHandle
+    source: CheckpointFileSystem
+    target: CheckpointFileSystem
+
+    def run(self) -> ExportedSubtask:
+        """Writes the files."""
+        handle = self.handle
+        meta = decode_meta(handle.meta, len(handle.files))
+        with tempfile.TemporaryDirectory(prefix="statebackend-savepoint-") as local_directory:
+            parameters = KeyedStateBackendParameters(
+                operator_uid=self.operator_uid,
+                key_serializer=meta.key_snapshot.restore_serializer(),
+                max_parallelism=self.max_parallelism,
+                key_group_range=KeyGroupRange(handle.key_group_start, handle.key_group_end),
+                file_system=self.target,
+                file_prefix="unused",
+                local_directory=os.path.join(local_directory, "state"),
+                restore=(RestoredHandle(handle, self.source),),
+            )
+            with state_backend(handle.backend).create_keyed_state_backend(parameters) as backend:
+                exported, rows = export_canonical_handle(
+                    backend,
+                    self.target,
+                    f"operators/{quote(self.operator_uid, safe='')}",
+                    f"part-{self.subtask_index:05d}",
+                    uuid.uuid4().hex,
+                )
+        return ExportedSubtask(self.operator_uid, self.subtask_index, exported, rows)
+
+
+def export_tasks(
+    metadata: CheckpointMetadata, source: CheckpointFileSystem, target: CheckpointFileSystem
+) -> Sequence[ExportTask]:
+    """The tasks that rewrite a checkpoint whose files are in ``source``."""
+    return [
+        ExportTask(operator.uid, subtask.subtask_index, metadata.max_parallelism, subtask.handle, source, target)
+        for operator in metadata.operators
+        for subtask in operator.subtasks
+    ]
+
+
+def finish_savepoint(
+    metadata: CheckpointMetadata,
+    exported: Iterable[ExportedSubtask],
+    target: CheckpointFileSystem,
+    source_progress: Mapping[str, bytes],
+    started_s: float,
+) -> SavepointReport:
+    """Writes the savepoint's metadata, last of all; ``started_s`` is the monotonic time of the beginning."""
+    subtasks: dict[str, list[SubtaskState]] = {}
+    rows: dict[str, dict[str, int]] = {}
+    for one in exported:
+        subtasks.setdefault(one.operator_uid, []).append(SubtaskState(one.subtask_index, one.handle))
+        counted = rows.setdefault(one.operator_uid, {})
+        for name, count in one.rows.items():
+            counted[name] = counted.get(name, 0) + count
+    operators = tuple(
+        OperatorState(
+            operator.uid,
+            operator.name,
+            operator.parallelism,
+            operator.max_parallelism,
+            tuple(sorted(subtasks[operator.uid], key=lambda subtask: subtask.subtask_index)),
+        )
+        for operator in metadata.operators
+    )
+    savepoint = evolve(
+        metadata,
+        kind=CheckpointKind.SAVEPOINT,
+        operators=operators,
+        timestamp_ms=time.time_ns() // 1_000_000,
+        parent_checkpoint_id=None,
+        parent_digest=None,
+        source_progress=dict(source_progress),
+        sink_committables={},
+    )
+    write_savepoint(target, savepoint)
+    return SavepointReport(
+        target.location(""), metadata.checkpoint_id, rows, savepoint.size_bytes, time.monotonic() - started_s
+    )
