@@ -1,0 +1,218 @@
+"""Arrow record batches to lists of rows: the conversion on the way into every task.
+
+A column becomes a list of Python values, and the lists are zipped into rows. Columns of numbers without nulls are read
+out of their buffer by one `memoryview.tolist()`; timestamps are computed from their microseconds (pyarrow needs 2 us
+for one with a zone); structs, lists and maps are put together from the lists of their children; everything else is
+pyarrow's `to_pylist`, which in current releases is compiled code for strings and numbers. Seen on one core with
+pyarrow 26: 10-35 ns per number, boolean or string, 130 ns per row, 220 ns per timestamp, 850 ns per decimal.
+
+A row is an instance of a class generated for the tuple of column names, a subclass of `pyspark.sql.Row`: a tuple with
+fields as attributes and by `row["name"]`, `asDict()`, Row's repr, equal to any tuple of the same values. It pickles as
+a plain `Row`, so what was pickled does not depend on this module. Values are as in PySpark's rows, with one difference:
+a timestamp is a datetime *with* the session's time zone, since a naive one means another instant on another machine.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections import namedtuple
+from collections.abc import Callable, Iterable
+from functools import lru_cache, partial
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Row
+
+__all__ = ["RowReader", "column_values", "row_class"]
+
+_EPOCH = datetime.datetime(1970, 1, 1)
+_EPOCH_UTC = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+
+
+@lru_cache(maxsize=1024)
+def row_class(names: tuple[str, ...]) -> type[Row]:
+    """The class of rows with these columns; make rows with `tuple.__new__(cls, values)`."""
+    positions: dict[str, int] = {}
+    for position, name in enumerate(names):
+        positions.setdefault(name, position)
+
+    def get_item(self: Any, item: Any) -> Any:
+        if isinstance(item, str):
+            try:
+                item = positions[item]
+            except KeyError:
+                raise KeyError(f"{item!r} is not a column; the row has {', '.join(names)}") from None
+        return tuple.__getitem__(self, item)
+
+    # A namedtuple's accessors are compiled, read the tuple directly, and work in any subclass of tuple.
+    accessors = vars(namedtuple("_Accessors", [f"a{position}" for position in range(len(names))]))
+    members: dict[str, Any] = {"__slots__": (), "__fields__": list(names), "__getitem__": get_item}
+    for name, position in positions.items():
+        # As in Row, what every tuple has (count, index) is not hidden by a column; row["count"] works.
+        if not hasattr(Row, name) and not name.startswith("__"):
+            members[name] = accessors[f"a{position}"]
+    return type("Row", (Row,), members)
+
+
+class RowReader:
+    """Record batches of one schema to lists of rows."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self.row_class = row_class(tuple(schema.names))
+        self._types = list(schema.types)
+        self._readers = [_reader(column_type) for column_type in schema.types]
+        self._new_row: Callable[[Iterable[Any]], Any] = partial(tuple.__new__, self.row_class)
+
+    def rows(self, batch: pa.RecordBatch) -> list[Any]:
+        """The rows of `batch`, whose column types must be the schema's (`ValueError`)."""
+        if batch.schema.types != self._types:
+            raise ValueError(f"a batch of ({batch.schema}) was given to a reader of ({self.schema})")
+        columns = [read(column) for read, column in zip(self._readers, batch.columns, strict=True)]
+        return list(map(self._new_row, zip(*columns, strict=True)))
+
+
+def column_values(array: pa.Array) -> list[Any]:
+    """The values of a column as Python objects, None for null."""
+    return _reader(array.type)(array)
+
+
+_Reader = Callable[[pa.Array], list[Any]]
+
+
+@lru_cache(maxsize=1024)
+def _reader(column_type: pa.DataType) -> _Reader:
+    code = _FIXED_WIDTH_CODES.get(column_type)
+    if code is not None:
+        return partial(_fixed_width_values, code, column_type.bit_width // 8)
+    for applies, make in _READERS:
+        if applies(column_type):
+            return make(column_type)
+    return _pylist
+
+
+_FIXED_WIDTH_CODES = {
+    pa.int8(): "b",
+    pa.int16(): "h",
+    pa.int32(): "i",
+    pa.int64(): "q",
+    pa.uint8(): "B",
+    pa.uint16(): "H",
+    pa.uint32(): "I",
+    pa.uint64(): "Q",
+    pa.float32(): "f",
+    pa.float64(): "d",
+}
+
+
+def _pylist(array: pa.Array) -> list[Any]:
+    values: list[Any] = array.to_pylist()
+    return values
+
+
+def _fixed_width_values(code: str, width: int, array: pa.Array) -> list[Any]:
+    # The buffer of a slice is that of the whole array, and that of an empty array may be absent.
+    if array.null_count or not len(array):
+        return _pylist(array)
+    start = array.offset * width
+    data = memoryview(array.buffers()[1])[start : start + len(array) * width]
+    return data.cast("B").cast(code).tolist()  # type: ignore[call-overload,no-any-return]
+
+
+def _timestamp_reader(column_type: pa.TimestampType) -> _Reader:
+    if column_type.unit != "us":
+        return _pylist
+    delta = datetime.timedelta
+    if column_type.tz is None:
+
+        def read(array: pa.Array) -> list[Any]:
+            instants = column_values(array.view(pa.int64()))
+            return [None if us is None else _EPOCH + delta(0, 0, us) for us in instants]
+
+        return read
+    zone = pa.lib.string_to_tzinfo(column_type.tz)
+
+    def read_in_zone(array: pa.Array) -> list[Any]:
+        instants = column_values(array.view(pa.int64()))
+        return [None if us is None else (_EPOCH_UTC + delta(0, 0, us)).astimezone(zone) for us in instants]
+
+    if column_type.tz not in ("UTC", "Etc/UTC", "Z", "+00:00"):
+        return read_in_zone
+    epoch = datetime.datetime(1970, 1, 1, tzinfo=zone)
+
+    def read_in_utc(array: pa.Array) -> list[Any]:
+        instants = column_values(array.view(pa.int64()))
+        return [None if us is None else epoch + delta(0, 0, us) for us in instants]
+
+    return read_in_utc
+
+
+def _struct_reader(column_type: pa.StructType) -> _Reader:
+    readers = [_reader(field.type) for field in column_type]
+    new_row = partial(tuple.__new__, row_class(tuple(field.name for field in column_type)))
+
+    def read(array: pa.Array) -> list[Any]:
+        if not readers:
+            rows: list[Any] = [new_row(()) for _ in range(len(array))]
+        else:
+            children = [child(part) for child, part in zip(readers, array.flatten(), strict=True)]
+            rows = list(map(new_row, zip(*children, strict=True)))
+        if array.null_count:
+            return [row if valid else None for row, valid in zip(rows, array.is_valid().to_pylist(), strict=True)]
+        return rows
+
+    return read
+
+
+def _list_reader(column_type: pa.ListType) -> _Reader:
+    read_items = _reader(column_type.value_type)
+
+    def read(array: pa.Array) -> list[Any]:
+        offsets, first = _offsets(array)
+        items = read_items(array.values.slice(first, offsets[-1])) if offsets else []
+        values: list[Any] = [items[start:end] for start, end in pairwise(offsets)]
+        return _with_nulls(array, values)
+
+    return read
+
+
+def _map_reader(column_type: pa.MapType) -> _Reader:
+    read_keys = _reader(column_type.key_type)
+    read_items = _reader(column_type.item_type)
+
+    def read(array: pa.Array) -> list[Any]:
+        offsets, first = _offsets(array)
+        if not offsets:
+            return []
+        pairs = list(
+            zip(
+                read_keys(array.keys.slice(first, offsets[-1])),
+                read_items(array.items.slice(first, offsets[-1])),
+                strict=True,
+            )
+        )
+        return _with_nulls(array, [dict(pairs[start:end]) for start, end in pairwise(offsets)])
+
+    return read
+
+
+def _offsets(array: pa.Array) -> tuple[list[int], int]:
+    """Where the items of each element start, counted from the first item; and that item's place in the child."""
+    offsets = column_values(array.offsets) if len(array) else []
+    first = offsets[0] if offsets else 0
+    return [offset - first for offset in offsets], first
+
+
+def _with_nulls(array: pa.Array, values: list[Any]) -> list[Any]:
+    if not array.null_count:
+        return values
+    return [value if valid else None for value, valid in zip(values, array.is_valid().to_pylist(), strict=True)]
+
+
+_READERS: list[tuple[Callable[[pa.DataType], bool], Callable[[Any], _Reader]]] = [
+    (pa.types.is_timestamp, _timestamp_reader),
+    (pa.types.is_struct, _struct_reader),
+    (pa.types.is_map, _map_reader),
+    (lambda column_type: pa.types.is_list(column_type) or pa.types.is_large_list(column_type), _list_reader),
+]

@@ -1,0 +1,314 @@
+"""Lists of emitted rows to Arrow record batches: the conversion on the way out of every task.
+
+A row is what users emit:
+
+    a tuple, or a Row without names    the columns in order
+    a Row or namedtuple with names,    the columns by name; no column may be missing, and no other name present
+    a dict, an attrs or dataclass
+    instance
+    any other value                    the value of the column, if the schema has exactly one
+
+With one column, a record (dict, Row, attrs) is the row if its only field has the column's name, else it is the value.
+A list is a value, never a row. Integers are taken for floats and decimals; apart from that a value must be of its
+column's kind, as `createDataFrame(..., verifySchema=True)` asks: Arrow alone would take 1.0 for 1, b"x" for "x" and 5
+for a date. A naive datetime in a timestamp column is in the zone of the schema, which is the session's.
+
+Rows are transposed by one `zip` and each column is converted by one `pyarrow.array`; checks look at the set of the
+classes that occur, not at every value. Only when a column fails are its values tried one by one, to name the row.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
+from operator import attrgetter
+from typing import Any
+
+import attrs
+import pyarrow as pa
+from pyspark.sql import Row
+
+from streamjobs.errors import StreamJobError
+
+__all__ = ["RowMismatchError", "RowWriter"]
+
+_SHOWN_CHARACTERS = 300
+
+
+class RowMismatchError(StreamJobError, ValueError):
+    """An emitted row does not fit the schema; the message names the column and shows the value."""
+
+
+class RowWriter:
+    """Lists of emitted rows to record batches of exactly one schema; the module's docstring says what a row may be."""
+
+    def __init__(self, schema: pa.Schema, operator_uid: str | None = None) -> None:
+        """`operator_uid`, when given, is named in errors."""
+        self.schema = schema
+        self._where = f"operator {operator_uid!r}: " if operator_uid is not None else ""
+        self._shape = _RecordShape(tuple(schema.names), single_value_allowed=len(schema.names) == 1)
+        self._columns = [_ColumnWriter(field) for field in schema]
+
+    def batch(self, rows: Sequence[Any]) -> pa.RecordBatch:
+        """A batch of `rows`, all of them or, with a `RowMismatchError`, none."""
+        if not rows:
+            return _empty_batch(self.schema)
+        tuples = self._tuples(rows)
+        columns = zip(*tuples, strict=True)
+        arrays = [
+            self._array(writer, values, rows) for writer, values in zip(self._columns, columns, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _tuples(self, rows: Sequence[Any]) -> Sequence[tuple[Any, ...]]:
+        in_order = all(map(self._shape.is_in_order, set(map(type, rows))))
+        tuples = rows if in_order else [self._tuple(row) for row in rows]
+        if set(map(len, tuples)) != {len(self._columns)}:
+            wrong = next(row for row in tuples if len(row) != len(self._columns))
+            raise RowMismatchError(
+                f"{self._where}a row of {len(wrong)} values was emitted for the {len(self._columns)} columns "
+                f"({', '.join(self.schema.names)}): {_shown(wrong)}"
+            )
+        return tuples
+
+    def _tuple(self, row: Any) -> tuple[Any, ...]:
+        try:
+            return self._shape.tuple_of(row)
+        except _MismatchError as reason:
+            raise RowMismatchError(f"{self._where}{reason}; the row: {_shown(row)}") from None
+
+    def _array(self, writer: _ColumnWriter, values: tuple[Any, ...], rows: Sequence[Any]) -> pa.Array:
+        try:
+            return writer.array(values)
+        except _CONVERSION_ERRORS as error:
+            for row, value in zip(rows, values, strict=True):
+                reason = writer.refusal(value)
+                if reason is not None:
+                    raise RowMismatchError(
+                        f"{self._where}column {writer.name!r} ({writer.description}) cannot hold {_shown(value)}: "
+                        f"{reason}; the row: {_shown(row)}"
+                    ) from error
+            raise RowMismatchError(f"{self._where}column {writer.name!r} ({writer.description}): {error}") from error
+
+
+class _MismatchError(Exception):
+    """Why a value does not fit, said without the column and the row, which the caller knows."""
+
+
+_CONVERSION_ERRORS = (_MismatchError, pa.ArrowException, TypeError, ValueError, OverflowError, ArithmeticError)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}... ({len(text)} characters)"
+
+
+def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+
+
+class _RecordShape:
+    """Turns records of any of the accepted kinds into tuples in the order of `names`."""
+
+    def __init__(self, names: tuple[str, ...], single_value_allowed: bool) -> None:
+        self._names = names
+        self._single_value_allowed = single_value_allowed
+        self._converters: dict[type, Callable[[Any], tuple[Any, ...]]] = {tuple: tuple}
+
+    def is_in_order(self, kind: type) -> bool:
+        """Whether instances of `kind` are tuples in the order of the columns, whatever the instance."""
+        # A plain Row carries its names in the instance, a generated row in its class.
+        return kind is tuple or (issubclass(kind, Row) and getattr(kind, "__fields__", None) == list(self._names))
+
+    def tuple_of(self, record: Any) -> tuple[Any, ...]:
+        converter = self._converters.get(type(record))
+        if converter is None:
+            converter = self._converters[type(record)] = self._converter(type(record))
+        return converter(record)
+
+    def _converter(self, kind: type) -> Callable[[Any], tuple[Any, ...]]:
+        if issubclass(kind, Row):
+            return self._from_row
+        if issubclass(kind, tuple):
+            names = getattr(kind, "_fields", None)
+            return tuple if names is None else partial(self._from_names, tuple(names), tuple)
+        if issubclass(kind, Mapping):
+            return lambda record: self._from_names(tuple(record), lambda mapping: tuple(mapping.values()), record)
+        names = _record_fields(kind)
+        if names:
+            get = attrgetter(*names)
+            return partial(self._from_names, names, get if len(names) > 1 else lambda record: (get(record),))
+        if self._single_value_allowed:
+            return lambda value: (value,)
+        return self._refuse
+
+    def _refuse(self, value: Any) -> tuple[Any, ...]:
+        raise _MismatchError(
+            f"a {type(value).__name__} is not a row of the columns ({', '.join(self._names)}); emit a tuple, a dict, "
+            f"a Row or an attrs instance"
+        )
+
+    def _from_row(self, row: Row) -> tuple[Any, ...]:
+        names = getattr(row, "__fields__", None)
+        return tuple(row) if names is None else self._from_names(tuple(names), tuple, row)
+
+    def _from_names(
+        self, names: tuple[str, ...], values_of: Callable[[Any], tuple[Any, ...]], record: Any
+    ) -> tuple[Any, ...]:
+        if names == self._names:
+            return values_of(record)
+        missing = [name for name in self._names if name not in names]
+        unknown = [name for name in names if name not in self._names]
+        if not missing and not unknown and len(names) == len(self._names):
+            by_name = dict(zip(names, values_of(record), strict=True))
+            return tuple(by_name[name] for name in self._names)
+        if self._single_value_allowed:
+            return (record,)
+        told = [f"lacks {', '.join(missing)}"] if missing else []
+        if unknown:
+            told.append(f"has {', '.join(map(str, unknown))}, which is no column")
+        raise _MismatchError(f"the {type(record).__name__} {' and '.join(told) or 'names a column twice'}")
+
+
+def _record_fields(kind: type) -> tuple[str, ...]:
+    if attrs.has(kind):
+        return tuple(attribute.name for attribute in attrs.fields(kind))
+    return tuple(getattr(kind, "__dataclass_fields__", ()))
+
+
+_Prepare = Callable[[Any], Any]
+
+
+class _ColumnWriter:
+    """One column: checks and prepares the values where Arrow is too lenient or knows no such type, and converts."""
+
+    def __init__(self, field: pa.Field) -> None:
+        self.name = field.name
+        self._type = field.type
+        self._nullable = field.nullable
+        self._accepts, self._prepare = _rules(field.type)
+        self.description = f"{field.type}{'' if field.nullable else ' not null'}"
+
+    def array(self, values: Sequence[Any]) -> pa.Array:
+        """The values as an array; raises one of `_CONVERSION_ERRORS` without saying which value it was."""
+        for kind in set(map(type, values)):
+            if not (self._accepts(kind) or kind is type(None)):
+                raise _MismatchError(f"it is a {kind.__name__}")
+        if self._prepare is not None:
+            prepare = self._prepare
+            values = [None if value is None else prepare(value) for value in values]
+        array = pa.array(values, self._type, from_pandas=False)
+        if array.null_count and not self._nullable:
+            raise _MismatchError("it is None, and the column is not nullable")
+        if isinstance(array, pa.ChunkedArray):
+            raise _MismatchError("the values of one batch are larger than 2 GB; emit fewer at a time")
+        return array
+
+    def refusal(self, value: Any) -> Exception | None:
+        """Why this value alone does not fit, None if it does."""
+        try:
+            self.array([value])
+        except _CONVERSION_ERRORS as reason:
+            return reason
+        return None
+
+
+def _kinds(*accepted: type, but_not: tuple[type, ...] = ()) -> Callable[[type], bool]:
+    """Whether a class is one of `accepted`. Scalars of numpy and other extensions are left to Arrow to judge."""
+
+    def accepts(kind: type) -> bool:
+        if issubclass(kind, but_not):
+            return False
+        return issubclass(kind, accepted) or kind.__module__ == "numpy"
+
+    return accepts
+
+
+_Rules = tuple[Callable[[type], bool], _Prepare | None]
+
+
+def _anything(kind: type) -> bool:
+    return True
+
+
+@lru_cache(maxsize=1024)
+def _rules(column_type: pa.DataType) -> _Rules:
+    for applies, make in _WRITER_RULES:
+        if applies(column_type):
+            return make(column_type)
+    return _anything, None
+
+
+def _timestamp_rules(column_type: pa.TimestampType) -> _Rules:
+    accepts = _kinds(datetime.datetime)
+    if column_type.tz is None:
+        return accepts, None
+    zone = pa.lib.string_to_tzinfo(column_type.tz)
+    return accepts, lambda value: value if value.tzinfo is not None else value.replace(tzinfo=zone)
+
+
+def _checked(field: pa.Field) -> _Prepare:
+    """Prepares one value nested in another; what a `_ColumnWriter` checks per column is checked per value here."""
+    accepts, prepare = _rules(field.type)
+
+    def check(value: Any) -> Any:
+        if value is None:
+            if not field.nullable:
+                raise _MismatchError(f"{field.name} is None, and not nullable")
+            return None
+        if not accepts(type(value)):
+            raise _MismatchError(f"{field.name} is a {type(value).__name__}: {_shown(value)}")
+        return value if prepare is None else prepare(value)
+
+    return check
+
+
+def _struct_rules(column_type: pa.StructType) -> _Rules:
+    shape = _RecordShape(tuple(field.name for field in column_type), single_value_allowed=False)
+    checks = [_checked(field) for field in column_type]
+
+    def prepare(value: Any) -> tuple[Any, ...]:
+        values = shape.tuple_of(value)
+        if len(values) != len(checks):
+            raise _MismatchError(f"{len(values)} values for the {len(checks)} fields of {column_type}")
+        return tuple(check(part) for check, part in zip(checks, values, strict=True))
+
+    return _anything, prepare
+
+
+def _list_rules(column_type: pa.ListType) -> _Rules:
+    check = _checked(column_type.value_field)
+    return _kinds(list, tuple), lambda value: [check(item) for item in value]
+
+
+def _map_rules(column_type: pa.MapType) -> _Rules:
+    check_key = _checked(column_type.key_field)
+    check_item = _checked(column_type.item_field)
+    return _kinds(Mapping), lambda value: [(check_key(key), check_item(item)) for key, item in value.items()]
+
+
+def _fixed_rules(*accepted: type, but_not: tuple[type, ...] = ()) -> Callable[[Any], _Rules]:
+    return lambda column_type: (_kinds(*accepted, but_not=but_not), None)
+
+
+_WRITER_RULES: list[tuple[Callable[[pa.DataType], bool], Callable[[Any], _Rules]]] = [
+    (pa.types.is_integer, _fixed_rules(int, but_not=(bool,))),
+    (pa.types.is_floating, _fixed_rules(float, int, but_not=(bool,))),
+    (pa.types.is_boolean, _fixed_rules(bool)),
+    (pa.types.is_string, _fixed_rules(str)),
+    (pa.types.is_large_string, _fixed_rules(str)),
+    (pa.types.is_binary, _fixed_rules(bytes, bytearray)),
+    (pa.types.is_large_binary, _fixed_rules(bytes, bytearray)),
+    (pa.types.is_decimal, _fixed_rules(decimal.Decimal, int, but_not=(bool,))),
+    (pa.types.is_date, _fixed_rules(datetime.date, but_not=(datetime.datetime,))),
+    (pa.types.is_timestamp, _timestamp_rules),
+    (pa.types.is_time, _fixed_rules(datetime.time)),
+    (pa.types.is_duration, _fixed_rules(datetime.timedelta)),
+    (pa.types.is_struct, _struct_rules),
+    (pa.types.is_map, _map_rules),
+    (pa.types.is_list, _list_rules),
+    (pa.types.is_large_list, _list_rules),
+    (pa.types.is_null, _fixed_rules(type(None))),
+]

@@ -1,0 +1,173 @@
+"""What our actions ask of a Spark session, and what our tasks ask of Spark's task context.
+
+Every epoch needs all `parallelism` tasks to run, also those without a row and all of them when the batch is empty: each
+restores, snapshots and acknowledges. Seen on PySpark 4.3.0 with `repartitionById(n, ...)` followed by `mapInArrow`:
+
+* A partition without rows runs the function, with an iterator without batches, in batch queries and inside
+  `foreachBatch`.
+* An empty micro-batch (the no-data batch of a watermark, a batch filtered to nothing) runs it in all n partitions.
+* With adaptive execution on, which is Spark's default also for stateless streams, no partition runs when an
+  aggregation, join, union or distinct in front of the repartition turns out empty at run time: the rule
+  AQEPropagateEmptyRelation replaces the input of mapInArrow by an empty relation of no partitions.
+* With adaptive execution on or off, no partition runs when the optimizer proves the input empty beforehand (`limit(0)`,
+  `filter("false")`, a source without data in a union): the rule PropagateEmptyRelation does the same.
+* Adaptive execution never coalesced or split our partitions: their number is given by the caller.
+
+`disable_adaptive` therefore turns adaptive execution off and excludes PropagateEmptyRelation; then all n partitions run
+in each of these cases. An epoch without adaptive execution also takes about 20 ms less.
+
+Spark plans lazily: the settings must hold while the action runs, not while the DataFrame is built.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pyspark
+from attrs import frozen
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from streamjobs.errors import StreamJobError
+
+__all__ = [
+    "TaskIdentity",
+    "UnsupportedSparkVersionError",
+    "check_spark_version",
+    "configured",
+    "disable_adaptive",
+    "ensure_python_interpreter",
+    "task_identity",
+]
+
+MINIMUM_SPARK_VERSION = (4, 1)
+
+_ADAPTIVE = "spark.sql.adaptive.enabled"
+_EXCLUDED_RULES = "spark.sql.optimizer.excludedRules"
+_PROPAGATE_EMPTY = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
+
+
+class UnsupportedSparkVersionError(StreamJobError):
+    """This Spark is too old."""
+
+
+def ensure_python_interpreter() -> None:
+    """Lets Spark's Python workers run on this interpreter unless the user has chosen one.
+
+    Sets `PYSPARK_PYTHON` and `PYSPARK_DRIVER_PYTHON` where they are unset. PySpark reads them when the session
+    is made, so this must come before; otherwise workers run on whatever `python3` is, without our packages.
+    """
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        if not os.environ.get(name):
+            os.environ[name] = sys.executable
+
+
+def check_spark_version(spark: SparkSession | str = pyspark.__version__) -> None:
+    """Raises `UnsupportedSparkVersionError` for a session, or a version, before Spark 4.1 (no `repartitionById`)."""
+    version = spark if isinstance(spark, str) else spark.version
+    matched = re.match(r"(\d+)\.(\d+)", version)
+    if matched is None or (int(matched[1]), int(matched[2])) < MINIMUM_SPARK_VERSION:
+        raise UnsupportedSparkVersionError(
+            f"Spark {version} is too old: state is routed with DataFrame.repartitionById, which Spark has since "
+            f"{'.'.join(map(str, MINIMUM_SPARK_VERSION))}. Install pyspark>=4.1, on the cluster too."
+        )
+
+
+@contextmanager
+def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Within the block `settings` hold in the session; afterwards its own values, or none, are back."""
+    before = {key: spark.conf.get(key, None) for key in settings}
+    try:
+        for key, value in settings.items():
+            spark.conf.set(key, value)
+        yield
+    finally:
+        for key, former in before.items():
+            if former is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, former)
+
+
+@contextmanager
+def disable_adaptive(spark: SparkSession) -> Iterator[None]:
+    """Within the block, actions on DataFrames of this session run every partition, see the module's docstring.
+
+    Inside `foreachBatch` pass `frame.sparkSession`: a streaming query works on a session of its own. Rules that the
+    user excludes stay excluded.
+    """
+    excluded = spark.conf.get(_EXCLUDED_RULES, None)
+    rules = f"{excluded},{_PROPAGATE_EMPTY}" if excluded else _PROPAGATE_EMPTY
+    with configured(spark, {_ADAPTIVE: "false", _EXCLUDED_RULES: rules}):
+        yield
+
+
+@frozen
+class TaskIdentity:
+    """Which attempt of which task this is.
+
+    `task_attempt_id` is unique within a Spark application; PySpark does not tell the attempt number of the stage, but a
+    stage that is computed again gets new task attempt ids. `batch_id`, `query_id` and `run_id` are those of the
+    streaming query, None outside of one: Spark hands them down as local properties that it does not document.
+    """
+
+    partition_id: int
+    stage_id: int
+    attempt_number: int
+    task_attempt_id: int
+    batch_id: int | None
+    query_id: str | None
+    run_id: str | None
+
+    @property
+    def attempt_id(self) -> str:
+        """A name of this attempt, unique in a Spark application: `<stage>.<partition>.<attempt>.<task attempt>`."""
+        return f"{self.stage_id}.{self.partition_id}.{self.attempt_number}.{self.task_attempt_id}"
+
+
+def task_identity() -> TaskIdentity:
+    """The identity of the running task; `StreamJobError` on the driver."""
+    context = TaskContext.get()
+    if context is None:
+        raise StreamJobError("task_identity() was called outside of a Spark task; only tasks have a partition")
+    batch_id = context.getLocalProperty("streaming.sql.batchId")
+    query_id = context.getLocalProperty("sql.streaming.queryId")
+    return TaskIdentity(
+        partition_id=context.partitionId(),
+        stage_id=context.stageId(),
+        attempt_number=context.attemptNumber(),
+        task_attempt_id=context.taskAttemptId(),
+        batch_id=None if batch_id is None else int(batch_id),
+        query_id=query_id,
+        # Spark runs all jobs of a streaming query's run in a group named after the run.
+        run_id=context.getLocalProperty("spark.jobGroup.id") if query_id is not None else None,
+    )
+
+
+_STREAMING_LOGGERS = (
+    "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
+    "org.apache.spark.sql.execution.streaming.MicroBatchExecution",
+)
+"""Spark 4.2 and later, and Spark 4.1."""
+
+
+@contextmanager
+def streaming_errors_unlogged(spark: SparkSession) -> Iterator[None]:
+    """Keeps Spark from logging that a streaming query ended with an error, while we are ending it."""
+    jvm: Any = spark.sparkContext._jvm
+    manager = jvm.org.apache.logging.log4j.LogManager
+    configurator = jvm.org.apache.logging.log4j.core.config.Configurator
+    off = jvm.org.apache.logging.log4j.Level.OFF
+    levels = {name: manager.getLogger(name).getLevel() for name in _STREAMING_LOGGERS}
+    for name in levels:
+        configurator.setLevel(name, off)
+    try:
+        yield
+    finally:
+        for name, level in levels.items():
+            configurator.setLevel(name, level)
