@@ -14,14 +14,22 @@ from typing import Any
 
 from statebackend.errors import StateBackendError
 from statebackend.key_groups import KeyGroupRange
+from typeserializers.code_generation import GeneratedFunction, WriteEmitter
 from typeserializers.type_serializer import TypeSerializer
 
 KEY_GROUP = struct.Struct(">H")
 CHUNK_NUMBER = struct.Struct(">Q")
 
+VOID_NAMESPACE_BYTES = b"\x00"
+"""What `VoidNamespaceSerializer` writes."""
+
 
 class RawKeys:
-    """Makes and takes apart the raw keys of one state."""
+    """Makes and takes apart the raw keys of one state.
+
+    ``prefix(entry_key, key_group)``, called once per key and epoch, is generated code: for a key of fixed width all of
+    the raw key is one ``struct`` call. It raises `StateBackendError` for a key group that is not the subtask's.
+    """
 
     def __init__(
         self,
@@ -31,42 +39,42 @@ class RawKeys:
         is_namespaced: bool,
     ) -> None:
         self.key_groups = key_groups
-        self.lower = KEY_GROUP.pack(key_groups.start)
-        self._key_is_object = key_serializer.equal_values_have_equal_bytes
-        self._write_key = key_serializer.to_bytes
+        self._key_serializer = key_serializer
+        self._namespace_serializer = namespace_serializer
         self._read_key = key_serializer.codec.read
-        self._write_namespace = namespace_serializer.to_bytes
         self._read_namespace = namespace_serializer.codec.read
-        self._is_namespaced = is_namespaced
-        self.prefix: Callable[[Any, int], bytes] = self._namespaced_prefix if is_namespaced else self._void_prefix
+        self.prefix: Callable[[Any, int], bytes] = self._compile_prefix(is_namespaced)
 
-    def _void_prefix(self, entry_key: Any, key_group: int) -> bytes:
-        key = self._write_key(entry_key) if self._key_is_object else entry_key
-        return self._group(key_group) + key + b"\x00"
+    def _compile_prefix(self, is_namespaced: bool) -> Callable[[Any, int], bytes]:
+        function = GeneratedFunction("raw_key", "entry_key, key_group")
+        emitter = WriteEmitter(function)
+        refuse = function.bind("refuse", self._refuse)
+        emitter.line(
+            f"if not {self.key_groups.start} <= key_group <= {self.key_groups.end}: {refuse}(key_group)"
+        )
+        emitter.fixed("H", "key_group")
+        key = "entry_key"
+        if is_namespaced:
+            emitter.line("key, namespace = entry_key")
+            key = "key"
+        if self._key_serializer.equal_values_have_equal_bytes:
+            self._key_serializer.emit_write(emitter, key)
+        else:
+            emitter.append(key)
+        if is_namespaced:
+            self._namespace_serializer.emit_write(emitter, "namespace")
+        else:
+            emitter.append(repr(VOID_NAMESPACE_BYTES))
+        return function.compile([*emitter.lines, f"return {emitter.expression()}"])
 
-    def _namespaced_prefix(self, entry_key: Any, key_group: int) -> bytes:
-        key, namespace = entry_key
-        key = self._write_key(key) if self._key_is_object else key
-        return self._group(key_group) + key + self._write_namespace(namespace)
-
-    def _group(self, key_group: int) -> bytes:
-        if key_group not in self.key_groups:
-            raise StateBackendError(
-                f"key group {key_group} does not belong to this subtask ({self.key_groups}): "
-                f"the record was routed to the wrong subtask"
-            )
-        return KEY_GROUP.pack(key_group)
+    def _refuse(self, key_group: int) -> None:
+        raise StateBackendError(
+            f"key group {key_group} does not belong to this subtask ({self.key_groups}): "
+            f"the record was routed to the wrong subtask"
+        )
 
     def split(self, raw: bytes) -> tuple[int, bytes, bytes, bytes]:
         """Key group, key, namespace and the rest of a raw key, as bytes (the group as a number)."""
         _, key_end = self._read_key(raw, 2)
         _, namespace_end = self._read_namespace(raw, key_end)
         return KEY_GROUP.unpack_from(raw)[0], raw[2:key_end], raw[key_end:namespace_end], raw[namespace_end:]
-
-    def key_of(self, raw: bytes) -> Any:
-        """The key in a raw key."""
-        return self._read_key(raw, 2)[0]
-
-    def is_above(self, raw: bytes) -> bool:
-        """Whether a raw key lies behind the last key group of the range."""
-        return bool(KEY_GROUP.unpack_from(raw)[0] > self.key_groups.end)

@@ -67,12 +67,17 @@ class RocksDBValueState(CachedState, ValueState[T]):
         return changes
 
     def _load(self) -> list[Any]:
-        raw_key = self.current_prefix()
+        raw_key = self.raw_keys.prefix(self._context.key, self._context.key_group)
         encoded = self.column_family.get(raw_key)
         value = None
         if encoded is not None:
-            # Decoding once here finds damaged bytes at the first access, whatever the type.
-            value = self.decode(self._serializer, encoded)
+            # Decoding here finds damaged bytes at the first access, whatever the type.
+            try:
+                value, end = self._read(encoded, 0)
+            except Exception:
+                end = -1
+            if end != len(encoded):
+                value = self.decode(self._serializer, encoded)
         entry: list[Any] = self.admit([value, encoded, raw_key, False])
         return entry
 
