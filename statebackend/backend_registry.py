@@ -1,42 +1,71 @@
-"""Finding a state backend by name: the built-in ones, and those that other distributions bring as entry points.
+"""Finds a state backend by name: the built-in ones, and those that other distributions declare.
 
-A third party declares its backend in the entry point group ``statebackend.backends``; the entry point's name is the
-backend's, and its value a callable without arguments that returns a `StateBackend`.
+A distribution declares a backend as an entry point of the group ``statebackend.backends``, whose object is called
+without arguments and gives a `StateBackend`:
+
+    [project.entry-points."statebackend.backends"]
+    paged = "paged_state:PagedStateBackend"
+
+The built-in names cannot be taken by others.
 """
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
 from statebackend.errors import StateBackendError
+from statebackend.heap.keyed_backend import HEAP_BACKEND
 from statebackend.keyed_state_backend import StateBackend
+from statebackend.rocksdb.keyed_backend import ROCKSDB_BACKEND
 
 ENTRY_POINT_GROUP: Final = "statebackend.backends"
 
-
-class UnknownStateBackendError(StateBackendError, ValueError):
-    """No backend of that name is installed."""
-
-
-def _rocksdb() -> StateBackend:
-    from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
-
-    return RocksDBStateBackend()
+# They are found without the metadata of this distribution, which a checkout does not have.
+_BUILT_IN: Final = {
+    HEAP_BACKEND: "statebackend.heap.keyed_backend:HeapStateBackend",
+    ROCKSDB_BACKEND: "statebackend.rocksdb.keyed_backend:RocksDBStateBackend",
+}
 
 
-_BUILT_IN: Final = {"rocksdb": _rocksdb}
+class UnknownStateBackendError(StateBackendError, LookupError):
+    """No backend has that name, or what has it is not a backend."""
 
 
-def state_backend(backend: str | StateBackend) -> StateBackend:
-    """The backend of that name, or the given one itself; raises `UnknownStateBackendError` naming the known ones."""
-    if isinstance(backend, StateBackend):
-        return backend
-    if backend in _BUILT_IN:
-        return _BUILT_IN[backend]()
-    installed = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
-    if backend in installed:
-        found: StateBackend = installed[backend].load()()
-        return found
-    known = sorted({*_BUILT_IN, *installed})
-    raise UnknownStateBackendError(f"no state backend is called {backend!r}; known are {', '.join(known)}")
+def state_backend(name_or_instance: str | StateBackend) -> StateBackend:
+    """The backend of that name, in its default configuration; an instance is returned as it is.
+
+    Raises `UnknownStateBackendError`, listing the known names, if there is none or it cannot be loaded.
+    """
+    if isinstance(name_or_instance, StateBackend):
+        return name_or_instance
+    known = _known_backends()
+    entry_point = known.get(name_or_instance)
+    if entry_point is None:
+        raise UnknownStateBackendError(
+            f"there is no state backend {name_or_instance!r}; known are {', '.join(sorted(known))}. A distribution "
+            f"declares others as entry points of the group {ENTRY_POINT_GROUP!r}"
+        )
+    try:
+        backend = entry_point.load()()
+    except Exception as error:
+        raise UnknownStateBackendError(
+            f"the state backend {name_or_instance!r} ({entry_point.value}) cannot be loaded: {error}"
+        ) from error
+    if not isinstance(backend, StateBackend):
+        raise UnknownStateBackendError(
+            f"the entry point {name_or_instance!r} ({entry_point.value}) gives {type(backend).__name__}, "
+            f"which is not a StateBackend"
+        )
+    return backend
+
+
+def known_state_backends() -> tuple[str, ...]:
+    """The names of all backends that `state_backend` finds, sorted."""
+    return tuple(sorted(_known_backends()))
+
+
+def _known_backends() -> dict[str, EntryPoint]:
+    declared = {entry_point.name: entry_point for entry_point in entry_points(group=ENTRY_POINT_GROUP)}
+    built_in = {name: EntryPoint(name, value, ENTRY_POINT_GROUP) for name, value in _BUILT_IN.items()}
+    return {**declared, **built_in}

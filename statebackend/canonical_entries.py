@@ -70,23 +70,33 @@ class CanonicalBatch(NamedTuple):
         return len(self.keys)
 
 
-def write_canonical(path: str, batches: Iterable[CanonicalBatch]) -> int:
-    """Writes a Parquet file of canonical rows to the local disk; returns the number of rows."""
+def write_canonical(target: str | pa.NativeFile, batches: Iterable[CanonicalBatch]) -> int:
+    """Writes a Parquet file of canonical rows to a local path or an open file; returns the number of rows."""
     rows = 0
-    with pq.ParquetWriter(path, SCHEMA, compression="zstd", write_statistics=["key_group"]) as writer:
+    with pq.ParquetWriter(target, SCHEMA, compression="zstd", write_statistics=["key_group"]) as writer:
         for batch in batches:
             rows += batch.row_count
             writer.write_batch(pa.record_batch(list(batch), schema=SCHEMA), row_group_size=BATCH_ROWS)
     return rows
 
 
-def read_canonical(path: str, key_groups: KeyGroupRange) -> Iterator[CanonicalBatch]:
-    """The rows of a local Parquet file whose key group is in the range; skips row groups by their statistics.
+def encoded_canonical(batches: Iterable[CanonicalBatch]) -> tuple[bytes, int]:
+    """The bytes of a Parquet file of canonical rows, and the number of rows."""
+    target = pa.BufferOutputStream()
+    rows = write_canonical(target, batches)
+    return target.getvalue().to_pybytes(), rows
 
+
+def read_canonical(
+    path: str, key_groups: KeyGroupRange, content: bytes | None = None
+) -> Iterator[CanonicalBatch]:
+    """The rows of a Parquet file whose key group is in the range; skips row groups by their statistics.
+
+    The file is the local one at ``path``, or ``content`` if that is given, which ``path`` then names in messages.
     Raises `StateRestoreError`, naming the file, for anything that is not canonical rows.
     """
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path if content is None else pa.BufferReader(content)) as file:
             metadata = file.schema_arrow.metadata or {}
             if metadata.get(FORMAT_KEY) != FORMAT or file.schema_arrow.names != SCHEMA.names:
                 raise StateRestoreError(f"{path} does not hold canonical state of format {FORMAT.decode()}")

@@ -21,6 +21,7 @@ from attrs import define, field, frozen
 from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.handles import StateHandle
 from snapshots.compatibility import CompatibilityKind
+from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.canonical_entries import CanonicalBatch
 from statebackend.descriptors import (
     ListStateDescriptor,
@@ -29,9 +30,14 @@ from statebackend.descriptors import (
     ValueStateDescriptor,
 )
 from statebackend.errors import StateBackendClosedError, StateMigrationException, StateRegistrationError
-from statebackend.key_context import KeyContext
+from statebackend.key_context import NO_KEY, KeyContext
 from statebackend.key_groups import KeyGroupRange
-from statebackend.schema_resolution import StateVerdict, incompatibility_message, judge_state
+from statebackend.schema_resolution import (
+    StateVerdict,
+    incompatibility_message,
+    judge_key_serializer,
+    judge_state,
+)
 from statebackend.state_meta import KeyedStateMeta, StateMeta
 from statebackend.states import ListState, MapState, State, ValueState
 from typeserializers.type_serializer import TypeSerializer
@@ -149,6 +155,23 @@ class KeyedStateBackend(ABC):
         """Makes ``key`` current; its group must be in the range, which is checked where an entry is stored."""
         self.context.key = key if self._key_is_its_own_entry_key else self.key_serializer.to_bytes(key)
         self.context.key_group = key_group
+
+    def leave_key(self) -> None:
+        """Makes no key current: every access to state is an error until the next `set_current_key`."""
+        self.context.key = NO_KEY
+        self.context.key_group = -1
+
+    def take_over_keys(self, restored_snapshot: TypeSerializerSnapshot[Any]) -> None:
+        """Judges the key serializer over restored state, and switches to its reconfigured form where there is one.
+
+        To be called before anything is restored. Raises `StateMigrationException` if the keys were written by
+        another serializer, or would have to be migrated: key groups and stored addresses depend on their bytes.
+        """
+        verdict = judge_key_serializer(restored_snapshot, self.key_serializer)
+        if verdict.kind is CompatibilityKind.INCOMPATIBLE:
+            raise StateMigrationException(incompatibility_message(self.parameters.operator_uid, [verdict]))
+        self.key_serializer = verdict.serializers["key"]
+        self._key_is_its_own_entry_key = self.key_serializer.equal_values_have_equal_bytes
 
     @overload
     def get_state(self, descriptor: ValueStateDescriptor[T]) -> ValueState[T]: ...

@@ -1,19 +1,25 @@
-"""The sorted files that make up one state in a checkpoint, and when they are merged into one.
+"""The files that make up one state in a checkpoint, and when they are merged into one; the same for every backend.
 
 A state is a *base* file and *increments* in order: each epoch that changed the state adds one, of the size of the
 change. Files are shared between checkpoints and never changed. They are replaced by one new base when the increments
 together outgrow the base, or when there are too many of them; so what is uploaded over time stays within about twice
 what was changed, and a restore reads at most about twice the state.
+
+The content of a state is what its files say when they are applied in order, and nothing else. So of two lists of files
+where one begins with the other, the longer is the shorter state plus the changes in the rest.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from checkpoint.handles import FileHandle, StateHandle
-from statebackend.state_meta import StateMeta
+from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from statebackend.key_groups import KeyGroupRange
+from statebackend.state_meta import KeyedStateMeta, StateFile, StateMeta, encode_meta
 
 MAX_FILES: Final = 48
 """Files of one state beyond which they are merged: each is looked into at every read."""
@@ -56,3 +62,24 @@ class StateFiles:
 def stored_files(handle: StateHandle, state: StateMeta) -> list[StoredFile]:
     """The files of a state in a handle."""
     return [StoredFile(handle.files[file.index], file.written_by) for file in state.files]
+
+
+def handle_of_files(
+    state_id: str,
+    backend: str,
+    key_groups: KeyGroupRange,
+    key_snapshot: TypeSerializerSnapshot[Any],
+    sequence: int,
+    states: Iterable[tuple[StateMeta, StateFiles]],
+) -> StateHandle:
+    """The handle of a snapshot whose states are made of the stored files given with them."""
+    files: list[FileHandle] = []
+    metas: list[StateMeta] = []
+    for meta, state_files in states:
+        references = []
+        for stored in state_files.stored:
+            references.append(StateFile(len(files), stored.written_by))
+            files.append(stored.handle)
+        metas.append(evolve(meta, files=tuple(references)))
+    encoded = encode_meta(KeyedStateMeta(key_snapshot, sequence, tuple(metas)))
+    return StateHandle(state_id, backend, key_groups.start, key_groups.end, encoded, tuple(files))

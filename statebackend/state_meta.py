@@ -47,6 +47,10 @@ class StateMeta:
     role_snapshots: Mapping[str, TypeSerializerSnapshot[Any]]
     files: tuple[StateFile, ...] = ()
 
+    def has_schema_of(self, other: StateMeta) -> bool:
+        """Whether both were written under the same kind and the same serializers, to the byte."""
+        return _schema(self) == _schema(other)
+
 
 @frozen
 class KeyedStateMeta:
@@ -73,7 +77,7 @@ def merge_metas(metas: Sequence[KeyedStateMeta]) -> KeyedStateMeta | None:
     for meta in metas:
         for state in meta.states:
             known = states.setdefault(state.name, evolve(state, files=()))
-            if _schema(known) != _schema(state):
+            if not state.has_schema_of(known):
                 raise StateRestoreError(
                     f"state {state.name!r} was written under different schemas by different subtasks; restore once "
                     f"with the old parallelism and register the state in open(), so that all of them migrate"

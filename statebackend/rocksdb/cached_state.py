@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from snapshots.errors import SerializationError
-from statebackend.errors import StateBackendClosedError, StateRestoreError
+from statebackend.closed_entries import ClosedEntries
+from statebackend.errors import StateRestoreError
 from statebackend.key_context import KeyContext, NamespacedKeyContext
 from statebackend.rocksdb.composite_key import RawKeys
 from statebackend.rocksdb.store import ColumnFamily
@@ -62,7 +63,7 @@ class CachedState:
 
     def close(self) -> None:
         """Makes every later access an error."""
-        self._entries = _ClosedEntries(self.name)
+        self._entries = ClosedEntries(self.name)
 
     def encode(self, serializer: TypeSerializer[Any], value: Any) -> bytes:
         """The bytes of a value; an error names the state."""
@@ -79,17 +80,3 @@ class CachedState:
             raise StateRestoreError(
                 f"state {self.name!r}: a stored entry cannot be read by {serializer!r}: {error}"
             ) from error
-
-
-class _ClosedEntries:
-    """Stands for the cache of a closed state."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def _refuse(self, *_: Any) -> Any:
-        raise StateBackendClosedError(
-            f"state {self._name!r} is closed: state handles live for one epoch and are made anew in open()"
-        )
-
-    get = __getitem__ = __setitem__ = __len__ = _refuse

@@ -23,7 +23,6 @@ from typing import Any, Final
 import xxhash
 from attrs import define, field
 
-from checkpoint.handles import FileHandle, StateHandle
 from migration.schema_migration import MigrationError, SchemaMigration
 from snapshots.compatibility import CompatibilityKind
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
@@ -43,17 +42,15 @@ from statebackend.rocksdb.composite_key import CHUNK_NUMBER, KEY_GROUP, RawKeys
 from statebackend.rocksdb.list_state import RocksDBListState
 from statebackend.rocksdb.local_directory import LocalStateDirectory, LocalVersion
 from statebackend.rocksdb.map_state import RocksDBMapState
-from statebackend.rocksdb.state_files import StateFiles, StoredFile, stored_files
 from statebackend.rocksdb.store import ColumnFamily, RocksDBStore, SstWriter
 from statebackend.rocksdb.value_state import RocksDBValueState
 from statebackend.schema_resolution import StateVerdict
+from statebackend.state_files import StateFiles, StoredFile, handle_of_files, stored_files
 from statebackend.state_meta import (
     CANONICAL_BACKEND,
     KeyedStateMeta,
-    StateFile,
     StateMeta,
     decode_meta,
-    encode_meta,
     merge_metas,
 )
 from statebackend.states import State
@@ -132,31 +129,20 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
     def snapshot(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshot:
         self.check_open()
         self._write_out()
-        files: list[FileHandle] = []
-        states: list[StateMeta] = []
         written = 0
-        for number, (name, table) in enumerate(self._tables.items()):
+        for number, table in enumerate(self._tables.values()):
             if table.files.needs_base:
                 self._write_base(table)
             elif table.files.should_merge:
                 self._merge(table)
             written += self._upload(table, f"{checkpoint_id:012d}-{state_id}-{number}", state_id)
-            references = []
-            for stored in table.files.stored:
-                references.append(StateFile(len(files), stored.written_by))
-                files.append(stored.handle)
-            states.append(
-                StateMeta(
-                    name, table.meta.kind, table.meta.namespace_snapshot, table.meta.role_snapshots, tuple(references)
-                )
-            )
-        handle = StateHandle(
+        handle = handle_of_files(
             state_id,
             ROCKSDB_BACKEND,
-            self.key_group_range.start,
-            self.key_group_range.end,
-            encode_meta(KeyedStateMeta(self._key_snapshot, self._sequence, tuple(states))),
-            tuple(files),
+            self.key_group_range,
+            self._key_snapshot,
+            self._sequence,
+            [(table.meta, table.files) for table in self._tables.values()],
         )
         digest, entries = self._digest.hexdigest(), self._entries_written
         self._digest, self._entries_written = xxhash.xxh3_128(state_id.encode()), 0
@@ -224,7 +210,8 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         metas = [decode_meta(restored.handle.meta, len(restored.handle.files)) for restored in handles]
         self._restored_meta = merge_metas(metas)
         if self._restored_meta is not None:
-            self._key_snapshot = self._restored_meta.key_snapshot
+            self.take_over_keys(self._restored_meta.key_snapshot)
+            self._key_snapshot = self.key_serializer.snapshot_configuration()
             self._sequence = self._restored_meta.sequence
         if self._open_local(handles, metas):
             return

@@ -1,0 +1,38 @@
+"""What the three kinds of state handle on the heap share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from statebackend.closed_entries import ClosedEntries
+from statebackend.errors import StateRestoreError
+from statebackend.heap.table import HeapTable
+from statebackend.key_context import KeyContext, NamespacedKeyContext
+
+
+class HeapStateHandle:
+    """A view of a table for the current key; the table's dicts are held directly, since every access goes to them."""
+
+    __slots__ = ("_base", "_context", "_delta", "_table")
+
+    def __init__(self, table: HeapTable, context: KeyContext | NamespacedKeyContext) -> None:
+        self._table = table
+        self._context = context
+        self._base: Any = table.base
+        self._delta: Any = table.delta
+
+    def describe(self) -> str:
+        """The state, for messages."""
+        return f"state {self._table.name!r}"
+
+    def close(self) -> None:
+        """Makes every later access an error."""
+        self._base = self._delta = ClosedEntries(self._table.name)
+
+    def _admit(self, key: Any) -> None:
+        self._table.admit(key, self._context.key_group)
+
+    def _unreadable(self, error: object) -> StateRestoreError:
+        return StateRestoreError(
+            f"{self.describe()}: a stored entry cannot be read by {self._table.form.serializer!r}: {error}"
+        )

@@ -1,0 +1,409 @@
+"""The heap backend of one subtask: state as Python dicts, snapshots as increments in canonical Parquet.
+
+A snapshot writes, per state, the rows of what changed since the last one, and refers to the files that were there
+before. What is restored stays in its files until a descriptor is registered; then the rows are read and decoded once,
+by the function that turns old bytes into what is kept now, so that a migration costs nothing extra. A state that nobody
+registers stays in its files: it is not even read, as long as this subtask may go on referring to them.
+
+Invariant: what a table holds, without its delta, is what the files of its state say, unless `StateFiles.needs_base`.
+From it follows when a backend that was kept in a worker may *catch up* with a newer handle: for each state our files
+must be the first of the handle's files, and the rest are the changes to apply. Neither an epoch that another attempt
+won, nor one that changed nothing, nor files merged into one, can be mistaken for anything else.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+import xxhash
+from attrs import define, evolve, field, frozen
+
+from checkpoint.file_system import CheckpointFileSystem
+from checkpoint.handles import FileHandle
+from snapshots.compatibility import CompatibilityKind
+from snapshots.envelope import snapshot_to_bytes
+from statebackend.canonical_entries import CanonicalBatch, encoded_canonical, read_canonical
+from statebackend.descriptors import USER_KEY_ROLE, StateDescriptor, StateKind, storage_serializer
+from statebackend.errors import StateMigrationException, StateRestoreError
+from statebackend.heap.handle import HeapStateHandle
+from statebackend.heap.list_state import HeapListState, ListTable
+from statebackend.heap.map_state import HeapMapState, MapTable
+from statebackend.heap.stored_form import EntryKeys, KeyForm, Load, RawEntryKeys, RawKeyForm, RawStoredForm, StoredForm
+from statebackend.heap.table import HeapTable, Row, batches_of
+from statebackend.heap.value_state import ValueTable, create_value_state
+from statebackend.key_groups import KeyGroupRange
+from statebackend.keyed_state_backend import (
+    KeyedStateBackend,
+    KeyedStateBackendParameters,
+    KeyedStateSnapshot,
+    RestoredHandle,
+    StateBackend,
+)
+from statebackend.schema_resolution import StateVerdict
+from statebackend.state_files import StateFiles, StoredFile, handle_of_files, stored_files
+from statebackend.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta, decode_meta, merge_metas
+from statebackend.states import State
+from typeserializers.type_serializer import TypeSerializer
+
+HEAP_BACKEND: Final = "heap"
+
+FILE_SUFFIX: Final = ".parquet"
+
+_READABLE_BACKENDS: Final = frozenset({HEAP_BACKEND, CANONICAL_BACKEND})
+
+
+@frozen
+class _Source:
+    """A file that rows are read from, and the store it is in."""
+
+    file_system: CheckpointFileSystem
+    handle: FileHandle
+
+    def batches(self, key_groups: KeyGroupRange) -> Iterator[CanonicalBatch]:
+        """The rows in the range; raises `CheckpointError`s for a missing or damaged file, which name it."""
+        location = self.file_system.location(self.handle.path)
+        return read_canonical(location, key_groups, self.file_system.read_file(self.handle))
+
+
+@define
+class _HeldState:
+    """One state: what its serializers were, the files it is made of, and its table once it is registered.
+
+    ``sources`` are where a state without a table is read from. ``serializers`` are those of the table, by role.
+    """
+
+    meta: StateMeta
+    files: StateFiles = field(factory=StateFiles)
+    sources: list[_Source] = field(factory=list)
+    table: HeapTable | None = None
+    serializers: dict[str, TypeSerializer[Any]] = field(factory=dict)
+    handle: HeapStateHandle | None = None
+
+
+class HeapKeyedStateBackend(KeyedStateBackend):
+    """See the module."""
+
+    def __init__(self, parameters: KeyedStateBackendParameters) -> None:
+        super().__init__(parameters)
+        self._states: dict[str, _HeldState] = {}
+        self._sequence = 0
+        self._restored_meta: KeyedStateMeta | None = None
+        self._restore(parameters.restore)
+
+    def restored_meta(self) -> KeyedStateMeta | None:
+        return self._restored_meta
+
+    def create_state(
+        self,
+        descriptor: StateDescriptor,
+        namespace_serializer: TypeSerializer[Any],
+        restored: StateMeta | None,
+        verdict: StateVerdict | None,
+    ) -> tuple[State, int]:
+        serializers = {**descriptor.serializers, "namespace": namespace_serializer}
+        meta = StateMeta(
+            descriptor.name,
+            descriptor.kind,
+            namespace_serializer.snapshot_configuration(),
+            {role: serializer.snapshot_configuration() for role, serializer in descriptor.serializers.items()},
+        )
+        held = self._states.get(descriptor.name) or _HeldState(meta)
+        table, is_migration = held.table, False
+        if table is None or held.serializers != serializers:
+            is_migration = verdict is not None and verdict.kind is CompatibilityKind.AFTER_MIGRATION
+            table = self._table_for(held, descriptor.kind, serializers, is_migration)
+        handle = _HANDLES[descriptor.kind](table, self.context, descriptor)
+        # From here on nothing can fail: what is refused above has changed nothing.
+        held.meta, held.serializers, held.table, held.handle, held.sources = meta, serializers, table, handle, []
+        held.files.needs_base |= is_migration
+        self._states[descriptor.name] = held
+        assert isinstance(handle, State)
+        return handle, table.entry_count() if is_migration else 0
+
+    def snapshot(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshot:
+        self.check_open()
+        digest = xxhash.xxh3_128()
+        entries = written = 0
+        new_files: list[StateFiles] = []
+        # Everything is written before anything is folded: a snapshot that fails leaves the backend as it was.
+        for number, held in enumerate(self._states.values()):
+            changed = held.table.changed_rows() if held.table is not None else []
+            if changed:
+                entries += len(changed)
+                _digest_rows(digest, held.meta.name, changed)
+            path = f"{self.parameters.file_prefix}-{checkpoint_id:012d}-{state_id}-{number}{FILE_SUFFIX}"
+            files = self._written_files(held, changed, path, state_id)
+            if files is not held.files:
+                written += sum(file.handle.size_bytes for file in files.stored if file.written_by == state_id)
+            new_files.append(files)
+        handle = handle_of_files(
+            state_id,
+            HEAP_BACKEND,
+            self.key_group_range,
+            self.key_serializer.snapshot_configuration(),
+            self._sequence,
+            [(held.meta, files) for held, files in zip(self._states.values(), new_files, strict=True)],
+        )
+        for held, files in zip(self._states.values(), new_files, strict=True):
+            held.files = files
+            if held.table is not None:
+                held.table.fold()
+            else:
+                held.sources = [_Source(self.parameters.file_system, stored.handle) for stored in files.stored]
+        return KeyedStateSnapshot(handle, digest.hexdigest(), entries, written)
+
+    def export_state(self, name: str) -> Iterator[CanonicalBatch]:
+        self.check_open()
+        return batches_of(self._table_of(self._states[name]).rows())
+
+    def current_meta(self) -> KeyedStateMeta:
+        return KeyedStateMeta(
+            self.key_serializer.snapshot_configuration(),
+            self._sequence,
+            tuple(held.meta for held in self._states.values()),
+        )
+
+    def get_keys(self, name: str) -> Iterator[Any]:
+        self.check_open()
+        held = self._states.get(name)
+        if held is None:
+            return iter(())
+        rows = self._table_of(held).rows()
+        keys = dict.fromkeys((key_group, key) for key_group, key, _, _, _ in rows)
+        return (self.key_serializer.from_bytes(key) for _, key in keys)
+
+    def release_states(self) -> None:
+        """Ends an epoch of a backend that is kept: its handles are dead, and descriptors are registered anew.
+
+        A descriptor with the same serializers then gets the same table; one with others is judged against what the
+        last one left, as after a restore.
+        """
+        self.check_open()
+        self._close_handles()
+        self._registered.clear()
+        self.restore_reports.clear()
+        self.leave_key()
+        self._restored_meta = self.current_meta()
+
+    def catch_up(self, restored: RestoredHandle, parameters: KeyedStateBackendParameters | None = None) -> bool:
+        """Makes this backend what a restore from a newer handle would give, if only later increments are missing.
+
+        Returns False, leaving the backend unchanged, if that cannot be: the handle is of another subtask, store or
+        backend, a state has another schema, files were merged, or another attempt won an epoch. The caller then
+        restores from scratch. ``parameters`` are those of the new epoch, taken over if given. Costs the size of the
+        increments. A damaged file raises an error that names it; the backend is then closed if it had begun to change.
+        """
+        self.check_open()
+        meta = self._caught_up_meta(restored, parameters or self.parameters)
+        if meta is None:
+            return False
+        additions: list[tuple[StateMeta, list[StoredFile], list[CanonicalBatch]]] = []
+        for state in meta.states:
+            held = self._states.get(state.name)
+            stored = stored_files(restored.handle, state)
+            batches: list[CanonicalBatch] = []
+            if held is not None and held.table is not None:
+                for file in stored[len(held.files.stored) :]:
+                    batches += _Source(restored.file_system, file.handle).batches(self.key_group_range)
+            additions.append((state, stored, batches))
+        self.release_states()
+        if parameters is not None:
+            self.parameters = parameters
+        try:
+            for state, stored, batches in additions:
+                self._extend(state, stored, batches)
+        except BaseException:
+            self.close()
+            raise
+        self._restored_meta = meta
+        self._sequence = meta.sequence
+        return True
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._close_handles()
+        self._states.clear()
+
+    def _restore(self, handles: tuple[RestoredHandle, ...]) -> None:
+        for restored in handles:
+            if restored.handle.backend not in _READABLE_BACKENDS:
+                raise StateRestoreError(
+                    f"the state of operator {self.parameters.operator_uid!r} was written by the backend "
+                    f"{restored.handle.backend!r}, whose own format the heap does not read; "
+                    f"take a savepoint, which every backend reads"
+                )
+        metas = [decode_meta(restored.handle.meta, len(restored.handle.files)) for restored in handles]
+        merged = merge_metas(metas)
+        if merged is None:
+            return
+        self.take_over_keys(merged.key_snapshot)
+        self._restored_meta = merged
+        self._sequence = merged.sequence
+        self._states = {state.name: _HeldState(state) for state in merged.states}
+        for restored, meta in zip(handles, metas, strict=True):
+            is_own = self._may_refer_to(restored)
+            restored.file_system.verify_present(restored.handle.files)
+            for state in meta.states:
+                files = stored_files(restored.handle, state)
+                held = self._states[state.name]
+                held.sources += [_Source(restored.file_system, stored.handle) for stored in files]
+                held.files = StateFiles(files) if is_own else StateFiles(needs_base=True)
+
+    def _may_refer_to(self, restored: RestoredHandle) -> bool:
+        """Whether our checkpoints may go on referring to the files: ours alone, in our store, no savepoint's."""
+        handle = restored.handle
+        return (
+            handle.backend == HEAP_BACKEND
+            and KeyGroupRange(handle.key_group_start, handle.key_group_end) == self.key_group_range
+            and restored.file_system.uri == self.parameters.file_system.uri
+        )
+
+    def _new_table(self, name: str, kind: StateKind, serializers: dict[str, TypeSerializer[Any]]) -> HeapTable:
+        keys = EntryKeys(KeyForm(self.key_serializer), serializers["namespace"])
+        storage = storage_serializer(kind, serializers)
+        is_immutable = all(
+            serializer.is_immutable_type for role, serializer in serializers.items() if role not in _KEY_ROLES
+        )
+        form = StoredForm(storage, is_encoded=not is_immutable)
+        user_keys = KeyForm(serializers[USER_KEY_ROLE]) if USER_KEY_ROLE in serializers else RawKeyForm()
+        return _TABLES[kind](name, keys, form, self.key_group_range, user_keys)
+
+    def _table_of(self, held: _HeldState) -> HeapTable:
+        """The table of a state; for one that nobody registered, a table of bytes that is not kept."""
+        if held.table is not None:
+            return held.table
+        table = _TABLES[held.meta.kind](
+            held.meta.name, RawEntryKeys(), RawStoredForm(), self.key_group_range, RawKeyForm()
+        )
+        for batch in self._batches(held):
+            table.load_batch(batch, table.form.load)
+        return table
+
+    def _table_for(
+        self, held: _HeldState, kind: StateKind, serializers: dict[str, TypeSerializer[Any]], is_migration: bool
+    ) -> HeapTable:
+        """A table for these serializers with everything that is held; raises, naming the entry that does not fit."""
+        table = self._new_table(held.meta.name, kind, serializers)
+        if held.table is not None and not is_migration and table.can_take_entries_of(held.table):
+            table.take_entries_of(held.table)
+            return table
+        load: Load = table.form.load
+        if is_migration:
+            old = {role: snapshot.restore_serializer() for role, snapshot in held.meta.role_snapshots.items()}
+            load = table.form.load_migrated(storage_serializer(kind, old))
+        rows = 0
+        try:
+            for batch in self._batches(held):
+                table.load_batch(batch, load)
+                rows += batch.row_count
+                if is_migration:
+                    self.parameters.progress(held.meta.name, rows)
+        except StateRestoreError as error:
+            raise (StateMigrationException if is_migration else StateRestoreError)(
+                f"operator {self.parameters.operator_uid!r}, {error}. What it was restored from is unchanged"
+            ) from error
+        return table
+
+    def _batches(self, held: _HeldState) -> Iterable[CanonicalBatch]:
+        if held.table is not None:
+            return batches_of(held.table.rows())
+        return (batch for source in held.sources for batch in source.batches(self.key_group_range))
+
+    def _written_files(self, held: _HeldState, changed: list[Row], path: str, state_id: str) -> StateFiles:
+        """The files of a state after a snapshot: those it had, if nothing is to be written."""
+        rows: Iterable[Row] = changed
+        kept = held.files.stored
+        if held.files.needs_base or (held.table is not None and held.files.should_merge):
+            rows, kept = self._table_of(held).rows(), []
+        elif not changed:
+            return held.files
+        content, row_count = encoded_canonical(batches_of(rows))
+        if not row_count:
+            return StateFiles(list(kept))
+        return StateFiles([*kept, StoredFile(self.parameters.file_system.write_file(path, content), state_id)])
+
+    def _caught_up_meta(
+        self, restored: RestoredHandle, parameters: KeyedStateBackendParameters
+    ) -> KeyedStateMeta | None:
+        """The meta data of a handle that this backend can catch up with, or None."""
+        ours = self.parameters
+        if (
+            not self._may_refer_to(restored)
+            or parameters.operator_uid != ours.operator_uid
+            or parameters.key_serializer != ours.key_serializer
+            or parameters.key_group_range != self.key_group_range
+            or parameters.file_system.uri != ours.file_system.uri
+        ):
+            return None
+        meta = decode_meta(restored.handle.meta, len(restored.handle.files))
+        if snapshot_to_bytes(meta.key_snapshot) != snapshot_to_bytes(self.key_serializer.snapshot_configuration()):
+            return None
+        for name, held in self._states.items():
+            state = meta.state(name)
+            if state is None or not state.has_schema_of(held.meta):
+                return None
+            known = held.files.stored
+            if stored_files(restored.handle, state)[: len(known)] != known:
+                return None
+            if held.files.needs_base or (held.table is not None and held.table.delta):
+                return None
+        return meta
+
+    def _extend(self, state: StateMeta, stored: list[StoredFile], batches: list[CanonicalBatch]) -> None:
+        held = self._states.get(state.name)
+        if held is None:
+            held = self._states[state.name] = _HeldState(evolve(state, files=()))
+        held.files = StateFiles(stored)
+        if held.table is None:
+            held.sources = [_Source(self.parameters.file_system, file.handle) for file in stored]
+            return
+        for batch in batches:
+            held.table.load_batch(batch, held.table.form.load)
+
+    def _close_handles(self) -> None:
+        for held in self._states.values():
+            if held.handle is not None:
+                held.handle.close()
+                held.handle = None
+
+
+def _digest_rows(digest: Any, name: str, rows: list[Row]) -> None:
+    """Adds rows to a digest in a form that no other rows have: all lengths, then all bytes."""
+    digest.update(f"{name}\0{len(rows)}\0".encode())
+    key_groups, *columns = zip(*rows, strict=True)
+    digest.update(array("i", key_groups).tobytes())
+    for column in columns:
+        digest.update(array("q", [-1 if item is None else len(item) for item in column]).tobytes())
+        digest.update(b"".join([item for item in column if item is not None]))
+
+
+_KEY_ROLES: Final = frozenset({"namespace", USER_KEY_ROLE})
+
+_Table = Callable[[str, EntryKeys, StoredForm, KeyGroupRange, KeyForm], HeapTable]
+
+_TABLES: Final[dict[StateKind, _Table]] = {
+    StateKind.VALUE: lambda name, keys, form, key_groups, _: ValueTable(name, keys, form, key_groups),
+    StateKind.LIST: lambda name, keys, form, key_groups, _: ListTable(name, keys, form, key_groups),
+    StateKind.MAP: MapTable,
+}
+
+_HANDLES: Final[dict[StateKind, Callable[[Any, Any, Any], HeapStateHandle]]] = {
+    StateKind.VALUE: create_value_state,
+    StateKind.LIST: HeapListState,
+    StateKind.MAP: HeapMapState,
+}
+
+
+class HeapStateBackend(StateBackend):
+    """State in Python dicts: fastest, for state that fits into memory; checkpoints are incremental all the same."""
+
+    @property
+    def name(self) -> str:
+        return HEAP_BACKEND
+
+    def create_keyed_state_backend(self, parameters: KeyedStateBackendParameters) -> HeapKeyedStateBackend:
+        return HeapKeyedStateBackend(parameters)
