@@ -153,8 +153,9 @@ class KeyedStateBackend(ABC):
 
     def set_current_key(self, key: Any, key_group: int) -> None:
         """Makes ``key`` current; its group must be in the range, which is checked where an entry is stored."""
-        self.context.key = key if self._key_is_its_own_entry_key else self.key_serializer.to_bytes(key)
-        self.context.key_group = key_group
+        context = self.context
+        context.key = key if self._key_is_its_own_entry_key else self.key_serializer.to_bytes(key)
+        context.key_group = key_group
 
     def leave_key(self) -> None:
         """Makes no key current: every access to state is an error until the next `set_current_key`."""

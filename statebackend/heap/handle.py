@@ -13,13 +13,14 @@ from statebackend.key_context import KeyContext, NamespacedKeyContext
 class HeapStateHandle:
     """A view of a table for the current key; the table's dicts are held directly, since every access goes to them."""
 
-    __slots__ = ("_base", "_context", "_delta", "_table")
+    __slots__ = ("_admit", "_base", "_context", "_delta", "_table")
 
     def __init__(self, table: HeapTable, context: KeyContext | NamespacedKeyContext) -> None:
         self._table = table
         self._context = context
         self._base: Any = table.base
         self._delta: Any = table.delta
+        self._admit = table.admit
 
     def describe(self) -> str:
         """The state, for messages."""
@@ -28,9 +29,6 @@ class HeapStateHandle:
     def close(self) -> None:
         """Makes every later access an error."""
         self._base = self._delta = ClosedEntries(self._table.name)
-
-    def _admit(self, key: Any) -> None:
-        self._table.admit(key, self._context.key_group)
 
     def _unreadable(self, error: object) -> StateRestoreError:
         return StateRestoreError(

@@ -137,7 +137,7 @@ class HeapListState(HeapStateHandle, ListState[T]):
 
     def _begin_change(self) -> _ListChange:
         key = self._context.key
-        self._admit(key)
+        self._admit(key, self._context.key_group)
         change: _ListChange = _ListChange()
         self._delta[key] = change
         return change

@@ -209,7 +209,7 @@ class HeapMapState(HeapStateHandle, MapState[K, V]):
     def _begin_change(self) -> _MapChange:
         context = self._context
         key = context.key
-        self._admit(key)
+        self._admit(key, context.key_group)
         change = _MapChange(self._base[context.key_group].get(key, _NOTHING))
         self._delta[key] = change
         return change

@@ -80,6 +80,10 @@ class KeyForm:
         """The key that an entry key stands for."""
         return entry_key if self.is_object else self.serializer.from_bytes(entry_key)
 
+    def compile_check(self, describe: Callable[[], str]) -> Callable[[Any], Any]:
+        """A function that raises `SerializationError` for an entry key that cannot be written."""
+        return compile_exact(self.serializer, describe) if self.is_object else _itself
+
     def compile_entry_key(self, describe: Callable[[], str]) -> Callable[[Any], Any]:
         """A function from a given key to its entry key; refuses None and what does not fit."""
         exact = compile_exact(self.serializer, describe, refuse_none=True)
@@ -102,14 +106,15 @@ class RawKeyForm(KeyForm):
 class EntryKeys:
     """From the entry keys of a state to the bytes of key and namespace, and back."""
 
-    __slots__ = ("_forms", "from_bytes", "to_bytes")
+    __slots__ = ("_forms", "_is_namespaced", "from_bytes", "to_bytes")
 
     def __init__(self, keys: KeyForm, namespace_serializer: TypeSerializer[Any]) -> None:
         namespaces = KeyForm(namespace_serializer)
         self._forms = (keys, namespaces)
         self.to_bytes: Callable[[Any], tuple[bytes, bytes]]
         self.from_bytes: Callable[[bytes, bytes], Any]
-        if isinstance(namespace_serializer, VoidNamespaceSerializer):
+        self._is_namespaced = not isinstance(namespace_serializer, VoidNamespaceSerializer)
+        if not self._is_namespaced:
             key_to_bytes, key_from_bytes = keys.to_bytes, keys.from_bytes
             void = namespace_serializer.to_bytes(VOID_NAMESPACE)
             self.to_bytes = lambda key: (key_to_bytes(key), void)
@@ -120,6 +125,13 @@ class EntryKeys:
     def is_like(self, other: EntryKeys) -> bool:
         """Whether entry keys look the same in both."""
         return all(form.is_like(others) for form, others in zip(self._forms, other._forms, strict=True))
+
+    def compile_check(self, describe: Callable[[], str]) -> Callable[[Any], Any]:
+        """A function that raises `SerializationError` for an entry key that cannot be written."""
+        keys, namespaces = (form.compile_check(describe) for form in self._forms)
+        if not self._is_namespaced:
+            return keys
+        return lambda pair: (keys(pair[0]), namespaces(pair[1]))
 
     def _use_pairs(self, keys: KeyForm, namespaces: KeyForm) -> None:
         self.to_bytes = lambda pair: (keys.to_bytes(pair[0]), namespaces.to_bytes(pair[1]))
@@ -133,4 +145,5 @@ class RawEntryKeys(EntryKeys):
 
     def __init__(self) -> None:
         self._forms = (RawKeyForm(), RawKeyForm())
+        self._is_namespaced = True
         self._use_pairs(*self._forms)

@@ -20,7 +20,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from snapshots.errors import SerializationError
 from statebackend.canonical_entries import BATCH_ROWS, CanonicalBatch
 from statebackend.errors import StateBackendError, StateRestoreError
 from statebackend.heap.stored_form import EntryKeys, Load, StoredForm
@@ -70,7 +69,7 @@ class KeyGroupMaps(dict[int, dict[Any, Any]]):
 class HeapTable(ABC):
     """See the module; subclasses are the kinds of state."""
 
-    __slots__ = ("base", "delta", "form", "groups", "keys", "name")
+    __slots__ = ("_check_key", "base", "delta", "form", "groups", "keys", "name")
 
     def __init__(self, name: str, keys: EntryKeys, form: StoredForm, key_groups: KeyGroupRange) -> None:
         self.name = name
@@ -79,6 +78,7 @@ class HeapTable(ABC):
         self.base = KeyGroupMaps(key_groups)
         self.delta: dict[Any, Any] = {}
         self.groups: dict[Any, int] = {}
+        self._check_key = keys.compile_check(lambda: f"state {name!r}, current key")
 
     @abstractmethod
     def merged(self, stored: Any, change: Any) -> Any:
@@ -107,11 +107,7 @@ class HeapTable(ABC):
     def admit(self, key: Any, key_group: int) -> None:
         """Lets a key into the delta; raises, changing nothing, if its group is foreign or the key does not fit."""
         if key not in self.base[key_group]:
-            try:
-                self.keys.to_bytes(key)
-            except SerializationError as error:
-                where = f"state {self.name!r}, current key: {error.serializer_name}"
-                raise SerializationError(where, error.problems) from error
+            self._check_key(key)
         self.groups[key] = key_group
 
     def changed_rows(self) -> list[Row]:

@@ -62,9 +62,9 @@ class HeapObjectValueState(HeapStateHandle, ValueState[T]):
         self._exact = compile_exact(descriptor.serializer, self.describe)
 
     def value(self) -> T | None:
-        context = self._context
-        value: Any = self._delta.get(context.key)
+        value: Any = self._delta.get(self._context.key)
         if value is None:
+            context = self._context
             value = self._base[context.key_group].get(context.key)
             return self._default if value is None else value
         return self._default if value is DELETED else value
@@ -75,7 +75,7 @@ class HeapObjectValueState(HeapStateHandle, ValueState[T]):
     def clear(self) -> None:
         key = self._context.key
         if key not in self._delta:
-            self._admit(key)
+            self._admit(key, self._context.key_group)
         self._delta[key] = DELETED
 
 
@@ -121,13 +121,13 @@ class HeapEncodedValueState(HeapStateHandle, ValueState[T]):
             encoded = self._encode(value)
         key = self._context.key
         if key not in self._delta:
-            self._admit(key)
+            self._admit(key, self._context.key_group)
         self._delta[key] = encoded
 
     def clear(self) -> None:
         key = self._context.key
         if key not in self._delta:
-            self._admit(key)
+            self._admit(key, self._context.key_group)
         self._delta[key] = DELETED
 
     def _encode(self, value: T) -> bytes:
@@ -164,7 +164,7 @@ def _compile_update(serializer: TypeSerializer[Any]) -> Callable[[Any, Any], Non
         lines.append("else: value = self._exact(value)")
     lines += [
         "key = self._context.key",
-        "if key not in self._delta: self._admit(key)",
+        "if key not in self._delta: self._admit(key, self._context.key_group)",
         "self._delta[key] = value",
     ]
     return function.compile(lines)
