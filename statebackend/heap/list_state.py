@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from snapshots.errors import SerializationError
 from statebackend.descriptors import ListStateDescriptor
-from statebackend.heap.exact_values import compile_exact
+from statebackend.exact_values import compile_exact
 from statebackend.heap.handle import HeapStateHandle
 from statebackend.heap.stored_form import Load
 from statebackend.heap.table import MISSING, HeapTable

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from snapshots.errors import SerializationError
 from statebackend.descriptors import MapStateDescriptor
 from statebackend.errors import StateRestoreError
-from statebackend.heap.exact_values import compile_exact
+from statebackend.exact_values import compile_exact
 from statebackend.heap.handle import HeapStateHandle
 from statebackend.heap.stored_form import EntryKeys, KeyForm, Load, StoredForm
 from statebackend.heap.table import DELETED, MISSING, HeapTable

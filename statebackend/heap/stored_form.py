@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from migration.schema_migration import SchemaMigration
-from statebackend.heap.exact_values import compile_exact
+from statebackend.exact_values import compile_exact
 from typeserializers.type_serializer import TypeSerializer
 from typeserializers.void import VOID_NAMESPACE, VoidNamespaceSerializer
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from snapshots.errors import SerializationError
 from statebackend.descriptors import ValueStateDescriptor
-from statebackend.heap.exact_values import compile_exact, exact_condition, guarded
+from statebackend.exact_values import compile_exact, exact_condition, guarded
 from statebackend.heap.handle import HeapStateHandle
 from statebackend.heap.stored_form import Load
 from statebackend.heap.table import DELETED, MISSING, HeapTable

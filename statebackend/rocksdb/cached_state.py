@@ -3,7 +3,8 @@
 A state touched a hundred times in an epoch is read once and written once. Each access goes to a dict of live entries
 first; at the barrier `drain` gives what changed, sorted by raw key, and the cache starts empty. A value is encoded at
 the moment of the update: that is what refuses a value that does not fit, and what keeps a mutable value that the
-caller goes on changing from leaking in. Values of immutable types are handed out as they are.
+caller goes on changing from leaking in. Values of immutable types are handed out as they are, once they are what their
+bytes say (see `statebackend.exact_values`).
 """
 
 from __future__ import annotations
@@ -61,6 +62,10 @@ class CachedState:
         """The raw key of the current key and namespace."""
         return self.raw_keys.prefix(self._context.key, self._context.key_group)
 
+    def describe(self) -> str:
+        """The state, for messages."""
+        return f"state {self.name!r}"
+
     def close(self) -> None:
         """Makes every later access an error."""
         self._entries = ClosedEntries(self.name)
@@ -70,7 +75,7 @@ class CachedState:
         try:
             return serializer.to_bytes(value)
         except SerializationError as error:
-            raise SerializationError(f"state {self.name!r}: {error.serializer_name}", error.problems) from error
+            raise SerializationError(f"{self.describe()}: {error.serializer_name}", error.problems) from error
 
     def decode(self, serializer: TypeSerializer[Any], data: bytes) -> Any:
         """The value of stored bytes; an error names the state."""

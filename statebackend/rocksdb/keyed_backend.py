@@ -145,7 +145,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
             [(table.meta, table.files) for table in self._tables.values()],
         )
         digest, entries = self._digest.hexdigest(), self._entries_written
-        self._digest, self._entries_written = xxhash.xxh3_128(state_id.encode()), 0
+        self._digest, self._entries_written = xxhash.xxh3_128(), 0
         self._snapshot_taken = state_id
         return KeyedStateSnapshot(handle, digest, entries, written)
 
@@ -296,14 +296,9 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         migration = SchemaMigration(
             storage_serializer(kind, old_serializers), storage_serializer(kind, descriptor.serializers)
         )
-        old_family = table.column_family
-        entries = self._migrated_entries(old_family, descriptor.name, migration)
-        table.column_family = self._new_column_family(descriptor.name)
-        table.files = StateFiles()
-        count = self._ingest(table, entries)
-        assert self._store is not None
-        self._store.drop(old_family.name)
-        return count
+        written = self._write_sorted(self._migrated_entries(table.column_family, descriptor.name, migration))
+        self._replace(table, written)
+        return 0 if written is None else written.entry_count
 
     def _migrated_entries(
         self, family: ColumnFamily, name: str, migration: SchemaMigration[Any]
@@ -356,27 +351,40 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
 
     def _ingest(self, table: _Table, entries: Iterable[Change]) -> int:
         """Makes entries, given in key order, part of the state and of the next snapshot; returns their number."""
-        path = self._directory.new_file(".sst")
-        writer = SstWriter(path)
+        written = self._write_sorted(entries)
+        if written is None:
+            return 0
+        self._take_in(table, written)
+        return written.entry_count
+
+    def _write_sorted(self, entries: Iterable[Change]) -> SstWriter | None:
+        """Writes entries to a file of their own, changing nothing else; None if there are none."""
+        writer = SstWriter(self._directory.new_file(".sst"))
         writer.write(entries)
         if not writer.entry_count:
-            return 0
+            return None
         writer.finish()
+        return writer
+
+    def _take_in(self, table: _Table, written: SstWriter) -> None:
         # The database takes the file as its own, so a second link is kept for the upload.
         kept = self._directory.new_file(".sst")
-        os.link(path, kept)
-        table.column_family.ingest(path)
+        os.link(written.path, kept)
+        table.column_family.ingest(written.path)
         table.files.pending.append(kept)
-        return writer.entry_count
 
     def _merge(self, table: _Table) -> None:
         """Moves the state into a fresh column family that consists of one file, which becomes the new base."""
-        merged = self._scan(table.column_family)
+        self._replace(table, self._write_sorted(self._scan(table.column_family)))
+
+    def _replace(self, table: _Table, written: SstWriter | None) -> None:
+        """Makes a file the whole content of a state, whose old column family goes; nothing that can fail is left."""
         old_family = table.column_family
         self._discard_pending(table)
         table.column_family = self._new_column_family(table.meta.name)
         table.files = StateFiles()
-        self._ingest(table, merged)
+        if written is not None:
+            self._take_in(table, written)
         if table.state is not None:
             table.state.column_family = table.column_family
         assert self._store is not None

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from snapshots.errors import SerializationError
+from statebackend.exact_values import compile_exact
 from statebackend.rocksdb.cached_state import CachedState, Change
 from statebackend.rocksdb.composite_key import CHUNK_NUMBER
 from statebackend.states import ListState
@@ -39,7 +40,7 @@ class _CachedList:
 class RocksDBListState(CachedState, ListState[T]):
     """Appends are buffered as bytes; the elements are decoded only when the list is read."""
 
-    __slots__ = ("_chunk_serializer", "_element_serializer", "_is_immutable", "_next_chunk_number")
+    __slots__ = ("_chunk_serializer", "_element_serializer", "_exact", "_is_immutable", "_next_chunk_number")
 
     def __init__(
         self, element_serializer: TypeSerializer[T], next_chunk_number: Callable[[], int], *cache: Any
@@ -48,6 +49,7 @@ class RocksDBListState(CachedState, ListState[T]):
         self._element_serializer = element_serializer
         self._chunk_serializer = ListSerializer(element_serializer)
         self._is_immutable = element_serializer.is_immutable_type
+        self._exact = compile_exact(element_serializer, self.describe)
         self._next_chunk_number = next_chunk_number
 
     def get(self) -> list[T]:
@@ -116,7 +118,9 @@ class RocksDBListState(CachedState, ListState[T]):
                 raise SerializationError(
                     f"state {self.name!r}", (f"[{position}]: None cannot be an element of a list state",)
                 )
+        if self._is_immutable:
+            owned = [self._exact(element) for element in owned]
         encoded = [self.encode(self._element_serializer, element) for element in owned]
         if not self._is_immutable:
-            owned = [self._element_serializer.copy(element) for element in owned]
+            owned = [self.decode(self._element_serializer, element) for element in encoded]
         return owned, encoded

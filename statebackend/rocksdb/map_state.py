@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
+from statebackend.exact_values import compile_exact
 from statebackend.rocksdb.cached_state import CachedState, Change
 from statebackend.states import MapState
 from typeserializers.nullable import NullableSerializer
@@ -30,7 +31,14 @@ class _CachedMap:
 class RocksDBMapState(CachedState, MapState[K, V]):
     """An entry of a cached map is ``[user key, value, bytes or None if there is none, is dirty]``."""
 
-    __slots__ = ("_is_immutable", "_key_is_object", "_key_serializer", "_value_serializer")
+    __slots__ = (
+        "_exact_key",
+        "_exact_value",
+        "_is_immutable",
+        "_key_is_object",
+        "_key_serializer",
+        "_value_serializer",
+    )
 
     def __init__(self, key_serializer: TypeSerializer[K], value_serializer: TypeSerializer[V], *cache: Any) -> None:
         super().__init__(*cache)
@@ -38,35 +46,33 @@ class RocksDBMapState(CachedState, MapState[K, V]):
         self._value_serializer = NullableSerializer(value_serializer)
         self._key_is_object = key_serializer.equal_values_have_equal_bytes
         self._is_immutable = value_serializer.is_immutable_type
+        self._exact_key = compile_exact(key_serializer, lambda: f"{self.describe()}, key of the map", refuse_none=True)
+        self._exact_value = compile_exact(self._value_serializer, self.describe)
 
     def get(self, key: K) -> V | None:
-        entry = self._entry(self._map(), key)
+        entry = self._entry(self._map(), self._exact_key(key))
         return None if entry[_ENCODED] is None else self._value(entry)
 
     def contains(self, key: K) -> bool:
-        return self._entry(self._map(), key)[_ENCODED] is not None
+        return self._entry(self._map(), self._exact_key(key))[_ENCODED] is not None
 
     def put(self, key: K, value: V | None) -> None:
-        encoded = self.encode(self._value_serializer, value)
+        key, value, encoded = self._owned(key, value)
         self._set(self._map(), key, value, encoded)
 
     def put_all(self, entries: Mapping[K, V | None]) -> None:
-        encoded = [(key, value, self.encode(self._value_serializer, value)) for key, value in entries.items()]
-        for key in entries:
-            self.encode(self._key_serializer, key)
+        owned = [self._owned(key, value) for key, value in entries.items()]
         cached = self._map()
-        for key, value, data in encoded:
-            self._set(cached, key, value, data)
+        for key, value, encoded in owned:
+            self._set(cached, key, value, encoded)
 
     def remove(self, key: K) -> None:
-        self._set(self._map(), key, None, None)
+        self._set(self._map(), self._exact_key(key), None, None)
 
     def items(self) -> Iterator[tuple[K, V | None]]:
         cached = self._map()
         self._complete(cached)
-        for entry in list(cached.entries.values()):
-            if entry[_ENCODED] is not None:
-                yield entry[_KEY], self._value(entry)
+        return self._live_items(list(cached.entries.values()))
 
     def is_empty(self) -> bool:
         cached = self._map()
@@ -92,6 +98,18 @@ class RocksDBMapState(CachedState, MapState[K, V]):
         ]
         self._entries = {}
         return changes
+
+    def _live_items(self, entries: list[list[Any]]) -> Iterator[tuple[K, V | None]]:
+        """The entries that were there, as they are now: changed meanwhile, or gone."""
+        for entry in entries:
+            if entry[_ENCODED] is not None:
+                yield entry[_KEY], self._value(entry)
+
+    def _owned(self, key: K, value: V | None) -> tuple[K, V | None, bytes]:
+        key = self._exact_key(key)
+        if self._is_immutable:
+            value = self._exact_value(value)
+        return key, value, self.encode(self._value_serializer, value)
 
     def _map(self) -> _CachedMap:
         cached: _CachedMap | None = self._entries.get(self._context.key)

@@ -40,7 +40,8 @@ class RocksDBError(StateBackendError):
 def _translated(action: str, path: str) -> Iterator[None]:
     try:
         yield
-    except (RocksDBError, KeyboardInterrupt, SystemExit):
+    except StateBackendError:
+        # It comes from the entries that are being written, not from the library.
         raise
     except Exception as error:
         raise RocksDBError(f"RocksDB could not {action} at {path}: {error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+from statebackend.exact_values import compile_exact
 from statebackend.rocksdb.cached_state import CachedState, Change
 from statebackend.states import ValueState
 from typeserializers.type_serializer import TypeSerializer
@@ -16,7 +17,7 @@ _VALUE, _ENCODED, _RAW_KEY, _IS_DIRTY = range(4)
 class RocksDBValueState(CachedState, ValueState[T]):
     """An entry of the cache is ``[value, its bytes or None, raw key, is dirty]``."""
 
-    __slots__ = ("_default", "_is_immutable", "_read", "_serializer", "_write")
+    __slots__ = ("_default", "_exact", "_is_immutable", "_read", "_serializer", "_write")
 
     def __init__(self, serializer: TypeSerializer[T], default: T | None, *cache: Any) -> None:
         super().__init__(*cache)
@@ -24,6 +25,7 @@ class RocksDBValueState(CachedState, ValueState[T]):
         self._write = serializer.codec.write
         self._read = serializer.codec.read
         self._is_immutable = serializer.is_immutable_type
+        self._exact = compile_exact(serializer, self.describe) if self._is_immutable else None
         self._default = default
 
     def value(self) -> T | None:
@@ -42,6 +44,8 @@ class RocksDBValueState(CachedState, ValueState[T]):
         if value is None:
             self.clear()
             return
+        if self._exact is not None:
+            value = self._exact(value)
         try:
             encoded = self._write(value)
         except Exception:

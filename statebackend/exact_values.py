@@ -1,10 +1,10 @@
-"""What the heap keeps of an immutable value: exactly what a reader of its bytes would get.
+"""What a backend keeps of an immutable value: exactly what a reader of its bytes would get.
 
-A value is checked when it is given, as RocksDB does by encoding it; and what is kept must not depend on whether the
-process was restarted in between, or a replay would go another way. So a value that is not yet what its bytes say (a
-bool for a long, a binary64 for a binary32, a list for a tuple) is written and read once. Most values need neither: for
-the built-in serializers a condition is generated that holds only for values which fit and come back as they are, and
-such a value is kept as it is. A serializer that no rule knows is always written and read.
+What `value()` returns must not depend on whether the process was restarted, or a cache written back, since the value
+was given: a replay would go another way. So a value that is not yet what its bytes say (a bool for a long, a binary64
+for a binary32, a list for a tuple) is written and read once. Most values need neither: for the built-in serializers a
+condition is generated that holds only for values which fit and come back as they are, and such a value is kept as it
+is. A serializer that no rule knows is always written and read.
 """
 
 from __future__ import annotations
