@@ -234,6 +234,15 @@ class KeyedStateBackend(ABC):
         self.close()
 
 
+@frozen
+class SubtaskIdentity:
+    """Which subtask of which job a backend works for."""
+
+    job_id: str
+    subtask_index: int
+    parallelism: int
+
+
 class StateBackend(ABC):
     """The configuration of a backend: small, picklable, the same for all subtasks."""
 
@@ -245,3 +254,18 @@ class StateBackend(ABC):
     @abstractmethod
     def create_keyed_state_backend(self, parameters: KeyedStateBackendParameters) -> KeyedStateBackend:
         """A backend for one subtask, restored from ``parameters.restore``."""
+
+    def lease_keyed_state_backend(
+        self, parameters: KeyedStateBackendParameters, subtask: SubtaskIdentity
+    ) -> KeyedStateBackend:
+        """A backend for one epoch of a subtask: a new one, or one that this process has kept and that caught up.
+
+        It must be given to `return_keyed_state_backend` at the end of the epoch.
+        """
+        return self.create_keyed_state_backend(parameters)
+
+    def return_keyed_state_backend(
+        self, backend: KeyedStateBackend, subtask: SubtaskIdentity, *, succeeded: bool
+    ) -> None:
+        """Takes a leased backend back: closes it, or keeps it if a snapshot was its last act (``succeeded``)."""
+        backend.close()

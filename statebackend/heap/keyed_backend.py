@@ -33,6 +33,7 @@ from statebackend.heap.map_state import HeapMapState, MapTable
 from statebackend.heap.stored_form import EntryKeys, KeyForm, Load, RawEntryKeys, RawKeyForm, RawStoredForm, StoredForm
 from statebackend.heap.table import HeapTable, Row, batches_of
 from statebackend.heap.value_state import ValueTable, create_value_state
+from statebackend.heap.worker_cache import WorkerCacheKey, worker_cache
 from statebackend.key_groups import KeyGroupRange
 from statebackend.keyed_state_backend import (
     KeyedStateBackend,
@@ -40,6 +41,7 @@ from statebackend.keyed_state_backend import (
     KeyedStateSnapshot,
     RestoredHandle,
     StateBackend,
+    SubtaskIdentity,
 )
 from statebackend.schema_resolution import StateVerdict
 from statebackend.state_files import StateFiles, StoredFile, handle_of_files, stored_files
@@ -407,3 +409,25 @@ class HeapStateBackend(StateBackend):
 
     def create_keyed_state_backend(self, parameters: KeyedStateBackendParameters) -> HeapKeyedStateBackend:
         return HeapKeyedStateBackend(parameters)
+
+    def lease_keyed_state_backend(
+        self, parameters: KeyedStateBackendParameters, subtask: SubtaskIdentity
+    ) -> HeapKeyedStateBackend:
+        kept = worker_cache.take(_cache_key(parameters, subtask))
+        if kept is not None:
+            if len(parameters.restore) == 1 and kept.catch_up(parameters.restore[0], parameters):
+                return kept
+            kept.close()
+        return self.create_keyed_state_backend(parameters)
+
+    def return_keyed_state_backend(
+        self, backend: KeyedStateBackend, subtask: SubtaskIdentity, *, succeeded: bool
+    ) -> None:
+        if succeeded and isinstance(backend, HeapKeyedStateBackend):
+            worker_cache.put(_cache_key(backend.parameters, subtask), backend)
+        else:
+            backend.close()
+
+
+def _cache_key(parameters: KeyedStateBackendParameters, subtask: SubtaskIdentity) -> WorkerCacheKey:
+    return WorkerCacheKey(subtask.job_id, parameters.operator_uid, subtask.subtask_index, subtask.parallelism)

@@ -11,11 +11,12 @@ the one that was put first goes. A forked child begins with an empty cache.
 from __future__ import annotations
 
 import os
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
-from statebackend.heap.keyed_backend import HeapKeyedStateBackend
+if TYPE_CHECKING:
+    from statebackend.heap.keyed_backend import HeapKeyedStateBackend
 
 MAX_BACKENDS: Final = 256
 """Backends kept by one process over all jobs: what is left of jobs that have ended must go some day."""

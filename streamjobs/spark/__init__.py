@@ -3,5 +3,15 @@
 from streamjobs.savepoint_export import SavepointReport
 from streamjobs.spark.environment import SparkStreamEnvironment
 from streamjobs.spark.job import RestoredStateReport, SparkJob
+from streamjobs.spark.sinks import ForEachEpochSink, MemorySink, NoopSink, ParquetSink
 
-__all__ = ["RestoredStateReport", "SavepointReport", "SparkJob", "SparkStreamEnvironment"]
+__all__ = [
+    "ForEachEpochSink",
+    "MemorySink",
+    "NoopSink",
+    "ParquetSink",
+    "RestoredStateReport",
+    "SavepointReport",
+    "SparkJob",
+    "SparkStreamEnvironment",
+]

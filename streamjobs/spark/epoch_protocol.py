@@ -23,7 +23,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from attrs import define, evolve, frozen
+from attrs import define, frozen
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation
 
@@ -35,7 +35,7 @@ from checkpoint.handles import OperatorState, StateHandle
 from checkpoint.job_directory import JobIdentity
 from checkpoint.metadata import CheckpointKind, CheckpointMetadata
 from statebackend.keyed_state_backend import RestoredHandle, StateBackend
-from streamjobs.errors import EpochError, SourceProgressMismatchError, StreamJobError
+from streamjobs.errors import EpochError, SourceProgressMismatchError
 from streamjobs.restore_plan import RestoredState, handles_by_subtask
 from streamjobs.spark.pipeline import Pipeline
 from streamjobs.spark.session import disable_adaptive
@@ -306,25 +306,20 @@ def _acknowledgements_of(observation: Observation, uid: str, epoch_id: int) -> S
     return [bytes(encoded) for encoded in found[0]["acknowledgements"]]
 
 
-_PYTHON_ERROR = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?([A-Za-z_]\w*(?:Error|Exception)): (.*)", re.MULTILINE | re.DOTALL)
+_RAISED = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception): ", re.MULTILINE)
 _TRACEBACK_END = re.compile(r"\n\s*(?:at |The above exception|During handling)|\n\n", re.MULTILINE)
 
 
 def _python_cause(error: PySparkException) -> str:
-    """The last line, and what follows it, of the Python traceback that a task died with."""
+    """The exception that a task's Python traceback ends with, or all of Spark's message if there is none."""
     text = str(error)
-    matches = list(re.finditer(r"^(?:[A-Za-z_][\w.]*\.)?[A-Za-z_]\w*(?:Error|Exception): ", text, re.MULTILINE))
-    ours = [match for match in matches if text[: match.start()].rstrip().endswith(")") or "Traceback" in text]
-    if not ours:
+    raised = list(_RAISED.finditer(text))
+    if "Traceback" not in text or not raised:
         return text
-    chosen = ours[-1]
-    tail = text[chosen.start() :]
-    end = _TRACEBACK_END.search(tail)
-    return (tail[: end.start()] if end else tail).strip()
+    cause = text[raised[-1].start() :]
+    end = _TRACEBACK_END.search(cause)
+    return (cause[: end.start()] if end else cause).strip()
 
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-__all__ = ["SINK", "EpochProtocol", "EpochStatistics", "JobParts", "StreamJobError", "evolve"]

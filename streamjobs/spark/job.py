@@ -96,7 +96,7 @@ class SparkJob:
         try:
             if timeout_s is None:
                 self.query.awaitTermination()
-            elif not self.query.awaitTermination(timeout_s):
+            elif not self.query.awaitTermination(timeout_s):  # type: ignore[arg-type]
                 return False
         except PySparkException as error:
             self._close()

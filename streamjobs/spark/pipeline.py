@@ -102,7 +102,7 @@ def _prepare_operator(frame: DataFrame, node: KeyedProcessNode, parallelism: int
     # Asking for the plan's schema finds unknown columns in order_by before anything runs.
     frame.select(*node.order_by).schema  # noqa: B018
     try:
-        function_pickle = cloudpickle.dumps(node.function)
+        function_pickle: bytes = cloudpickle.dumps(node.function)  # type: ignore[no-untyped-call]
     except Exception as error:
         raise JobDefinitionError(
             f"operator {node.uid!r}: the function cannot be sent to the workers ({type(error).__name__}: {error}); "
@@ -164,7 +164,8 @@ def _struct_type(schema: Any, uid: str) -> StructType:
     if isinstance(schema, StructType):
         return schema
     if isinstance(schema, str):
-        return StructType.fromDDL(schema)
+        parsed = StructType.fromDDL(schema)
+        return parsed if isinstance(parsed, StructType) else StructType([StructField("value", parsed)])
     raise JobDefinitionError(f"operator {uid!r}: schema must be DDL or a StructType, not {type(schema).__name__}")
 
 

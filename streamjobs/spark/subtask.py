@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -30,6 +30,7 @@ from statebackend.keyed_state_backend import (
     KeyedStateSnapshot,
     RestoredHandle,
     StateBackend,
+    SubtaskIdentity,
 )
 from streamjobs.keyed_operator import KeyedProcessOperator, SubtaskContext, check_keys
 from streamjobs.spark.arrow_rows import RowReader, RowWriter, column_values
@@ -65,12 +66,15 @@ class SubtaskTask:
         """Processes the partition; yields the emitted rows, then the acknowledgement."""
         identity = task_identity()
         subtask_index = identity.partition_id
-        backend = self.backend.create_keyed_state_backend(self._parameters(subtask_index))
+        subtask = SubtaskIdentity(self.job_id, subtask_index, self.parallelism)
+        backend = self.backend.lease_keyed_state_backend(self._parameters(subtask_index), subtask)
+        succeeded = False
         try:
             snapshot = yield from self._process(batches, backend, subtask_index)
             report = _report(backend)
+            succeeded = True
         finally:
-            backend.close()
+            self.backend.return_keyed_state_backend(backend, subtask, succeeded=succeeded)
         acknowledgement = Acknowledgement(
             job_id=self.job_id,
             run_id=self.run_id,
@@ -87,7 +91,7 @@ class SubtaskTask:
 
     def _process(
         self, batches: Iterator[pa.RecordBatch], backend: KeyedStateBackend, subtask_index: int
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Generator[pa.RecordBatch, None, KeyedStateSnapshot]:
         function = cloudpickle.loads(self.function_pickle)
         context = SubtaskContext(backend, self.operator_uid, subtask_index, self.parallelism, self.epoch_id)
         operator = KeyedProcessOperator(function, backend, context)
@@ -148,5 +152,3 @@ def _report(backend: KeyedStateBackend) -> dict[str, int | float]:
         report[f"duration_s/{restored.state_name}"] = restored.duration_s
     return report
 
-
-__all__ = ["ACKNOWLEDGEMENT_COLUMN", "KEY_COLUMN_PREFIX", "KEY_GROUP_COLUMN", "KeyedStateSnapshot", "SubtaskTask"]
