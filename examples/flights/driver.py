@@ -1,0 +1,56 @@
+"""Version 1 of the job as a process of its own: `python -m examples.flights.driver --help`.
+
+It processes what lies in the input directory, or goes on where an earlier process of the same job directory ended,
+however that ended; then it stops with a savepoint. On its standard output it prints a line for each completed epoch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from examples.flights.job import JOB_NAME, epochs_reported, flights_job
+from examples.flights.spark_session import start_spark
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Runs the job until all input is processed, then takes the savepoint."""
+    parser = argparse.ArgumentParser(prog="python -m examples.flights.driver", description=__doc__)
+    parser.add_argument("--input", type=Path, required=True, help="the directory that the flights arrive in")
+    parser.add_argument("--job-dir", type=Path, required=True)
+    parser.add_argument("--rows", type=Path, required=True, help="where the job writes a row per flight")
+    parser.add_argument("--savepoint", type=Path, required=True, help="where to stop with a savepoint")
+    parser.add_argument("--backend", default="rocksdb")
+    parser.add_argument("--parallelism", type=int, default=2)
+    parser.add_argument("--log", type=Path, required=True, help="where Spark's own messages go")
+    options = parser.parse_args(arguments)
+
+    spark = start_spark(options.log)
+    env = flights_job(
+        spark,
+        1,
+        input_dir=options.input,
+        job_dir=options.job_dir,
+        rows_dir=options.rows,
+        backend=options.backend,
+        parallelism=options.parallelism,
+    )
+    job = env.execute(JOB_NAME, trigger={"processingTime": "0 seconds"})
+    before = job.last_completed_epoch
+    print("starting from nothing" if before is None else f"continuing after epoch {before}", flush=True)
+    with epochs_reported(job, lambda epoch_id: print(f"epoch {epoch_id}", flush=True)):
+        job.process_all_available()
+    report = job.stop_with_savepoint(options.savepoint)
+    rows = ", ".join(f"{name} {count:,}" for name, count in report.rows["aircraft"].items())
+    print(
+        f"savepoint of epoch {report.epoch_id} in {report.duration_s:.1f} s, {report.size_bytes / 1e3:,.0f} kB; "
+        f"entries: {rows}",
+        flush=True,
+    )
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,44 @@
+"""The flights as a stream and as a table, with the columns and the order that every version of the job sees.
+
+Flights without a tail number are left out: all of them were cancelled, and a stream's key must not be null.
+`departure` is the scheduled departure to the minute. `ORDER` is total, so that a stream and a batch query agree on
+which flight of an aircraft comes before which.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from examples.data.flights_dataset import part_name
+
+KEY = "tailnum"
+ORDER = ["departure", "origin", "carrier", "flight"]
+
+FILE_SCHEMA = """
+    tailnum string, time_hour timestamp, minute int, origin string, dest string, carrier string, flight int,
+    dep_time int, arr_delay int
+"""
+
+
+def flights_stream(spark: SparkSession, directory: Path) -> DataFrame:
+    """A streaming frame of the flights in ``directory``, one file a micro-batch, oldest file first."""
+    files = spark.readStream.schema(FILE_SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(directory))
+    return _prepared(files)
+
+
+def flights_table(spark: SparkSession, directory: Path, first_part_of_version_2: int) -> DataFrame:
+    """The same flights as a batch frame; ``is_version_2`` says which version of the job processes a flight."""
+    first_file = part_name(first_part_of_version_2)
+    files = spark.read.schema(FILE_SCHEMA).parquet(str(directory))
+    return _prepared(files, f"_metadata.file_name >= '{first_file}' AS is_version_2")
+
+
+def _prepared(files: DataFrame, *more_columns: str) -> DataFrame:
+    return files.where("tailnum IS NOT NULL").selectExpr(
+        "tailnum",
+        "time_hour + make_dt_interval(0, 0, minute) AS departure",
+        *("origin", "dest", "carrier", "flight", "dep_time", "arr_delay"),
+        *more_columns,
+    )

@@ -1,0 +1,95 @@
+"""How the demonstration talks: plain text, the same on a terminal and in a log file."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+
+from examples.flights.text_table import text_table
+from streamjobs.spark import RestoredStateReport
+
+_CHANGES = (
+    ("renamed", "field-renamed"),
+    ("added", "field-added"),
+    ("widened", "field-widened"),
+    ("lost", "field-removed"),
+)
+
+
+class Narrator:
+    """Prints steps, sentences, tables, and epochs as they complete, one behind the other on a line."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._is_in_line = False
+
+    def step(self, title: str) -> None:
+        """Begins a step, with the time since the beginning."""
+        self._end_line()
+        self._print(f"\n[{time.monotonic() - self._started:5.1f} s] {title}")
+
+    def say(self, text: str) -> None:
+        """One thing that happens, or some lines about it."""
+        self._end_line()
+        for line in text.split("\n"):
+            self._print(f"          {line}".rstrip())
+
+    def epoch(self, epoch_id: int) -> None:
+        """An epoch has completed."""
+        self._write(f" {epoch_id}" if self._is_in_line else f"          epochs {epoch_id}")
+        self._is_in_line = True
+
+    def relay(self, line: str) -> None:
+        """A line of a driver process: an epoch, or a sentence."""
+        word, _, rest = line.partition(" ")
+        if word == "epoch" and rest.isdecimal():
+            self.epoch(int(rest))
+        else:
+            self.say(f"driver: {line}")
+
+    def table(self, headings: Iterable[str], rows: Iterable[Iterable[str]], right: Iterable[int] = ()) -> None:
+        """A table."""
+        self.say("\n".join(text_table(list(headings), [list(row) for row in rows], list(right))))
+
+    def end(self) -> None:
+        """Ends the line that epochs are on."""
+        self._end_line()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self._started
+
+    def _end_line(self) -> None:
+        if self._is_in_line:
+            self._is_in_line = False
+            self._print("")
+
+    def _print(self, line: str) -> None:
+        self._write(line + "\n")
+
+    def _write(self, text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def restore_table(narrator: Narrator, report: Iterable[RestoredStateReport]) -> None:
+    """Each restored state, its verdict, what becomes of its fields, and what the migration did."""
+    rows = []
+    for state in report:
+        changes = [
+            f"{what:8}{finding.path or state.state_name}: {finding.reason}"
+            for what, rule in _CHANGES
+            for finding in state.findings(rule)
+        ]
+        rows.append(
+            (
+                state.state_name,
+                state.verdict.kind.label,
+                "\n".join(changes) or "nothing",
+                f"{state.entries_migrated:,}",
+                f"{state.duration_s:.2f} s",
+            )
+        )
+    narrator.table(("state", "verdict", "what changes", "entries", "time"), rows, right=(3, 4))

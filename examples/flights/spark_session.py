@@ -1,0 +1,59 @@
+"""A small Spark session that keeps its noise to itself.
+
+What the JVM says on its standard error, from the launcher's warnings to the stack traces of a failing query, goes to a
+log file: the JVM inherits the descriptor when it is launched, and only then is it exchanged.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from streamjobs.spark.session import ensure_python_interpreter
+
+CORES = 2
+
+
+def start_spark(log: Path) -> SparkSession:
+    """Starts Spark in this process with its own directories below the system's temporary one; takes some seconds."""
+    ensure_python_interpreter()
+    scratch = tempfile.gettempdir()
+    builder = (
+        SparkSession.builder.master(f"local[{CORES}]")
+        .appName("flights")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={scratch}")
+        .config("spark.local.dir", scratch)
+        .config("spark.sql.warehouse.dir", os.path.join(scratch, "warehouse"))
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", str(CORES))
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+    )
+    with _standard_error_in(log):
+        spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+@contextmanager
+def _standard_error_in(log: Path) -> Iterator[None]:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.flush()
+    kept = os.dup(2)
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.dup2(target, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(target)

@@ -1,0 +1,95 @@
+"""Version 1 of the job: for each aircraft its flights, delays, destinations and last legs.
+
+A flight has *arrived* if its delay at arrival is known; a cancelled or diverted one has not. Every scheduled flight
+counts as a flight, but only those that arrived move the aircraft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from attrs import evolve, frozen
+
+from statebackend import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
+from typeserializers import IntSerializer
+
+UID = "aircraft"
+LEGS_KEPT = 5
+
+Int32 = Annotated[int, IntSerializer()]
+
+OUTPUT_SCHEMA = """
+    tailnum string, departure timestamp, origin string, carrier string, flight int,
+    flights bigint, minutes_late bigint, last_airport string, worst_minutes bigint
+"""
+
+
+@frozen
+class WorstDelay:
+    """The longest delay at an arrival, the earliest of equals."""
+
+    minutes: Int32
+    dest: str
+
+
+@frozen
+class AircraftState:
+    """What is known about one aircraft."""
+
+    flights: int = 0
+    minutes_late: Int32 = 0
+    last_airport: str | None = None
+    last_carrier: str | None = None
+    worst: WorstDelay | None = None
+
+
+@frozen
+class DestinationTotals:
+    """One aircraft's arrivals at one airport."""
+
+    flights: int = 0
+    minutes: int = 0
+
+
+@frozen
+class Leg:
+    """One flight that arrived."""
+
+    origin: str
+    dest: str
+    arrival_delay: int
+
+
+class FollowAircraft(KeyedProcessFunction[str, Any, tuple[Any, ...]]):
+    """Emits a row per flight, with the aircraft's totals up to and including it."""
+
+    def open(self, context: RuntimeContext) -> None:
+        self.aircraft = context.get_state(ValueStateDescriptor("aircraft", AircraftState, default=AircraftState()))
+        self.destinations = context.get_map_state(MapStateDescriptor("destinations", str, DestinationTotals))
+        self.legs = context.get_list_state(ListStateDescriptor("legs", Leg))
+
+    def process_element(self, flight: Any, context: ProcessContext[str]) -> Iterator[tuple[Any, ...]]:
+        state = self.aircraft.value() or AircraftState()
+        state = evolve(state, flights=state.flights + 1, last_carrier=flight.carrier)
+        if flight.arr_delay is not None:
+            state = self.arrived(state, flight)
+        self.aircraft.update(state)
+        yield (
+            *(flight.tailnum, flight.departure, flight.origin, flight.carrier, flight.flight),
+            *(state.flights, state.minutes_late, state.last_airport),
+            state.worst.minutes if state.worst else None,
+        )
+
+    def arrived(self, state: AircraftState, flight: Any) -> AircraftState:
+        """The aircraft after an arrival; notes leg and destination."""
+        delay = flight.arr_delay
+        late = max(delay, 0)
+        worst = state.worst
+        if late > (worst.minutes if worst else 0):
+            worst = WorstDelay(late, flight.dest)
+        totals = self.destinations.get(flight.dest) or DestinationTotals()
+        self.destinations.put(flight.dest, DestinationTotals(totals.flights + 1, totals.minutes + late))
+        self.legs.update([*self.legs.get(), Leg(flight.origin, flight.dest, delay)][-LEGS_KEPT:])
+        return evolve(state, minutes_late=state.minutes_late + late, last_airport=flight.dest, worst=worst)

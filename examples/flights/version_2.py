@@ -1,0 +1,107 @@
+"""Version 2 of the job: the state has changed, and takes over what version 1 has stored.
+
+    AircraftState      last_airport is now airport           renamed, which former_names declares
+                       cancelled                             added, 0 for what was before
+                       minutes_late                          widened from 32 to 64 bits
+                       last_carrier                          removed
+    WorstDelay         minutes widened, carrier added        the nested record
+    DestinationTotals  on_time                               added to the map's record
+    Leg                                                      unchanged
+
+The new totals count from the upgrade on: nothing can know how many flights were on time before anyone counted them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from attrs import evolve, field, frozen
+
+from statebackend import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
+from typeserializers import former_names
+
+UID = "aircraft"
+LEGS_KEPT = 5
+
+OUTPUT_SCHEMA = """
+    tailnum string, departure timestamp, origin string, carrier string, flight int,
+    flights bigint, minutes_late bigint, airport string, worst_minutes bigint, worst_carrier string, cancelled bigint
+"""
+
+
+@frozen
+class WorstDelay:
+    """The longest delay at an arrival, the earliest of equals; the carrier is unknown before version 2."""
+
+    minutes: int
+    dest: str
+    carrier: str | None = None
+
+
+@frozen
+class AircraftState:
+    """What is known about one aircraft."""
+
+    flights: int = 0
+    cancelled: int = 0
+    minutes_late: int = 0
+    airport: str | None = field(default=None, metadata=former_names("last_airport"))
+    worst: WorstDelay | None = None
+
+
+@frozen
+class DestinationTotals:
+    """One aircraft's arrivals at one airport."""
+
+    flights: int = 0
+    minutes: int = 0
+    on_time: int = 0
+
+
+@frozen
+class Leg:
+    """One flight that arrived."""
+
+    origin: str
+    dest: str
+    arrival_delay: int
+
+
+class FollowAircraft(KeyedProcessFunction[str, Any, tuple[Any, ...]]):
+    """Emits a row per flight, with the aircraft's totals up to and including it."""
+
+    def open(self, context: RuntimeContext) -> None:
+        self.aircraft = context.get_state(ValueStateDescriptor("aircraft", AircraftState, default=AircraftState()))
+        self.destinations = context.get_map_state(MapStateDescriptor("destinations", str, DestinationTotals))
+        self.legs = context.get_list_state(ListStateDescriptor("legs", Leg))
+
+    def process_element(self, flight: Any, context: ProcessContext[str]) -> Iterator[tuple[Any, ...]]:
+        state = self.aircraft.value() or AircraftState()
+        is_cancelled = flight.dep_time is None
+        state = evolve(state, flights=state.flights + 1, cancelled=state.cancelled + is_cancelled)
+        if flight.arr_delay is not None:
+            state = self.arrived(state, flight)
+        self.aircraft.update(state)
+        yield (
+            *(flight.tailnum, flight.departure, flight.origin, flight.carrier, flight.flight),
+            *(state.flights, state.minutes_late, state.airport),
+            *((state.worst.minutes, state.worst.carrier) if state.worst else (None, None)),
+            state.cancelled,
+        )
+
+    def arrived(self, state: AircraftState, flight: Any) -> AircraftState:
+        """The aircraft after an arrival; notes leg and destination."""
+        delay = flight.arr_delay
+        late = max(delay, 0)
+        worst = state.worst
+        if late > (worst.minutes if worst else 0):
+            worst = WorstDelay(late, flight.dest, flight.carrier)
+        totals = self.destinations.get(flight.dest) or DestinationTotals()
+        self.destinations.put(
+            flight.dest,
+            DestinationTotals(totals.flights + 1, totals.minutes + late, totals.on_time + (delay <= 0)),
+        )
+        self.legs.update([*self.legs.get(), Leg(flight.origin, flight.dest, delay)][-LEGS_KEPT:])
+        return evolve(state, minutes_late=state.minutes_late + late, airport=flight.dest, worst=worst)

@@ -1,0 +1,72 @@
+"""Version 3 of the job, which nobody should have written: it cannot take over the state of the versions before.
+
+The delay has become a text, and the map's record has a new field without a value for the old records. The program is
+fine for a job that starts from nothing, so only the stored state can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from attrs import field, frozen
+
+from statebackend import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
+from typeserializers import former_names
+
+UID = "aircraft"
+
+OUTPUT_SCHEMA = "tailnum string, flights bigint"
+
+
+@frozen
+class WorstDelay:
+    """The longest delay at an arrival, such as "2 h 5 min"."""
+
+    minutes: str
+    dest: str
+    carrier: str | None = None
+
+
+@frozen
+class AircraftState:
+    """What is known about one aircraft."""
+
+    flights: int = 0
+    cancelled: int = 0
+    minutes_late: int = 0
+    airport: str | None = field(default=None, metadata=former_names("last_airport"))
+    worst: WorstDelay | None = None
+
+
+@frozen
+class DestinationTotals:
+    """One aircraft's arrivals at one airport."""
+
+    flights: int
+    minutes: int
+    diverted: int
+
+
+@frozen
+class Leg:
+    """One flight that arrived."""
+
+    origin: str
+    dest: str
+    arrival_delay: int
+
+
+class FollowAircraft(KeyedProcessFunction[str, Any, tuple[Any, ...]]):
+    """Counts flights; it never gets to run."""
+
+    def open(self, context: RuntimeContext) -> None:
+        self.aircraft = context.get_state(ValueStateDescriptor("aircraft", AircraftState, default=AircraftState()))
+        self.destinations = context.get_map_state(MapStateDescriptor("destinations", str, DestinationTotals))
+        self.legs = context.get_list_state(ListStateDescriptor("legs", Leg))
+
+    def process_element(self, flight: Any, context: ProcessContext[str]) -> Iterator[tuple[Any, ...]]:
+        state = self.aircraft.value() or AircraftState()
+        self.aircraft.update(AircraftState(state.flights + 1))
+        yield flight.tailnum, state.flights + 1
