@@ -130,7 +130,14 @@ class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T, S]):
         self._nested = tuple(read_versioned_snapshot(source) for _ in range(count))
 
     def restore_serializer(self) -> TypeSerializer[T]:
-        return self.create_outer_serializer([nested.restore_serializer() for nested in self._nested])
+        nested = [snapshot.restore_serializer() for snapshot in self._nested]
+        try:
+            return self.create_outer_serializer(nested)
+        except (IndexError, ValueError, TypeError) as error:
+            raise SnapshotFormatError(
+                f"{type(self).__name__} cannot rebuild its serializer from {len(nested)} nested ones ({error}): "
+                f"the bytes are damaged"
+            ) from error
 
     def resolve_schema_compatibility(
         self, new_serializer: TypeSerializer[T]

@@ -7,8 +7,46 @@ from snapshots.errors import (
     StateFormatError,
     TrailingBytesError,
 )
-from typeserializers.byte_arrays import BytesSerializer
-from typeserializers.compiled import CompiledTypeSerializer
+from typeserializers.big_numbers import (
+    BigDecSerializer,
+    BigIntSerializer,
+)
+from typeserializers.byte_arrays import (
+    BytesSerializer,
+)
+from typeserializers.calendar_values import (
+    LocalDate,
+    LocalDateTime,
+    LocalTime,
+)
+from typeserializers.characters import (
+    CharSerializer,
+)
+from typeserializers.compiled import (
+    CompiledTypeSerializer,
+)
+from typeserializers.eithers import (
+    EitherSerializer,
+    Left,
+    Right,
+)
+from typeserializers.enums import (
+    EnumSerializer,
+)
+from typeserializers.epoch_times import (
+    DateSerializer,
+    InstantSerializer,
+    SqlDateSerializer,
+    SqlTimeSerializer,
+    SqlTimestampSerializer,
+)
+from typeserializers.epoch_values import (
+    Date,
+    Instant,
+    SqlDate,
+    SqlTime,
+    SqlTimestamp,
+)
 from typeserializers.fixed_width import (
     BooleanSerializer,
     ByteSerializer,
@@ -18,48 +56,238 @@ from typeserializers.fixed_width import (
     LongSerializer,
     ShortSerializer,
 )
-from typeserializers.inference import Inference, UnknownTypeError, register_inference, serializer_for
-from typeserializers.inference_rules import infer_record
-from typeserializers.lists import ListSerializer
-from typeserializers.maps import MapSerializer
-from typeserializers.nullable import NullableSerializer
-from typeserializers.record_shape import former_names
-from typeserializers.records import AttrsSerializer
-from typeserializers.strings import StringSerializer
-from typeserializers.tuples import TupleSerializer
-from typeserializers.type_serializer import Codec, TypeSerializer
-from typeserializers.void import VOID_NAMESPACE, VoidNamespace, VoidNamespaceSerializer
+from typeserializers.inference import (
+    Inference,
+    UnknownTypeError,
+    register_inference,
+    serializer_for,
+)
+from typeserializers.inference_rules import (
+    infer_record,
+)
+from typeserializers.lists import (
+    ArrayListSerializer,
+    ListSerializer,
+)
+from typeserializers.local_times import (
+    LocalDateSerializer,
+    LocalDateTimeSerializer,
+    LocalTimeSerializer,
+)
+from typeserializers.maps import (
+    MapSerializer,
+)
+from typeserializers.nullable import (
+    NullableSerializer,
+)
+from typeserializers.object_arrays import (
+    GenericArraySerializer,
+    StringArraySerializer,
+)
+from typeserializers.primitive_arrays import (
+    BooleanPrimitiveArraySerializer,
+    BytePrimitiveArraySerializer,
+    CharPrimitiveArraySerializer,
+    DoublePrimitiveArraySerializer,
+    FloatPrimitiveArraySerializer,
+    IntPrimitiveArraySerializer,
+    LongPrimitiveArraySerializer,
+    ShortPrimitiveArraySerializer,
+)
+from typeserializers.python_times import (
+    PythonDateSerializer,
+    PythonDateTimeSerializer,
+    PythonTimeSerializer,
+    TimedeltaSerializer,
+)
+from typeserializers.record_shape import (
+    former_names,
+)
+from typeserializers.records import (
+    AttrsSerializer,
+)
+from typeserializers.references import (
+    ReferenceSerializer,
+)
+from typeserializers.row_values import (
+    Row,
+    RowKind,
+)
+from typeserializers.rows import (
+    RowSerializer,
+)
+from typeserializers.sets import (
+    FrozenSetSerializer,
+    LinkedSet,
+    SetSerializer,
+)
+from typeserializers.strings import (
+    StringSerializer,
+)
+from typeserializers.timers import (
+    Timer,
+    TimerSerializer,
+)
+from typeserializers.ttl import (
+    TtlSerializer,
+    TtlValue,
+)
+from typeserializers.ttl_awareness import (
+    TtlAwareSerializerSnapshot,
+    resolve_ttl_aware_compatibility,
+    ttl_aware,
+    ttl_migration,
+)
+from typeserializers.tuples import (
+    Tuple0Serializer,
+    TupleSerializer,
+)
+from typeserializers.type_serializer import (
+    Codec,
+    TypeSerializer,
+)
+from typeserializers.union_inference import (
+    infer_union,
+)
+from typeserializers.unions import (
+    UnionSerializer,
+)
+from typeserializers.uuids import (
+    UuidSerializer,
+)
+from typeserializers.value_inference import (
+    infer_value,
+)
+from typeserializers.value_types import (
+    BooleanValueSerializer,
+    ByteValueSerializer,
+    CharValueSerializer,
+    DoubleValueSerializer,
+    FloatValueSerializer,
+    IntValueSerializer,
+    LongValueSerializer,
+    ShortValueSerializer,
+    StringValueSerializer,
+)
+from typeserializers.void import (
+    VOID_NAMESPACE,
+    NullValueSerializer,
+    VoidNamespace,
+    VoidNamespaceSerializer,
+    VoidSerializer,
+)
+from typeserializers.windows import (
+    GLOBAL_WINDOW,
+    GlobalWindow,
+    GlobalWindowSerializer,
+    TimeWindow,
+    TimeWindowSerializer,
+)
 
 __all__ = [
+    "GLOBAL_WINDOW",
     "VOID_NAMESPACE",
+    "ArrayListSerializer",
     "AttrsSerializer",
+    "BigDecSerializer",
+    "BigIntSerializer",
+    "BooleanPrimitiveArraySerializer",
     "BooleanSerializer",
+    "BooleanValueSerializer",
+    "BytePrimitiveArraySerializer",
     "ByteSerializer",
+    "ByteValueSerializer",
     "BytesSerializer",
+    "CharPrimitiveArraySerializer",
+    "CharSerializer",
+    "CharValueSerializer",
     "Codec",
     "CompiledTypeSerializer",
+    "Date",
+    "DateSerializer",
+    "DoublePrimitiveArraySerializer",
     "DoubleSerializer",
+    "DoubleValueSerializer",
+    "EitherSerializer",
     "EndOfDataError",
+    "EnumSerializer",
+    "FloatPrimitiveArraySerializer",
     "FloatSerializer",
+    "FloatValueSerializer",
+    "FrozenSetSerializer",
+    "GenericArraySerializer",
+    "GlobalWindow",
+    "GlobalWindowSerializer",
     "Inference",
+    "Instant",
+    "InstantSerializer",
+    "IntPrimitiveArraySerializer",
     "IntSerializer",
+    "IntValueSerializer",
+    "Left",
+    "LinkedSet",
     "ListSerializer",
+    "LocalDate",
+    "LocalDateSerializer",
+    "LocalDateTime",
+    "LocalDateTimeSerializer",
+    "LocalTime",
+    "LocalTimeSerializer",
+    "LongPrimitiveArraySerializer",
     "LongSerializer",
+    "LongValueSerializer",
     "MalformedDataError",
     "MapSerializer",
+    "NullValueSerializer",
     "NullableSerializer",
+    "PythonDateSerializer",
+    "PythonDateTimeSerializer",
+    "PythonTimeSerializer",
+    "ReferenceSerializer",
+    "Right",
+    "Row",
+    "RowKind",
+    "RowSerializer",
     "SerializationError",
+    "SetSerializer",
+    "ShortPrimitiveArraySerializer",
     "ShortSerializer",
+    "ShortValueSerializer",
+    "SqlDate",
+    "SqlDateSerializer",
+    "SqlTime",
+    "SqlTimeSerializer",
+    "SqlTimestamp",
+    "SqlTimestampSerializer",
     "StateFormatError",
+    "StringArraySerializer",
     "StringSerializer",
+    "StringValueSerializer",
+    "TimeWindow",
+    "TimeWindowSerializer",
+    "TimedeltaSerializer",
+    "Timer",
+    "TimerSerializer",
     "TrailingBytesError",
+    "TtlAwareSerializerSnapshot",
+    "TtlSerializer",
+    "TtlValue",
+    "Tuple0Serializer",
     "TupleSerializer",
     "TypeSerializer",
+    "UnionSerializer",
     "UnknownTypeError",
+    "UuidSerializer",
     "VoidNamespace",
     "VoidNamespaceSerializer",
+    "VoidSerializer",
     "former_names",
     "infer_record",
+    "infer_union",
+    "infer_value",
     "register_inference",
+    "resolve_ttl_aware_compatibility",
     "serializer_for",
+    "ttl_aware",
+    "ttl_migration",
 ]

@@ -15,6 +15,7 @@ from snapshots.simple import SimpleTypeSerializerSnapshot
 from typeserializers.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.compiled import CompiledTypeSerializer
 from typeserializers.flink_names import ARRAY, nested_snapshot
+from typeserializers.value_text import misfit
 
 
 def checked_bytes(value: Any) -> bytes:
@@ -76,7 +77,7 @@ class BytesSerializer(CompiledTypeSerializer[bytes]):
 
     def problems(self, value: Any, path: str) -> Iterator[str]:
         if not isinstance(value, (bytes, bytearray, memoryview)):
-            yield f"{path or 'value'}: {value!r:.80} is not bytes"
+            yield misfit(path, value, "is not bytes")
 
     def snapshot_configuration(self) -> BytesSerializerSnapshot:
         return BytesSerializerSnapshot()

@@ -112,6 +112,12 @@ class WriteEmitter:
         """An emitter for a branch or loop body of the same function."""
         return WriteEmitter(self.function)
 
+    def branch(self) -> WriteEmitter:
+        """An emitter for one of several branches, each of which continues the parts collected so far."""
+        branch = WriteEmitter(self.function)
+        branch._parts = list(self._parts)
+        return branch
+
     def fixed_format(self) -> str | None:
         """The format characters if there are only fixed-width parts and no statements, else None."""
         if self.lines or any(not format_character for format_character, _ in self._parts):

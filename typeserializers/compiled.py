@@ -51,7 +51,11 @@ class CompiledTypeSerializer(TypeSerializer[T]):
             raise self.deserialization_error(source.data, error) from error
 
     def create_codec(self) -> Codec[T]:
-        return Codec(self._compile_write(), self._compile_read())
+        try:
+            return Codec(self._compile_write(), self._compile_read())
+        except (SyntaxError, RecursionError):
+            # Python allows twenty nested loops in one function; a type nested deeper runs through the views.
+            return super().create_codec()
 
     def _compile_write(self) -> Any:
         function = GeneratedFunction("write", "value")

@@ -16,6 +16,7 @@ from snapshots.simple import SimpleTypeSerializerSnapshot
 from typeserializers.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.compiled import CompiledTypeSerializer
 from typeserializers.flink_names import BASE, nested_snapshot
+from typeserializers.value_text import misfit
 
 N = TypeVar("N", bound=float)
 
@@ -66,7 +67,7 @@ class FixedWidthSerializer(CompiledTypeSerializer[N]):
         try:
             struct.pack(">" + self.format_character, value)
         except (struct.error, OverflowError, TypeError):
-            yield f"{path or 'value'}: {value!r:.80} is not {self.describe_range()}"
+            yield misfit(path, value, f"is not {self.describe_range()}")
 
     def describe_range(self) -> str:
         """What fits, in words, for error messages."""
@@ -88,7 +89,7 @@ class BooleanSerializer(FixedWidthSerializer[bool]):
 
     def problems(self, value: Any, path: str) -> Iterator[str]:
         if not isinstance(value, bool) and not (isinstance(value, (int, float)) and value in BOOLEANS):
-            yield f"{path or 'value'}: {value!r:.80} is not True or False"
+            yield misfit(path, value, "is not True or False")
 
     def snapshot_configuration(self) -> BooleanSerializerSnapshot:
         return BooleanSerializerSnapshot()

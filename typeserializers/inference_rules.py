@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import types
 import typing
-from typing import Any, Union
+from typing import Any
 
 import attrs
 
 from typeserializers.byte_arrays import BytesSerializer
 from typeserializers.fixed_width import BooleanSerializer, DoubleSerializer, LongSerializer
-from typeserializers.inference import Inference, UnknownTypeError, register_inference
+from typeserializers.inference import Inference, register_inference
 from typeserializers.lists import ListSerializer
 from typeserializers.maps import MapSerializer
 from typeserializers.nullable import NullableSerializer
 from typeserializers.record_shape import remember_shape, shape_of
 from typeserializers.records import AttrsSerializer
+from typeserializers.references import bind_references, collected_references, open_reference
 from typeserializers.strings import StringSerializer
 from typeserializers.tuples import TupleSerializer
 from typeserializers.type_serializer import TypeSerializer
@@ -37,18 +37,6 @@ def infer_scalar(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
         return _SCALARS.get(hint)
     except TypeError:
         return None
-
-
-@register_inference
-def infer_optional(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
-    """``X | None`` is a nullable X."""
-    if typing.get_origin(hint) not in (Union, types.UnionType):
-        return None
-    members = typing.get_args(hint)
-    present = [member for member in members if member is not type(None)]
-    if len(present) == len(members) or len(present) != 1:
-        return None
-    return NullableSerializer(inference.serializer_for(present[0]))
 
 
 @register_inference
@@ -84,13 +72,14 @@ def infer_tuple(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
 
 @register_inference
 def infer_record(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
-    """attrs classes and dataclasses."""
+    """attrs classes and dataclasses; one that contains itself refers to itself there."""
     if not isinstance(hint, type) or not (attrs.has(hint) or dataclasses.is_dataclass(hint)):
         return None
     if hint in inference.enclosing:
-        raise UnknownTypeError(
-            f"{inference.path}: {hint.__qualname__} contains itself; pass a serializer for this field"
-        )
-    shape = shape_of(hint, {}, inference)
+        return open_reference(hint, hint.__qualname__.rpartition("<locals>.")[2])
+    with collected_references() as references:
+        shape = shape_of(hint, {}, inference)
+    serializer: AttrsSerializer[Any] = AttrsSerializer.from_shape(shape)
+    bind_references(references, hint, shape.name, serializer)
     remember_shape(shape)
-    return AttrsSerializer.from_shape(shape)
+    return serializer

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Hashable, Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
+from snapshots.compatibility import TypeSerializerSchemaCompatibility
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.registry import register_snapshot
+from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from typeserializers.code_generation import ReadEmitter, WriteEmitter, indented
 from typeserializers.compiled import CompiledTypeSerializer
 from typeserializers.counts import check_count
 from typeserializers.flink_names import BASE
 from typeserializers.type_serializer import TypeSerializer
+from typeserializers.value_text import misfit
 
 E = TypeVar("E")
 
@@ -100,7 +103,7 @@ class ListSerializer(CompiledTypeSerializer["list[E]"], Generic[E]):
 
     def problems(self, value: Any, path: str) -> Iterator[str]:
         if not isinstance(value, (list, tuple)):
-            yield f"{path or 'value'}: {value!r:.80} is not a list"
+            yield misfit(path, value, "is not a list")
             return
         for index, element in enumerate(value):
             yield from self.element_serializer.problems(element, f"{path}[{index}]")
@@ -121,7 +124,7 @@ def checked_list(value: Any) -> Sequence[Any]:
 
 @register_snapshot(BASE + "ListSerializerSnapshot")
 class ListSerializerSnapshot(CompositeTypeSerializerSnapshot["list[E]", ListSerializer[Any]], Generic[E]):
-    outer_serializer_class = ListSerializer
+    outer_serializer_class: ClassVar[type[ListSerializer[Any]]] = ListSerializer
 
     def nested_serializers(self, outer: ListSerializer[Any]) -> Sequence[TypeSerializer[Any]]:
         return (outer.element_serializer,)
@@ -131,3 +134,35 @@ class ListSerializerSnapshot(CompositeTypeSerializerSnapshot["list[E]", ListSeri
 
     def nested_path(self, index: int) -> str:
         return "[]"
+
+    def adopt_schema(
+        self, old_snapshot: TypeSerializerSnapshot[Any]
+    ) -> TypeSerializerSchemaCompatibility[list[E]] | None:
+        """Lists of the same layout but another class (`ArrayListSerializer`) take over from each other."""
+        if not isinstance(old_snapshot, ListSerializerSnapshot):
+            return None
+        relabelled = type(self)()
+        relabelled._nested = old_snapshot.nested_snapshots
+        return relabelled.resolve_schema_compatibility(self.restore_serializer())
+
+
+class ArrayListSerializer(ListSerializer[E], Generic[E]):
+    """A list under the name that Flink's own list state gives it; the same values and the same bytes."""
+
+    def duplicate(self) -> ArrayListSerializer[E]:
+        element = self.element_serializer.duplicate()
+        return self if element is self.element_serializer else ArrayListSerializer(element)
+
+    def snapshot_configuration(self) -> ArrayListSerializerSnapshot[E]:
+        return ArrayListSerializerSnapshot(self)
+
+    def __repr__(self) -> str:
+        return f"ArrayListSerializer({self.element_serializer!r})"
+
+
+@register_snapshot("org.apache.flink.runtime.state.ArrayListSerializerSnapshot")
+class ArrayListSerializerSnapshot(ListSerializerSnapshot[E], Generic[E]):
+    outer_serializer_class = ArrayListSerializer
+
+    def create_outer_serializer(self, nested: Sequence[TypeSerializer[Any]]) -> ArrayListSerializer[Any]:
+        return ArrayListSerializer(nested[0])

@@ -19,6 +19,7 @@ from typeserializers.counts import check_count
 from typeserializers.fixed_width import BooleanSerializer
 from typeserializers.flink_names import BASE
 from typeserializers.type_serializer import TypeSerializer
+from typeserializers.value_text import misfit, shown
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -72,11 +73,11 @@ class MapSerializer(CompiledTypeSerializer["dict[K, V | None]"], Generic[K, V]):
         key, item, chunks = function.fresh("k"), function.fresh("x"), function.fresh("chunks")
         emitter.line(f"{chunks} = []; {chunks}_append = {chunks}.append")
         body = emitter.child()
-        absent, present = emitter.child(), emitter.child()
-        self.key_serializer.emit_write(absent, key)
+        self.key_serializer.emit_write(body, key)
+        # Both branches go on from the key's parts; its statements are emitted once and run before the branch.
+        absent, present = body.branch(), body.branch()
         absent.fixed("?", "True")
         absent.line(f"{chunks}_append({absent.expression()})")
-        self.key_serializer.emit_write(present, key)
         present.fixed("?", "False")
         self.value_serializer.emit_write(present, item)
         present.line(f"{chunks}_append({present.expression()})")
@@ -111,12 +112,12 @@ class MapSerializer(CompiledTypeSerializer["dict[K, V | None]"], Generic[K, V]):
 
     def problems(self, value: Any, path: str) -> Iterator[str]:
         if not isinstance(value, dict):
-            yield f"{path or 'value'}: {value!r:.80} is not a dict"
+            yield misfit(path, value, "is not a dict")
             return
         for key, item in value.items():
-            yield from self.key_serializer.problems(key, f"{path}{{key {key!r:.40}}}")
+            yield from self.key_serializer.problems(key, f"{path}{{key {shown(key)}}}")
             if item is not None:
-                yield from self.value_serializer.problems(item, f"{path}{{{key!r:.40}}}")
+                yield from self.value_serializer.problems(item, f"{path}{{{shown(key)}}}")
 
     def snapshot_configuration(self) -> MapSerializerSnapshot[K, V]:
         return MapSerializerSnapshot(self)

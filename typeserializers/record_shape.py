@@ -160,7 +160,12 @@ def _is_frozen_dataclass(record_class: type) -> bool:
 
 def _hints_of(record_class: type, where: str) -> dict[str, Any]:
     try:
-        return typing.get_type_hints(record_class, include_extras=True)
+        try:
+            return typing.get_type_hints(record_class, include_extras=True)
+        except NameError:
+            # A class inside a function cannot be found by its own name, which a record that contains itself needs.
+            own_name = {record_class.__name__: record_class}
+            return typing.get_type_hints(record_class, localns=own_name, include_extras=True)
     except (NameError, TypeError) as error:
         raise UnknownTypeError(
             f"{where}: a type hint cannot be resolved ({error}); define the types at the top of the module, "

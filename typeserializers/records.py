@@ -38,6 +38,7 @@ from typeserializers.compiled import CompiledTypeSerializer
 from typeserializers.inference import Inference
 from typeserializers.record_evolution import WrittenField, WrittenRecord, judge_record
 from typeserializers.record_shape import ABSENT, RecordField, RecordShape, known_shapes, remember_shape, shape_of
+from typeserializers.references import bind_references, collected_references, rebound
 from typeserializers.type_serializer import TypeSerializer
 
 R = TypeVar("R")
@@ -59,10 +60,12 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
         name: str | None = None,
         former_names: tuple[str, ...] = (),
     ) -> None:
-        shape = shape_of(record_class, field_serializers or {}, Inference())
+        with collected_references() as references:
+            shape = shape_of(record_class, field_serializers or {}, Inference())
         self.shape = attrs.evolve(
             shape, name=name or shape.name, former_names=tuple(former_names) or shape.former_names
         )
+        bind_references(references, record_class, self.shape.name, self)
         remember_shape(self.shape)
 
     @classmethod
@@ -117,7 +120,11 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
     def with_serializers(self, serializers: Mapping[str, TypeSerializer[Any]]) -> AttrsSerializer[R]:
         """The same record with other serializers for some fields (after a nested reconfiguration)."""
         parts = [attrs.evolve(part, serializer=serializers.get(part.name, part.serializer)) for part in self.fields]
-        return AttrsSerializer.from_shape(attrs.evolve(self.shape, fields=tuple(parts)))
+        record = AttrsSerializer.from_shape(attrs.evolve(self.shape, fields=tuple(parts)))
+        # A record inside itself must go on with the new serializers too.
+        parts = [attrs.evolve(part, serializer=rebound(part.serializer, self.shape.name, record)) for part in parts]
+        record.shape = attrs.evolve(self.shape, fields=tuple(parts))
+        return record
 
     def write_to(self, value: R, out: DataOutputView) -> None:
         if value.__class__ is not self.shape.record_class:
@@ -254,7 +261,13 @@ class AttrsSerializerSnapshot(TypeSerializerSnapshot[R]):
 
     def restore_serializer(self) -> AttrsSerializer[R]:
         """Reads the old bytes as the class of that name and shape if this process has it, else as a stand-in."""
-        serializers = [part.snapshot.restore_serializer() for part in self.record.fields]
+        with collected_references() as references:
+            serializers = [part.snapshot.restore_serializer() for part in self.record.fields]
+        restored = self._restore_around(serializers)
+        bind_references(references, self.record.name, self.record.name, restored)
+        return restored
+
+    def _restore_around(self, serializers: list[TypeSerializer[Any]]) -> AttrsSerializer[R]:
         for shape in reversed(known_shapes(self.record.name)):
             if [part.name for part in shape.fields] == [part.name for part in self.record.fields] and [
                 part.serializer for part in shape.fields

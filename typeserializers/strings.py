@@ -15,6 +15,7 @@ from typeserializers.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.compiled import CompiledTypeSerializer
 from typeserializers.flink_names import BASE, nested_snapshot
 from typeserializers.string_encoding import SMALL_LENGTHS, encode_varint, read_text, write_text
+from typeserializers.value_text import misfit
 
 
 class StringSerializer(CompiledTypeSerializer["str | None"]):
@@ -71,7 +72,7 @@ class StringSerializer(CompiledTypeSerializer["str | None"]):
 
     def problems(self, value: Any, path: str) -> Iterator[str]:
         if value is not None and not isinstance(value, str):
-            yield f"{path or 'value'}: {value!r:.80} is not a str"
+            yield misfit(path, value, "is not a str")
 
     def snapshot_configuration(self) -> StringSerializerSnapshot:
         return StringSerializerSnapshot()

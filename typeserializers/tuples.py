@@ -1,6 +1,6 @@
 """The serializer of tuples: the fields one after the other, none of them optional by the layout.
 
-    tuple := field*
+    tuple := field*          the empty tuple := 00
 """
 
 from __future__ import annotations
@@ -10,14 +10,69 @@ from typing import Any
 
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
-from snapshots.errors import SnapshotFormatError
+from snapshots.errors import MalformedDataError, SnapshotFormatError
 from snapshots.registry import register_snapshot
+from snapshots.simple import SimpleTypeSerializerSnapshot
 from typeserializers.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.compiled import CompiledTypeSerializer
 from typeserializers.flink_names import RUNTIME
 from typeserializers.type_serializer import TypeSerializer
+from typeserializers.value_text import misfit
 
 FLINK_TUPLE_CLASS = "org.apache.flink.api.java.tuple.Tuple"
+
+
+class Tuple0Serializer(CompiledTypeSerializer["tuple[()]"]):
+    """The tuple without fields: one zero byte."""
+
+    @property
+    def length(self) -> int:
+        return 1
+
+    @property
+    def is_immutable_type(self) -> bool:
+        return True
+
+    @property
+    def equal_values_have_equal_bytes(self) -> bool:
+        return True
+
+    def create_instance(self) -> tuple[()]:
+        return ()
+
+    def write_to(self, value: tuple[()], out: DataOutputView) -> None:
+        _require_empty_tuple(value)
+        out.write(b"\x00")
+
+    def read_from(self, source: DataInputView) -> tuple[()]:
+        _require_zero(source.read_unsigned_byte())
+        return ()
+
+    def emit_write(self, emitter: WriteEmitter, value: str) -> None:
+        emitter.line(f"{emitter.function.bind('require_empty', _require_empty_tuple)}({value})")
+        emitter.append("b'\\x00'")
+
+    def emit_read(self, emitter: ReadEmitter) -> str:
+        byte = emitter.fixed("B")
+        emitter.line(f"{emitter.function.bind('require_zero', _require_zero)}({byte})")
+        return "()"
+
+    def problems(self, value: Any, path: str) -> Iterator[str]:
+        if not isinstance(value, tuple) or value:
+            yield misfit(path, value, "is not the empty tuple")
+
+    def snapshot_configuration(self) -> Tuple0SerializerSnapshot:
+        return Tuple0SerializerSnapshot()
+
+
+def _require_empty_tuple(value: Any) -> None:
+    if not isinstance(value, tuple) or value:
+        raise TypeError("not the empty tuple")
+
+
+def _require_zero(byte: int) -> None:
+    if byte:
+        raise MalformedDataError(f"the empty tuple is one zero byte, found {byte:#x}")
 
 
 class TupleSerializer(CompiledTypeSerializer["tuple[Any, ...]"]):
@@ -26,7 +81,7 @@ class TupleSerializer(CompiledTypeSerializer["tuple[Any, ...]"]):
     def __init__(self, field_serializers: Sequence[TypeSerializer[Any]]) -> None:
         self.field_serializers = tuple(field_serializers)
         if not self.field_serializers:
-            raise ValueError("a TupleSerializer needs at least one field")
+            raise ValueError("a TupleSerializer needs at least one field; for the empty tuple use Tuple0Serializer")
 
     @property
     def length(self) -> int:
@@ -57,7 +112,9 @@ class TupleSerializer(CompiledTypeSerializer["tuple[Any, ...]"]):
         return tuple(field.copy(item) for field, item in zip(self.field_serializers, value, strict=True))
 
     def duplicate(self) -> TupleSerializer:
-        return TupleSerializer([field.duplicate() for field in self.field_serializers])
+        fields = [field.duplicate() for field in self.field_serializers]
+        unchanged = all(new is old for new, old in zip(fields, self.field_serializers, strict=True))
+        return self if unchanged else TupleSerializer(fields)
 
     def write_to(self, value: tuple[Any, ...], out: DataOutputView) -> None:
         for field, item in zip(self.field_serializers, self._checked(value), strict=True):
@@ -80,7 +137,7 @@ class TupleSerializer(CompiledTypeSerializer["tuple[Any, ...]"]):
 
     def problems(self, value: Any, path: str) -> Iterator[str]:
         if not isinstance(value, tuple) or len(value) != len(self.field_serializers):
-            yield f"{path or 'value'}: {value!r:.80} is not a tuple of {len(self.field_serializers)}"
+            yield misfit(path, value, f"is not a tuple of {len(self.field_serializers)}")
             return
         for index, (field, item) in enumerate(zip(self.field_serializers, value, strict=True)):
             yield from field.problems(item, f"{path}[{index}]")
@@ -104,6 +161,8 @@ class TupleSerializerSnapshot(CompositeTypeSerializerSnapshot["tuple[Any, ...]",
     current_outer_version = 2
     outer_serializer_class = TupleSerializer
 
+    _tuple_class = ""
+
     def nested_serializers(self, outer: TupleSerializer) -> Sequence[TypeSerializer[Any]]:
         return outer.field_serializers
 
@@ -114,6 +173,19 @@ class TupleSerializerSnapshot(CompositeTypeSerializerSnapshot["tuple[Any, ...]",
         out.write_utf(f"{FLINK_TUPLE_CLASS}{len(self.nested_snapshots)}")
 
     def read_outer_snapshot(self, read_outer_version: int, source: DataInputView) -> None:
-        name = source.read_utf()
-        if not name.startswith(FLINK_TUPLE_CLASS):
-            raise SnapshotFormatError(f"a tuple of class {name!r} is not known here")
+        self._tuple_class = source.read_utf()
+
+    def read_snapshot(self, read_version: int, source: DataInputView) -> None:
+        super().read_snapshot(read_version, source)
+        expected = f"{FLINK_TUPLE_CLASS}{len(self.nested_snapshots)}"
+        if self._tuple_class != expected:
+            raise SnapshotFormatError(
+                f"a tuple of class {self._tuple_class!r} with {len(self.nested_snapshots)} fields is not known here, "
+                f"only {expected}"
+            )
+
+
+@register_snapshot(RUNTIME + "Tuple0SerializerSnapshot")
+class Tuple0SerializerSnapshot(SimpleTypeSerializerSnapshot["tuple[()]"]):
+    def create_serializer(self) -> Tuple0Serializer:
+        return Tuple0Serializer()

@@ -11,6 +11,8 @@ serializers; a failed write leaves nothing behind; reading never needs more than
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Generic, TypeVar
@@ -30,6 +32,9 @@ from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from typeserializers.code_generation import ReadEmitter, WriteEmitter
 
 T = TypeVar("T")
+
+MAX_PROBLEMS = 20
+"""How many misfits of one value an error tells."""
 
 
 @frozen
@@ -175,8 +180,11 @@ class TypeSerializer(ABC, Generic[T]):
         """The exception for a value that failed to be written, with the paths of all misfits."""
         if isinstance(error, SerializationError):
             return error
-        found = tuple(self.problems(value, "")) or (f"{type(error).__name__}: {error}",)
-        return SerializationError(repr(self), found)
+        found: tuple[str, ...] = ()
+        # Looking for the misfit may fail on the very value that could not be written.
+        with contextlib.suppress(Exception):
+            found = tuple(itertools.islice(self.problems(value, ""), MAX_PROBLEMS))
+        return SerializationError(repr(self), found or (f"{type(error).__name__}: {error}",))
 
     def deserialization_error(self, data: bytes, error: Exception) -> StateFormatError:
         """The exception for bytes that failed to be read."""

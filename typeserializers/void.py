@@ -1,4 +1,7 @@
-"""The serializer of the void namespace: one zero byte for the one value there is."""
+"""Serializers of types with one value: the void namespace and null.
+
+Each is one zero byte, except Flink's null value type, which takes no bytes at all.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from snapshots.registry import register_snapshot
 from snapshots.simple import SimpleTypeSerializerSnapshot
 from typeserializers.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.compiled import CompiledTypeSerializer
-from typeserializers.flink_names import nested_snapshot
+from typeserializers.flink_names import BASE, nested_snapshot
+from typeserializers.value_text import misfit, shown
 
 
 @final
@@ -67,7 +71,7 @@ class VoidNamespaceSerializer(CompiledTypeSerializer[VoidNamespace]):
 
     def problems(self, value: Any, path: str) -> Iterator[str]:
         if value is not VOID_NAMESPACE:
-            yield f"{path or 'value'}: {value!r:.80} is not VOID_NAMESPACE"
+            yield misfit(path, value, "is not VOID_NAMESPACE")
 
     def snapshot_configuration(self) -> VoidNamespaceSerializerSnapshot:
         return VoidNamespaceSerializerSnapshot()
@@ -75,15 +79,103 @@ class VoidNamespaceSerializer(CompiledTypeSerializer[VoidNamespace]):
 
 def _require_void(value: Any) -> None:
     if value is not VOID_NAMESPACE:
-        raise TypeError(f"{value!r:.80} is not VOID_NAMESPACE")
+        raise TypeError(f"{shown(value)} is not VOID_NAMESPACE")
 
 
 def _require_zero(byte: int) -> None:
     if byte:
-        raise MalformedDataError(f"the void namespace is one zero byte, found {byte:#x}")
+        raise MalformedDataError(f"a value of a type with one value is one zero byte, found {byte:#x}")
+
+
+def _require_none(value: Any) -> None:
+    if value is not None:
+        raise TypeError(f"{shown(value)} is not None")
+
+
+class VoidSerializer(CompiledTypeSerializer[None]):
+    """None, as one zero byte."""
+
+    @property
+    def length(self) -> int:
+        return 1
+
+    @property
+    def is_immutable_type(self) -> bool:
+        return True
+
+    @property
+    def accepts_none(self) -> bool:
+        return True
+
+    @property
+    def is_optional_type(self) -> bool:
+        return True
+
+    @property
+    def equal_values_have_equal_bytes(self) -> bool:
+        return True
+
+    def create_instance(self) -> None:
+        return None
+
+    def write_to(self, value: None, out: DataOutputView) -> None:
+        _require_none(value)
+        out.write(bytes(self.length))
+
+    def read_from(self, source: DataInputView) -> None:
+        _require_zero(source.read_unsigned_byte())
+
+    def emit_write(self, emitter: WriteEmitter, value: str) -> None:
+        emitter.line(f"{emitter.function.bind('require_none', _require_none)}({value})")
+        emitter.append(repr(bytes(self.length)))
+
+    def emit_read(self, emitter: ReadEmitter) -> str:
+        byte = emitter.fixed("B")
+        emitter.line(f"{emitter.function.bind('require_zero', _require_zero)}({byte})")
+        return "None"
+
+    def problems(self, value: Any, path: str) -> Iterator[str]:
+        if value is not None:
+            yield misfit(path, value, "is not None")
+
+    def snapshot_configuration(self) -> VoidSerializerSnapshot:
+        return VoidSerializerSnapshot()
+
+
+class NullValueSerializer(VoidSerializer):
+    """None, as no bytes at all: Flink's ``NullValue``."""
+
+    @property
+    def length(self) -> int:
+        return 0
+
+    @property
+    def minimum_length(self) -> int:
+        return 0
+
+    def read_from(self, source: DataInputView) -> None:
+        return None
+
+    def emit_read(self, emitter: ReadEmitter) -> str:
+        return "None"
+
+    def snapshot_configuration(self) -> NullValueSerializerSnapshot:  # type: ignore[override]
+        return NullValueSerializerSnapshot()
 
 
 @register_snapshot(nested_snapshot("org.apache.flink.runtime.state.", "VoidNamespaceSerializer"))
 class VoidNamespaceSerializerSnapshot(SimpleTypeSerializerSnapshot[VoidNamespace]):
     def create_serializer(self) -> VoidNamespaceSerializer:
         return VoidNamespaceSerializer()
+
+
+@register_snapshot(nested_snapshot(BASE, "VoidSerializer"))
+class VoidSerializerSnapshot(SimpleTypeSerializerSnapshot[None]):
+    def create_serializer(self) -> VoidSerializer:
+        return VoidSerializer()
+
+
+@register_snapshot(nested_snapshot(BASE, "NullValueSerializer"))
+class NullValueSerializerSnapshot(SimpleTypeSerializerSnapshot[None]):
+    def create_serializer(self) -> NullValueSerializer:
+        return NullValueSerializer()
