@@ -20,7 +20,19 @@ from typeserializers.type_serializer import TypeSerializer
 
 FORMER_NAMES_KEY: Final = "statebackend.former_names"
 
-ABSENT: Final = object()
+
+
+class _Absent:
+    """The type of `ABSENT`; its one instance stays itself when a serializer is pickled."""
+
+    def __reduce__(self) -> str:
+        return "ABSENT"
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT: Final = _Absent()
 """Stands for 'no default'."""
 
 
