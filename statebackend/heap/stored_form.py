@@ -34,9 +34,20 @@ class StoredForm:
         self.load: Load = _whole if is_encoded else serializer.codec.read
 
     def load_migrated(self, old: TypeSerializer[Any]) -> Load:
-        """Loads rows that ``old`` wrote: directly from old bytes to the new object, or to the new bytes."""
+        """Loads rows that ``old`` wrote: directly from old bytes to the new object, or to the new bytes.
+
+        An object is checked as an update would be, because a custom pair of serializers may pass the old one through.
+        """
         migration: SchemaMigration[Any] = SchemaMigration(old, self.serializer)
-        return migration.transcode if self.is_encoded else migration.read
+        if self.is_encoded:
+            return migration.transcode
+        read, exact = migration.read, compile_exact(self.serializer, lambda: "the migrated value")
+
+        def read_and_check(data: bytes, position: int) -> tuple[Any, int]:
+            value, end = read(data, position)
+            return exact(value), end
+
+        return read_and_check
 
 
 class RawStoredForm(StoredForm):

@@ -191,6 +191,9 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         for table in self._tables.values():
             if table.state is not None:
                 table.state.close()
+        if self._store is not None and self._store.is_inherited:
+            # A forked child must leave the directory alone: it is its parent's.
+            return
         families = {name: table.column_family.name for name, table in self._tables.items()}
         try:
             if self._store is not None:
@@ -422,6 +425,8 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
             if raw_key[0] << 8 | raw_key[1] > end:
                 return
             yield raw_key, value
+        # A scan also ends when the store is closed; what was read of it must not pass for the whole.
+        self.check_open()
 
     def _raw_keys_of(self, table: _Table) -> RawKeys:
         namespace_serializer = table.meta.namespace_snapshot.restore_serializer()

@@ -3,9 +3,9 @@
 What we know about the library and guard against here:
 
 * ``close()`` leaves the database open while a column family, iterator or snapshot of it lives, and the next open then
-  fails on the lock. All of them are made here, and dropped before closing.
+  fails on the lock. All of them are made here, and dropped before closing; scans that are under way are ended.
 * ``ReadOptions.set_iterate_lower_bound`` sets the *upper* bound. Bounds are never used: scans seek and stop by hand.
-* A child process can read and seem to write through the parent's handle. Every store remembers its process.
+* A child process can read and seem to write through the parent's handle. A forked child is refused everything.
 * All failures are plain ``Exception`` with a text; they become `RocksDBError` here, with the path.
 * There is no merge operator and no compaction filter; neither is needed, since we never write through the memtable.
 
@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+import weakref
+from collections.abc import Generator, Iterator
 from typing import Any, Final
 
 import rocksdict
@@ -28,6 +29,8 @@ BLOCK_CACHE_BYTES: Final = 64 << 20
 """The block cache that all stores of a process share."""
 
 DEFAULT_COLUMN_FAMILY: Final = "default"
+
+Scan = Generator[tuple[bytes, bytes], None, None]
 
 _shared_caches: dict[int, Any] = {}
 
@@ -117,12 +120,21 @@ class ColumnFamily:
         self.get = handle.get
 
     def scan(self, from_key: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """All entries from ``from_key`` on, in key order; the caller stops when it has passed what it wants."""
+        """All entries from ``from_key`` on, in key order; the caller stops when it has passed what it wants.
+
+        Closing the store ends the scan, since it could not be closed otherwise.
+        """
+        return self._store.track(self._scan(from_key))
+
+    def scan_prefix(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """All entries whose key begins with ``prefix``, in key order; ends like `scan`."""
+        return self._store.track(self._scan_prefix(prefix))
+
+    def _scan(self, from_key: bytes) -> Scan:
         with _translated("scan", self._store.path):
             yield from self._handle.items(from_key=from_key)
 
-    def scan_prefix(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """All entries whose key begins with ``prefix``, in key order."""
+    def _scan_prefix(self, prefix: bytes) -> Scan:
         with _translated("scan", self._store.path):
             for key, value in self._handle.items(from_key=prefix):
                 if not key.startswith(prefix):
@@ -131,10 +143,19 @@ class ColumnFamily:
 
     def ingest(self, path: str) -> None:
         """Moves a finished file into the column family; its entries override all earlier ones."""
+        self._store.check_process()
         options = rocksdict.IngestExternalFileOptions()
         options.set_move_files(True)
         with _translated("ingest a sorted file", path):
             self._handle.ingest_external_file([path], options)
+
+    def disown(self) -> None:
+        """Refuses reads in a forked child, which must not drop the parent's handle either."""
+        self.get = self._refuse_child
+
+    def _refuse_child(self, *_: Any) -> bytes:
+        self._store.check_process()
+        raise AssertionError("only a forked child is refused")
 
     def release(self) -> None:
         """Drops the handle, without which the database could not be closed."""
@@ -149,12 +170,14 @@ class RocksDBStore:
         self.path = path
         self._process = os.getpid()
         self._families: dict[str, ColumnFamily] = {}
+        self._scans: weakref.WeakSet[Scan] = weakref.WeakSet()
         with _translated("open", path):
             names = rocksdict.Rdict.list_cf(path, _options()) if os.path.exists(os.path.join(path, "CURRENT")) else []
             families = {name: _options() for name in names if name != DEFAULT_COLUMN_FAMILY}
             self._database: Any = rocksdict.Rdict(path, _options(), column_families=families)
             for name in families:
                 self._families[name] = ColumnFamily(self, name, self._database.get_column_family(name))
+        _open_stores.add(self)
 
     @property
     def column_family_names(self) -> tuple[str, ...]:
@@ -171,6 +194,11 @@ class RocksDBStore:
             self._families[name] = family
         return family
 
+    def disown(self) -> None:
+        """Makes every access an error in a forked child."""
+        for family in self._families.values():
+            family.disown()
+
     def drop(self, name: str) -> None:
         """Drops a column family with all its entries."""
         family = self._families.pop(name)
@@ -178,21 +206,45 @@ class RocksDBStore:
         with _translated(f"drop column family {name!r}", self.path):
             self._database.drop_column_family(name)
 
+    def track(self, scan: Scan) -> Scan:
+        """Remembers a scan for as long as somebody holds it."""
+        self.check_process()
+        self._scans.add(scan)
+        return scan
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process is a forked child of the one that opened the store."""
+        return os.getpid() != self._process
+
     def check_process(self) -> None:
         """Raises `RocksDBError` in a process that inherited the store by a fork."""
-        if os.getpid() != self._process:
+        if self.is_inherited:
             raise RocksDBError(f"the database at {self.path} belongs to process {self._process}; open it anew here")
 
     def close(self) -> None:
-        """Closes the database and releases its lock; may be called twice."""
-        if self._database is None:
+        """Closes the database and releases its lock; may be called twice. In a forked child it does nothing."""
+        if self._database is None or self.is_inherited:
             return
+        for scan in list(self._scans):
+            scan.close()
         for family in self._families.values():
             family.release()
         self._families.clear()
         database, self._database = self._database, None
         with _translated("close", self.path):
             database.close()
+
+
+_open_stores: weakref.WeakSet[RocksDBStore] = weakref.WeakSet()
+
+
+def _disown_stores() -> None:
+    for store in _open_stores:
+        store.disown()
+
+
+os.register_at_fork(after_in_child=_disown_stores)
 
 
 def _released(*_: Any) -> bytes:
