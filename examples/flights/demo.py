@@ -24,9 +24,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset
 from attrs import frozen
 from pyspark.sql import SparkSession
 
+from checkpoint.errors import CheckpointError
 from examples.data.flights_dataset import PART_COUNT
 from examples.data.staging import stage_flights
 from examples.flights.comparison import (
@@ -37,7 +40,7 @@ from examples.flights.comparison import (
 )
 from examples.flights.driver_process import DriverFailedError, DriverProcess
 from examples.flights.expected import IDENTITY, expected_rows, expected_states, running_totals
-from examples.flights.flights_source import flights_table
+from examples.flights.flights_source import KEY, flights_table
 from examples.flights.job import JOB_NAME, epochs_reported, flights_job
 from examples.flights.narration import Narrator, restore_table
 from examples.flights.savepoint_contents import state_contents
@@ -94,11 +97,11 @@ def first_half(story: Story) -> None:
     """Steps 1 to 3: version 1 runs, is killed, is started again, and is stopped with a savepoint."""
     story.narrator.step("1. Version 1 runs on the first half of the year: RocksDB, parallelism 2")
     stage_flights(story.incoming, 0, story.half)
-    story.say(f"{story.half} files of flights lie before the stream; each is a micro-batch, an epoch, and a checkpoint")
+    story.say(f"{story.half} files lie before the stream; each becomes a micro-batch, an epoch, a checkpoint")
     driver = _start_driver(story, "version-1-killed")
-    story.say(f"driver process {driver.pid} started: Spark, and version 1")
+    story.say(f"driver process {driver.pid} is started")
     try:
-        killed_in = driver.kill_in_epoch_after(story.half // 3)
+        killed_in = driver.kill_in_epoch_after(story.half // 5)
     finally:
         driver.kill()
 
@@ -106,12 +109,10 @@ def first_half(story: Story) -> None:
     completed = driver.completed_epoch()
     if completed != killed_in - 1:
         raise DifferenceError(f"the kill should have hit epoch {killed_in}, but epoch {completed} is complete")
-    story.say(
-        f"SIGKILL to driver {driver.pid}, Python and JVM at once, while tasks were writing epoch {killed_in}:\n"
-        f"its checkpoint is not there, its half-written rows are; epoch {completed} is the last that counts"
-    )
+    story.say(f"SIGKILL to process {driver.pid}, Python and JVM at once, while tasks were writing epoch {killed_in}")
+    story.say(f"no checkpoint {killed_in}, but half-written rows; epoch {completed} is the last that counts")
     driver = _start_driver(story, "version-1")
-    story.say(f"driver process {driver.pid} started, with the same command")
+    story.say(f"driver process {driver.pid} is started, with the same command")
     try:
         driver.wait()
     finally:
@@ -119,18 +120,20 @@ def first_half(story: Story) -> None:
 
     story.narrator.step("3. It has been stopped with a savepoint")
     rows = written_rows(story.rows_dir("version-1"), _identity_schema())
-    distinct = rows.group_by(list(IDENTITY)).aggregate([])
-    story.say(f"{len(rows):,} rows are written, for {len(distinct):,} different flights: nothing is there twice")
-    if len(rows) != len(distinct):
-        raise DifferenceError(f"{len(rows) - len(distinct):,} rows of version 1 are there more than once")
+    written, different = len(rows), len(rows.group_by(list(IDENTITY)).aggregate([]))
+    arrived = pyarrow.dataset.dataset(story.incoming, format="parquet").count_rows(filter=~pc.field(KEY).is_null())
+    if not written == different == arrived:
+        raise DifferenceError(f"{arrived:,} flights came in, {written:,} rows went out, {different:,} different ones")
+    story.say(f"{arrived:,} flights came in, and as many different rows went out: none is lost, none is there twice")
 
 
 def upgrade(story: Story, spark: SparkSession) -> None:
     """Step 4: version 2 restores the savepoint, with either backend, and processes one more part."""
-    story.narrator.step("4. Version 2 restores the savepoint: another schema, parallelism 3")
+    story.narrator.step("4. Version 2 restores the savepoint: another schema of the state, parallelism 3")
+    story.say("its first epoch migrates the state; this is done twice, each time in a new job directory")
     stage_flights(story.incoming, story.half, story.half + 1)
     for backend in BACKENDS:
-        story.say(f"backend {backend}:")
+        story.say(f"\nbackend {backend}")
         job = _version_2(story, spark, backend).execute(
             JOB_NAME, trigger=PROCESS_WHAT_ARRIVES, from_savepoint=story.upgrade_savepoint
         )
@@ -156,8 +159,8 @@ def refuse(story: Story, spark: SparkSession) -> None:
     if story.job_dir("version-3").exists() or _files_below(story.root) != before:
         raise DifferenceError("version 3 was refused, but something was written before")
     story.say(
-        f"Nothing was touched: {story.job_dir('version-3').name}/ was not made, and the savepoint and all other\n"
-        f"{len(before):,} files are as they were."
+        f"nothing was touched: the directory {story.job_dir('version-3').name} was not made, "
+        f"and all {len(before):,} files are as they were"
     )
 
 
@@ -168,7 +171,7 @@ def second_half(story: Story, spark: SparkSession) -> None:
     for backend in BACKENDS:
         started_s = story.narrator.elapsed_s
         job = _version_2(story, spark, backend).execute(JOB_NAME, trigger=PROCESS_WHAT_ARRIVES)
-        story.say(f"backend {backend}, continuing after epoch {job.last_completed_epoch}:")
+        story.say(f"backend {backend}, continuing after epoch {job.last_completed_epoch}")
         try:
             with epochs_reported(job, story.narrator.epoch):
                 job.process_all_available()
@@ -181,7 +184,7 @@ def second_half(story: Story, spark: SparkSession) -> None:
 
 def compare(story: Story, spark: SparkSession) -> None:
     """Step 6, second part: every row and every state entry against a plain batch query."""
-    story.say("a plain Spark batch query over the same files:")
+    story.say("a plain Spark batch query over the same files is compared with what the jobs have left")
     flights = flights_table(spark, story.incoming, story.half).persist()
     totals = running_totals(flights).persist()
     version_1_rows, version_2_rows = expected_rows(totals)
@@ -240,15 +243,18 @@ def main(arguments: Sequence[str]) -> int:
     os.environ["TMPDIR"] = tempfile.tempdir = str(scratch)
     narrator = Narrator()
     narrator.say(f"Everything is written to {root}{'' if options.keep else ', which is removed in the end'}.")
-    is_kept = options.keep
+    is_kept = True
     try:
         tell(Story(root, options.parts, narrator))
-    except (DifferenceError, DriverFailedError, StreamJobError, StateBackendError) as error:
+        is_kept = options.keep
+    except (DifferenceError, DriverFailedError, StreamJobError, StateBackendError, CheckpointError) as error:
         narrator.end()
-        is_kept = True
         print(f"\nTHE DEMONSTRATION FAILED: {error}", file=sys.stderr)
         print(f"See {root}, and Spark's messages in {root / 'logs'}.", file=sys.stderr)
         return 1
+    except (KeyboardInterrupt, SystemExit):
+        is_kept = options.keep
+        raise
     finally:
         narrator.end()
         if not is_kept:

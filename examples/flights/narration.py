@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 import time
 from collections.abc import Iterable
 
 from examples.flights.text_table import text_table
 from streamjobs.spark import RestoredStateReport
+
+INDENT = "   "
+WIDTH = 110
 
 _CHANGES = (
     ("renamed", "field-renamed"),
@@ -27,17 +31,18 @@ class Narrator:
     def step(self, title: str) -> None:
         """Begins a step, with the time since the beginning."""
         self._end_line()
-        self._print(f"\n[{time.monotonic() - self._started:5.1f} s] {title}")
+        self._print(f"\n{title}   [{self.elapsed_s:.0f} s]")
 
     def say(self, text: str) -> None:
         """One thing that happens, or some lines about it."""
         self._end_line()
         for line in text.split("\n"):
-            self._print(f"          {line}".rstrip())
+            for part in _wrapped(line):
+                self._print(f"{INDENT}{part}".rstrip())
 
     def epoch(self, epoch_id: int) -> None:
         """An epoch has completed."""
-        self._write(f" {epoch_id}" if self._is_in_line else f"          epochs {epoch_id}")
+        self._write(f" {epoch_id}" if self._is_in_line else f"{INDENT}epochs {epoch_id}")
         self._is_in_line = True
 
     def relay(self, line: str) -> None:
@@ -50,7 +55,9 @@ class Narrator:
 
     def table(self, headings: Iterable[str], rows: Iterable[Iterable[str]], right: Iterable[int] = ()) -> None:
         """A table."""
-        self.say("\n".join(text_table(list(headings), [list(row) for row in rows], list(right))))
+        self._end_line()
+        for line in text_table(list(headings), [list(row) for row in rows], list(right)):
+            self._print(f"{INDENT}{line}")
 
     def end(self) -> None:
         """Ends the line that epochs are on."""
@@ -79,17 +86,22 @@ def restore_table(narrator: Narrator, report: Iterable[RestoredStateReport]) -> 
     rows = []
     for state in report:
         changes = [
-            f"{what:8}{finding.path or state.state_name}: {finding.reason}"
+            f"{what:8}{finding.path}: {finding.reason}"
             for what, rule in _CHANGES
             for finding in state.findings(rule)
         ]
         rows.append(
             (
                 state.state_name,
-                state.verdict.kind.label,
+                state.verdict.kind.label.removeprefix("compatible "),
                 "\n".join(changes) or "nothing",
                 f"{state.entries_migrated:,}",
                 f"{state.duration_s:.2f} s",
             )
         )
-    narrator.table(("state", "verdict", "what changes", "entries", "time"), rows, right=(3, 4))
+    narrator.table(("state", "verdict", "what changes", "migrated", "time"), rows, right=(3, 4))
+
+
+def _wrapped(line: str) -> list[str]:
+    indent = line[: len(line) - len(line.lstrip())]
+    return textwrap.wrap(line, WIDTH, subsequent_indent=indent + "  ", break_on_hyphens=False) or [""]

@@ -1,0 +1,80 @@
+"""The program of the README is a file in examples/, and does what the README says."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pyarrow.dataset
+import pyarrow.parquet
+import pytest
+
+from examples.data.staging import stage_flights
+from snapshots.compatibility import CompatibilityKind
+from typeserializers import AttrsSerializer, former_names
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PROGRAM = REPOSITORY / "examples" / "first_job.py"
+UPGRADE_MARK = "airport: str | None = attrs.field"
+
+
+def readme_blocks() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text("utf-8"), re.DOTALL)
+
+
+def test_the_readme_shows_the_program_as_it_is() -> None:
+    assert PROGRAM.read_text("utf-8") in readme_blocks()
+
+
+def test_the_program_has_thirty_lines() -> None:
+    assert len([line for line in PROGRAM.read_text("utf-8").splitlines() if line.strip()]) <= 30
+
+
+def test_the_upgrade_in_the_readme_takes_over_what_the_program_stores() -> None:
+    before: dict[str, Any] = {"attrs": attrs}
+    after: dict[str, Any] = {"attrs": attrs, "former_names": former_names}
+    (old,) = re.findall(r"@attrs\.frozen\nclass Aircraft:\n(?:    .*\n)+", PROGRAM.read_text("utf-8"))
+    (new,) = [block for block in readme_blocks() if UPGRADE_MARK in block]
+    exec(old, before)
+    exec(new, after)
+    stored = AttrsSerializer(before["Aircraft"]).snapshot_configuration()
+    verdict = stored.resolve_schema_compatibility(AttrsSerializer(after["Aircraft"]))
+    assert verdict.kind is CompatibilityKind.AFTER_MIGRATION
+    assert {(finding.rule, finding.path) for finding in verdict.findings} == {
+        ("field-renamed", ".airport"),
+        ("field-added", ".cancelled"),
+    }
+
+
+def run_program(*arguments: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYSPARK_PYTHON": sys.executable}
+    command = [sys.executable, str(PROGRAM), *map(str, arguments)]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+
+
+@pytest.mark.spark
+def test_the_program_follows_every_aircraft_and_continues_with_new_files(tmp_path: Path) -> None:
+    arrived = stage_flights(tmp_path / "flights", 0, 1)
+    run_program(tmp_path / "flights", tmp_path / "work")
+    arrived += stage_flights(tmp_path / "flights", 1, 2)
+    run_program(tmp_path / "flights", tmp_path / "work")
+
+    flights = [flight for path in arrived for flight in pyarrow.parquet.read_table(path).to_pylist()]
+    expected = []
+    followed: dict[str, tuple[int, str | None]] = {}
+    for flight in flights:
+        if flight["tailnum"] is not None:
+            count, airport = followed.get(flight["tailnum"], (0, None))
+            expected.append((flight["tailnum"], count + 1, airport, flight["dest"]))
+            followed[flight["tailnum"]] = (count + 1, flight["dest"])
+
+    rows = pyarrow.dataset.dataset(tmp_path / "work" / "rows", format="parquet", partitioning="hive").to_table()
+    columns = [rows[name].to_pylist() for name in ("tailnum", "flights", "previous_airport", "airport")]
+    assert set(rows["epoch"].to_pylist()) == {0, 1}
+    assert sorted(zip(*columns, strict=True), key=lambda row: row[:2]) == sorted(expected, key=lambda row: row[:2])

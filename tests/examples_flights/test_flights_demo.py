@@ -1,0 +1,102 @@
+"""The demonstration, on a quarter of the year, and how it ends when something is wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from examples.flights import demo
+from examples.flights.comparison import DifferenceError
+from examples.flights.driver_process import DriverFailedError, DriverProcess
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.spark
+def test_the_demonstration_tells_the_whole_story_without_noise_and_cleans_up(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path)}
+    ended = subprocess.run(
+        [sys.executable, "-m", "examples.flights", "--parts", "8"],
+        cwd=REPOSITORY,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stderr == ""
+    told = ended.stdout
+    assert [line[0] for line in told.splitlines() if re.match(r"\d\. ", line)] == list("123456")
+    killed_in = re.search(r"SIGKILL .* writing epoch (\d+)", told)
+    assert killed_in is not None
+    # What the killed driver had completed, and not an epoch more or less, is what the next one continues.
+    assert re.search(rf"continuing after epoch {int(killed_in[1]) - 1}\n   epochs {killed_in[1]}\b", told)
+    for finding in (
+        "renamed .airport: was last_airport",
+        "added   .cancelled: default 0",
+        "added   .worst.carrier: default None",
+        "widened .minutes_late: int is widened to long",
+        "widened .worst.minutes: int is widened to long",
+        "lost    .last_carrier",
+        "added   .on_time: default 0",
+    ):
+        assert told.count(finding) == 2, finding
+    assert ".worst.minutes: refuse [field-type-changed]" in told
+    assert "Done: nothing was lost" in told
+    assert re.findall(r"WARN|ERROR|Exception|Traceback|\r", told) == []
+    assert list(tmp_path.glob("flights-demo-*")) == []
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory for everything temporary: the demonstration changes where that is, for its process alone."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    return tmp_path
+
+
+@pytest.mark.parametrize("failure", [DifferenceError("N1 is missing"), DriverFailedError("the driver process ended")])
+def test_a_difference_ends_the_demonstration_with_a_message_and_keeps_what_it_wrote(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], failure: Exception
+) -> None:
+    def fail(story: Any) -> None:
+        story.incoming.mkdir()
+        raise failure
+
+    monkeypatch.setattr(demo, "tell", fail)
+    assert demo.main([]) == 1
+    assert f"THE DEMONSTRATION FAILED: {failure}" in capsys.readouterr().err
+    (kept,) = temporary.glob("flights-demo-*")
+    assert (kept / "incoming").is_dir()
+
+
+@pytest.mark.parametrize(("arguments", "count"), [([], 0), (["--keep"], 1)])
+def test_the_directory_is_removed_in_the_end_unless_it_is_to_be_kept(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], count: int
+) -> None:
+    monkeypatch.setattr(demo, "tell", lambda story: None)
+    assert demo.main(arguments) == 0
+    assert len(list(temporary.glob("flights-demo-*"))) == count
+
+
+def test_a_driver_that_fails_is_reported_with_its_last_words(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    driver = DriverProcess(["--no-such-option"], print, job_dir=tmp_path / "job", rows_dir=tmp_path / "rows", log=log)
+    with pytest.raises(DriverFailedError, match=r"status 2(.|\n)*the following arguments are required"):
+        driver.wait()
+    driver.kill()
+
+
+def test_waiting_for_an_epoch_of_a_driver_that_fails_ends(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    driver = DriverProcess(["--no-such-option"], print, job_dir=tmp_path / "job", rows_dir=tmp_path / "rows", log=log)
+    with pytest.raises(DriverFailedError):
+        driver.kill_in_epoch_after(0)
