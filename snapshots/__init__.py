@@ -27,6 +27,7 @@ from snapshots.errors import (
 from snapshots.registry import register_snapshot, registered_names, snapshot_class_for, snapshot_class_name
 from snapshots.simple import SimpleTypeSerializerSnapshot
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
+from snapshots.verdict_tree import VerdictNode, format_tree, verdict_tree
 
 __all__ = [
     "CompatibilityKind",
@@ -45,6 +46,8 @@ __all__ = [
     "TypeSerializerSchemaCompatibility",
     "TypeSerializerSnapshot",
     "UnresolvableSerializerError",
+    "VerdictNode",
+    "format_tree",
     "read_versioned_snapshot",
     "register_snapshot",
     "registered_names",
@@ -53,6 +56,7 @@ __all__ = [
     "snapshot_class_name",
     "snapshot_from_bytes",
     "snapshot_to_bytes",
+    "verdict_tree",
     "worst_kind",
     "write_versioned_snapshot",
 ]

@@ -15,7 +15,7 @@ import enum
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 if TYPE_CHECKING:
     from typeserializers.type_serializer import TypeSerializer
@@ -103,6 +103,8 @@ class TypeSerializerSchemaCompatibility(Generic[T]):
     kind: CompatibilityKind
     findings: tuple[Finding, ...] = ()
     _reconfigured_serializer: TypeSerializer[T] | None = None
+    unchanged: tuple[str, ...] = field(default=(), kw_only=True)
+    """The paths of record fields about which there is nothing to say: the same name, place and type."""
 
     def __attrs_post_init__(self) -> None:
         carries = self._reconfigured_serializer is not None
@@ -158,10 +160,15 @@ class TypeSerializerSchemaCompatibility(Generic[T]):
         """The findings with that verdict, in path order of discovery."""
         return tuple(finding for finding in self.findings if finding.verdict is verdict)
 
+    def with_unchanged(self, paths: Iterable[str]) -> TypeSerializerSchemaCompatibility[T]:
+        """The same verdict, which also names the paths that did not change."""
+        return evolve(self, unchanged=(*self.unchanged, *paths))
+
     def to_dict(self) -> dict[str, Any]:
-        """The verdict as plain data, for tools."""
+        """The verdict as plain data, for tools; `snapshots.verdict_tree` gives the same as a tree."""
         return {
             "kind": self.kind.name,
+            "unchanged": list(self.unchanged),
             "findings": [
                 {
                     "path": finding.path,

@@ -171,21 +171,27 @@ class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T, S]):
             )
         findings = list(self.resolve_outer_schema_compatibility(outer))
         verdicts = [resolve_nested(old, new) for old, new in zip(self._nested, nested, strict=True)]
-        for index, verdict in enumerate(verdicts):
-            findings += [finding.below(self.nested_path(index)) for finding in verdict.findings]
+        unchanged: list[str] = []
+        for index, nested_verdict in enumerate(verdicts):
+            path = self.nested_path(index)
+            findings += [finding.below(path) for finding in nested_verdict.findings]
+            unchanged += [path + unchanged_path for unchanged_path in nested_verdict.unchanged]
         kind = worst_kind(
-            [finding.verdict.kind for finding in findings] + [verdict.kind for verdict in verdicts]
+            [finding.verdict.kind for finding in findings] + [part.kind for part in verdicts]
         )
         if kind is CompatibilityKind.WITH_RECONFIGURED_SERIALIZER:
             mixed = [
-                verdict.reconfigured_serializer if verdict.is_with_reconfigured_serializer else new
-                for verdict, new in zip(verdicts, nested, strict=True)
+                part.reconfigured_serializer if part.is_with_reconfigured_serializer else new
+                for part, new in zip(verdicts, nested, strict=True)
             ]
             self_like = type(self)(outer)
-            return TypeSerializerSchemaCompatibility.compatible_with_reconfigured_serializer(
-                self_like.create_outer_serializer(mixed), findings
+            verdict: TypeSerializerSchemaCompatibility[T] = (
+                TypeSerializerSchemaCompatibility.compatible_with_reconfigured_serializer(
+                    self_like.create_outer_serializer(mixed), findings
+                )
             )
-        return TypeSerializerSchemaCompatibility(kind, tuple(findings))
+            return verdict.with_unchanged(unchanged)
+        return TypeSerializerSchemaCompatibility(kind, tuple(findings), unchanged=tuple(unchanged))
 
 
 def _expect(source: DataInputView, expected: int, what: str) -> None:

@@ -88,7 +88,9 @@ class BooleanSerializer(FixedWidthSerializer[bool]):
         emitter.fixed("?", f"{emitter.function.bind('booleans', BOOLEANS)}[{value}]")
 
     def problems(self, value: Any, path: str) -> Iterator[str]:
-        if not isinstance(value, bool) and not (isinstance(value, (int, float)) and value in BOOLEANS):
+        try:
+            BOOLEANS[value]
+        except (KeyError, TypeError):
             yield misfit(path, value, "is not True or False")
 
     def snapshot_configuration(self) -> BooleanSerializerSnapshot:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import typing
 from typing import Any
-
-import attrs
 
 from typeserializers.byte_arrays import BytesSerializer
 from typeserializers.fixed_width import BooleanSerializer, DoubleSerializer, LongSerializer
@@ -14,7 +11,7 @@ from typeserializers.inference import Inference, register_inference
 from typeserializers.lists import ListSerializer
 from typeserializers.maps import MapSerializer
 from typeserializers.nullable import NullableSerializer
-from typeserializers.record_shape import remember_shape, shape_of
+from typeserializers.record_shape import is_record_class, remember_shape, shape_of
 from typeserializers.records import AttrsSerializer
 from typeserializers.references import bind_references, collected_references, open_reference
 from typeserializers.strings import StringSerializer
@@ -72,8 +69,8 @@ def infer_tuple(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
 
 @register_inference
 def infer_record(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
-    """attrs classes and dataclasses; one that contains itself refers to itself there."""
-    if not isinstance(hint, type) or not (attrs.has(hint) or dataclasses.is_dataclass(hint)):
+    """attrs classes, dataclasses and NamedTuples; one that contains itself refers to itself there."""
+    if not is_record_class(hint):
         return None
     if hint in inference.enclosing:
         return open_reference(hint, hint.__qualname__.rpartition("<locals>.")[2])

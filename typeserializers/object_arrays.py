@@ -71,7 +71,8 @@ class StringArraySerializer(CompiledTypeSerializer["list[str | None]"]):
             out.write(write_text(text))
 
     def read_from(self, source: DataInputView) -> list[str | None]:
-        texts, source.position = _read_texts(source.data, source.position, source.read_count())
+        count = source.read_int()
+        texts, source.position = _read_texts(source.data, source.position, count)
         return texts
 
     def emit_write(self, emitter: WriteEmitter, value: str) -> None:

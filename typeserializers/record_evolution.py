@@ -1,16 +1,20 @@
 """The rules by which a record may change between two versions of a program.
 
-Fields are matched by name, then by declared former names; never by position and never by guess. The rules, each with
-its id in the findings:
+Fields are matched by name, then by declared former names (`typeserializers.field_matching`). The rules, each with its
+id in the findings:
 
-    field-renamed             declared: costs nothing by itself, the bytes carry no names
-    field-added               the default completes old records; without one: field-added-without-default, refused
-    field-removed             lossy; if a new field looks like it, the fix says how to declare a rename
-    fields-reordered          migration
-    field-widened             a promotion (`typeserializers.promotions`), also inside lists, maps and optionals
-    field-became-optional     migration: every old value is present
-    ambiguous-rename          a field exists under its own name *and* its former name: refused
-    record-renamed            refused unless the new class declares the former name
+    field-renamed               declared: costs nothing by itself, the bytes carry no names
+    field-added                 the default completes old records; without one: field-added-without-default, refused
+    field-removed               lossy; if a new field looks like it, the fix says how to declare a rename
+    fields-reordered            migration
+    field-widened               a promotion (`typeserializers.promotions`), also inside lists, maps and optionals
+    field-became-optional       migration: every old value is present
+    field-became-required       refused: an old value may be None
+    field-type-changed          refused, as is field-type-narrowed, unless the field names a converter: field-converted
+    ambiguous-rename            a field exists under its own name *and* its former name: refused
+    record-renamed              refused unless the new class declares the former name
+    record-converted            migration: converters lead from the old schema version to the new one
+    schema-version-older        refused: the state was written under a later schema version than that of the program
 
 Inside a record more is allowed than at the top of a state: there, a simple serializer is the same class or nothing.
 """
@@ -18,22 +22,21 @@ Inside a record more is allowed than at the top of a state: there, a simple seri
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from snapshots.compatibility import (
     CompatibilityKind,
     FieldVerdict,
     Finding,
-    TypeSerializerSchemaCompatibility,
     worst_kind,
 )
-from snapshots.composite import CompositeTypeSerializerSnapshot
-from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
-from typeserializers.nullable import NullableSerializer, NullableSerializerSnapshot
-from typeserializers.promotions import PROMOTIONS
+from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from typeserializers.field_matching import FieldMatch, match_fields
+from typeserializers.field_metadata import name_of
+from typeserializers.part_evolution import resolve_part
 from typeserializers.record_shape import RecordField, RecordShape
 from typeserializers.type_serializer import TypeSerializer
 
@@ -58,62 +61,26 @@ class WrittenRecord:
 
     name: str
     fields: tuple[WrittenField, ...]
+    schema_version: int = 1
 
 
 @frozen
 class RecordJudgement:
-    """The verdict on a record, and the serializers of fields that must be reconfigured."""
+    """The verdict on a record, the fields that did not change, and the serializers of those to be reconfigured."""
 
     kind: CompatibilityKind
     findings: tuple[Finding, ...]
     reconfigured: Mapping[str, TypeSerializer[Any]]
-
-
-@frozen
-class FieldMatch:
-    """Which written field a new field takes over: ``old_index`` is None for an added one."""
-
-    new: RecordField
-    old_index: int | None
-
-
-def match_fields(old_names: list[str], new_fields: tuple[RecordField, ...]) -> list[FieldMatch]:
-    """For each new field the old one that it continues: the one of the same name, else of a former name."""
-    by_name = {name: index for index, name in enumerate(old_names)}
-    taken = {by_name[part.name] for part in new_fields if part.name in by_name}
-    matches = []
-    for part in new_fields:
-        index = by_name.get(part.name)
-        if index is None:
-            for former in part.former_names:
-                candidate = by_name.get(former)
-                if candidate is not None and candidate not in taken:
-                    index = candidate
-                    taken.add(candidate)
-                    break
-        matches.append(FieldMatch(part, index))
-    return matches
+    unchanged: tuple[str, ...] = ()
 
 
 def judge_record(old: WrittenRecord, new: RecordShape) -> RecordJudgement:
     """The verdict on a new record shape taking over an old record."""
-    findings: list[Finding] = []
+    findings = [*_judge_name(old, new), *_judge_version(old, new)]
     kinds: list[CompatibilityKind] = []
+    unchanged: list[str] = []
     reconfigured: dict[str, TypeSerializer[Any]] = {}
-    if old.name != new.name and old.name not in new.former_names:
-        findings.append(
-            Finding(
-                "",
-                FieldVerdict.REFUSE,
-                "record-renamed",
-                f"the state holds records of {old.name}, the new class is {new.name}",
-                f'If {new.name} is what {old.name} became, declare __former_names__ = ("{old.name}",) on it',
-            )
-        )
-    elif old.name != new.name:
-        findings.append(Finding("", FieldVerdict.AS_IS, "record-renamed", f"was {old.name}"))
-    old_names = [part.name for part in old.fields]
-    matches = match_fields(old_names, new.fields)
+    matches = match_fields(old.fields, new.fields)
     matched = [match.old_index for match in matches if match.old_index is not None]
     removed = [part for index, part in enumerate(old.fields) if index not in matched]
     for match in matches:
@@ -122,77 +89,88 @@ def judge_record(old: WrittenRecord, new: RecordShape) -> RecordJudgement:
             findings.append(_added(match.new, removed))
             continue
         written = old.fields[match.old_index]
+        told = len(findings)
         if written.name != match.new.name:
             findings.append(Finding(path, FieldVerdict.AS_IS, "field-renamed", f"was {written.name}"))
         verdict = resolve_part(written.snapshot, match.new.serializer)
+        if verdict.is_incompatible and match.new.converter is not None:
+            findings.append(_converted(match.new))
+            continue
         kinds.append(verdict.kind)
         findings += [finding.below(path) for finding in verdict.findings]
+        unchanged += [path + inner for inner in verdict.unchanged]
+        if len(findings) == told and not verdict.unchanged:
+            unchanged.append(path)
         if verdict.is_with_reconfigured_serializer:
             reconfigured[match.new.name] = verdict.reconfigured_serializer
-    findings += _removed(removed, [match.new for match in matches if match.old_index is None], new)
+    findings += _removed(removed, matches, new)
     if matched != sorted(matched):
         findings.append(
             Finding("", FieldVerdict.MIGRATE, "fields-reordered", "the fields are written in another order")
         )
+    if new.conversion_steps(old.schema_version):
+        findings = _left_to_converters(findings)
+        kinds = []
     kind = worst_kind([*kinds, *(finding.verdict.kind for finding in findings)])
-    return RecordJudgement(kind, tuple(findings), reconfigured)
+    return RecordJudgement(kind, tuple(findings), reconfigured, tuple(unchanged))
 
 
-def resolve_part(
-    old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[Any]
-) -> TypeSerializerSchemaCompatibility[Any]:
-    """The verdict on a part of a record: what the snapshots allow, and promotions and optionality beyond."""
-    if isinstance(old_snapshot, CompositeTypeSerializerSnapshot):
-        verdict = old_snapshot.resolve_with(new_serializer, resolve_part)
-    else:
-        verdict = resolve_compatibility(old_snapshot, new_serializer)
-    if not verdict.is_incompatible:
-        return verdict
-    old_serializer = old_snapshot.restore_serializer()
-    promotion = PROMOTIONS.get((type(old_serializer), type(new_serializer)))
-    if promotion is not None:
-        return TypeSerializerSchemaCompatibility.compatible_after_migration(
-            [Finding("", FieldVerdict.MIGRATE, "field-widened", promotion.reason)]
-        )
-    if isinstance(new_serializer, NullableSerializer) and not isinstance(old_snapshot, NullableSerializerSnapshot):
-        inner = resolve_part(old_snapshot, new_serializer.inner)
-        if inner.is_incompatible:
-            return inner
-        optional = Finding("", FieldVerdict.MIGRATE, "field-became-optional", "every old value is present")
-        return TypeSerializerSchemaCompatibility.compatible_after_migration([optional, *inner.findings])
-    if isinstance(old_snapshot, NullableSerializerSnapshot) and not isinstance(new_serializer, NullableSerializer):
-        return TypeSerializerSchemaCompatibility.incompatible(
-            Finding(
-                "",
-                FieldVerdict.REFUSE,
-                "field-became-required",
-                "the state may hold None here, the new field may not",
-                "Keep the field optional",
-            )
-        )
-    if type(old_serializer) is not type(new_serializer):
-        return TypeSerializerSchemaCompatibility.incompatible(_type_changed(old_serializer, new_serializer))
-    return verdict
-
-
-def _type_changed(old: TypeSerializer[Any], new: TypeSerializer[Any]) -> Finding:
-    narrowed = PROMOTIONS.get((type(new), type(old))) is not None
-    what = "narrowed" if narrowed else "changed"
-    return Finding(
-        "",
-        FieldVerdict.REFUSE,
-        f"field-type-{what}",
-        f"the type was {what} from {old!r} to {new!r}, and not every old value fits",
-        "Keep the old type, or add a field of another name with a default and fill it from the old one",
+def _judge_name(old: WrittenRecord, new: RecordShape) -> Sequence[Finding]:
+    if old.name == new.name:
+        return ()
+    if old.name in new.former_names:
+        return (Finding("", FieldVerdict.AS_IS, "record-renamed", f"was {old.name}"),)
+    return (
+        Finding(
+            "",
+            FieldVerdict.REFUSE,
+            "record-renamed",
+            f"the state holds records of {old.name}, the new class is {new.name}",
+            f'If {new.name} is what {old.name} became, declare __former_names__ = ("{old.name}",) on it',
+        ),
     )
 
 
-def _added(new: RecordField, removed: list[WrittenField]) -> Finding:
+def _judge_version(old: WrittenRecord, new: RecordShape) -> Sequence[Finding]:
+    if old.schema_version > new.schema_version:
+        return (
+            Finding(
+                "",
+                FieldVerdict.REFUSE,
+                "schema-version-older",
+                f"the state has schema version {old.schema_version}, {new.name} has only {new.schema_version}",
+                "Restore with the program that wrote it, or a later one",
+            ),
+        )
+    steps = new.conversion_steps(old.schema_version)
+    if not steps:
+        return ()
+    path = ", ".join(f"{version} -> {version + 1} by {name_of(converter)}" for version, converter in steps)
+    return (Finding("", FieldVerdict.MIGRATE, "record-converted", f"schema versions {path}"),)
+
+
+def _left_to_converters(findings: Sequence[Finding]) -> list[Finding]:
+    """What the rules refuse about fields is the converters' business, and so is what a removed field held."""
+    return [
+        evolve(finding, verdict=FieldVerdict.MIGRATE, reason=f"{finding.reason}: left to the converters", fix="")
+        if finding.path and finding.verdict in (FieldVerdict.REFUSE, FieldVerdict.LOSSY)
+        else finding
+        for finding in findings
+    ]
+
+
+def _converted(new: RecordField) -> Finding:
+    assert new.converter is not None
+    reason = f"each old value goes through {name_of(new.converter)}"
+    return Finding(f".{new.name}", FieldVerdict.MIGRATE, "field-converted", reason)
+
+
+def _added(new: RecordField, removed: Sequence[WrittenField]) -> Finding:
     path = f".{new.name}"
+    origin = _looks_like(new.name, [part.name for part in removed])
     if new.has_default:
         how = "made by its factory" if new.default_factory is not None else f"default {new.default!r:.60}"
         return Finding(path, FieldVerdict.MIGRATE, "field-added", how)
-    origin = _looks_like(new.name, [part.name for part in removed])
     rename = f', or declare the rename: metadata=former_names("{origin}")' if origin else ""
     return Finding(
         path,
@@ -203,7 +181,8 @@ def _added(new: RecordField, removed: list[WrittenField]) -> Finding:
     )
 
 
-def _removed(removed: list[WrittenField], added: list[RecordField], new: RecordShape) -> list[Finding]:
+def _removed(removed: Sequence[WrittenField], matches: Sequence[FieldMatch], new: RecordShape) -> list[Finding]:
+    added = [match.new.name for match in matches if match.old_index is None]
     findings = []
     for part in removed:
         claimants = [other.name for other in new.fields if part.name in other.former_names]
@@ -218,7 +197,7 @@ def _removed(removed: list[WrittenField], added: list[RecordField], new: RecordS
                 )
             )
             continue
-        target = _looks_like(part.name, [other.name for other in added])
+        target = _looks_like(part.name, added)
         fix = f'It looks like a rename to {target}: declare metadata=former_names("{part.name}")' if target else ""
         findings.append(
             Finding(f".{part.name}", FieldVerdict.LOSSY, "field-removed", "the field is gone, its values are lost", fix)
@@ -226,6 +205,6 @@ def _removed(removed: list[WrittenField], added: list[RecordField], new: RecordS
     return findings
 
 
-def _looks_like(name: str, candidates: list[str]) -> str | None:
+def _looks_like(name: str, candidates: Sequence[str]) -> str | None:
     close = difflib.get_close_matches(name, candidates, n=1, cutoff=SIMILAR_NAMES)
     return close[0] if close else None

@@ -1,8 +1,8 @@
 """The shape of a record class: its fields with their serializers, former names and defaults.
 
-A shape is read once from an attrs class or dataclass (`shape_of`). Two shapes are equal if their names and the names
-and serializers of their fields are: the class itself does not count, so that a record restored without its class
-compares equal to one with it.
+A shape is read once from an attrs class, dataclass or NamedTuple (`shape_of`). Two shapes are equal if their names,
+their schema versions, and the names and serializers of their fields are: the class itself does not count, so that a
+record restored without its class compares equal to one with it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,28 @@ from typing import Any, Final
 import attrs
 from attrs import field, frozen
 
+from typeserializers.field_metadata import (
+    CONVERTER_KEY,
+    FORMER_NAMES_KEY,
+    FieldConverter,
+    RecordConverter,
+    former_names,
+    metadata_of,
+)
 from typeserializers.inference import Inference, UnknownTypeError
 from typeserializers.type_serializer import TypeSerializer
 
-FORMER_NAMES_KEY: Final = "statebackend.former_names"
-
+__all__ = [
+    "ABSENT",
+    "FORMER_NAMES_KEY",
+    "RecordField",
+    "RecordShape",
+    "former_names",
+    "is_record_class",
+    "known_shapes",
+    "remember_shape",
+    "shape_of",
+]
 
 
 class _Absent:
@@ -36,11 +53,6 @@ ABSENT: Final = _Absent()
 """Stands for 'no default'."""
 
 
-def former_names(*names: str) -> Mapping[str, Any]:
-    """Field metadata that declares the names a field had before; works for attrs and dataclasses alike."""
-    return {FORMER_NAMES_KEY: tuple(names)}
-
-
 @frozen
 class RecordField:
     """One field: its name, serializer, former names, default and how it is passed to the constructor."""
@@ -52,6 +64,7 @@ class RecordField:
     default_factory: Callable[[], Any] | None = field(default=None, eq=False)
     argument: str = field(default="", eq=False)
     keyword_only: bool = field(default=False, eq=False)
+    converter: FieldConverter | None = field(default=None, eq=False)
 
     @property
     def has_default(self) -> bool:
@@ -77,6 +90,26 @@ class RecordShape:
     fields: tuple[RecordField, ...]
     former_names: tuple[str, ...] = ()
     is_frozen: bool = field(default=False, eq=False)
+    schema_version: int = 1
+    converters: Mapping[int, RecordConverter] = field(factory=dict, eq=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.schema_version < 1:
+            raise ValueError(f"{self.name}: the schema version {self.schema_version} is not a number from 1 on")
+        strange = sorted(version for version in self.converters if not 1 <= version < self.schema_version)
+        if strange:
+            raise ValueError(
+                f"{self.name}: a converter from version {', '.join(map(str, strange))} is never used, because "
+                f"schema_version is {self.schema_version}; a converter n leads from version n to version n + 1"
+            )
+
+    def conversion_steps(self, old_version: int) -> tuple[tuple[int, RecordConverter], ...]:
+        """The converters that lead from an old version to this one, each with the version it starts from."""
+        return tuple(
+            (version, self.converters[version])
+            for version in range(old_version, self.schema_version)
+            if version in self.converters
+        )
 
 
 _known_shapes: dict[str, list[RecordShape]] = {}
@@ -97,16 +130,19 @@ def known_shapes(name: str) -> tuple[RecordShape, ...]:
 def shape_of(
     record_class: type, field_serializers: Mapping[str, TypeSerializer[Any]], inference: Inference
 ) -> RecordShape:
-    """The shape of an attrs class or dataclass; raises `UnknownTypeError` with the path of what cannot be written."""
+    """The shape of a record class; raises `UnknownTypeError` with the path of what cannot be written."""
     where = inference.path or record_class.__name__
-    if attrs.has(record_class):
+    if is_named_tuple(record_class):
+        declared = [_named_tuple_field(record_class, name) for name in record_class._fields]
+        is_frozen = True
+    elif attrs.has(record_class):
         declared = [_attrs_field(attribute) for attribute in attrs.fields(record_class)]
         is_frozen = bool(attrs.inspect(record_class).is_frozen)
     elif dataclasses.is_dataclass(record_class):
         declared = [_dataclass_field(item) for item in dataclasses.fields(record_class)]
         is_frozen = _is_frozen_dataclass(record_class)
     else:
-        raise UnknownTypeError(f"{where}: {record_class!r} is neither an attrs class nor a dataclass")
+        raise UnknownTypeError(f"{where}: {record_class!r} is neither an attrs class, a dataclass nor a NamedTuple")
     unknown = sorted(set(field_serializers) - {item["name"] for item in declared})
     if unknown:
         raise UnknownTypeError(f"{where}: field_serializers names {', '.join(unknown)}, which the class does not have")
@@ -114,6 +150,7 @@ def shape_of(
     fields = []
     for item in declared:
         name = item["name"]
+        metadata = metadata_of(item.pop("metadata"), hints.get(name))
         if not item.pop("init"):
             raise UnknownTypeError(
                 f"{where}.{name}: a field with init=False cannot be restored; derive it in a property instead"
@@ -123,14 +160,41 @@ def shape_of(
             if name not in hints:
                 raise UnknownTypeError(f"{where}.{name}: the field has no type hint; give it one")
             serializer = inference.below(f".{name}", record_class).serializer_for(hints[name])
-        fields.append(RecordField(serializer=serializer, **item))
+        fields.append(
+            RecordField(
+                serializer=serializer,
+                former_names=_names(metadata.get(FORMER_NAMES_KEY, ()), f"{where}.{name}"),
+                converter=metadata.get(CONVERTER_KEY),
+                **item,
+            )
+        )
     return RecordShape(
         name=record_class.__qualname__.rpartition("<locals>.")[2],
         record_class=record_class,
         fields=tuple(fields),
-        former_names=tuple(record_class.__dict__.get("__former_names__", ())),
+        former_names=_names(record_class.__dict__.get("__former_names__", ()), where),
         is_frozen=is_frozen,
+        schema_version=record_class.__dict__.get("__schema_version__", 1),
+        converters=dict(record_class.__dict__.get("__converters__", {})),
     )
+
+
+def is_named_tuple(candidate: Any) -> bool:
+    """Whether this is a class made by ``typing.NamedTuple``."""
+    return isinstance(candidate, type) and issubclass(candidate, tuple) and hasattr(candidate, "_field_defaults")
+
+
+def is_record_class(candidate: Any) -> bool:
+    """Whether this is a class that can be a record: an attrs class, a dataclass or a NamedTuple."""
+    return isinstance(candidate, type) and (
+        attrs.has(candidate) or dataclasses.is_dataclass(candidate) or is_named_tuple(candidate)
+    )
+
+
+def _names(names: Any, where: str) -> tuple[str, ...]:
+    if isinstance(names, str):
+        raise UnknownTypeError(f"{where}: former names are a tuple of names; write ({names!r},)")
+    return tuple(names)
 
 
 def _attrs_field(attribute: attrs.Attribute[Any]) -> dict[str, Any]:
@@ -144,7 +208,7 @@ def _attrs_field(attribute: attrs.Attribute[Any]) -> dict[str, Any]:
         default = ABSENT
     return {
         "name": attribute.name,
-        "former_names": tuple(attribute.metadata.get(FORMER_NAMES_KEY, ())),
+        "metadata": attribute.metadata,
         "default": default,
         "default_factory": factory,
         "argument": attribute.alias or attribute.name,
@@ -157,12 +221,24 @@ def _dataclass_field(item: dataclasses.Field[Any]) -> dict[str, Any]:
     missing = dataclasses.MISSING
     return {
         "name": item.name,
-        "former_names": tuple(item.metadata.get(FORMER_NAMES_KEY, ())),
+        "metadata": item.metadata,
         "default": ABSENT if item.default is missing else item.default,
         "default_factory": None if item.default_factory is missing else item.default_factory,
         "argument": item.name,
         "keyword_only": bool(item.kw_only),
         "init": bool(item.init),
+    }
+
+
+def _named_tuple_field(record_class: Any, name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "metadata": {},
+        "default": record_class._field_defaults.get(name, ABSENT),
+        "default_factory": None,
+        "argument": name,
+        "keyword_only": False,
+        "init": True,
     }
 
 

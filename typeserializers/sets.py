@@ -89,10 +89,9 @@ class AnySetSerializer(CompiledTypeSerializer[S]):
     def create_instance(self) -> S:
         return self.collected([])
 
-    def copy(self, value: S) -> S:
+    def _copied(self, elements: Iterable[Any]) -> list[Any]:
         copy = self.element_serializer.copy
-        parts = [list(part) for part, _ in self.order(value)]
-        return self.collected([None if element is None else copy(element) for part in parts for element in part])
+        return [None if element is None else copy(element) for element in elements]
 
     def duplicate(self) -> Any:
         element = self.element_serializer.duplicate()
@@ -184,6 +183,14 @@ def _refuse_repetition(read: int, kept: int) -> None:
 class SetSerializer(AnySetSerializer["set[E]"], Generic[E]):
     """A set, returned as a `LinkedSet`; a frozenset is accepted."""
 
+    def copy(self, value: set[E]) -> set[E]:
+        if not isinstance(value, LinkedSet):
+            return set(self._copied(value))
+        remembered = value.remembered()
+        copied: LinkedSet[E] = LinkedSet(self._copied(remembered))
+        copied.update(self._copied(value.difference(remembered)))
+        return copied
+
     def collected(self, elements: list[Any]) -> set[E]:
         collected: LinkedSet[E] = LinkedSet(elements)
         _refuse_repetition(len(elements), len(collected))
@@ -195,6 +202,9 @@ class SetSerializer(AnySetSerializer["set[E]"], Generic[E]):
 
 class FrozenSetSerializer(AnySetSerializer["frozenset[E]"], Generic[E]):
     """A frozenset, in the layout of a set; it can be an element of a set or the key of a map."""
+
+    def copy(self, value: frozenset[E]) -> frozenset[E]:
+        return value if self.is_immutable_type else frozenset(self._copied(value))
 
     @property
     def is_immutable_type(self) -> bool:

@@ -1,6 +1,6 @@
 """The serializer of tuples: the fields one after the other, none of them optional by the layout.
 
-    tuple := field*          the empty tuple := 00
+    tuple := field*          the empty tuple := 2a
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ from typeserializers.value_text import misfit
 FLINK_TUPLE_CLASS = "org.apache.flink.api.java.tuple.Tuple"
 
 
+EMPTY_TUPLE_MARK = 0x2A
+
+
 class Tuple0Serializer(CompiledTypeSerializer["tuple[()]"]):
-    """The tuple without fields: one zero byte."""
+    """The tuple without fields: the byte 42, which is what Flink writes; it reads any byte, and here zero too."""
 
     @property
     def length(self) -> int:
@@ -42,19 +45,19 @@ class Tuple0Serializer(CompiledTypeSerializer["tuple[()]"]):
 
     def write_to(self, value: tuple[()], out: DataOutputView) -> None:
         _require_empty_tuple(value)
-        out.write(b"\x00")
+        out.write(b"\x2a")
 
     def read_from(self, source: DataInputView) -> tuple[()]:
-        _require_zero(source.read_unsigned_byte())
+        _require_empty_mark(source.read_unsigned_byte())
         return ()
 
     def emit_write(self, emitter: WriteEmitter, value: str) -> None:
         emitter.line(f"{emitter.function.bind('require_empty', _require_empty_tuple)}({value})")
-        emitter.append("b'\\x00'")
+        emitter.append("b'\\x2a'")
 
     def emit_read(self, emitter: ReadEmitter) -> str:
         byte = emitter.fixed("B")
-        emitter.line(f"{emitter.function.bind('require_zero', _require_zero)}({byte})")
+        emitter.line(f"{emitter.function.bind('require_mark', _require_empty_mark)}({byte})")
         return "()"
 
     def problems(self, value: Any, path: str) -> Iterator[str]:
@@ -70,9 +73,9 @@ def _require_empty_tuple(value: Any) -> None:
         raise TypeError("not the empty tuple")
 
 
-def _require_zero(byte: int) -> None:
-    if byte:
-        raise MalformedDataError(f"the empty tuple is one zero byte, found {byte:#x}")
+def _require_empty_mark(byte: int) -> None:
+    if byte not in (EMPTY_TUPLE_MARK, 0):
+        raise MalformedDataError(f"the empty tuple is the byte {EMPTY_TUPLE_MARK:#x}, found {byte:#x}")
 
 
 class TupleSerializer(CompiledTypeSerializer["tuple[Any, ...]"]):

@@ -17,6 +17,7 @@ from typing import Any
 
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.errors import MalformedDataError
 from snapshots.registry import register_snapshot
 from typeserializers.code_generation import ReadEmitter, WriteEmitter, indented
 from typeserializers.compiled import CompiledTypeSerializer
@@ -91,11 +92,19 @@ class UnionSerializer(CompiledTypeSerializer[Any]):
         out.write(self._prefixes[index])
         self.member_serializers[index].serialize(value, out)
 
+    def _may_read_none(self, member: TypeSerializer[Any]) -> bool:
+        """Whether the member could read a None that no member of the union means."""
+        return member.accepts_none and type(None) not in self.member_classes
+
     def read_from(self, source: DataInputView) -> Any:
-        for member in self.member_serializers[:-1]:
-            if source.read_boolean():
-                return member.deserialize(source)
-        return self.member_serializers[-1].deserialize(source)
+        index = 0
+        while index < len(self.member_serializers) - 1 and not source.read_boolean():
+            index += 1
+        member = self.member_serializers[index]
+        value = member.deserialize(source)
+        if value is None and self._may_read_none(member):
+            refuse_none(member)
+        return value
 
     def emit_write(self, emitter: WriteEmitter, value: str) -> None:
         function = emitter.function
@@ -120,14 +129,21 @@ class UnionSerializer(CompiledTypeSerializer[Any]):
         member = self.member_serializers[index]
         if index == len(self.member_serializers) - 1:
             emitter.line(f"{result} = {member.emit_read(emitter)}")
+            self._emit_none_check(emitter, member, result)
             return
         is_first = emitter.fixed("?")
         first, others = emitter.child(), emitter.child()
         expression = member.emit_read(first)
         first.line(f"{result} = {expression}")
+        self._emit_none_check(first, member, result)
         emitter.block(f"if {is_first}:", first)
         self._emit_read_from(others, index + 1, result)
         emitter.block("else:", others)
+
+    def _emit_none_check(self, emitter: ReadEmitter, member: TypeSerializer[Any], result: str) -> None:
+        if self._may_read_none(member):
+            refuse = emitter.function.bind("refuse_none", refuse_none)
+            emitter.line(f"if {result} is None: {refuse}({emitter.function.bind('member', member)})")
 
     def problems(self, value: Any, path: str) -> Iterator[str]:
         try:
@@ -145,6 +161,11 @@ class UnionSerializer(CompiledTypeSerializer[Any]):
 
     def __repr__(self) -> str:
         return f"UnionSerializer([{', '.join(map(repr, self.member_serializers))}])"
+
+
+def refuse_none(member: TypeSerializer[Any]) -> None:
+    """Raises `MalformedDataError` for a None where the union has none."""
+    raise MalformedDataError(f"a null for {member!r} in a union without None")
 
 
 def base_class_of(serializer: TypeSerializer[Any]) -> type:
