@@ -1,0 +1,46 @@
+"""What docs/upgrading-a-job.md shows as output is what comes out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from examples.flights import version_1, version_2, version_3
+from statebackend import StateMigrationException
+from streamjobs import KeyedProcessFunction
+from streamjobs.local import LocalJob, LocalStreamEnvironment
+
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "upgrading-a-job.md"
+
+
+@pytest.fixture
+def savepoint(tmp_path: Path) -> Path:
+    run(version_1.FollowAircraft(), tmp_path / "old").savepoint(tmp_path / "savepoint")
+    return tmp_path / "savepoint"
+
+
+def run(function: KeyedProcessFunction[str, Any, Any], job_dir: Path, **options: Any) -> LocalJob:
+    flight = {"tailnum": "N1", "departure": None, "origin": "JFK", "dest": "BOS", "carrier": "UA", "flight": 1}
+    environment = LocalStreamEnvironment(job_dir=job_dir)
+    stream = environment.from_elements([_Flight(**flight, dep_time=1, arr_delay=7)])
+    stream.key_by("tailnum").process(function, uid="aircraft").sink_to([])
+    return environment.execute("flights", **options)
+
+
+class _Flight:
+    def __init__(self, **columns: Any) -> None:
+        self.__dict__.update(columns)
+
+
+def test_the_verdicts_of_the_guide_are_those_of_the_example(tmp_path: Path, savepoint: Path) -> None:
+    job = run(version_2.FollowAircraft(), tmp_path / "new", from_savepoint=savepoint)
+    verdicts = "\n".join(str(verdict) for verdict in job.schema_reports["aircraft"].verdicts)
+    assert f"```\n{verdicts}\n```" in GUIDE.read_text("utf-8")
+
+
+def test_the_refusal_of_the_guide_is_that_of_the_example(tmp_path: Path, savepoint: Path) -> None:
+    with pytest.raises(StateMigrationException) as refused:
+        run(version_3.FollowAircraft(), tmp_path / "new", from_savepoint=savepoint)
+    assert f"```\n{refused.value}\n```" in GUIDE.read_text("utf-8")
