@@ -22,3 +22,15 @@ def check_count(count: int, remaining: int, *parts: TypeSerializer[Any]) -> None
         raise MalformedDataError(
             f"a count of {count} cannot be right: the {remaining} bytes that follow hold at most {limit}"
         )
+
+
+def check_distinct(read: int, kept: int) -> None:
+    """Raises `MalformedDataError` unless all elements or keys that were read are different in Python.
+
+    Java tells 0.0 from -0.0 and 1.0 from 1.00 in a decimal, Python does not; keeping one would lose the other unseen.
+    """
+    if read != kept:
+        raise MalformedDataError(
+            f"{read} elements or keys were read, but only {kept} of them differ in Python: "
+            f"keeping those would lose the others"
+        )

@@ -14,7 +14,7 @@ which Python's enums have:
 
     class Colour(enum.Enum):
         CRIMSON = 1
-        RED = 1  # the former name
+        RED = CRIMSON  # the former name
 """
 
 from __future__ import annotations

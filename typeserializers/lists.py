@@ -139,7 +139,7 @@ class ListSerializerSnapshot(CompositeTypeSerializerSnapshot["list[E]", ListSeri
         self, old_snapshot: TypeSerializerSnapshot[Any]
     ) -> TypeSerializerSchemaCompatibility[list[E]] | None:
         """Lists of the same layout but another class (`ArrayListSerializer`) take over from each other."""
-        if not isinstance(old_snapshot, ListSerializerSnapshot):
+        if not isinstance(old_snapshot, ListSerializerSnapshot) or type(old_snapshot) is type(self):
             return None
         relabelled = type(self)()
         relabelled._nested = old_snapshot.nested_snapshots

@@ -15,7 +15,7 @@ from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.registry import register_snapshot
 from typeserializers.code_generation import ReadEmitter, WriteEmitter, indented
 from typeserializers.compiled import CompiledTypeSerializer
-from typeserializers.counts import check_count
+from typeserializers.counts import check_count, check_distinct
 from typeserializers.fixed_width import BooleanSerializer
 from typeserializers.flink_names import BASE
 from typeserializers.type_serializer import TypeSerializer
@@ -65,6 +65,7 @@ class MapSerializer(CompiledTypeSerializer["dict[K, V | None]"], Generic[K, V]):
         for _ in range(count):
             key = self.key_serializer.deserialize(source)
             result[key] = None if source.read_boolean() else self.value_serializer.deserialize(source)
+        check_distinct(count, len(result))
         return result
 
     def emit_write(self, emitter: WriteEmitter, value: str) -> None:
@@ -108,6 +109,7 @@ class MapSerializer(CompiledTypeSerializer["dict[K, V | None]"], Generic[K, V]):
         present.line(f"{result}[{key}] = {item}")
         body.block("else:", present)
         emitter.block(f"for _ in range({count}):", body)
+        emitter.line(f"{function.bind('check_distinct', check_distinct)}({count}, len({result}))")
         return result
 
     def problems(self, value: Any, path: str) -> Iterator[str]:

@@ -32,7 +32,7 @@ from typeserializers.compiled import CompiledTypeSerializer
 from typeserializers.epoch_values import Date, Instant, SqlTimestamp
 from typeserializers.fixed_fields import FixedFieldsSerializer
 from typeserializers.flink_names import BASE, nested_snapshot
-from typeserializers.value_text import misfit
+from typeserializers.value_text import misfit, shown
 
 NO_ZONE: Final = 0
 UTC_ZONE: Final = 1
@@ -223,7 +223,7 @@ def _encode_zone(zone: datetime.tzinfo | None) -> tuple[int, bytes]:
         out.write_utf(key)
         return KEYED_ZONE, out.to_bytes()
     raise ValueError(
-        f"has the time zone {zone!r:.60}, which cannot be written; "
+        f"has the time zone {shown(zone)}, which cannot be written; "
         f"use a zoneinfo.ZoneInfo with a key, or a datetime.timezone"
     )
 

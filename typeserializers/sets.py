@@ -16,11 +16,10 @@ from typing import Any, Final, Generic, TypeVar
 
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
-from snapshots.errors import MalformedDataError
 from snapshots.registry import register_snapshot
 from typeserializers.code_generation import ReadEmitter, WriteEmitter, indented
 from typeserializers.compiled import CompiledTypeSerializer
-from typeserializers.counts import check_count
+from typeserializers.counts import check_count, check_distinct
 from typeserializers.fixed_width import BooleanSerializer
 from typeserializers.flink_names import BASE
 from typeserializers.type_serializer import TypeSerializer
@@ -172,14 +171,6 @@ class AnySetSerializer(CompiledTypeSerializer[S]):
         return f"{type(self).__name__}({self.element_serializer!r})"
 
 
-def _refuse_repetition(read: int, kept: int) -> None:
-    if read != kept:
-        raise MalformedDataError(
-            f"{read} elements of a set were read, but only {kept} of them differ in Python: "
-            f"keeping them would lose the others"
-        )
-
-
 class SetSerializer(AnySetSerializer["set[E]"], Generic[E]):
     """A set, returned as a `LinkedSet`; a frozenset is accepted."""
 
@@ -193,7 +184,7 @@ class SetSerializer(AnySetSerializer["set[E]"], Generic[E]):
 
     def collected(self, elements: list[Any]) -> set[E]:
         collected: LinkedSet[E] = LinkedSet(elements)
-        _refuse_repetition(len(elements), len(collected))
+        check_distinct(len(elements), len(collected))
         return collected
 
     def snapshot_configuration(self) -> SetSerializerSnapshot[E]:
@@ -221,7 +212,7 @@ class FrozenSetSerializer(AnySetSerializer["frozenset[E]"], Generic[E]):
 
     def collected(self, elements: list[Any]) -> frozenset[E]:
         collected = frozenset(elements)
-        _refuse_repetition(len(elements), len(collected))
+        check_distinct(len(elements), len(collected))
         return collected
 
     def snapshot_configuration(self) -> FrozenSetSerializerSnapshot[E]:

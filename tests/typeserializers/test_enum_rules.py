@@ -1,0 +1,156 @@
+"""What may change about an enum, and what then happens to the old bytes."""
+
+from __future__ import annotations
+
+import enum
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import typeserializers as ts
+from snapshots import FieldVerdict, StateFormatError, resolve_compatibility, snapshot_from_bytes, snapshot_to_bytes
+
+
+def enum_of(*names: str, name: str = "Colour") -> type[enum.Enum]:
+    return enum.Enum(name, list(names))
+
+
+def judge(old: list[str], new: type[enum.Enum]):
+    written = snapshot_to_bytes(ts.EnumSerializer(enum_of(*old), name="Colour").snapshot_configuration())
+    return resolve_compatibility(snapshot_from_bytes(written), ts.EnumSerializer(new, name="Colour"))
+
+
+names = st.lists(st.sampled_from("ABCDEFG"), unique=True, min_size=1)
+
+
+@given(old=names, new=names)
+def test_the_verdict_says_what_happens_to_the_bytes(old: list[str], new: list[str]) -> None:
+    before, after = enum_of(*old), enum_of(*new)
+    verdict = judge(old, after)
+    written = [ts.EnumSerializer(before).to_bytes(constant) for constant in before]
+    removed = [name for name in old if name not in new]
+    assert verdict.is_incompatible == bool(removed)
+    assert verdict.is_as_is == (old == new)
+    if removed:
+        assert all(name in str(verdict) for name in removed)
+        return
+    serializer = ts.EnumSerializer(after) if verdict.is_as_is else verdict.reconfigured_serializer
+    assert [serializer.from_bytes(data).name for data in written] == old
+    assert [serializer.to_bytes(after[name]) for name in old] == written
+    assert all(serializer.from_bytes(serializer.to_bytes(constant)) is constant for constant in after)
+    # The reconfigured order is the one that is written from now on.
+    assert resolve_compatibility(serializer.snapshot_configuration(), serializer).is_as_is
+
+
+def test_a_removed_constant_that_looks_like_a_new_one_gets_a_hint() -> None:
+    verdict = judge(["CRIMSON", "GREEN"], enum_of("CRIMSONS", "GREEN"))
+    (finding,) = verdict.findings
+    assert (finding.verdict, finding.rule) == (FieldVerdict.REFUSE, "enum-constants-removed")
+    assert "CRIMSON" in finding.reason
+    assert "keep CRIMSON as an alias" in finding.fix
+
+
+def test_an_alias_declares_a_rename() -> None:
+    class Colour(enum.Enum):
+        CRIMSON = 1
+        RED = CRIMSON
+        GREEN = 2
+
+    verdict = judge(["GREEN", "RED"], Colour)
+    serializer = verdict.reconfigured_serializer
+    assert [finding.rule for finding in verdict.findings] == ["enum-constant-renamed"]
+    assert serializer.from_bytes(b"\0\0\0\1") is Colour.CRIMSON
+    assert serializer.to_bytes(Colour.CRIMSON) == b"\0\0\0\1"
+    assert serializer.constants == ("GREEN", "CRIMSON")
+
+
+def test_two_constants_that_became_one_keep_both_ordinals() -> None:
+    class Colour(enum.Enum):
+        RED = 1
+        CRIMSON = RED
+
+    serializer = judge(["CRIMSON", "RED"], Colour).reconfigured_serializer
+    assert [serializer.from_bytes(bytes((0, 0, 0, ordinal))) for ordinal in (0, 1)] == [Colour.RED] * 2
+    assert serializer.from_bytes(serializer.to_bytes(Colour.RED)) is Colour.RED
+    snapshot = snapshot_from_bytes(snapshot_to_bytes(serializer.snapshot_configuration()))
+    assert len(snapshot.restore_serializer().constants) == 2
+
+
+def test_another_enum_is_refused_unless_it_declares_the_former_name() -> None:
+    old = ts.EnumSerializer(enum_of("A"), name="old.Name").snapshot_configuration()
+    verdict = resolve_compatibility(old, ts.EnumSerializer(enum_of("A"), name="new.Name"))
+    assert [finding.rule for finding in verdict.findings] == ["enum-class"]
+    moved = ts.EnumSerializer(enum_of("A"), name="new.Name", former_names=["old.Name"])
+    assert resolve_compatibility(old, moved).is_as_is
+
+    class Renamed(enum.Enum):
+        __former_names__ = ("old.Name",)
+        A = 1
+        B = 2
+
+    assert resolve_compatibility(old, ts.EnumSerializer(Renamed)).is_with_reconfigured_serializer
+
+
+def test_state_without_its_class_is_read_by_a_stand_in_that_the_new_serializer_writes() -> None:
+    written = ts.EnumSerializer(enum_of("A", "B"), name="gone.Enum$Inner")
+    data = written.to_bytes(written.enum_class["B"])
+    snapshot = snapshot_to_bytes(written.snapshot_configuration()).replace(b"gone.Enum", b"lost.Enum")
+    restored = snapshot_from_bytes(snapshot).restore_serializer()
+    value = restored.from_bytes(data)
+    assert value.name == "B"
+    assert type(value).__name__ == "Inner"
+    new = ts.EnumSerializer(enum_of("B", "A"), name="lost.Enum$Inner")
+    assert new.from_bytes(new.to_bytes(value)) is new.enum_class["B"]
+    with pytest.raises(StateFormatError, match="is not a constant of"):
+        ts.EnumSerializer(enum_of("B", "A"), name="other.Enum").to_bytes(value)
+    with pytest.raises(StateFormatError, match="does not have"):
+        ts.EnumSerializer(enum_of("A"), name="lost.Enum$Inner").to_bytes(value)
+
+
+def test_flags_and_other_enums_are_refused_with_their_constants() -> None:
+    class Access(enum.Flag):
+        READ = 1
+        WRITE = 2
+
+    serializer = ts.EnumSerializer(Access)
+    assert serializer.from_bytes(serializer.to_bytes(Access.WRITE)) is Access.WRITE
+    with pytest.raises(StateFormatError, match="READ, WRITE"):
+        serializer.to_bytes(Access.READ | Access.WRITE)
+    with pytest.raises(ts.UnknownTypeError, match="Flag"):
+        ts.serializer_for(Access)
+    with pytest.raises(ts.UnknownTypeError, match="no constants"):
+        ts.serializer_for(enum.Enum("Nothing", []))
+
+
+def test_an_int_enum_is_not_an_int() -> None:
+    class Level(enum.IntEnum):
+        LOW = 0
+        HIGH = 1
+
+    serializer = ts.EnumSerializer(Level)
+    assert serializer.from_bytes(serializer.to_bytes(Level.HIGH)) is Level.HIGH
+    with pytest.raises(StateFormatError, match="is not a constant of"):
+        serializer.to_bytes(1)
+
+
+def test_a_record_with_an_enum_is_reconfigured_with_it() -> None:
+    old_enum = enum_of("A", "B")
+    new_enum = enum_of("B", "C", "A")
+
+    fields = {"colour": attrs.field(type=old_enum), "count": attrs.field(type=int)}
+    Item = attrs.make_class("Item", fields, frozen=True)  # noqa: N806
+    before = ts.AttrsSerializer(Item)
+    data = before.to_bytes(Item(old_enum["B"], 5))
+    after = ts.AttrsSerializer(Item, field_serializers={"colour": ts.EnumSerializer(new_enum)})
+    verdict = resolve_compatibility(before.snapshot_configuration(), after)
+    assert verdict.is_with_reconfigured_serializer
+    assert verdict.reconfigured_serializer.from_bytes(data) == Item(new_enum["B"], 5)
+    assert verdict.findings[0].path == ".colour"
+
+
+@pytest.mark.parametrize("constants", [["A", "A"], ["A", "X"], []])
+def test_constants_must_be_those_of_the_class(constants: list[str]) -> None:
+    with pytest.raises(ValueError, match="constants"):
+        ts.EnumSerializer(enum_of("A", "B"), constants)

@@ -1,0 +1,151 @@
+"""Rows with and without kinds and names, and time-to-live turned on and off."""
+
+from __future__ import annotations
+
+import pytest
+
+import typeserializers as ts
+from snapshots import (
+    FieldVerdict,
+    SerializationError,
+    SnapshotFormatError,
+    resolve_compatibility,
+    snapshot_from_bytes,
+    snapshot_to_bytes,
+)
+
+LONG, STRING, INT = ts.LongSerializer(), ts.StringSerializer(), ts.IntSerializer()
+
+
+def row_snapshot(version: int, serializer: ts.RowSerializer) -> bytes:
+    """The snapshot of a row as an older release wrote it, without the choice of kinds."""
+    data = snapshot_to_bytes(serializer.snapshot_configuration())
+    current = bytes.fromhex("000de70400000004")
+    start = data.index(current)
+    flag = start + len(current)
+    return data[:start] + current[:-1] + bytes((version,)) + data[flag + 1 :]
+
+
+@pytest.mark.parametrize(("version", "kind"), [(1, False), (2, False), (3, True)])
+def test_older_row_snapshots_are_read_with_the_layout_they_had(version: int, kind: bool) -> None:
+    snapshot = snapshot_from_bytes(row_snapshot(version, ts.RowSerializer([LONG])))
+    restored = snapshot.restore_serializer()
+    assert restored == ts.RowSerializer([LONG], supports_row_kind=kind)
+    verdict = resolve_compatibility(snapshot, ts.RowSerializer([LONG]))
+    assert verdict.is_as_is if kind else verdict.is_after_migration
+
+
+def test_an_unknown_row_version_is_refused() -> None:
+    with pytest.raises(SnapshotFormatError, match="outer version 5"):
+        snapshot_from_bytes(row_snapshot(5, ts.RowSerializer([LONG])))
+
+
+def test_turning_row_kinds_on_migrates_and_off_says_what_is_lost() -> None:
+    with_kind, without = ts.RowSerializer([LONG]), ts.RowSerializer([LONG], supports_row_kind=False)
+    on = resolve_compatibility(without.snapshot_configuration(), with_kind)
+    off = resolve_compatibility(with_kind.snapshot_configuration(), without)
+    assert (on.is_after_migration, off.is_after_migration) == (True, True)
+    assert on.findings[0].verdict is FieldVerdict.MIGRATE
+    assert off.findings[0].verdict is FieldVerdict.LOSSY
+    deleted = with_kind.from_bytes(with_kind.to_bytes(ts.Row(7, kind=ts.RowKind.DELETE)))
+    assert without.from_bytes(without.to_bytes(deleted)) == ts.Row(7)
+
+
+def test_a_reconfigured_row_keeps_the_names_of_the_new_serializer() -> None:
+    import enum
+
+    old = ts.RowSerializer([ts.EnumSerializer(enum.Enum("Kind", ["A", "B"]))], ["before"])
+    new = ts.RowSerializer([ts.EnumSerializer(enum.Enum("Kind", ["B", "A"]))], ["after"])
+    verdict = resolve_compatibility(old.snapshot_configuration(), new)
+    assert verdict.reconfigured_serializer.field_names == ("after",)
+
+
+def test_named_rows_are_ordered_by_name_and_completed_with_none() -> None:
+    serializer = ts.RowSerializer([INT, STRING], ["id", "name"])
+    read = serializer.from_bytes(serializer.to_bytes(ts.Row.named(name="x")))
+    assert read == ts.Row.named(id=None, name="x")
+    assert (read["name"], read[0], read.as_dict()) == ("x", None, {"id": None, "name": "x"})
+    with pytest.raises(SerializationError, match="has the fields age"):
+        serializer.to_bytes(ts.Row.named(age=3))
+    with pytest.raises(SerializationError, match="without field_names"):
+        ts.RowSerializer([INT, STRING]).to_bytes(ts.Row.named(id=1, name="x"))
+    with pytest.raises(SerializationError, match=r"\.name: 5"):
+        serializer.to_bytes(ts.Row.named(id=1, name=5))
+    with pytest.raises(ValueError, match="names"):
+        ts.RowSerializer([INT], ["a", "b"])
+    with pytest.raises(KeyError):
+        ts.Row(1)["a"]
+    with pytest.raises(ValueError, match="no names"):
+        ts.Row(1).as_dict()
+    assert repr(ts.Row(1, "a", kind=ts.RowKind.UPDATE_AFTER)) == "+U[1, 'a']"
+    assert repr(ts.Row.named(a=1)) == "+I[a=1]"
+    assert len(ts.Row(1, 2)) == ts.Row(1, 2).arity == 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "value", "expected"),
+    [
+        (LONG, ts.TtlSerializer(LONG), 5, ts.TtlValue(5, 99)),
+        (ts.TtlSerializer(LONG), LONG, ts.TtlValue(5, 1), 5),
+        (ts.ListSerializer(LONG), ts.ListSerializer(ts.TtlSerializer(LONG)), [5], [ts.TtlValue(5, 99)]),
+        (ts.ListSerializer(ts.TtlSerializer(LONG)), ts.ListSerializer(LONG), [ts.TtlValue(5, 1)], [5]),
+        (
+            ts.MapSerializer(STRING, LONG),
+            ts.MapSerializer(STRING, ts.TtlSerializer(LONG)),
+            {"a": 5, "b": None},
+            {"a": ts.TtlValue(5, 99), "b": None},
+        ),
+        (
+            ts.MapSerializer(STRING, STRING),
+            ts.MapSerializer(STRING, ts.TtlSerializer(STRING)),
+            {"b": None},
+            {"b": ts.TtlValue(None, 99)},
+        ),
+        (
+            ts.MapSerializer(STRING, ts.TtlSerializer(LONG)),
+            ts.MapSerializer(STRING, LONG),
+            {"a": ts.TtlValue(5, 1), "b": None},
+            {"a": 5, "b": None},
+        ),
+    ],
+)
+def test_time_to_live_can_be_turned_on_and_off(old, new, value, expected) -> None:
+    snapshot = old.snapshot_configuration()
+    assert resolve_compatibility(snapshot, new).is_incompatible
+    verdict = ts.resolve_ttl_aware_compatibility(snapshot, new)
+    assert verdict.is_after_migration
+    assert verdict.findings[0].rule in ("ttl-enabled", "ttl-disabled")
+    convert = ts.ttl_migration(old, new)
+    assert convert is not None
+    converted = convert(old.from_bytes(old.to_bytes(value)), 99)
+    assert converted == expected
+    assert new.from_bytes(new.to_bytes(converted)) == expected
+
+
+def test_without_a_change_of_time_to_live_the_ordinary_verdict_stands() -> None:
+    ttl = ts.TtlSerializer(LONG)
+    assert ts.resolve_ttl_aware_compatibility(ttl.snapshot_configuration(), ttl).is_as_is
+    assert ts.resolve_ttl_aware_compatibility(ttl.snapshot_configuration(), ts.TtlSerializer(STRING)).is_incompatible
+    assert ts.resolve_ttl_aware_compatibility(LONG.snapshot_configuration(), ts.TtlSerializer(STRING)).is_incompatible
+    assert ts.resolve_ttl_aware_compatibility(ttl.snapshot_configuration(), STRING).is_incompatible
+    assert ts.ttl_migration(LONG, LONG) is None
+    assert ts.ttl_migration(ts.ListSerializer(LONG), ts.ListSerializer(LONG)) is None
+
+
+def test_a_ttl_aware_snapshot_is_written_read_and_restores_what_it_looks_at() -> None:
+    for serializer in (LONG, ts.TtlSerializer(STRING)):
+        aware = ts.ttl_aware(serializer.snapshot_configuration())
+        data = snapshot_to_bytes(aware)
+        read = snapshot_from_bytes(data)
+        assert snapshot_to_bytes(read) == data
+        assert read.restore_serializer() == serializer
+        assert ts.ttl_aware(read) is read
+        assert ts.resolve_ttl_aware_compatibility(read, serializer).is_as_is
+
+
+def test_lists_of_one_layout_take_over_from_each_other() -> None:
+    plain, array_list = ts.ListSerializer(LONG), ts.ArrayListSerializer(LONG)
+    assert resolve_compatibility(plain.snapshot_configuration(), array_list).is_as_is
+    assert resolve_compatibility(array_list.snapshot_configuration(), plain).is_as_is
+    assert resolve_compatibility(plain.snapshot_configuration(), ts.ArrayListSerializer(STRING)).is_incompatible
+    assert resolve_compatibility(plain.snapshot_configuration(), ts.SetSerializer(LONG)).is_incompatible
