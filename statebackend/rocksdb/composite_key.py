@@ -12,9 +12,10 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from snapshots.errors import SerializationError
 from statebackend.errors import StateBackendError
 from statebackend.key_groups import KeyGroupRange
-from typeserializers.code_generation import GeneratedFunction, WriteEmitter
+from typeserializers.code_generation import GeneratedFunction, WriteEmitter, indented
 from typeserializers.type_serializer import TypeSerializer
 
 KEY_GROUP = struct.Struct(">H")
@@ -49,9 +50,7 @@ class RawKeys:
         function = GeneratedFunction("raw_key", "entry_key, key_group")
         emitter = WriteEmitter(function)
         refuse = function.bind("refuse", self._refuse)
-        emitter.line(
-            f"if not {self.key_groups.start} <= key_group <= {self.key_groups.end}: {refuse}(key_group)"
-        )
+        check = f"if not {self.key_groups.start} <= key_group <= {self.key_groups.end}: {refuse}(key_group)"
         emitter.fixed("H", "key_group")
         key = "entry_key"
         if is_namespaced:
@@ -65,7 +64,13 @@ class RawKeys:
             self._namespace_serializer.emit_write(emitter, "namespace")
         else:
             emitter.append(repr(VOID_NAMESPACE_BYTES))
-        return function.compile([*emitter.lines, f"return {emitter.expression()}"])
+        body = indented([*emitter.lines, f"return {emitter.expression()}"])
+        misfit = function.bind("misfit", self._misfit)
+        return function.compile([check, "try:", *body, f"except Exception as error: raise {misfit}({key}, error)"])
+
+    def _misfit(self, key: Any, error: Exception) -> SerializationError:
+        failure = self._key_serializer.serialization_error(key, error)
+        return SerializationError(f"the current key: {failure.serializer_name}", failure.problems)
 
     def _refuse(self, key_group: int) -> None:
         raise StateBackendError(

@@ -1,0 +1,30 @@
+"""What every keyed state backend promises, as a pytest class that the author of a backend subclasses.
+
+    from statebackend.contract import KeyedStateBackendContract
+
+    class TestPagedStateBackend(KeyedStateBackendContract):
+        def create_state_backend(self) -> StateBackend:
+            return PagedStateBackend()
+
+pytest must be installed; nothing else of the project imports this package.
+"""
+
+import pytest
+
+_ASSERTING_MODULES = (
+    "keyed_context_contract",
+    "list_state_contract",
+    "map_state_contract",
+    "migration_contract",
+    "rescale_contract",
+    "snapshot_contract",
+    "value_state_contract",
+)
+
+# Only modules that are imported after this call show what the two sides of a failed assertion were.
+pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in _ASSERTING_MODULES))
+
+from statebackend.contract.harness import BackendHarness  # noqa: E402
+from statebackend.contract.keyed_state_backend_contract import KeyedStateBackendContract  # noqa: E402
+
+__all__ = ["BackendHarness", "KeyedStateBackendContract"]

@@ -1,0 +1,27 @@
+"""The whole contract of a keyed state backend; see the package for how to use it.
+
+The cases follow what Flink's ``StateBackendTestBase`` and ``StateBackendMigrationTestBase`` show for keyed value, list
+and map state, and add what is promised here: records that evolve, canonical savepoints, increments, digests.
+"""
+
+from __future__ import annotations
+
+from statebackend.contract.keyed_context_contract import KeyedContextContract
+from statebackend.contract.list_state_contract import ListStateContract
+from statebackend.contract.map_state_contract import MapStateContract
+from statebackend.contract.migration_contract import MigrationContract
+from statebackend.contract.rescale_contract import RescaleContract
+from statebackend.contract.snapshot_contract import SnapshotContract
+from statebackend.contract.value_state_contract import ValueStateContract
+
+
+class KeyedStateBackendContract(
+    ValueStateContract,
+    ListStateContract,
+    MapStateContract,
+    KeyedContextContract,
+    SnapshotContract,
+    RescaleContract,
+    MigrationContract,
+):
+    """Subclass it and implement `create_state_backend`; pytest collects the subclass if its name begins with Test."""

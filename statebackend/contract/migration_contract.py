@@ -1,0 +1,314 @@
+"""The contract of restoring under another schema: what Flink's ``StateBackendMigrationTestBase`` shows, and records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from checkpoint.handles import StateHandle
+from snapshots.compatibility import CompatibilityKind
+from statebackend.contract.contract_base import LIST, MAP, VALUE, ContractBase, content, contents, fill, filled
+from statebackend.contract.harness import BackendHarness
+from statebackend.contract.schemas import (
+    CheckedLongSerializer,
+    DelayV1,
+    FlightV1,
+    LegV1,
+    UncheckedLongSerializer,
+    WordSerializer,
+    flight_v1,
+    flight_v2,
+    flight_v3,
+    leg_v1,
+    leg_v2,
+    migrated_flight,
+    migrated_leg,
+)
+from statebackend.descriptors import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
+from statebackend.errors import StateMigrationException
+from statebackend.keyed_state_backend import KeyedStateBackend
+from typeserializers.records import AttrsSerializer
+from typeserializers.strings import StringSerializer
+
+FLIGHTS = [FlightV1(1, 10, "UA", DelayV1(3, "fog")), FlightV1(2, -5, "DL"), FlightV1(2**40, 0, "é", DelayV1(0, ""))]
+LEGS = [LegV1("EWR", 1), LegV1("JFK", 2), LegV1("", -(2**40))]
+
+VALUE_OLD: dict[str, StateDescriptor] = {
+    "flight": ValueStateDescriptor("flight", flight_v1()),
+    "leg": ValueStateDescriptor("leg", leg_v1()),
+    "flights": ListStateDescriptor("flights", flight_v1()),
+    "legs": ListStateDescriptor("legs", leg_v1()),
+    "flight map": MapStateDescriptor("flight map", str, flight_v1()),
+    "leg map": MapStateDescriptor("leg map", str, leg_v1()),
+}
+VALUE_NEW: dict[str, StateDescriptor] = {
+    "flight": ValueStateDescriptor("flight", flight_v2()),
+    "leg": ValueStateDescriptor("leg", leg_v2()),
+    "flights": ListStateDescriptor("flights", flight_v2()),
+    "legs": ListStateDescriptor("legs", leg_v2()),
+    "flight map": MapStateDescriptor("flight map", str, flight_v2()),
+    "leg map": MapStateDescriptor("leg map", str, leg_v2()),
+}
+
+OLD_WORDS = WordSerializer("red", "green")
+NEW_WORDS = WordSerializer("blue", "green", "red")
+FEWER_WORDS = WordSerializer("red")
+
+
+class MigrationContract(ContractBase):
+    """See the module."""
+
+    def old_state(self, harness: BackendHarness, canonical: bool) -> StateHandle:
+        """All kinds of state of version 1, in two epochs, the second of which overwrites and removes."""
+        backend = harness.open(self.create_state_backend())
+        for key in range(12):
+            harness.at(backend, key)
+            self._write_old(backend, key)
+        harness.snapshot(backend)
+        for key in range(3):
+            harness.at(backend, key)
+            self._write_old(backend, key + 1)
+        harness.at(backend, 11)
+        for descriptor in VALUE_OLD.values():
+            backend.get_state(descriptor).clear()
+        return harness.export(backend) if canonical else harness.snapshot(backend).handle
+
+    def _write_old(self, backend: KeyedStateBackend, number: int) -> None:
+        states: dict[str, Any] = {name: backend.get_state(descriptor) for name, descriptor in VALUE_OLD.items()}
+        flight, leg = FLIGHTS[number % 3], LEGS[number % 3]
+        states["flight"].update(flight)
+        states["leg"].update(leg)
+        states["flights"].add_all([flight, FLIGHTS[0]])
+        states["legs"].add(leg)
+        states["flight map"].put(flight.carrier, flight)
+        states["flight map"].put("none", None)
+        states["leg map"].put(leg.airport, leg)
+
+    @pytest.mark.parametrize("canonical", [False, True])
+    @pytest.mark.parametrize("name", list(VALUE_OLD))
+    def test_a_record_is_renamed_widened_extended_and_shortened(
+        self, harness: BackendHarness, name: str, canonical: bool
+    ) -> None:
+        handle = self.old_state(harness, canonical)
+        old = content(harness, self.reopen(harness, handle), VALUE_OLD[name])
+        expected = {key: _migrated(value) for key, value in old.items()}
+        assert len(expected) == 11
+        reports: list[tuple[str, int]] = []
+        backend = self.reopen(harness, handle, progress=lambda state, entries: reports.append((state, entries)))
+        assert content(harness, backend, VALUE_NEW[name]) == expected
+        report = backend.restore_reports[0]
+        assert report.state_name == name
+        assert report.verdict.kind is CompatibilityKind.AFTER_MIGRATION
+        entries = {dict: lambda maps: sum(map(len, maps.values()))}.get(type(expected[0]), len)(expected)
+        assert report.entries_migrated == entries or isinstance(expected[0], list)
+        assert report.entries_migrated >= entries
+        assert {state for state, _ in reports} == {name}
+        harness.at(backend, 3)
+        state: Any = backend.get_state(VALUE_NEW[name])
+        state.clear()
+        del expected[3]
+        again = self.reopen(harness, harness.snapshot(backend).handle)
+        assert content(harness, again, VALUE_NEW[name]) == expected
+        assert again.restore_reports[0].verdict.kind is CompatibilityKind.AS_IS
+        assert content(harness, again, VALUE_OLD["flight" if name != "flight" else "leg"])
+
+    def test_all_states_migrate_together_and_into_a_savepoint(self, harness: BackendHarness) -> None:
+        handle = self.old_state(harness, canonical=False)
+        old = self.reopen(harness, handle)
+        expected = {
+            name: {key: _migrated(value) for key, value in content(harness, old, descriptor).items()}
+            for name, descriptor in VALUE_OLD.items()
+        }
+        backend = self.reopen(harness, handle)
+        found = {name: content(harness, backend, descriptor) for name, descriptor in VALUE_NEW.items()}
+        assert found == expected
+        restored = self.reopen(harness, harness.export(backend))
+        assert {name: content(harness, restored, descriptor) for name, descriptor in VALUE_NEW.items()} == expected
+
+    @pytest.mark.parametrize("parallelism", [2, 3])
+    def test_migration_and_rescaling_go_together(self, harness: BackendHarness, parallelism: int) -> None:
+        handle = self.old_state(harness, canonical=False)
+        old = content(harness, self.reopen(harness, handle), VALUE_OLD["flights"])
+        found: dict[Any, Any] = {}
+        for subtask in range(parallelism):
+            backend = harness.open(self.create_state_backend(), handle, subtask=subtask, parallelism=parallelism)
+            found.update(content(harness, backend, VALUE_NEW["flights"]))
+        assert found == {key: _migrated(value) for key, value in old.items()}
+
+    def test_states_that_did_not_change_are_taken_over_as_they_are(
+        self, harness: BackendHarness, backend: KeyedStateBackend
+    ) -> None:
+        fill(harness, backend, range(20))
+        restored = self.reopen(harness, harness.snapshot(backend).handle)
+        assert contents(harness, restored) == filled(range(20), 0)
+        assert [(report.verdict.kind, report.entries_migrated) for report in restored.restore_reports] == [
+            (CompatibilityKind.AS_IS, 0)
+        ] * 3
+
+    @pytest.mark.parametrize(
+        ("old", "new", "write", "read"),
+        [
+            (
+                ValueStateDescriptor("words", OLD_WORDS),
+                ValueStateDescriptor("words", NEW_WORDS),
+                lambda state, word: state.update(word),
+                lambda state: state.value(),
+            ),
+            (
+                ListStateDescriptor("words", OLD_WORDS),
+                ListStateDescriptor("words", NEW_WORDS),
+                lambda state, word: state.update([word]),
+                lambda state: state.get()[0],
+            ),
+            (
+                MapStateDescriptor("words", int, OLD_WORDS),
+                MapStateDescriptor("words", int, NEW_WORDS),
+                lambda state, word: state.put(1, word),
+                lambda state: state.get(1),
+            ),
+            (
+                MapStateDescriptor("words", OLD_WORDS, int),
+                MapStateDescriptor("words", NEW_WORDS, int),
+                lambda state, word: (state.clear(), state.put(word, 1)),
+                lambda state: next(state.keys()),
+            ),
+        ],
+        ids=["value", "list element", "map value", "map key"],
+    )
+    def test_a_reconfigured_serializer_is_the_one_that_is_used(
+        self, harness: BackendHarness, old: Any, new: Any, write: Any, read: Any
+    ) -> None:
+        backend = harness.open(self.create_state_backend())
+        written = {1: "red", 2: "green", 3: "red"}
+        state = backend.get_state(old)
+        for key, word in written.items():
+            harness.at(backend, key)
+            write(state, word)
+        handle = harness.snapshot(backend).handle
+        for epoch in range(3):
+            restored = self.reopen(harness, handle)
+            state = restored.get_state(new)
+            if epoch == 0:
+                assert restored.restore_reports[0].verdict.kind is CompatibilityKind.WITH_RECONFIGURED_SERIALIZER
+            for key, word in written.items():
+                harness.at(restored, key)
+                assert read(state) == word
+            harness.at(restored, 2)
+            write(state, "blue")
+            written[2] = "blue"
+            handle = harness.snapshot(restored).handle
+
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [
+            (VALUE_OLD["flight"], ValueStateDescriptor("flight", flight_v3())),
+            (VALUE_OLD["flights"], ListStateDescriptor("flights", flight_v3())),
+            (VALUE_OLD["flight map"], MapStateDescriptor("flight map", str, flight_v3())),
+            (VALUE_OLD["leg map"], MapStateDescriptor("leg map", int, leg_v1())),
+            (VALUE_OLD["flight"], ListStateDescriptor("flight", flight_v1())),
+            (VALUE_OLD["flights"], MapStateDescriptor("flights", str, flight_v1())),
+            (VALUE_OLD["leg"], ValueStateDescriptor("leg", StringSerializer())),
+        ],
+        ids=["value", "list", "map value", "map key", "value to list", "list to map", "another serializer"],
+    )
+    def test_an_incompatible_descriptor_is_refused_and_nothing_is_changed(
+        self, harness: BackendHarness, old: StateDescriptor, new: StateDescriptor
+    ) -> None:
+        handle = self.old_state(harness, canonical=False)
+        expected = content(harness, self.reopen(harness, handle), old)
+        backend = self.reopen(harness, handle)
+        for _ in range(2):
+            with pytest.raises(StateMigrationException, match=f"state '{old.name}'"):
+                backend.get_state(new)
+        assert content(harness, backend, old) == expected
+        untouched = self.reopen(harness, handle)
+        with pytest.raises(StateMigrationException):
+            untouched.get_state(new)
+        assert content(harness, self.reopen(harness, harness.snapshot(untouched).handle), old) == expected
+
+    def test_the_user_keys_of_a_map_cannot_migrate(self, harness: BackendHarness) -> None:
+        backend = harness.open(self.create_state_backend())
+        harness.at(backend, 1)
+        state: Any = backend.get_state(MapStateDescriptor("by flight", flight_v1(), AttrsSerializer(LegV1)))
+        state.put(FLIGHTS[0], LEGS[0])
+        restored = self.reopen(harness, harness.snapshot(backend).handle)
+        with pytest.raises(StateMigrationException, match="keys of the map"):
+            restored.get_state(MapStateDescriptor("by flight", flight_v2(), AttrsSerializer(LegV1)))
+
+    def test_the_keys_of_an_operator_cannot_migrate_or_change(self, harness: BackendHarness) -> None:
+        backend = harness.open(self.create_state_backend(), key_serializer=flight_v1())
+        harness.at(backend, FLIGHTS[0])
+        backend.get_state(VALUE).update(1)
+        handle = harness.snapshot(backend).handle
+        for serializer in (flight_v2(), flight_v3(), StringSerializer()):
+            with pytest.raises(StateMigrationException):
+                harness.open(self.create_state_backend(), handle, key_serializer=serializer)
+        restored = self.reopen(harness, handle, key_serializer=flight_v1())
+        harness.at(restored, FLIGHTS[0])
+        assert restored.get_state(VALUE).value() == 1
+
+    def test_the_key_serializer_of_an_operator_may_be_reconfigured(self, harness: BackendHarness) -> None:
+        backend = harness.open(self.create_state_backend(), key_serializer=OLD_WORDS)
+        for number, word in enumerate(("red", "green")):
+            backend.set_current_key(word, number)
+            for state, write in ((VALUE, "update"), (LIST, "add")):
+                getattr(backend.get_state(state), write)(number)
+            backend.get_state(MAP).put("number", number)
+        handle = harness.snapshot(backend).handle
+        with pytest.raises(StateMigrationException):
+            harness.open(self.create_state_backend(), handle, key_serializer=FEWER_WORDS)
+        for _ in range(2):
+            restored = self.reopen(harness, handle, key_serializer=NEW_WORDS)
+            for number, word in enumerate(("red", "green")):
+                restored.set_current_key(word, number)
+                assert restored.get_state(VALUE).value() == number
+                assert restored.get_state(LIST).get() == [number]
+                assert dict(restored.get_state(MAP).items()) == {"number": number}
+            assert sorted(restored.get_keys("value")) == ["green", "red"]
+            restored.set_current_key("blue", 2)
+            assert restored.get_state(VALUE).value() is None
+            handle = harness.snapshot(restored).handle
+
+    @pytest.mark.parametrize("kind", [ValueStateDescriptor, ListStateDescriptor])
+    def test_a_migration_that_fails_on_an_entry_changes_nothing(self, harness: BackendHarness, kind: Any) -> None:
+        backend = harness.open(self.create_state_backend())
+        old, new = kind("numbers", UncheckedLongSerializer()), kind("numbers", CheckedLongSerializer())
+        state = backend.get_state(old)
+        for key in range(20):
+            harness.at(backend, key)
+            number = key if key != 13 else -13
+            state.update(number if kind is ValueStateDescriptor else [number])
+        expected = content(harness, backend, old)
+        handle = harness.snapshot(backend).handle
+        restored = self.reopen(harness, handle)
+        with pytest.raises(StateMigrationException, match="'numbers'"):
+            restored.get_state(new)
+        carried = harness.snapshot(restored).handle
+        assert content(harness, restored, old) == expected
+        assert content(harness, self.reopen(harness, carried), old) == expected
+
+    def test_a_migration_that_could_fail_but_does_not(self, harness: BackendHarness) -> None:
+        backend = harness.open(self.create_state_backend())
+        harness.at(backend, 1)
+        state: Any = backend.get_state(ValueStateDescriptor("numbers", UncheckedLongSerializer()))
+        state.update(5)
+        restored = self.reopen(harness, harness.snapshot(backend).handle)
+        assert restored.get_state(ValueStateDescriptor("numbers", CheckedLongSerializer())).value() == 5
+        assert restored.restore_reports[0].entries_migrated == 1
+
+
+def _migrated(value: Any) -> Any:
+    """What a value, list or map of version 1 must become."""
+    if isinstance(value, dict):
+        return {key: _migrated(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_migrated(item) for item in value]
+    if value is None:
+        return None
+    return migrated_flight(value) if isinstance(value, FlightV1) else migrated_leg(value)
