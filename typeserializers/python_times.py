@@ -97,8 +97,12 @@ class PythonTimeSerializer(FixedFieldsSerializer[datetime.time]):
         function = emitter.function
         value = emitter.once(value)
         fields = [function.fresh("f") for _ in self.attribute_names]
-        targets = ", ".join(fields)
-        emitter.line(f"{targets} = {function.bind('fields_of', self.fields_of)}({value})")
+        hour, minute, second, nano = fields
+        time_class = function.bind("time_class", datetime.time)
+        emitter.line(f"if {value}.__class__ is {time_class} and {value}.tzinfo is None and not {value}.fold:")
+        emitter.line(f"    {hour} = {value}.hour; {minute} = {value}.minute; {second} = {value}.second")
+        emitter.line(f"    {nano} = {value}.microsecond * 1000")
+        emitter.line(f"else: {', '.join(fields)} = {function.bind('fields_of', self.fields_of)}({value})")
         for character, name in zip(self.format_characters, fields, strict=True):
             emitter.fixed(character, name)
 

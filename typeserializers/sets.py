@@ -10,6 +10,7 @@ change is written back byte for byte, whoever wrote it. A frozenset is always wr
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, Generic, TypeVar
@@ -148,14 +149,26 @@ class AnySetSerializer(CompiledTypeSerializer[S]):
         elements, result = function.fresh("elements"), function.fresh("v")
         check = function.bind("check_count", check_count)
         emitter.line(f"{check}({count}, len(data) - pos, {function.bind('flag', _FLAG)})")
-        emitter.line(f"{elements} = []; {elements}_append = {elements}.append")
-        body, present = emitter.child(), emitter.child()
+        one_by_one, body, present = emitter.child(), emitter.child(), emitter.child()
         is_null = body.fixed("?")
         body.line(f"if {is_null}: {elements}_append(None)")
         expression = self.element_serializer.emit_read(present)
+        characters, variables = present.pending_format(), present.pending_variables()
         present.line(f"{elements}_append({expression})")
         body.block("else:", present)
-        emitter.block(f"for _ in range({count}):", body)
+        one_by_one.line(f"{elements} = []; {elements}_append = {elements}.append")
+        one_by_one.block(f"for _ in range({count}):", body)
+        if characters is not None and len(characters) == 1 and variables == [expression]:
+            # Without nulls the elements lie at equal distances, and one call of struct walks them all.
+            width, chunk = 1 + struct.calcsize(">" + characters), function.fresh("chunk")
+            unpack = function.bind("iter_unpack", struct.Struct(f">x{characters}").iter_unpack)
+            emitter.line(f"{chunk} = data[pos:pos + {count} * {width}]")
+            emitter.line(f"if len({chunk}) == {count} * {width} and not any({chunk}[::{width}]):")
+            emitter.line(f"    {elements} = [{expression} for {expression}, in {unpack}({chunk})]")
+            emitter.line(f"    pos += {count} * {width}")
+            emitter.block("else:", one_by_one)
+        else:
+            emitter.lines += one_by_one.lines
         emitter.line(f"{result} = {function.bind('collected', self.collected)}({elements})")
         return result
 
