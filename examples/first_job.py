@@ -26,10 +26,11 @@ class FollowAircraft(KeyedProcessFunction):
 
 input_dir, work_dir = sys.argv[1:]
 spark = SparkSession.builder.master("local[2]").getOrCreate()
-files = f"{input_dir}/*.parquet"
-flights = spark.readStream.schema(spark.read.parquet(files).schema).parquet(files).where("tailnum IS NOT NULL")
+columns = "tailnum string, dest string, time_hour timestamp, minute int, origin string, carrier string, flight int"
+files = spark.readStream.schema(columns).option("pathGlobFilter", "*.parquet").parquet(input_dir)
 env = SparkStreamEnvironment(spark, job_dir=f"{work_dir}/job", backend="rocksdb", parallelism=2)
-followed = env.from_dataframe(flights).key_by("tailnum").process(
+flights = env.from_dataframe(files.where("tailnum IS NOT NULL"))
+followed = flights.key_by("tailnum").process(
     FollowAircraft(), uid="aircraft", order_by=["time_hour", "minute", "origin", "carrier", "flight"],
     schema="tailnum string, flights bigint, previous_airport string, airport string",
 )
