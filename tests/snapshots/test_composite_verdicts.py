@@ -1,0 +1,139 @@
+"""How the verdicts on the parts become the verdict on the whole."""
+
+from __future__ import annotations
+
+import enum
+import itertools
+
+import pytest
+
+import typeserializers as ts
+from snapshots import (
+    CompatibilityKind,
+    FieldVerdict,
+    Finding,
+    SnapshotFormatError,
+    TypeSerializerSchemaCompatibility,
+    resolve_compatibility,
+    snapshot_from_bytes,
+    snapshot_to_bytes,
+    worst_kind,
+)
+
+LONG = ts.LongSerializer()
+KINDS = list(CompatibilityKind)
+
+OLD_ENUM, NEW_ENUM = enum.Enum("Kind", ["A"]), enum.Enum("Kind", ["B", "A"])
+
+# Per verdict a pair of an old and a new serializer that lead to it.
+PARTS = {
+    CompatibilityKind.AS_IS: (LONG, LONG),
+    CompatibilityKind.WITH_RECONFIGURED_SERIALIZER: (ts.EnumSerializer(OLD_ENUM), ts.EnumSerializer(NEW_ENUM)),
+    CompatibilityKind.AFTER_MIGRATION: (ts.RowSerializer([LONG], supports_row_kind=False), ts.RowSerializer([LONG])),
+    CompatibilityKind.INCOMPATIBLE: (LONG, ts.IntSerializer()),
+}
+
+
+@pytest.mark.parametrize("kinds", itertools.product(KINDS, repeat=2))
+def test_the_worst_part_decides(kinds: tuple[CompatibilityKind, ...]) -> None:
+    old = ts.TupleSerializer([PARTS[kind][0] for kind in kinds])
+    new = ts.TupleSerializer([PARTS[kind][1] for kind in kinds])
+    verdict = resolve_compatibility(old.snapshot_configuration(), new)
+    assert verdict.kind is max(kinds)
+    paths = {finding.path for finding in verdict.findings}
+    assert paths == {f"[{index}]" for index, kind in enumerate(kinds) if kind is not CompatibilityKind.AS_IS}
+    if verdict.is_with_reconfigured_serializer:
+        reconfigured = verdict.reconfigured_serializer
+        value = tuple(NEW_ENUM["A"] if kind is not CompatibilityKind.AS_IS else 1 for kind in kinds)
+        before = tuple(OLD_ENUM["A"] if kind is not CompatibilityKind.AS_IS else 1 for kind in kinds)
+        assert reconfigured.from_bytes(old.to_bytes(before)) == value
+
+
+def test_the_outer_check_counts_like_a_part() -> None:
+    old = ts.RowSerializer([ts.EnumSerializer(OLD_ENUM)], supports_row_kind=False)
+    new = ts.RowSerializer([ts.EnumSerializer(NEW_ENUM)])
+    verdict = resolve_compatibility(old.snapshot_configuration(), new)
+    assert verdict.is_after_migration
+    assert {finding.verdict for finding in verdict.findings} == {FieldVerdict.MIGRATE, FieldVerdict.RECONFIGURE}
+
+
+COMPOSITES = [
+    ts.ListSerializer(LONG),
+    ts.SetSerializer(LONG),
+    ts.FrozenSetSerializer(LONG),
+    ts.MapSerializer(LONG, LONG),
+    ts.TupleSerializer([LONG, LONG]),
+    ts.EitherSerializer(LONG, LONG),
+    ts.UnionSerializer([LONG, ts.StringSerializer()]),
+    ts.GenericArraySerializer(LONG),
+    ts.NullableSerializer(LONG),
+    ts.RowSerializer([LONG, LONG]),
+    ts.TimerSerializer(LONG, LONG),
+    ts.TtlSerializer(LONG),
+    LONG,
+]
+
+
+@pytest.mark.parametrize(("old", "new"), itertools.permutations(COMPOSITES, 2))
+def test_a_composite_of_another_class_is_never_taken_for_it(old: ts.TypeSerializer, new: ts.TypeSerializer) -> None:
+    verdict = resolve_compatibility(old.snapshot_configuration(), new)
+    assert verdict.is_incompatible
+    assert type(old).__name__ in str(verdict)
+    assert type(new).__name__ in str(verdict)
+
+
+# A row without fields is a row; none of the others can be made of nothing.
+@pytest.mark.parametrize("serializer", [part for part in COMPOSITES[:-1] if not isinstance(part, ts.RowSerializer)])
+def test_a_snapshot_with_the_wrong_number_of_parts_is_refused(serializer: ts.TypeSerializer) -> None:
+    data = snapshot_to_bytes(serializer.snapshot_configuration())
+    frame = bytes.fromhex("001457fd00000001")
+    cut = data[: data.index(frame) + len(frame)] + bytes(4)
+    with pytest.raises(SnapshotFormatError):
+        snapshot_from_bytes(cut).restore_serializer()
+
+
+def test_another_number_of_fields_is_incompatible() -> None:
+    old = ts.TupleSerializer([LONG, LONG]).snapshot_configuration()
+    verdict = resolve_compatibility(old, ts.TupleSerializer([LONG]))
+    assert [finding.rule for finding in verdict.findings] == ["nested-count"]
+
+
+def test_a_frame_of_another_format_is_refused() -> None:
+    data = snapshot_to_bytes(ts.ListSerializer(LONG).snapshot_configuration())
+    with pytest.raises(SnapshotFormatError, match="911108"):
+        snapshot_from_bytes(data.replace(bytes.fromhex("000de704"), bytes.fromhex("000de705")))
+    with pytest.raises(SnapshotFormatError, match="1333245"):
+        snapshot_from_bytes(data.replace(bytes.fromhex("001457fd"), bytes.fromhex("001457fe")))
+    outer = bytes.fromhex("000de70400000001")
+    with pytest.raises(SnapshotFormatError, match="outer version 2"):
+        snapshot_from_bytes(data.replace(outer, outer[:-1] + b"\2"))
+
+
+def test_a_verdict_carries_a_serializer_exactly_if_it_reconfigures() -> None:
+    with pytest.raises(ValueError, match="do not go together"):
+        TypeSerializerSchemaCompatibility(CompatibilityKind.WITH_RECONFIGURED_SERIALIZER)
+    with pytest.raises(ValueError, match="do not go together"):
+        TypeSerializerSchemaCompatibility(CompatibilityKind.AS_IS, (), LONG)
+    with pytest.raises(ValueError, match="carries no reconfigured"):
+        _ = TypeSerializerSchemaCompatibility.compatible_as_is().reconfigured_serializer
+    assert worst_kind([]) is CompatibilityKind.AS_IS
+
+
+def test_a_verdict_is_printed_and_given_as_data() -> None:
+    finding = Finding(".a", FieldVerdict.LOSSY, "field-removed", "it is gone", "Declare a rename").below("[]")
+    verdict = TypeSerializerSchemaCompatibility.compatible_after_migration([finding])
+    assert str(verdict) == (
+        "compatible after migration\n  [].a: lossy [field-removed] it is gone. Declare a rename"
+    )
+    data = verdict.to_dict()
+    assert data["kind"] == "AFTER_MIGRATION"
+    assert data["findings"] == [
+        {
+            "path": "[].a",
+            "verdict": "LOSSY",
+            "rule": "field-removed",
+            "reason": "it is gone",
+            "fix": "Declare a rename",
+        }
+    ]
+    assert verdict.with_verdict(FieldVerdict.LOSSY) == (finding,)
