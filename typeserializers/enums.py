@@ -39,6 +39,9 @@ from typeserializers.value_text import misfit
 C = TypeVar("C", bound=enum.Enum)
 
 FORMER_NAMES_ATTRIBUTE: Final = "__former_names__"
+MAX_CONSTANTS: Final = 1 << 14
+"""The most constants of an enum; Java's own limit is a few thousand."""
+
 _STAND_IN_ATTRIBUTE: Final = "__stands_in_for__"
 
 _known_enums: dict[str, list[type[enum.Enum]]] = {}
@@ -68,6 +71,8 @@ class EnumSerializer(CompiledTypeSerializer[C]):
         self.constants = tuple(declared if constants is None else constants)
         if not self.constants:
             raise ValueError(f"the enum {self.name} has no constants, so it has no values to write")
+        if len(self.constants) > MAX_CONSTANTS:
+            raise ValueError(f"the enum {self.name} has {len(self.constants)} constants, the limit is {MAX_CONSTANTS}")
         known = enum_class.__members__
         unknown = [constant for constant in self.constants if constant not in known]
         if unknown or len(set(self.constants)) != len(self.constants):
@@ -202,8 +207,12 @@ class EnumSerializerSnapshot(TypeSerializerSnapshot[C]):
             )
         self.name = source.read_utf()
         self.constants = tuple(source.read_utf() for _ in range(source.read_count(minimum_item_bytes=2)))
-        if len(set(self.constants)) != len(self.constants) or not self.constants:
-            raise SnapshotFormatError(f"the constants of the enum {self.name} are not different: the bytes are damaged")
+        count = len(self.constants)
+        if len(set(self.constants)) != count or not 0 < count <= MAX_CONSTANTS:
+            raise SnapshotFormatError(
+                f"the {count} constants of the enum {self.name} are not between 1 and {MAX_CONSTANTS} different ones: "
+                f"the bytes are damaged"
+            )
 
     def restore_serializer(self) -> EnumSerializer[C]:
         """Reads the old bytes as the enum of that name if this process has one with all constants, else a stand-in."""

@@ -149,3 +149,15 @@ def test_lists_of_one_layout_take_over_from_each_other() -> None:
     assert resolve_compatibility(array_list.snapshot_configuration(), plain).is_as_is
     assert resolve_compatibility(plain.snapshot_configuration(), ts.ArrayListSerializer(STRING)).is_incompatible
     assert resolve_compatibility(plain.snapshot_configuration(), ts.SetSerializer(LONG)).is_incompatible
+
+
+def test_a_nullable_snapshot_whose_padding_does_not_fit_is_refused() -> None:
+    data = snapshot_to_bytes(ts.NullableSerializer(LONG, pad_null_value=True).snapshot_configuration())
+    start = data.index(bytes.fromhex("000de70400000002")) + 8
+    for padding in (0, 8):
+        changed = snapshot_from_bytes(data[:start] + padding.to_bytes(4, "big") + data[start + 4 :])
+        assert changed.restore_serializer().length == (9 if padding else -1)
+    for padding in (7, 1 << 30):
+        changed = snapshot_from_bytes(data[:start] + padding.to_bytes(4, "big") + data[start + 4 :])
+        with pytest.raises(SnapshotFormatError, match="padding"):
+            changed.restore_serializer()
