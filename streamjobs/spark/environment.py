@@ -71,7 +71,7 @@ class SparkStreamEnvironment:
         except ValueError as error:
             raise JobDefinitionError(str(error)) from error
         check_spark_version(spark)
-        ensure_python_interpreter()
+        ensure_python_interpreter(spark)
         self.spark = spark
         self.job_dir = os.fspath(job_dir)
         self.backend = state_backend(backend)

@@ -47,6 +47,7 @@ __all__ = [
 
 MINIMUM_SPARK_VERSION = (4, 1)
 
+_DEFAULT_PYTHON = "python3"
 _ADAPTIVE = "spark.sql.adaptive.enabled"
 _EXCLUDED_RULES = "spark.sql.optimizer.excludedRules"
 _PROPAGATE_EMPTY = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
@@ -56,12 +57,16 @@ class UnsupportedSparkVersionError(StreamJobError):
     """This Spark is too old."""
 
 
-def ensure_python_interpreter() -> None:
+def ensure_python_interpreter(spark: SparkSession | None = None) -> None:
     """Lets Spark's Python workers run on this interpreter unless the user has chosen one.
 
-    Sets `PYSPARK_PYTHON` and `PYSPARK_DRIVER_PYTHON` where they are unset. PySpark reads them when the session
-    is made, so this must come before; otherwise workers run on whatever `python3` is, without our packages.
+    Sets `PYSPARK_PYTHON` and `PYSPARK_DRIVER_PYTHON` where they are unset. PySpark reads them when the session is
+    made; a session that exists already, and that would run its workers on whatever `python3` is, without our packages,
+    is told as well.
     """
+    is_unset = not os.environ.get("PYSPARK_PYTHON")
+    if spark is not None and is_unset and spark.sparkContext.pythonExec == _DEFAULT_PYTHON:
+        spark.sparkContext.pythonExec = sys.executable
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         if not os.environ.get(name):
             os.environ[name] = sys.executable

@@ -40,6 +40,17 @@ def test_the_interpreter_of_the_workers_is_this_one_unless_chosen(monkeypatch: p
     assert os.environ["PYSPARK_DRIVER_PYTHON"] == "/chosen/python"
 
 
+@pytest.mark.spark
+@pytest.mark.parametrize(("chosen", "expected"), [("python3", sys.executable), ("/chosen/python", "/chosen/python")])
+def test_a_session_made_before_uses_this_interpreter_unless_one_was_chosen(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, chosen: str, expected: str
+) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", chosen)
+    ensure_python_interpreter(spark)
+    assert spark.sparkContext.pythonExec == expected
+
+
 @pytest.mark.parametrize("version", ["4.1.0", "4.3.0.dev1", "10.0"])
 def test_a_spark_that_routes_by_id_is_accepted(version: str) -> None:
     check_spark_version(version)
