@@ -11,7 +11,14 @@ from typing import Annotated, Any
 
 from attrs import evolve, frozen
 
-from statebackend import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from statebackend import (
+    ListState,
+    ListStateDescriptor,
+    MapState,
+    MapStateDescriptor,
+    ValueState,
+    ValueStateDescriptor,
+)
 from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
 from typeserializers import IntSerializer
 
@@ -66,9 +73,13 @@ class FollowAircraft(KeyedProcessFunction[str, Any, tuple[Any, ...]]):
     """Emits a row per flight, with the aircraft's totals up to and including it."""
 
     def open(self, context: RuntimeContext) -> None:
-        self.aircraft = context.get_state(ValueStateDescriptor("aircraft", AircraftState, default=AircraftState()))
-        self.destinations = context.get_map_state(MapStateDescriptor("destinations", str, DestinationTotals))
-        self.legs = context.get_list_state(ListStateDescriptor("legs", Leg))
+        self.aircraft: ValueState[AircraftState] = context.get_state(
+            ValueStateDescriptor("aircraft", AircraftState, default=AircraftState())
+        )
+        self.destinations: MapState[str, DestinationTotals] = context.get_map_state(
+            MapStateDescriptor("destinations", str, DestinationTotals)
+        )
+        self.legs: ListState[Leg] = context.get_list_state(ListStateDescriptor("legs", Leg))
 
     def process_element(self, flight: Any, context: ProcessContext[str]) -> Iterator[tuple[Any, ...]]:
         state = self.aircraft.value() or AircraftState()
