@@ -1,0 +1,327 @@
+"""A heap backend that was kept in a worker: when it may catch up with a newer handle, and what it holds then."""
+
+import os
+
+import attrs
+import pytest
+
+from checkpoint.errors import CorruptFileError
+from statebackend.contract.contract_base import LIST, MAP, VALUE, content, contents, fill, filled
+from statebackend.contract.harness import BackendHarness
+from statebackend.contract.schemas import LegV1, LegV2, flight_v1, flight_v2, leg_v1, leg_v2
+from statebackend.descriptors import ValueStateDescriptor
+from statebackend.errors import StateBackendClosedError
+from statebackend.heap.keyed_backend import HeapStateBackend
+from statebackend.heap.worker_cache import WorkerCache, WorkerCacheKey
+from statebackend.keyed_state_backend import RestoredHandle, SubtaskIdentity
+from statebackend.state_files import MAX_FILES
+from typeserializers import AttrsSerializer
+
+HEAP = HeapStateBackend()
+KEYS = range(20)
+KEY = WorkerCacheKey("job", "operator", 0, 1)
+
+
+@pytest.fixture
+def harness(tmp_path):
+    harness = BackendHarness(str(tmp_path))
+    yield harness
+    harness.close()
+
+
+def kept(harness, epochs=1):
+    """A backend after some epochs, as a worker keeps it, and its handle."""
+    backend = harness.open(HEAP)
+    for epoch in range(epochs):
+        fill(harness, backend, KEYS, epoch)
+        handle = harness.snapshot(backend).handle
+    backend.release_states()
+    return backend, handle
+
+
+def epoch_elsewhere(harness, handle, offset, keys=KEYS):
+    """The handle after another worker's epoch on top of a handle."""
+    other = harness.open(HEAP, handle)
+    fill(harness, other, keys, offset)
+    return harness.snapshot(other).handle
+
+
+def catch_up(harness, backend, handle):
+    return backend.catch_up(RestoredHandle(handle, harness.file_system))
+
+
+def test_only_the_later_increments_are_applied(harness):
+    backend, handle = kept(harness)
+    for offset in (1, 2):
+        handle = epoch_elsewhere(harness, handle, offset)
+    tables = {name: held.table for name, held in backend._states.items()}
+    assert catch_up(harness, backend, handle)
+    assert contents(harness, backend) == filled(KEYS, 0, 1, 2)
+    assert {name: held.table for name, held in backend._states.items()} == tables
+
+
+def test_its_own_snapshot_needs_no_catching_up(harness):
+    backend, handle = kept(harness, epochs=3)
+    assert catch_up(harness, backend, handle)
+    assert contents(harness, backend) == filled(KEYS, 0, 1, 2)
+
+
+def test_removals_are_caught_up_with(harness):
+    backend, handle = kept(harness)
+    other = harness.open(HEAP, handle)
+    for key in range(0, 20, 2):
+        harness.at(other, key)
+        for descriptor in (VALUE, LIST, MAP):
+            other.get_state(descriptor).clear()
+    assert catch_up(harness, backend, harness.snapshot(other).handle)
+    assert contents(harness, backend) == filled(range(1, 20, 2), 0)
+
+
+def test_it_goes_on_as_a_restored_backend_would(harness):
+    backend, handle = kept(harness)
+    assert catch_up(harness, backend, epoch_elsewhere(harness, handle, 1))
+    fill(harness, backend, KEYS, 2)
+    snapshot = harness.snapshot(backend)
+    restored = harness.open(HEAP, snapshot.handle)
+    assert contents(harness, restored) == filled(KEYS, 0, 1, 2)
+    assert len(snapshot.handle.files) == 9
+
+
+def test_epochs_that_changed_nothing_do_not_confuse_it(harness):
+    backend, handle = kept(harness)
+    idle = harness.open(HEAP, handle)
+    idle.get_state(VALUE)
+    handle = harness.snapshot(idle).handle
+    assert catch_up(harness, backend, handle)
+    other = harness.open(HEAP, handle)
+    harness.at(other, 3)
+    other.get_state(VALUE).update(-3)
+    assert catch_up(harness, backend, harness.snapshot(other).handle)
+    value, elements, entries = filled(KEYS, 0)
+    assert contents(harness, backend) == ({**value, 3: -3}, elements, entries)
+
+
+def test_a_state_that_was_empty_is_caught_up_with(harness):
+    backend = harness.open(HEAP)
+    backend.get_state(VALUE)
+    handle = harness.snapshot(backend).handle
+    backend.release_states()
+    assert catch_up(harness, backend, epoch_elsewhere(harness, handle, 5))
+    assert contents(harness, backend) == filled(KEYS, 5)
+
+
+def test_a_state_registered_elsewhere_arrives(harness):
+    backend, handle = kept(harness)
+    other = harness.open(HEAP, handle)
+    harness.at(other, 1)
+    new = ValueStateDescriptor("new", str)
+    other.get_state(new).update("here")
+    assert catch_up(harness, backend, harness.snapshot(other).handle)
+    assert content(harness, backend, new) == {1: "here"}
+    assert contents(harness, backend) == filled(KEYS, 0)
+
+
+def test_an_unregistered_state_is_caught_up_with_too(harness):
+    _, handle = kept(harness)
+    backend = harness.open(HEAP, handle)
+    backend.get_state(VALUE)
+    handle = harness.snapshot(backend).handle
+    backend.release_states()
+    assert catch_up(harness, backend, epoch_elsewhere(harness, handle, 1))
+    assert contents(harness, backend) == filled(KEYS, 0, 1)
+
+
+def unchanged(harness, backend, keys=KEYS):
+    return contents(harness, backend) == filled(keys, 0)
+
+
+def test_an_epoch_that_another_attempt_won_is_not_caught_up_with(harness):
+    base = harness.open(HEAP)
+    fill(harness, base, KEYS)
+    handle = harness.snapshot(base).handle
+    loser = harness.open(HEAP, handle)
+    fill(harness, loser, KEYS, 1)
+    harness.snapshot(loser)
+    loser.release_states()
+    winning = epoch_elsewhere(harness, handle, 2)
+    assert not catch_up(harness, loser, winning)
+    assert not catch_up(harness, loser, epoch_elsewhere(harness, winning, 3))
+    assert contents(harness, loser) == filled(KEYS, 0, 1)
+
+
+def test_an_older_handle_is_not_caught_up_with(harness):
+    backend, handle = kept(harness)
+    fill(harness, backend, KEYS, 1)
+    harness.snapshot(backend)
+    backend.release_states()
+    assert not catch_up(harness, backend, handle)
+    assert contents(harness, backend) == filled(KEYS, 0, 1)
+
+
+def test_merged_files_are_not_caught_up_with(harness):
+    backend, handle = kept(harness)
+    other = harness.open(HEAP, handle)
+    for offset in range(1, MAX_FILES + 2):
+        fill(harness, other, KEYS, offset)
+        handle = harness.snapshot(other).handle
+    assert not catch_up(harness, backend, handle)
+    assert unchanged(harness, backend)
+
+
+def test_a_migrated_state_is_not_caught_up_with(harness):
+    backend = harness.open(HEAP)
+    harness.at(backend, 1)
+    backend.get_state(ValueStateDescriptor("flight", flight_v1()))
+    handle = harness.snapshot(backend).handle
+    backend.release_states()
+    other = harness.open(HEAP, handle)
+    other.get_state(ValueStateDescriptor("flight", flight_v2()))
+    assert not catch_up(harness, backend, harness.snapshot(other).handle)
+
+
+def test_a_savepoint_or_another_subtask_is_not_caught_up_with(harness):
+    backend, handle = kept(harness)
+    assert not catch_up(harness, backend, harness.export(backend))
+    assert not catch_up(harness, backend, attrs.evolve(handle, key_group_end=4))
+    elsewhere = BackendHarness(os.path.join(harness.directory, "elsewhere"))
+    assert not backend.catch_up(RestoredHandle(handle, elsewhere.file_system))
+    assert unchanged(harness, backend)
+
+
+def test_changes_without_a_snapshot_rule_catching_up_out(harness):
+    backend, handle = kept(harness)
+    fill(harness, backend, KEYS, 1)
+    assert not catch_up(harness, backend, handle)
+    assert contents(harness, backend) == filled(KEYS, 0, 1)
+
+
+def test_a_damaged_increment_is_named_and_leaves_the_backend_as_it_was(harness):
+    backend, handle = kept(harness)
+    newer = epoch_elsewhere(harness, handle, 1)
+    for file in set(newer.files) - set(handle.files):
+        path = harness.store_path(file.path)
+        with open(path, "rb") as stream:
+            data = stream.read()
+        os.unlink(path)
+        with open(path, "wb") as stream:
+            stream.write(data[:-1] + bytes([data[-1] ^ 1]))
+        with pytest.raises(CorruptFileError, match=file.path):
+            catch_up(harness, backend, newer)
+        assert unchanged(harness, backend)
+        os.unlink(path)
+        with open(path, "wb") as stream:
+            stream.write(data)
+    assert catch_up(harness, backend, newer)
+
+
+def test_released_handles_are_dead_and_descriptors_are_registered_anew(harness):
+    backend = harness.open(HEAP)
+    harness.at(backend, 1)
+    leg = ValueStateDescriptor("leg", leg_v1())
+    state = backend.get_state(leg)
+    state.update(LegV1("EWR", 1))
+    harness.snapshot(backend)
+    backend.release_states()
+    with pytest.raises(StateBackendClosedError):
+        state.value()
+    table = backend._states["leg"].table
+    again = backend.get_state(leg)
+    harness.at(backend, 1)
+    assert again.value() == LegV1("EWR", 1)
+    assert backend._states["leg"].table is table
+
+
+def test_a_record_class_made_anew_in_each_epoch_takes_its_entries_along(harness):
+    def descriptor(frozen):
+        make = attrs.make_class("Point", {"x": attrs.field(type=int)}, frozen=frozen)
+        make.__annotations__ = {"x": int}
+        return ValueStateDescriptor(f"point {frozen}", AttrsSerializer(make, name="Point")), make
+
+    backend = harness.open(HEAP)
+    for epoch in range(3):
+        for frozen in (False, True):
+            point, make = descriptor(frozen)
+            state = backend.get_state(point)
+            harness.at(backend, 1)
+            assert state.value() == (None if epoch == 0 else make(epoch - 1))
+            state.update(make(epoch))
+        harness.snapshot(backend)
+        backend.release_states()
+
+
+def test_another_schema_is_migrated_in_memory_after_a_release(harness):
+    backend = harness.open(HEAP)
+    harness.at(backend, 1)
+    backend.get_state(ValueStateDescriptor("leg", leg_v1())).update(LegV1("EWR", 1))
+    harness.snapshot(backend)
+    backend.release_states()
+    new = ValueStateDescriptor("leg", leg_v2())
+    assert content(harness, backend, new) == {1: LegV2("EWR", 1.0)}
+    assert content(harness, harness.open(HEAP, harness.snapshot(backend).handle), new) == {1: LegV2("EWR", 1.0)}
+
+
+def test_the_cache_hands_each_backend_out_once(harness):
+    cache = WorkerCache()
+    backend, _ = kept(harness)
+    assert cache.take(KEY) is None
+    cache.put(KEY, backend)
+    assert len(cache) == 1
+    assert cache.take(KEY) is backend
+    assert cache.take(KEY) is None
+
+
+def test_the_cache_keeps_one_backend_per_subtask_and_parallelism(harness):
+    cache = WorkerCache()
+    first, second, third = (kept(harness)[0] for _ in range(3))
+    cache.put(KEY, first)
+    cache.put(KEY, second)
+    with pytest.raises(StateBackendClosedError):
+        first.check_open()
+    cache.put(attrs.evolve(KEY, parallelism=2), third)
+    with pytest.raises(StateBackendClosedError):
+        second.check_open()
+    assert len(cache) == 1
+
+
+def test_the_cache_is_bounded(harness):
+    cache = WorkerCache(max_backends=2)
+    backends = [kept(harness)[0] for _ in range(3)]
+    for number, backend in enumerate(backends):
+        cache.put(attrs.evolve(KEY, job_id=f"job-{number}"), backend)
+    assert len(cache) == 2
+    with pytest.raises(StateBackendClosedError):
+        backends[0].check_open()
+    cache.clear()
+    with pytest.raises(StateBackendClosedError):
+        backends[2].check_open()
+
+
+def test_a_forked_child_begins_with_an_empty_cache(harness):
+    cache = WorkerCache()
+    cache.put(KEY, kept(harness)[0])
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write_end, b"empty" if cache.take(KEY) is None and len(cache) == 0 else b"shared")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read_end, 10) == b"empty"
+    os.close(read_end)
+    os.close(write_end)
+    assert len(cache) == 1
+
+
+def test_a_lease_takes_up_the_kept_backend_and_restores_where_it_cannot(harness):
+    subtask = SubtaskIdentity("lease", 0, 1)
+    first = HEAP.lease_keyed_state_backend(harness.parameters(), subtask)
+    fill(harness, first, KEYS)
+    handle = harness.snapshot(first).handle
+    HEAP.return_keyed_state_backend(first, subtask, succeeded=True)
+    second = HEAP.lease_keyed_state_backend(harness.parameters(epoch_elsewhere(harness, handle, 1)), subtask)
+    assert second is first
+    assert contents(harness, second) == filled(KEYS, 0, 1)
+    HEAP.return_keyed_state_backend(second, subtask, succeeded=False)
+    third = HEAP.lease_keyed_state_backend(harness.parameters(handle), subtask)
+    assert third is not first
+    assert unchanged(harness, third)
+    third.close()

@@ -1,0 +1,163 @@
+"""The local database of a subtask: when it may be used as it is, and what keeps two attempts apart."""
+
+import multiprocessing
+import os
+import signal
+
+import pytest
+
+from statebackend.contract.contract_base import VALUE, contents, fill, filled
+from statebackend.contract.harness import BackendHarness
+from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
+from statebackend.rocksdb.local_directory import LocalStateDirectory, LocalVersion
+
+ROCKSDB = RocksDBStateBackend()
+KEYS = range(20)
+
+
+@pytest.fixture
+def harness(tmp_path):
+    harness = BackendHarness(str(tmp_path))
+    yield harness
+    harness.close()
+
+
+def epoch(harness, handle, offset, local="local"):
+    """Runs one epoch in the local directory as a task would; returns the handle and whether it was opened as it was."""
+    backend = harness.open(ROCKSDB, *([handle] if handle else []), local=local)
+    fill(harness, backend, KEYS, offset)
+    snapshot = harness.snapshot(backend)
+    is_local = backend.is_local
+    backend.close()
+    return snapshot.handle, is_local
+
+
+def version_path(harness, local="local"):
+    return os.path.join(harness.directory, "local", local, "VERSION")
+
+
+def test_the_database_that_holds_the_wanted_version_is_opened_as_it_is(harness):
+    handle, _ = epoch(harness, None, 0)
+    for offset in (1, 2):
+        handle, is_local = epoch(harness, handle, offset)
+        assert is_local
+    assert contents(harness, harness.open(ROCKSDB, handle)) == filled(KEYS, 0, 1, 2)
+
+
+def test_a_local_database_needs_no_file_of_the_store(harness):
+    handle, _ = epoch(harness, None, 0)
+    for file in handle.files:
+        os.unlink(harness.store_path(file.path))
+    backend = harness.open(ROCKSDB, handle, local="local")
+    assert backend.is_local
+    assert contents(harness, backend) == filled(KEYS, 0)
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+def test_any_other_version_is_restored_from_its_handle(harness, offset):
+    first, _ = epoch(harness, None, 0)
+    second, _ = epoch(harness, first, 1)
+    epoch(harness, second, 2)
+    wanted = (first, second)[offset]
+    backend = harness.open(ROCKSDB, wanted, local="local")
+    assert not backend.is_local
+    assert contents(harness, backend) == filled(KEYS, *range(offset + 1))
+
+
+def test_a_database_is_without_version_while_it_is_open(harness):
+    handle, _ = epoch(harness, None, 0)
+    assert os.path.exists(version_path(harness))
+    backend = harness.open(ROCKSDB, handle, local="local")
+    assert not os.path.exists(version_path(harness))
+    fill(harness, backend, KEYS, 1)
+    backend.close()
+    assert not os.path.exists(version_path(harness))
+
+
+def test_changes_after_the_snapshot_leave_no_version(harness):
+    backend = harness.open(RocksDBStateBackend(cache_entries=1), local="local")
+    fill(harness, backend, KEYS)
+    handle = harness.snapshot(backend).handle
+    fill(harness, backend, KEYS, 1)
+    backend.close()
+    assert not os.path.exists(version_path(harness))
+    assert contents(harness, harness.open(ROCKSDB, handle, local="local")) == filled(KEYS, 0)
+
+
+def test_a_version_of_another_boot_is_not_trusted(harness, monkeypatch):
+    handle, _ = epoch(harness, None, 0)
+    monkeypatch.setattr("statebackend.rocksdb.local_directory._boot_id", lambda: "after a crash of the machine")
+    backend = harness.open(ROCKSDB, handle, local="local")
+    assert not backend.is_local
+    assert contents(harness, backend) == filled(KEYS, 0)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", "not json", '{"state_id": 1, "boot_id": null}'])
+def test_a_damaged_version_is_no_version(harness, content):
+    handle, _ = epoch(harness, None, 0)
+    with open(version_path(harness), "w") as stream:
+        stream.write(content)
+    backend = harness.open(ROCKSDB, handle, local="local")
+    assert not backend.is_local
+    assert contents(harness, backend) == filled(KEYS, 0)
+
+
+def test_another_parallelism_restores(harness):
+    handle, _ = epoch(harness, None, 0)
+    backend = harness.open(ROCKSDB, handle, local="local", subtask=0, parallelism=2)
+    assert not backend.is_local
+    assert contents(harness, backend) == filled([key for key in KEYS if key % 10 < 5], 0)
+
+
+def test_a_zombie_keeps_its_directory_and_the_next_attempt_works_beside_it(harness):
+    handle, _ = epoch(harness, None, 0)
+    zombie = harness.open(ROCKSDB, handle, local="local")
+    fill(harness, zombie, KEYS, 7)
+    attempt = harness.open(ROCKSDB, handle, local="local")
+    assert not attempt.is_local
+    fill(harness, attempt, KEYS, 1)
+    newer = harness.snapshot(attempt).handle
+    assert len(os.listdir(os.path.join(harness.directory, "local"))) == 2
+    attempt.close()
+    assert os.listdir(os.path.join(harness.directory, "local")) == ["local"]
+    assert contents(harness, zombie) == filled(KEYS, 0, 7)
+    zombie.close()
+    assert contents(harness, harness.open(ROCKSDB, newer, local="local")) == filled(KEYS, 0, 1)
+
+
+def test_a_directory_can_be_locked_again_once_it_is_closed(tmp_path):
+    path = str(tmp_path / "subtask")
+    for number in range(2):
+        directory = LocalStateDirectory(path)
+        assert directory.path == path
+        os.makedirs(directory.database_path, exist_ok=True)
+        directory.write_version(LocalVersion(f"state-{number}", {"a": "0:a"}))
+        assert directory.read_version() == LocalVersion(f"state-{number}", {"a": "0:a"})
+        directory.close()
+        directory.close()
+
+
+def die_in_the_middle_of_an_epoch(harness, handle, connection):
+    backend = harness.open(RocksDBStateBackend(cache_entries=1), handle, local="local")
+    assert backend.is_local
+    fill(harness, backend, KEYS, 1)
+    connection.send("in the middle")
+    connection.recv()
+
+
+def test_an_attempt_that_was_killed_leaves_no_version(harness):
+    handle, _ = epoch(harness, None, 0)
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    child = context.Process(
+        target=die_in_the_middle_of_an_epoch, args=(BackendHarness(harness.directory), handle, theirs)
+    )
+    child.start()
+    assert ours.recv() == "in the middle"
+    os.kill(child.pid, signal.SIGKILL)
+    child.join()
+    assert not os.path.exists(version_path(harness))
+    backend = harness.open(ROCKSDB, handle, local="local")
+    assert not backend.is_local
+    assert contents(harness, backend) == filled(KEYS, 0)
+    assert backend.get_state(VALUE) is not None
