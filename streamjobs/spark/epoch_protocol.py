@@ -117,9 +117,13 @@ class EpochProtocol:
                 raise EpochError(f"epoch {epoch_id} was not begun: the job is stopping")
             try:
                 self._run(frame, epoch_id)
-            except BaseException as error:
+            except Exception as error:
                 self.failure = error
                 raise
+            except BaseException as error:
+                self.failure = error
+                # Py4J answers the JVM for exceptions only; without an answer Spark's thread would wait for ever.
+                raise EpochError(f"epoch {epoch_id} was interrupted by {type(error).__name__}: {error}") from error
 
     def _run(self, frame: DataFrame, epoch_id: int) -> None:
         offsets = read_offsets(self.parts.spark_checkpoint_directory, epoch_id)

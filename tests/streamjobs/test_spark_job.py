@@ -1,0 +1,495 @@
+"""Jobs on a real Spark session: epochs, replays, restarts, savepoints, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+
+from checkpoint import CorruptMetadataError, JobDirectoryLockedError, JobDirectoryMismatchError
+from statebackend import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    StateMigrationException,
+    ValueStateDescriptor,
+)
+from streamjobs import (
+    EpochError,
+    JobDefinitionError,
+    JobRestoreError,
+    KeyedProcessFunction,
+    ProcessContext,
+    RuntimeContext,
+    SourceProgressMismatchError,
+)
+from streamjobs.local import LocalStreamEnvironment
+from typeserializers import AttrsSerializer, former_names
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from streamjobs.spark import SparkJob, SparkStreamEnvironment
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "word string, number int"
+BACKENDS = ("rocksdb", "heap")
+
+
+@attrs.frozen
+class Seen:
+    times: int
+    total: int
+
+
+@attrs.frozen
+class SeenRenamed:
+    sum_of_numbers: float = attrs.field(metadata=former_names("total"))
+    times: int = 0
+    label: str = "?"
+
+
+SEEN = AttrsSerializer(Seen, name="Seen")
+SEEN_RENAMED = AttrsSerializer(SeenRenamed, name="Seen")
+
+
+class CountWords(KeyedProcessFunction[str, Any, Any]):
+    """Emits ``(word, times, total)`` for every row, and keeps every kind of state."""
+
+    def open(self, context: RuntimeContext) -> None:
+        self.seen = context.get_state(ValueStateDescriptor("seen", SEEN))
+        self.numbers = context.get_list_state(ListStateDescriptor("numbers", int))
+        self.by_number = context.get_map_state(MapStateDescriptor("by number", int, int))
+
+    def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[tuple[str, int, int]]:
+        if value.word == "poison":
+            raise ArithmeticError("this word is poison")
+        before = self.seen.value() or Seen(0, 0)
+        after = Seen(before.times + 1, before.total + value.number)
+        self.seen.update(after)
+        self.numbers.add(value.number)
+        self.by_number.put(value.number, (self.by_number.get(value.number) or 0) + 1)
+        yield value.word, after.times, after.total
+
+
+class CountWordsUpgraded(CountWords):
+    """The second version: the record is another, and what is emitted tells what was restored."""
+
+    def open(self, context: RuntimeContext) -> None:
+        super().open(_Replacing(context))
+
+    def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[tuple[str, int, int]]:
+        seen = self.seen.value() or SeenRenamed(0.0)
+        assert isinstance(seen, SeenRenamed)
+        assert seen.label == "?"
+        self.seen.update(SeenRenamed(seen.sum_of_numbers + value.number, seen.times + 1))
+        self.numbers.add(value.number)
+        yield value.word, seen.times + 1, int(seen.sum_of_numbers) + value.number
+
+
+class CountWordsIncompatible(CountWords):
+    def open(self, context: RuntimeContext) -> None:
+        super().open(_Replacing(context, ValueStateDescriptor("seen", str)))
+
+
+class _Replacing(RuntimeContext):
+    """Registers another descriptor for ``seen``."""
+
+    operator_uid = subtask_index = parallelism = epoch_id = 0  # type: ignore[assignment]
+
+    def __init__(self, context: RuntimeContext, seen: Any = None) -> None:
+        self._context = context
+        self._seen = seen or ValueStateDescriptor("seen", SEEN_RENAMED)
+
+    def register(self, descriptor: Any) -> Any:
+        return self._context.register(self._seen if descriptor.name == "seen" else descriptor)
+
+
+class Workplace:
+    """A directory with a source that grows by one file per batch, jobs, and a place for their state."""
+
+    def __init__(self, spark: SparkSession, directory: Path) -> None:
+        self.spark = spark
+        self.directory = directory
+        self.source = directory / "source"
+        self.source.mkdir()
+        self.batches: list[list[tuple[str | None, int]]] = []
+
+    def add_batch(self, rows: Sequence[tuple[str | None, int]]) -> None:
+        """Adds one file, which becomes one micro-batch."""
+        number = len(self.batches)
+        self.batches.append(list(rows))
+        staged = self.directory / f"{number}.json"
+        staged.write_text("".join(json.dumps({"word": word, "number": value}) + "\n" for word, value in rows))
+        os.utime(staged, (1_000_000_000 + number, 1_000_000_000 + number))
+        os.rename(staged, self.source / f"{number:05d}.json")
+
+    def stream(self) -> DataFrame:
+        return self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(self.source))
+
+    def environment(self, job: str = "job", **options: Any) -> SparkStreamEnvironment:
+        from streamjobs.spark import SparkStreamEnvironment
+
+        return SparkStreamEnvironment(
+            self.spark,
+            job_dir=self.directory / job,
+            local_state_directory=self.directory / "local",
+            **{"parallelism": 2, "max_parallelism": 16, **options},
+        )
+
+    def start(
+        self,
+        sink: Any,
+        function: KeyedProcessFunction[Any, Any, Any] | None = None,
+        job: str = "job",
+        execute: Mapping[str, Any] | None = None,
+        uid: str = "words",
+        name: str = "count words",
+        **options: Any,
+    ) -> SparkJob:
+        environment = self.environment(job, **options)
+        words = environment.from_dataframe(self.stream()).key_by("word")
+        words.process(
+            function or CountWords(), uid=uid, schema="word string, times bigint, total bigint", order_by="number"
+        ).sink_to(sink)
+        return environment.execute(name, trigger={"availableNow": True}, **(execute or {}))
+
+    def run(self, sink: Any, *arguments: Any, **options: Any) -> SparkJob:
+        job = self.start(sink, *arguments, **options)
+        job.await_termination()
+        return job
+
+    def expected(self, batches: Sequence[Sequence[tuple[str | None, int]]] | None = None) -> list[tuple[Any, ...]]:
+        """What `CountWords` emits for the batches, in no order."""
+        times: Counter[Any] = Counter()
+        totals: Counter[Any] = Counter()
+        rows = []
+        for batch in self.batches if batches is None else batches:
+            for word, number in sorted(batch, key=lambda row: row[1]):
+                times[word] += 1
+                totals[word] += number
+                rows.append((word, times[word], totals[word]))
+        return sorted(rows)
+
+
+@pytest.fixture(scope="module")
+def _by_value() -> Iterator[None]:
+    """Lets the functions of this module travel to workers that cannot import it."""
+    from pyspark import cloudpickle
+
+    module = sys.modules[__name__]
+    cloudpickle.register_pickle_by_value(module)
+    yield
+    cloudpickle.unregister_pickle_by_value(module)
+
+
+@pytest.fixture
+def workplace(spark: SparkSession, tmp_path: Path, _by_value: None) -> Workplace:
+    place = Workplace(spark, tmp_path)
+    place.add_batch([("a", 1), ("b", 2), ("a", 3)])
+    place.add_batch([("c", 5), ("a", 7)])
+    place.add_batch([("b", 11), ("b", 13)])
+    return place
+
+
+def memory_sink() -> Any:
+    from streamjobs.spark.sinks import MemorySink
+
+    return MemorySink()
+
+
+def rows_of(sink: Any) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in sink.rows)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_state_is_kept_across_epochs_and_runs(workplace: Workplace, backend: str) -> None:
+    first = memory_sink()
+    job = workplace.run(first, backend=backend)
+    assert rows_of(first) == workplace.expected()
+    assert job.last_completed_epoch == 2
+    assert [epoch.epoch_id for epoch in job.epochs] == [0, 1, 2]
+    workplace.add_batch([("a", 100), ("d", 1)])
+    second = memory_sink()
+    workplace.run(second, backend=backend)
+    assert rows_of(second) == [("a", 4, 111), ("d", 1, 1)]
+
+
+def test_parallelism_may_change_between_runs(workplace: Workplace) -> None:
+    workplace.run(memory_sink(), parallelism=2)
+    workplace.add_batch([("a", 1), ("b", 1), ("c", 1)])
+    sink = memory_sink()
+    workplace.run(sink, parallelism=5)
+    assert rows_of(sink) == [("a", 4, 12), ("b", 4, 27), ("c", 2, 6)]
+
+
+class DiesOnce:
+    """Wraps a sink and raises at one moment of one epoch, as a driver that dies there would do."""
+
+    def __init__(self, sink: Any, moment: str, epoch_id: int) -> None:
+        self._sink = sink
+        self._moment = moment
+        self._epoch_id = epoch_id
+
+    def _die(self, moment: str, epoch_id: int) -> None:
+        if (moment, epoch_id) == (self._moment, self._epoch_id):
+            raise KeyboardInterrupt(f"the driver dies at {moment} of epoch {epoch_id}")
+
+    def stage(self, frame: Any, epoch_id: int, attempt_id: str) -> bytes:
+        committable: bytes = self._sink.stage(frame, epoch_id, attempt_id)
+        self._die("stage", epoch_id)
+        return committable
+
+    def commit(self, epoch_id: int, committable: bytes) -> None:
+        self._die("commit", epoch_id)
+        self._sink.commit(epoch_id, committable)
+
+    def abort(self, epoch_id: int, attempt_id: str) -> None:
+        """A dead driver aborts nothing."""
+
+    def recover(self, last_completed_epoch_id: int | None) -> None:
+        self._sink.recover(last_completed_epoch_id)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("moment", ["stage", "commit"])
+def test_a_driver_that_dies_around_the_checkpoint_loses_and_doubles_nothing(
+    workplace: Workplace, backend: str, moment: str
+) -> None:
+    from streamjobs.spark.sinks import ParquetSink
+
+    output = ParquetSink(workplace.directory / "out")
+    with pytest.raises((EpochError, KeyboardInterrupt)):
+        workplace.run(DiesOnce(output, moment, 1), backend=backend)
+    job = workplace.run(output, backend=backend)
+    assert job.last_completed_epoch == 2
+    # Before the checkpoint the epoch is processed again, after it the replay is recognised and skipped.
+    assert [epoch.epoch_id for epoch in job.epochs] == ([1, 2] if moment == "stage" else [2])
+    written = workplace.spark.read.parquet(str(workplace.directory / "out"))
+    assert sorted((row.word, row.times, row.total) for row in written.collect()) == workplace.expected()
+    assert not list((workplace.directory / "out" / "_staging").iterdir())
+
+
+@pytest.mark.parametrize(("old", "new"), [("rocksdb", "heap"), ("heap", "rocksdb"), ("rocksdb", "rocksdb")])
+def test_a_savepoint_begins_a_new_job_with_another_schema_backend_and_parallelism(
+    workplace: Workplace, old: str, new: str
+) -> None:
+    job = workplace.start(memory_sink(), backend=old)
+    job.process_all_available()
+    report = job.stop_with_savepoint(workplace.directory / "savepoint")
+    assert report.epoch_id == 2
+    assert report.rows["words"]["seen"] == 3
+    workplace.add_batch([("a", 100), ("d", 1)])
+    sink = memory_sink()
+    upgraded = workplace.run(
+        sink,
+        CountWordsUpgraded(),
+        job="upgraded",
+        backend=new,
+        parallelism=3,
+        execute={"from_savepoint": workplace.directory / "savepoint"},
+    )
+    # Only the new file is read: the savepoint carries the position of the source.
+    assert rows_of(sink) == [("a", 4, 111), ("d", 1, 1)]
+    states = {state.state_name: state for state in upgraded.restore_report()}
+    assert states["seen"].entries_migrated == 3
+    rules = {(finding.path, finding.rule) for finding in states["seen"].verdict.findings}
+    assert {(".sum_of_numbers", "field-renamed"), (".label", "field-added")} <= rules
+    # The directory can be continued with the same arguments, as a supervisor would do.
+    workplace.add_batch([("a", 1)])
+    again = memory_sink()
+    workplace.run(
+        again,
+        CountWordsUpgraded(),
+        job="upgraded",
+        backend=new,
+        parallelism=3,
+        execute={"from_savepoint": workplace.directory / "savepoint"},
+    )
+    assert rows_of(again) == [("a", 5, 112)]
+
+
+def test_a_savepoint_moves_into_the_in_process_environment(workplace: Workplace) -> None:
+    job = workplace.run(memory_sink())
+    job.savepoint(workplace.directory / "savepoint")
+
+    @attrs.frozen
+    class Word:
+        word: str
+        number: int
+
+    environment = LocalStreamEnvironment(max_parallelism=16)
+    results: list[Any] = []
+    words = environment.from_elements([Word("a", 1), Word("z", 9)]).key_by("word")
+    words.process(CountWords(), uid="words").sink_to(results)
+    environment.execute("local", from_savepoint=workplace.directory / "savepoint")
+    assert sorted(results) == [("a", 4, 12), ("z", 1, 9)]
+
+
+def test_an_incompatible_upgrade_is_refused_before_anything_is_touched(workplace: Workplace) -> None:
+    job = workplace.run(memory_sink())
+    job.savepoint(workplace.directory / "savepoint")
+    before = sorted(str(path) for path in workplace.directory.rglob("*"))
+    with pytest.raises(StateMigrationException, match=r"state 'seen':\n.*refuse \[serializer-class\]"):
+        workplace.run(
+            memory_sink(),
+            CountWordsIncompatible(),
+            job="refused",
+            execute={"from_savepoint": workplace.directory / "savepoint"},
+        )
+    assert sorted(str(path) for path in workplace.directory.rglob("*")) == before
+    report = workplace.environment("refused")
+    words = report.from_dataframe(workplace.stream()).key_by("word")
+    words.process(CountWordsIncompatible(), uid="words", schema="word string, times bigint, total bigint").sink_to(
+        memory_sink()
+    )
+    assert not report.check(from_savepoint=workplace.directory / "savepoint")["words"].is_compatible
+
+
+def test_a_source_log_that_does_not_belong_to_the_state_is_refused_with_both_ids(workplace: Workplace) -> None:
+    workplace.run(memory_sink())
+    shutil.rmtree(workplace.directory / "job" / "spark")
+    workplace.add_batch([("a", 1)])
+    with pytest.raises(SourceProgressMismatchError, match=r"at batch 0, the state log at epoch 2.*must be 3"):
+        workplace.run(memory_sink())
+
+
+def test_wrong_directories_are_refused(workplace: Workplace) -> None:
+    job = workplace.run(memory_sink())
+    job.savepoint(workplace.directory / "savepoint")
+    with pytest.raises(JobDirectoryMismatchError, match="another name"):
+        workplace.run(memory_sink(), name="another name")
+    with pytest.raises((JobDirectoryMismatchError, JobRestoreError), match="max_parallelism"):
+        workplace.run(memory_sink(), max_parallelism=32)
+    with pytest.raises(JobRestoreError, match="operators that the job has not: 'words'"):
+        workplace.run(memory_sink(), uid="renamed")
+    with pytest.raises(JobRestoreError, match="has checkpoints of its own"):
+        workplace.run(memory_sink(), execute={"from_savepoint": workplace.directory / "savepoint"})
+
+
+def test_two_drivers_on_one_directory_are_refused(workplace: Workplace) -> None:
+    from checkpoint import JobDirectory
+
+    with (
+        JobDirectory.open(str(workplace.directory / "job"), "count words", 16),
+        pytest.raises(JobDirectoryLockedError, match=str(os.getpid())),
+    ):
+        workplace.run(memory_sink())
+    sink = memory_sink()
+    workplace.run(sink)
+    assert rows_of(sink) == workplace.expected()
+
+
+def test_an_unreadable_checkpoint_is_named(workplace: Workplace) -> None:
+    workplace.run(memory_sink())
+    newest = workplace.directory / "job" / "checkpoints" / "chk-000000000002" / "_metadata"
+    newest.write_bytes(newest.read_bytes()[:-7])
+    with pytest.raises(CorruptMetadataError, match="chk-000000000002/_metadata"):
+        workplace.run(memory_sink())
+
+
+def test_a_truncated_state_file_is_named_and_nothing_is_lost(workplace: Workplace) -> None:
+    workplace.run(memory_sink())
+    shutil.rmtree(workplace.directory / "local")
+    file = next((workplace.directory / "job" / "shared").rglob("*.sst"))
+    content = file.read_bytes()
+    file.unlink()
+    file.write_bytes(content[:-5])
+    workplace.add_batch([("a", 1), ("b", 1), ("c", 1)])
+    with pytest.raises(EpochError, match=file.name):
+        workplace.run(memory_sink())
+    file.write_bytes(content)
+    sink = memory_sink()
+    workplace.run(sink)
+    assert rows_of(sink) == [("a", 4, 12), ("b", 4, 27), ("c", 2, 6)]
+
+
+def test_a_failure_in_the_function_names_operator_key_and_record(workplace: Workplace) -> None:
+    workplace.add_batch([("poison", 1)])
+    with pytest.raises(EpochError) as failure:
+        workplace.run(memory_sink())
+    message = str(failure.value)
+    assert "epoch 3" in message
+    assert "operator 'words', key 'poison', record Row(word='poison', number=1)" in message
+    assert "ArithmeticError: this word is poison" in message
+
+
+def test_a_null_key_is_refused(workplace: Workplace) -> None:
+    workplace.add_batch([(None, 1)])
+    with pytest.raises(EpochError, match="operator 'words': a record has a null key"):
+        workplace.run(memory_sink())
+
+
+def test_a_sink_that_runs_no_action_is_found_out(workplace: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
+    from streamjobs.spark import epoch_protocol
+    from streamjobs.spark.sinks import ForEachEpochSink
+
+    monkeypatch.setattr(epoch_protocol, "OBSERVATION_TIMEOUT_S", 0.2)
+    with pytest.raises(EpochError, match="exactly one action"):
+        workplace.run(ForEachEpochSink(lambda frame, epoch_id: None))
+
+
+def test_a_sink_that_reads_only_a_part_is_found_out(workplace: Workplace) -> None:
+    from streamjobs.spark.sinks import ForEachEpochSink
+
+    with pytest.raises(Exception, match=r"acknowledge|words") as failure:
+        workplace.run(ForEachEpochSink(lambda frame, epoch_id: frame.limit(1).collect()))
+    assert "has not" not in str(failure.value) or "words" in str(failure.value)
+
+
+def test_two_operators_in_a_row_each_keep_their_state(workplace: Workplace) -> None:
+    class HowOften(KeyedProcessFunction[int, Any, Any]):
+        def open(self, context: RuntimeContext) -> None:
+            self.count = context.get_state(ValueStateDescriptor("count", int, default=0))
+
+        def process_element(self, value: Any, context: ProcessContext[int]) -> Iterator[tuple[int, int]]:
+            count = (self.count.value() or 0) + 1
+            self.count.update(count)
+            yield context.current_key, count
+
+    from pyspark.sql import functions as F  # noqa: N812
+
+    environment = workplace.environment()
+    sink = memory_sink()
+    counted = environment.from_dataframe(workplace.stream()).key_by("word")
+    words = counted.process(CountWords(), uid="words", schema="word string, times bigint, total bigint")
+    even = words.transform(lambda frame: frame.where(F.col("times") < 4))
+    even.key_by(F.col("times") * 10).process(HowOften(), uid="how often", schema="times bigint, count bigint").sink_to(
+        sink
+    )
+    environment.execute("chain", trigger={"availableNow": True}).await_termination()
+    # Three words were seen a first time, two a second time, two a third time.
+    assert Counter(row.times for row in sink.rows) == {10: 3, 20: 2, 30: 2}
+    assert max(row["count"] for row in sink.rows if row.times == 20) == 2
+
+
+def test_wrong_definitions_are_refused(workplace: Workplace) -> None:
+    environment = workplace.environment()
+    with pytest.raises(JobDefinitionError, match="streaming DataFrame"):
+        environment.from_dataframe(workplace.spark.range(3))
+    words = environment.from_dataframe(workplace.stream()).key_by("word")
+    with pytest.raises(JobDefinitionError, match="no sink"):
+        environment.execute("nothing")
+    words.process(CountWords(), uid="words").sink_to(memory_sink())
+    with pytest.raises(JobDefinitionError, match="schema"):
+        environment.execute("no schema")
+    assert not (workplace.directory / "job").exists()
+
+
+def test_an_epoch_that_touches_few_keys_uploads_few_bytes(workplace: Workplace) -> None:
+    for path in workplace.source.iterdir():
+        path.unlink()
+    workplace.add_batch([(f"word-{number}", number) for number in range(5000)])
+    workplace.add_batch([(f"word-{number}", number) for number in range(50)])
+    job = workplace.run(memory_sink())
+    first, second = job.epochs
+    assert second.entries_written == first.entries_written // 100
+    assert second.bytes_written < first.bytes_written / 10
