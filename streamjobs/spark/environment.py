@@ -137,7 +137,7 @@ class SparkStreamEnvironment:
             raise
 
     def _prepare(self) -> Pipeline:
-        return prepare_pipeline(self.spark, self._graph.pipeline(), self.parallelism)
+        return prepare_pipeline(self.spark, self._graph.pipeline(), self.parallelism, self.max_parallelism)
 
     def _read_savepoint(self, path: str | os.PathLike[str] | None) -> RestoredState | None:
         if path is None:

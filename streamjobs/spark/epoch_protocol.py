@@ -38,7 +38,7 @@ from statebackend.keyed_state_backend import RestoredHandle, StateBackend
 from streamjobs.errors import EpochError, SourceProgressMismatchError
 from streamjobs.restore_plan import RestoredState, handles_by_subtask
 from streamjobs.spark.pipeline import Pipeline
-from streamjobs.spark.session import disable_adaptive
+from streamjobs.spark.session import keep_adaptive_disabled
 from streamjobs.spark.source_progress import read_offsets
 from streamjobs.spark.subtask import SubtaskTask
 
@@ -200,11 +200,11 @@ class EpochProtocol:
     def _run_action(
         self, frame: DataFrame, epoch_id: int, tasks: Mapping[str, SubtaskTask]
     ) -> tuple[bytes, float]:
+        keep_adaptive_disabled(frame.sparkSession)
         output, observations = self.parts.pipeline.build(frame, tasks)
         started = time.monotonic()
         try:
-            with disable_adaptive(frame.sparkSession):
-                committable: bytes = self.parts.sink.stage(output, epoch_id, self.parts.run_id)
+            committable: bytes = self.parts.sink.stage(output, epoch_id, self.parts.run_id)
         except PySparkException as error:
             raise EpochError(f"epoch {epoch_id} failed: {_python_cause(error)}") from error
         action_s = time.monotonic() - started

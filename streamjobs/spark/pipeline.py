@@ -29,6 +29,20 @@ from typeserializers.type_serializer import TypeSerializer
 
 
 @frozen
+class OperatorColumns:
+    """The expressions of an operator's plan. They are unresolved, so they are made once and serve every epoch."""
+
+    expression_keys: Mapping[str, Column]
+    key_group: Column
+    subtask: Column
+    order_by: tuple[Column, ...]
+    arrow_input: tuple[Column, ...]
+    with_acknowledgement: StructType
+    is_data: Column
+    acknowledgements: Column
+
+
+@frozen
 class PreparedOperator:
     """A keyed operator whose types are known and whose state has been asked for."""
 
@@ -40,6 +54,7 @@ class PreparedOperator:
     output_type: StructType
     output_schema: pa.Schema
     descriptors: tuple[StateDescriptor, ...]
+    columns: OperatorColumns
 
     @property
     def uid(self) -> str:
@@ -71,7 +86,9 @@ class Pipeline:
         return frame, observations
 
 
-def prepare_pipeline(spark: SparkSession, nodes: Sequence[Node], parallelism: int) -> Pipeline:
+def prepare_pipeline(
+    spark: SparkSession, nodes: Sequence[Node], parallelism: int, max_parallelism: int
+) -> Pipeline:
     """Checks types and collects the state of every operator; raises `JobDefinitionError` for what cannot run."""
     first, *_, last = nodes
     assert isinstance(first, SourceNode)
@@ -83,13 +100,15 @@ def prepare_pipeline(spark: SparkSession, nodes: Sequence[Node], parallelism: in
             if not isinstance(frame, DataFrame):
                 raise JobDefinitionError(f"transform() must return a DataFrame, not {type(frame).__name__}")
         elif isinstance(node, KeyedProcessNode):
-            prepared = _prepare_operator(frame, node, parallelism)
+            prepared = _prepare_operator(frame, node, parallelism, max_parallelism)
             operators[node.uid] = prepared
             frame = spark.createDataFrame([], prepared.output_type)
     return Pipeline(tuple(nodes), operators, first.source, getattr(last, "sink", None))
 
 
-def _prepare_operator(frame: DataFrame, node: KeyedProcessNode, parallelism: int) -> PreparedOperator:
+def _prepare_operator(
+    frame: DataFrame, node: KeyedProcessNode, parallelism: int, max_parallelism: int
+) -> PreparedOperator:
     reserved = [name for name in frame.columns if name.startswith("__statebackend_")]
     if reserved:
         raise JobDefinitionError(f"operator {node.uid!r}: the column names {', '.join(reserved)} are reserved")
@@ -114,43 +133,66 @@ def _prepare_operator(frame: DataFrame, node: KeyedProcessNode, parallelism: int
         )
     output_type = _nullable(_struct_type(node.schema, node.uid))
     descriptors = registered_descriptors(cloudpickle.loads(function_pickle), node.uid, parallelism)
+    key_columns = tuple(
+        key if isinstance(key, str) and key in frame.columns else f"{KEY_COLUMN_PREFIX}{index}"
+        for index, key in enumerate(node.keys)
+    )
     return PreparedOperator(
         node,
         function_pickle,
         key_serializer_for(types, node.uid),
-        tuple(
-            key if isinstance(key, str) and key in frame.columns else f"{KEY_COLUMN_PREFIX}{index}"
-            for index, key in enumerate(node.keys)
-        ),
+        key_columns,
         tuple(frame.columns),
         output_type,
         to_arrow_schema(output_type),
         tuple(descriptors),
+        _operator_columns(node, key_columns, tuple(frame.columns), output_type, parallelism, max_parallelism),
+    )
+
+
+def _operator_columns(
+    node: KeyedProcessNode,
+    key_columns: Sequence[str],
+    row_columns: Sequence[str],
+    output_type: StructType,
+    parallelism: int,
+    max_parallelism: int,
+) -> OperatorColumns:
+    expression_keys = {
+        name: _key_column(key, index)
+        for index, (key, name) in enumerate(zip(node.keys, key_columns, strict=True))
+        if name not in row_columns
+    }
+    acknowledgement = F.col(ACKNOWLEDGEMENT_COLUMN)
+    return OperatorColumns(
+        expression_keys,
+        F.pmod(F.xxhash64(*key_columns), F.lit(max_parallelism)).cast("int"),
+        F.expr(f"cast({KEY_GROUP_COLUMN} * {parallelism} div {max_parallelism} as int)"),
+        tuple(F.col(column) if isinstance(column, str) else column for column in node.order_by),
+        tuple(F.col(f"`{name}`") for name in (*row_columns, *expression_keys, KEY_GROUP_COLUMN)),
+        StructType([*output_type.fields, StructField(ACKNOWLEDGEMENT_COLUMN, BinaryType(), True)]),
+        acknowledgement.isNull(),
+        F.collect_list(acknowledgement).alias("acknowledgements"),
     )
 
 
 def _operator_plan(
     frame: DataFrame, operator: PreparedOperator, task: SubtaskTask, observation: Observation
 ) -> DataFrame:
-    for index, (key, name) in enumerate(zip(operator.node.keys, operator.key_columns, strict=True)):
-        if name not in operator.row_columns:
-            frame = frame.withColumn(name, _key_column(key, index))
-    key_group = F.pmod(F.xxhash64(*operator.key_columns), F.lit(task.max_parallelism)).cast("int")
-    subtask = F.expr(f"cast({KEY_GROUP_COLUMN} * {task.parallelism} div {task.max_parallelism} as int)")
-    routed = frame.withColumn(KEY_GROUP_COLUMN, key_group).repartitionById(task.parallelism, subtask)
-    if operator.node.order_by:
-        routed = routed.sortWithinPartitions(*operator.node.order_by)
+    columns = operator.columns
+    if columns.expression_keys:
+        frame = frame.withColumns(dict(columns.expression_keys))
+    routed = frame.withColumn(KEY_GROUP_COLUMN, columns.key_group)
+    routed = routed.repartitionById(task.parallelism, columns.subtask)
+    if columns.order_by:
+        routed = routed.sortWithinPartitions(*columns.order_by)
 
     def run_subtask(batches: Any) -> Any:
         return task.run(batches)
 
-    with_acknowledgement = StructType(
-        [*operator.output_type.fields, StructField(ACKNOWLEDGEMENT_COLUMN, BinaryType(), True)]
-    )
-    acknowledgement = F.col(ACKNOWLEDGEMENT_COLUMN)
-    processed = map_in_arrow(routed, run_subtask, with_acknowledgement)
-    observed = processed.observe(observation, F.collect_list(acknowledgement).alias("acknowledgements"))
-    return observed.where(acknowledgement.isNull()).drop(ACKNOWLEDGEMENT_COLUMN)
+    processed = map_in_arrow(routed, run_subtask, columns.with_acknowledgement, columns.arrow_input)
+    observed = processed.observe(observation, columns.acknowledgements)
+    return observed.where(columns.is_data).drop(ACKNOWLEDGEMENT_COLUMN)
 
 
 def _key_column(key: Any, index: int) -> Column:

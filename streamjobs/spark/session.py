@@ -42,6 +42,7 @@ __all__ = [
     "configured",
     "disable_adaptive",
     "ensure_python_interpreter",
+    "keep_adaptive_disabled",
     "task_identity",
 ]
 
@@ -87,9 +88,10 @@ def check_spark_version(spark: SparkSession | str = pyspark.__version__) -> None
 def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Within the block `settings` hold in the session; afterwards its own values, or none, are back."""
     before = {key: spark.conf.get(key, None) for key in settings}
+    before = {key: former for key, former in before.items() if former != settings[key]}
     try:
-        for key, value in settings.items():
-            spark.conf.set(key, value)
+        for key in before:
+            spark.conf.set(key, settings[key])
         yield
     finally:
         for key, former in before.items():
@@ -106,10 +108,23 @@ def disable_adaptive(spark: SparkSession) -> Iterator[None]:
     Inside `foreachBatch` pass `frame.sparkSession`: a streaming query works on a session of its own. Rules that the
     user excludes stay excluded.
     """
-    excluded = spark.conf.get(_EXCLUDED_RULES, None)
-    rules = f"{excluded},{_PROPAGATE_EMPTY}" if excluded else _PROPAGATE_EMPTY
-    with configured(spark, {_ADAPTIVE: "false", _EXCLUDED_RULES: rules}):
+    with configured(spark, _settings_for_every_partition(spark)):
         yield
+
+
+def keep_adaptive_disabled(spark: SparkSession) -> None:
+    """What `disable_adaptive` does, for good: for the session that belongs to one streaming query and ends with it."""
+    for key, value in _settings_for_every_partition(spark).items():
+        if spark.conf.get(key, None) != value:
+            spark.conf.set(key, value)
+
+
+def _settings_for_every_partition(spark: SparkSession) -> Mapping[str, str]:
+    excluded = spark.conf.get(_EXCLUDED_RULES, None) or ""
+    rules = excluded.split(",") if excluded else []
+    if _PROPAGATE_EMPTY not in rules:
+        rules.append(_PROPAGATE_EMPTY)
+    return {_ADAPTIVE: "false", _EXCLUDED_RULES: ",".join(rules)}
 
 
 @frozen
