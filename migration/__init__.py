@@ -1,6 +1,13 @@
 """Old bytes to new bytes, when a snapshot says so."""
 
-from migration.conversion import Conversion, PassingConversion, conversion_between, register_conversion
+from migration.conversion import (
+    Conversion,
+    PassingConversion,
+    conversion_between,
+    register_composite_conversion,
+    register_conversion,
+    register_wrapping_conversion,
+)
 from migration.schema_migration import MigrationError, SchemaMigration
 
 __all__ = [
@@ -9,5 +16,7 @@ __all__ = [
     "PassingConversion",
     "SchemaMigration",
     "conversion_between",
+    "register_composite_conversion",
     "register_conversion",
+    "register_wrapping_conversion",
 ]

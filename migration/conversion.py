@@ -3,11 +3,16 @@
 A *conversion* exists for a pair of serializers of which a verdict has said *compatible after migration* or better. It
 is emitted in one of two forms. As a *value*, old bytes become a new object, which is what the heap needs. As a
 *transcoding*, old bytes become new bytes: there a record is taken apart into local variables and put together again,
-field by field, and no object of either class is ever made.
+field by field, and no object of either class is ever made. The law between the two: the value of the new bytes is the
+new value.
 
-Which code is emitted for a pair is looked up by the classes of the two serializers in a registry of rules. A pair that
-no rule knows is converted by reading with the old serializer and writing with the new: that is right whenever the
-verdict came from the serializers' own snapshots.
+Which code is emitted for a pair is looked up in a registry of rules, in this order: equal serializers pass; then the
+rule for the two classes; then the rule for the new class over any other (a nullable over a value); then, for two
+composites of one class, the rule for composites. A pair that no rule knows was adopted by the new serializer's
+snapshot: the old value goes through the new serializer, which accepts it on write and reads it back as its own.
+
+Python allows twenty nested blocks in one function. Where a type is nested deeper, each part is a function of its own
+that is called (`MigrationFunction.calls_parts`).
 """
 
 from __future__ import annotations
@@ -16,13 +21,27 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from attrs import frozen
+from attrs import evolve, frozen
 
-from typeserializers.code_generation import ReadEmitter, WriteEmitter
+from migration.reading_parts import RequiredPartSerializer
+from snapshots.composite import CompositeTypeSerializerSnapshot
+from typeserializers.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
+from typeserializers.references import holds_reference
 from typeserializers.type_serializer import TypeSerializer
 
 Write = Callable[[WriteEmitter], None]
 """Emits the writing of something that has been read; used once, after the reader was flushed."""
+
+Read = Callable[[bytes, int], "tuple[Any, int]"]
+"""``read(data, position)`` returns what was made and the position behind the old value."""
+
+
+class MigrationFunction(GeneratedFunction):
+    """A function under construction that reads old bytes."""
+
+    def __init__(self, name: str, *, calls_parts: bool = False) -> None:
+        super().__init__(name, "data, pos")
+        self.calls_parts = calls_parts
 
 
 @frozen
@@ -44,16 +63,52 @@ class Conversion(ABC):
         value = self.emit_value(reader)
         return lambda writer: self.new.emit_write(writer, value)
 
+    @property
+    def is_injective(self) -> bool:
+        """Whether different old values are sure to stay different: then keys need no check for becoming equal."""
+        return False
+
 
 class PassingConversion(Conversion):
-    """The old value is the new value: equal serializers, or a custom pair whose verdict allowed it."""
+    """The old value is the new value, because the serializers are equal."""
 
     def emit_value(self, reader: ReadEmitter) -> str:
         return self.old.emit_read(reader)
 
+    def emit_transcoding(self, reader: ReadEmitter) -> Write:
+        if self.old.length >= 0:
+            return super().emit_transcoding(reader)
+        # What varies in length is copied as it is, once its end is known.
+        start, chunk = reader.function.fresh("start"), reader.function.fresh("b")
+        reader.line(f"{start} = pos")
+        self.old.emit_read(reader)
+        reader.line(f"{chunk} = data[{start}:pos]")
+        return lambda writer: writer.append(chunk)
+
+    @property
+    def is_injective(self) -> bool:
+        return True
+
+
+class AdoptedConversion(Conversion):
+    """A pair that only the new serializer's snapshot knows: it accepts the old value and reads it back as its own."""
+
+    def emit_value(self, reader: ReadEmitter) -> str:
+        result = reader.function.fresh("v")
+        adopted = reader.function.bind("adopted", passed_through(self.new))
+        value = self.old.emit_read(reader)
+        reader.line(f"{result} = {adopted}({value})")
+        return result
+
+
+def passed_through(serializer: TypeSerializer[Any]) -> Callable[[Any], Any]:
+    """A function that writes a value and reads it back; raises `SerializationError` for one that does not fit."""
+    return lambda value: serializer.from_bytes(serializer.to_bytes(value))
+
 
 _rules: dict[tuple[type[TypeSerializer[Any]], type[TypeSerializer[Any]]], type[Conversion]] = {}
 _wrapping_rules: dict[type[TypeSerializer[Any]], type[Conversion]] = {}
+_composite_rules: list[type[Conversion]] = []
 
 
 def register_conversion(rule: type[Conversion]) -> type[Conversion]:
@@ -68,11 +123,68 @@ def register_wrapping_conversion(rule: type[Conversion]) -> type[Conversion]:
     return rule
 
 
+def register_composite_conversion(rule: type[Conversion]) -> type[Conversion]:
+    """Class decorator: the rule for two composites of the same class that have no rule of their own."""
+    _composite_rules[:] = [rule]
+    return rule
+
+
 def conversion_between(old: TypeSerializer[Any], new: TypeSerializer[Any]) -> Conversion:
     """The conversion of a pair; the caller has made sure that the verdict allows one."""
-    if old == new and not old.accepts_none:
+    if isinstance(old, RequiredPartSerializer):
+        return evolve(conversion_between(old.inner, new), old=old)
+    # References are equal by name alone: what they mean may still differ.
+    if old is new or (old == new and not holds_reference(old)):
         return PassingConversion(old, new)
     rule = _rules.get((type(old), type(new)))
     if rule is None and type(old) is not type(new):
         rule = _wrapping_rules.get(type(new))
-    return (rule or PassingConversion)(old, new)
+    if rule is None and type(old) is type(new):
+        is_composite = isinstance(old.snapshot_configuration(), CompositeTypeSerializerSnapshot)
+        rule = _composite_rules[0] if is_composite else None
+    return (rule or AdoptedConversion)(old, new)
+
+
+def emit_part_value(conversion: Conversion, reader: ReadEmitter) -> str:
+    """Emits the value of a part: in place, or as a call where nesting is too deep for that."""
+    function = reader.function
+    if not (isinstance(function, MigrationFunction) and function.calls_parts):
+        return conversion.emit_value(reader)
+    result = function.fresh("v")
+    read = function.bind("read_part", compile_value(conversion, calls_parts=True))
+    reader.line(f"{result}, pos = {read}(data, pos)")
+    return result
+
+
+def compile_value(conversion: Conversion, *, calls_parts: bool = False) -> Read:
+    """The function from old bytes to the new value."""
+    try:
+        reader = ReadEmitter(MigrationFunction("read_migrated", calls_parts=calls_parts))
+        value = conversion.emit_value(reader)
+        reader.flush()
+        compiled: Read = reader.function.compile([*reader.lines, f"return {value}, pos"])
+        return compiled
+    except (SyntaxError, RecursionError):
+        if calls_parts:
+            raise
+        return compile_value(conversion, calls_parts=True)
+
+
+def compile_transcoding(conversion: Conversion) -> Read:
+    """The function from old bytes to new bytes."""
+    try:
+        reader = ReadEmitter(MigrationFunction("transcode"))
+        write = conversion.emit_transcoding(reader)
+        reader.flush()
+        writer = WriteEmitter(reader.function)
+        write(writer)
+        compiled: Read = reader.function.compile([*reader.lines, *writer.lines, f"return {writer.expression()}, pos"])
+        return compiled
+    except (SyntaxError, RecursionError):
+        read, encode = compile_value(conversion, calls_parts=True), conversion.new.codec.write
+
+        def transcode(data: bytes, position: int) -> tuple[Any, int]:
+            value, position = read(data, position)
+            return encode(value), position
+
+        return transcode

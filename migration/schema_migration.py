@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-import migration.rules  # noqa: F401  (registers the built-in conversions)
-from migration.conversion import conversion_between
+import migration.composite_rules
+import migration.container_rules
+import migration.converter_rules
+import migration.record_rules
+import migration.reference_rules  # noqa: F401  (these five register the built-in conversions)
+from migration.conversion import compile_transcoding, compile_value, conversion_between
 from snapshots.errors import StateFormatError
-from typeserializers.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
 from typeserializers.type_serializer import TypeSerializer
 
 T = TypeVar("T")
@@ -36,14 +39,14 @@ class SchemaMigration(Generic[T]):
     def read(self) -> Callable[[bytes, int], tuple[T, int]]:
         """``read(data, position)`` gives the new value of old bytes and the position behind them."""
         if self._read is None:
-            self._read = self._compile_read()
+            self._read = compile_value(conversion_between(self.old, self.new))
         return self._read
 
     @property
     def transcode(self) -> Callable[[bytes, int], tuple[bytes, int]]:
         """``transcode(data, position)`` gives the new bytes of old bytes and the position behind the old ones."""
         if self._transcode is None:
-            self._transcode = self._compile_transcoding()
+            self._transcode = compile_transcoding(conversion_between(self.old, self.new))
         return self._transcode
 
     def to_value(self, data: bytes) -> T:
@@ -67,17 +70,3 @@ class SchemaMigration(Generic[T]):
                 f"these bytes were written by another serializer"
             )
         return result
-
-    def _compile_read(self) -> Callable[[bytes, int], tuple[T, int]]:
-        reader = ReadEmitter(GeneratedFunction("read_migrated", "data, pos"))
-        value = conversion_between(self.old, self.new).emit_value(reader)
-        reader.flush()
-        return reader.function.compile([*reader.lines, f"return {value}, pos"])
-
-    def _compile_transcoding(self) -> Callable[[bytes, int], tuple[bytes, int]]:
-        reader = ReadEmitter(GeneratedFunction("transcode", "data, pos"))
-        write = conversion_between(self.old, self.new).emit_transcoding(reader)
-        reader.flush()
-        writer = WriteEmitter(reader.function)
-        write(writer)
-        return reader.function.compile([*reader.lines, *writer.lines, f"return {writer.expression()}, pos"])

@@ -25,6 +25,10 @@ from typeserializers.characters import (
 from typeserializers.compiled import (
     CompiledTypeSerializer,
 )
+from typeserializers.converting import (
+    Converter,
+    ConvertingSerializer,
+)
 from typeserializers.eithers import (
     EitherSerializer,
     Left,
@@ -46,6 +50,10 @@ from typeserializers.epoch_values import (
     SqlDate,
     SqlTime,
     SqlTimestamp,
+)
+from typeserializers.field_metadata import (
+    converted_by,
+    former_names,
 )
 from typeserializers.fixed_width import (
     BooleanSerializer,
@@ -99,9 +107,6 @@ from typeserializers.python_times import (
     PythonDateTimeSerializer,
     PythonTimeSerializer,
     TimedeltaSerializer,
-)
-from typeserializers.record_shape import (
-    former_names,
 )
 from typeserializers.records import (
     AttrsSerializer,
@@ -203,6 +208,8 @@ __all__ = [
     "CharValueSerializer",
     "Codec",
     "CompiledTypeSerializer",
+    "Converter",
+    "ConvertingSerializer",
     "Date",
     "DateSerializer",
     "DoublePrimitiveArraySerializer",
@@ -281,6 +288,7 @@ __all__ = [
     "VoidNamespace",
     "VoidNamespaceSerializer",
     "VoidSerializer",
+    "converted_by",
     "former_names",
     "infer_record",
     "infer_union",

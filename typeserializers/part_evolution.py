@@ -67,6 +67,5 @@ def _type_changed(old: TypeSerializer[Any], new: TypeSerializer[Any]) -> Finding
         FieldVerdict.REFUSE,
         f"field-type-{what}",
         f"the type was {what} from {old!r} to {new!r}, and not every old value fits",
-        "Keep the old type, give the field a converter (metadata=converted_by(function)), "
-        "or add a field of another name with a default",
+        "Keep the old type, or add a field of another name with a default and fill it from the old one",
     )

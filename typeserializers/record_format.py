@@ -1,17 +1,19 @@
 """How a record stands in a snapshot: names, former names, defaults and the snapshots of the field serializers.
 
-    content := i32(schema version) record                       since version 2
-    content := record                                           version 1, whose schema version is 1
+    content := record                             version 1, whose schema version is 1
+    content := i32(schema version) record         version 2, for every other schema version
     record  := UTF(record name) i32(fields) field*
     field   := UTF(name) i32(former names) UTF* default envelope(serializer)
     default := 00 none | 01 value: i32(length) bytes | 02 factory: i32(length) bytes of one made value
 
+A record is written in the lowest version that holds it, so the snapshot of one without converters is what it always was.
 Of a factory whose values differ from call to call (a clock, a random id) the value of an empty field is kept instead:
 the same serializer must always have the same snapshot.
 """
 
 from __future__ import annotations
 
+import keyword
 from typing import Any, Final
 
 from snapshots.data_views import DataInputView, DataOutputView
@@ -21,7 +23,7 @@ from typeserializers.record_evolution import WrittenField, WrittenRecord
 from typeserializers.record_shape import ABSENT, RecordField, RecordShape
 from typeserializers.type_serializer import TypeSerializer
 
-CURRENT_VERSION: Final = 2
+NEWEST_VERSION: Final = 2
 
 # A field takes at least a name length, a count of former names, a default flag and an envelope.
 _MINIMUM_FIELD_BYTES: Final = 13
@@ -45,9 +47,15 @@ def written_record(shape: RecordShape) -> WrittenRecord:
     )
 
 
+def version_for(record: WrittenRecord) -> int:
+    """The version of the format in which this record is written."""
+    return 1 if record.schema_version == 1 else NEWEST_VERSION
+
+
 def write_record(record: WrittenRecord, out: DataOutputView) -> None:
-    """Writes the content of the current version."""
-    out.write_int(record.schema_version)
+    """Writes the content in the version of `version_for`."""
+    if version_for(record) >= 2:
+        out.write_int(record.schema_version)
     out.write_utf(record.name)
     out.write_int(len(record.fields))
     for part in record.fields:
@@ -71,7 +79,8 @@ def read_record(read_version: int, source: DataInputView) -> WrittenRecord:
     names = [part.name for part in fields]
     if len(set(names)) != len(names):
         raise SnapshotFormatError(f"the record {name} has a field twice: {', '.join(names)}; the bytes are damaged")
-    strange = [part for part in names if not part.isidentifier()]
+    # Names become parts of generated code, so nothing but a name may pass here.
+    strange = [part for part in names if not part.isidentifier() or keyword.iskeyword(part)]
     if strange:
         raise SnapshotFormatError(f"the record {name} has fields without a name: {strange!r}; the bytes are damaged")
     if schema_version < 1:

@@ -133,7 +133,7 @@ def shape_of(
     """The shape of a record class; raises `UnknownTypeError` with the path of what cannot be written."""
     where = inference.path or record_class.__name__
     if is_named_tuple(record_class):
-        declared = [_named_tuple_field(record_class, name) for name in record_class._fields]
+        declared = [_named_tuple_field(record_class, name) for name in _named_tuple_names(record_class)]
         is_frozen = True
     elif attrs.has(record_class):
         declared = [_attrs_field(attribute) for attribute in attrs.fields(record_class)]
@@ -228,6 +228,11 @@ def _dataclass_field(item: dataclasses.Field[Any]) -> dict[str, Any]:
         "keyword_only": bool(item.kw_only),
         "init": bool(item.init),
     }
+
+
+def _named_tuple_names(record_class: Any) -> tuple[str, ...]:
+    names: tuple[str, ...] = record_class._fields
+    return names
 
 
 def _named_tuple_field(record_class: Any, name: str) -> dict[str, Any]:

@@ -1,10 +1,11 @@
-"""Records: attrs classes and dataclasses, the serializer that evolves.
+"""Records: attrs classes, dataclasses and NamedTuples, the serializer that evolves.
 
     record := field*        in the order of the class, each as its own serializer writes it
 
-The bytes carry no names: names, former names and defaults are in the snapshot. A field is optional exactly if its
-serializer is (`float | None` is a `NullableSerializer`); None in any other field is refused. The rules of evolution
-are in `typeserializers.record_evolution`.
+The bytes carry no names: names, former names, defaults and the schema version are in the snapshot
+(`typeserializers.record_format`). A field is optional exactly if its serializer is (`float | None` is a
+`NullableSerializer`); None in any other field is refused. The rules of evolution are in
+`typeserializers.record_evolution`.
 
 A rename is declared on the field, and stays declared for as long as state of the old name may exist:
 
@@ -12,44 +13,57 @@ A rename is declared on the field, and stays declared for as long as state of th
     class Aircraft:
         minutes_late: float = attrs.field(default=0.0, metadata=former_names("late"))
 
-The snapshot (the format is ours and frozen):
+What no rule covers is left to converters, each from one schema version to the next:
 
-    content := UTF(record name) i32(fields) field*
-    field   := UTF(name) i32(former names) UTF* default envelope(serializer)
-    default := 00 none | 01 value: i32(length) bytes | 02 factory: i32(length) bytes of one made value
+    AttrsSerializer(Aircraft, schema_version=3, converters={1: minutes_from_seconds, 2: split_route})
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import attrs
 
 from snapshots.compatibility import CompatibilityKind, TypeSerializerSchemaCompatibility
 from snapshots.data_views import DataInputView, DataOutputView
-from snapshots.envelope import read_versioned_snapshot, write_versioned_snapshot
-from snapshots.errors import MalformedDataError, SerializationError, SnapshotFormatError
+from snapshots.errors import MalformedDataError
 from snapshots.registry import register_snapshot
 from snapshots.simple import another_serializer
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from typeserializers.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
 from typeserializers.compiled import CompiledTypeSerializer
+from typeserializers.field_metadata import RecordConverter
 from typeserializers.inference import Inference
-from typeserializers.record_evolution import WrittenField, WrittenRecord, judge_record
-from typeserializers.record_shape import ABSENT, RecordField, RecordShape, known_shapes, remember_shape, shape_of
+from typeserializers.record_evolution import WrittenRecord, judge_record
+from typeserializers.record_format import (
+    NEWEST_VERSION,
+    decoded_default,
+    read_record,
+    version_for,
+    write_record,
+    written_record,
+)
+from typeserializers.record_shape import RecordField, RecordShape, known_shapes, remember_shape, shape_of
 from typeserializers.references import bind_references, collected_references, rebound
 from typeserializers.type_serializer import TypeSerializer
+from typeserializers.value_text import misfit, shown
 
 R = TypeVar("R")
 
 
 class AttrsSerializer(CompiledTypeSerializer[R]):
-    """Writes the fields of an attrs class or dataclass; evolves by name (see `typeserializers.record_evolution`).
+    """Writes the fields of a record class; evolves by name (see `typeserializers.record_evolution`).
 
     ``field_serializers`` overrides what the type hints say. ``name`` is the stable name of the record, the class's
-    own by default; ``former_names`` are those it had before. Raises `UnknownTypeError` for a class or field that
-    cannot be a record.
+    own by default; ``former_names`` are those it had before. ``schema_version`` counts the changes that need a
+    converter, and ``converters`` maps a version to the function that leads from it to the next: it gets the values of
+    the fields by name, in a dict, and returns those of the next version. What the last one returns is completed by the
+    rules: values that no converter touched are widened, and absent fields get their defaults. The last four may stand
+    on the class instead: ``__former_names__``, ``__schema_version__``, ``__converters__``.
+
+    Raises `UnknownTypeError` for a class or field that cannot be a record, `ValueError` for a converter that could
+    never be used.
     """
 
     def __init__(
@@ -59,11 +73,17 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
         field_serializers: Mapping[str, TypeSerializer[Any]] | None = None,
         name: str | None = None,
         former_names: tuple[str, ...] = (),
+        schema_version: int | None = None,
+        converters: Mapping[int, RecordConverter] | None = None,
     ) -> None:
         with collected_references() as references:
             shape = shape_of(record_class, field_serializers or {}, Inference())
         self.shape = attrs.evolve(
-            shape, name=name or shape.name, former_names=tuple(former_names) or shape.former_names
+            shape,
+            name=name or shape.name,
+            former_names=tuple(former_names) or shape.former_names,
+            schema_version=shape.schema_version if schema_version is None else schema_version,
+            converters=shape.converters if converters is None else dict(converters),
         )
         bind_references(references, record_class, self.shape.name, self)
         remember_shape(self.shape)
@@ -112,23 +132,40 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
         return self._construct([part.serializer.copy(getattr(value, part.name)) for part in self.fields])
 
     def duplicate(self) -> AttrsSerializer[R]:
-        parts = [attrs.evolve(part, serializer=part.serializer.duplicate()) for part in self.fields]
-        if all(new.serializer is old.serializer for new, old in zip(parts, self.fields, strict=True)):
+        duplicates = {part.name: part.serializer.duplicate() for part in self.fields}
+        if all(duplicates[part.name] is part.serializer for part in self.fields):
             return self
-        return AttrsSerializer.from_shape(attrs.evolve(self.shape, fields=tuple(parts)))
+        return self.with_serializers(duplicates)
 
     def with_serializers(self, serializers: Mapping[str, TypeSerializer[Any]]) -> AttrsSerializer[R]:
         """The same record with other serializers for some fields (after a nested reconfiguration)."""
-        parts = [attrs.evolve(part, serializer=serializers.get(part.name, part.serializer)) for part in self.fields]
-        record = AttrsSerializer.from_shape(attrs.evolve(self.shape, fields=tuple(parts)))
-        # A record inside itself must go on with the new serializers too.
-        parts = [attrs.evolve(part, serializer=rebound(part.serializer, self.shape.name, record)) for part in parts]
+        return self.with_fields([(part, serializers.get(part.name, part.serializer)) for part in self.fields])
+
+    def with_fields(self, fields: list[tuple[RecordField, TypeSerializer[Any]]]) -> AttrsSerializer[R]:
+        """The same record with these fields and serializers; inside itself it goes on with them too."""
+        record: AttrsSerializer[R] = AttrsSerializer.from_shape(self.shape)
+        parts = [
+            attrs.evolve(part, serializer=rebound(serializer, self.shape.name, record)) for part, serializer in fields
+        ]
         record.shape = attrs.evolve(self.shape, fields=tuple(parts))
         return record
 
+    def held_serializers(self) -> Sequence[TypeSerializer[Any]]:
+        """The serializers of the fields."""
+        return [part.serializer for part in self.fields]
+
+    def rebound(self, name: str, target: TypeSerializer[Any]) -> AttrsSerializer[R]:
+        """The record with the references to an enclosing record bound to another serializer of it."""
+        if name == self.shape.name:
+            return self
+        serializers = [(part, rebound(part.serializer, name, target)) for part in self.fields]
+        if all(serializer is part.serializer for part, serializer in serializers):
+            return self
+        return self.with_fields(serializers)
+
     def write_to(self, value: R, out: DataOutputView) -> None:
         if value.__class__ is not self.shape.record_class:
-            raise TypeError(f"{self.shape.name} is needed, not {type(value).__name__}")
+            self._refuse_class(value)
         for part in self.fields:
             item = getattr(value, part.name)
             if item is None and part.refuses_none:
@@ -176,7 +213,7 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
 
     def problems(self, value: Any, path: str) -> Iterator[str]:
         if value.__class__ is not self.shape.record_class:
-            yield f"{path or 'value'}: {value!r:.80} is not a {self.shape.name}"
+            yield misfit(path, value, f"is not a {self.shape.name}")
             return
         for part in self.fields:
             where = f"{path}.{part.name}"
@@ -200,7 +237,7 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
         return record
 
     def _refuse_class(self, value: Any) -> None:
-        raise TypeError(f"not a writable {self.shape.name}: {value!r:.80}")
+        raise TypeError(f"not a writable {self.shape.name}: {shown(value)}")
 
     def __repr__(self) -> str:
         return f"AttrsSerializer({self.shape.name})"
@@ -215,74 +252,53 @@ class AttrsSerializerSnapshot(TypeSerializerSnapshot[R]):
     """The record as it was written: names, former names, defaults and the snapshots of the field serializers."""
 
     def __init__(self, serializer: AttrsSerializer[R] | None = None) -> None:
-        self.record = WrittenRecord("", ())
-        if serializer is not None:
-            self.record = WrittenRecord(
-                serializer.shape.name,
-                tuple(
-                    WrittenField(
-                        part.name,
-                        part.serializer.snapshot_configuration(),
-                        part.former_names,
-                        part.default_factory is not None,
-                        _encoded_default(part),
-                    )
-                    for part in serializer.fields
-                ),
-            )
+        self._is_filled = serializer is not None
+        self.record = WrittenRecord("", ()) if serializer is None else written_record(serializer.shape)
 
     @property
     def current_version(self) -> int:
-        return 1
+        """The version that this record is written in; of an empty snapshot, the newest that can be read."""
+        return version_for(self.record) if self._is_filled else NEWEST_VERSION
 
     def write_snapshot(self, out: DataOutputView) -> None:
-        out.write_utf(self.record.name)
-        out.write_int(len(self.record.fields))
-        for part in self.record.fields:
-            out.write_utf(part.name)
-            out.write_int(len(part.former_names))
-            for name in part.former_names:
-                out.write_utf(name)
-            if part.default is None:
-                out.write_byte(0)
-            else:
-                out.write_byte(2 if part.default_is_made else 1)
-                out.write_sized_bytes(part.default)
-            write_versioned_snapshot(out, part.snapshot)
+        write_record(self.record, out)
 
     def read_snapshot(self, read_version: int, source: DataInputView) -> None:
-        name = source.read_utf()
-        # A field takes at least two name lengths or counts, a default flag and an envelope.
-        fields = tuple(_read_field(source) for _ in range(source.read_count(minimum_item_bytes=13)))
-        names = [part.name for part in fields]
-        if len(set(names)) != len(names):
-            raise SnapshotFormatError(f"the record {name} has a field twice: {', '.join(names)}; the bytes are damaged")
-        self.record = WrittenRecord(name, fields)
+        self.record = read_record(read_version, source)
+        self._is_filled = True
 
     def restore_serializer(self) -> AttrsSerializer[R]:
         """Reads the old bytes as the class of that name and shape if this process has it, else as a stand-in."""
         with collected_references() as references:
             serializers = [part.snapshot.restore_serializer() for part in self.record.fields]
-        restored = self._restore_around(serializers)
+        restored: AttrsSerializer[R] = AttrsSerializer.from_shape(self._shape_around(serializers))
         bind_references(references, self.record.name, self.record.name, restored)
         return restored
 
-    def _restore_around(self, serializers: list[TypeSerializer[Any]]) -> AttrsSerializer[R]:
+    def _shape_around(self, serializers: list[TypeSerializer[Any]]) -> RecordShape:
+        names = [part.name for part in self.record.fields]
         for shape in reversed(known_shapes(self.record.name)):
-            if [part.name for part in shape.fields] == [part.name for part in self.record.fields] and [
-                part.serializer for part in shape.fields
-            ] == serializers:
-                return AttrsSerializer.from_shape(shape)
+            if [part.name for part in shape.fields] == names and (
+                [part.serializer for part in shape.fields] == serializers
+            ):
+                fields = tuple(
+                    attrs.evolve(part, serializer=serializer, former_names=written.former_names)
+                    for part, serializer, written in zip(shape.fields, serializers, self.record.fields, strict=True)
+                )
+                return attrs.evolve(shape, fields=fields, schema_version=self.record.schema_version, converters={})
         fields = tuple(
-            RecordField(part.name, serializer, part.former_names, *_decoded_default(part, serializer), part.name)
+            RecordField(part.name, serializer, part.former_names, *decoded_default(part, serializer), part.name)
             for part, serializer in zip(self.record.fields, serializers, strict=True)
         )
+        class_name = self.record.name.rpartition(".")[2]
         stand_in = attrs.make_class(
-            self.record.name.rpartition(".")[2] or "Record",
-            {part.name: attrs.field(alias=part.name) for part in self.record.fields},
+            class_name if class_name.isidentifier() else "Record",
+            {name: attrs.field(alias=name) for name in names},
             frozen=True,
         )
-        return AttrsSerializer.from_shape(RecordShape(self.record.name, stand_in, fields, is_frozen=True))
+        return RecordShape(
+            self.record.name, stand_in, fields, is_frozen=True, schema_version=self.record.schema_version
+        )
 
     def resolve_schema_compatibility(self, new_serializer: TypeSerializer[R]) -> TypeSerializerSchemaCompatibility[R]:
         if type(new_serializer) is not AttrsSerializer:
@@ -290,38 +306,12 @@ class AttrsSerializerSnapshot(TypeSerializerSnapshot[R]):
                 another_serializer(f"AttrsSerializer({self.record.name})", repr(new_serializer))
             )
         judgement = judge_record(self.record, new_serializer.shape)
-        if judgement.kind is CompatibilityKind.WITH_RECONFIGURED_SERIALIZER:
-            return TypeSerializerSchemaCompatibility.compatible_with_reconfigured_serializer(
-                new_serializer.with_serializers(judgement.reconfigured), judgement.findings
+        if judgement.kind is not CompatibilityKind.WITH_RECONFIGURED_SERIALIZER:
+            return TypeSerializerSchemaCompatibility(
+                judgement.kind, judgement.findings, unchanged=judgement.unchanged
             )
-        return TypeSerializerSchemaCompatibility(judgement.kind, judgement.findings)
-
-
-def _encoded_default(part: RecordField) -> bytes | None:
-    if not part.has_default:
-        return None
-    try:
-        return part.serializer.to_bytes(part.make_default())
-    except SerializationError as error:
-        raise SerializationError(
-            f"field {part.name}", (f".{part.name}: its default cannot be written: {error}",)
-        ) from error
-
-
-def _decoded_default(part: WrittenField, serializer: TypeSerializer[Any]) -> tuple[Any, Any]:
-    if part.default is None:
-        return ABSENT, None
-    encoded = part.default
-    if part.default_is_made:
-        return ABSENT, lambda: serializer.from_bytes(encoded)
-    return serializer.from_bytes(encoded), None
-
-
-def _read_field(source: DataInputView) -> WrittenField:
-    name = source.read_utf()
-    former = tuple(source.read_utf() for _ in range(source.read_count(minimum_item_bytes=2)))
-    flag = source.read_byte()
-    if flag not in (0, 1, 2):
-        raise SnapshotFormatError(f"field {name}: the default has kind {flag}, known are 0 to 2; the bytes are damaged")
-    default = source.read_sized_bytes() if flag else None
-    return WrittenField(name, read_versioned_snapshot(source), former, flag == 2, default)
+        reconfigured = new_serializer.with_serializers(judgement.reconfigured)
+        verdict: TypeSerializerSchemaCompatibility[R] = (
+            TypeSerializerSchemaCompatibility.compatible_with_reconfigured_serializer(reconfigured, judgement.findings)
+        )
+        return verdict.with_unchanged(judgement.unchanged)

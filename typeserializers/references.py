@@ -13,9 +13,9 @@ inside the snapshot of that record.
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility
 from snapshots.composite import CompositeTypeSerializerSnapshot
@@ -85,6 +85,17 @@ class ReferenceSerializer(CompiledTypeSerializer[Any]):
         return f"ReferenceSerializer({self.name})"
 
 
+@runtime_checkable
+class ReferenceHolder(Protocol):
+    """A serializer that is not a composite by its snapshot, but may hold references: a record."""
+
+    def rebound(self, name: str, target: TypeSerializer[Any]) -> TypeSerializer[Any]:
+        """The serializer with its references to ``name`` bound to another target; itself if it has none."""
+
+    def held_serializers(self) -> Sequence[TypeSerializer[Any]]:
+        """The serializers directly inside."""
+
+
 OpenReferences: TypeAlias = "list[tuple[Any, ReferenceSerializer]]"
 """References with what tells the record they mean: its class, or its name in a snapshot."""
 
@@ -125,6 +136,8 @@ def rebound(serializer: TypeSerializer[Any], name: str, target: TypeSerializer[A
     """The serializer with its references to ``name`` bound to another target; itself if it has none."""
     if isinstance(serializer, ReferenceSerializer):
         return ReferenceSerializer(name, target) if serializer.name == name else serializer
+    if isinstance(serializer, ReferenceHolder):
+        return serializer.rebound(name, target)
     snapshot = serializer.snapshot_configuration()
     if not isinstance(snapshot, CompositeTypeSerializerSnapshot):
         return serializer
@@ -134,6 +147,18 @@ def rebound(serializer: TypeSerializer[Any], name: str, target: TypeSerializer[A
         return serializer
     rebuilt: TypeSerializer[Any] = snapshot.create_outer_serializer(replaced)
     return rebuilt
+
+
+def holds_reference(serializer: TypeSerializer[Any]) -> bool:
+    """Whether there is a reference anywhere inside the serializer, so that its meaning depends on where it stands."""
+    if isinstance(serializer, ReferenceSerializer):
+        return True
+    if isinstance(serializer, ReferenceHolder):
+        return any(map(holds_reference, serializer.held_serializers()))
+    snapshot = serializer.snapshot_configuration()
+    if not isinstance(snapshot, CompositeTypeSerializerSnapshot):
+        return False
+    return any(map(holds_reference, snapshot.nested_serializers(serializer)))
 
 
 @register_snapshot("statebackend.ReferenceSerializerSnapshot")
@@ -163,7 +188,7 @@ class ReferenceSerializerSnapshot(TypeSerializerSnapshot[Any]):
             return TypeSerializerSchemaCompatibility.incompatible(
                 another_serializer(f"ReferenceSerializer({self.name})", repr(new_serializer))
             )
-        former: tuple[str, ...] = getattr(getattr(new_serializer.target, "shape", None), "former_names", ())
+        former: tuple[str, ...] = getattr(getattr(new_serializer._target, "shape", None), "former_names", ())
         if self.name not in (new_serializer.name, *former):
             reason = f"the state holds the record {self.name} here, the new class {new_serializer.name}"
             return TypeSerializerSchemaCompatibility.incompatible(

@@ -1,42 +1,47 @@
-"""The built-in conversions: promotions, optionals, lists, maps, tuples and records."""
+"""The built-in conversions of scalars and containers: promotions, optionals, lists, maps and tuples."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+from migration.composite_rules import converting_composite
 from migration.conversion import (
     Conversion,
     Write,
     conversion_between,
+    emit_part_value,
     register_conversion,
     register_wrapping_conversion,
 )
+from snapshots.errors import MalformedDataError
 from typeserializers.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.counts import check_count
 from typeserializers.fixed_width import BooleanSerializer
-from typeserializers.lists import ListSerializer
+from typeserializers.lists import ArrayListSerializer, ListSerializer
 from typeserializers.maps import MapSerializer
 from typeserializers.nullable import NullableSerializer
-from typeserializers.promotions import PROMOTIONS
-from typeserializers.record_evolution import match_fields
-from typeserializers.record_shape import RecordField
-from typeserializers.records import AttrsSerializer
+from typeserializers.promotions import PROMOTIONS, Pair
 from typeserializers.tuples import TupleSerializer
+from typeserializers.type_serializer import TypeSerializer
 
 _FLAG = BooleanSerializer()
 
 
-def _register_promotion(pair: tuple[Any, Any]) -> None:
-    expression = PROMOTIONS[pair].expression
+def _register_promotion(pair: Pair) -> None:
+    promotion = PROMOTIONS[pair]
 
     class PromotingConversion(Conversion):
-        """A widening: the old value goes through the expression of the promotion."""
+        """A widening: the old value goes through what the promotion says."""
 
         old_class, new_class = pair
 
         def emit_value(self, reader: ReadEmitter) -> str:
-            return expression.format(self.old.emit_read(reader))
+            return promotion.emit(reader.function, self.old.emit_read(reader))
+
+        @property
+        def is_injective(self) -> bool:
+            return promotion.is_injective
 
     register_conversion(PromotingConversion)
 
@@ -60,7 +65,7 @@ class NullableConversion(Conversion):
         result = reader.function.fresh("v")
         reader.line(f"if {is_null}: {result} = None; pos += {self.old.padding_length}")
         present = reader.child()
-        value = conversion_between(self.old.inner, self.new.inner).emit_value(present)
+        value = emit_part_value(conversion_between(self.old.inner, self.new.inner), present)
         present.line(f"{result} = {value}")
         reader.block("else:", present)
         return result
@@ -88,7 +93,7 @@ class BecameOptionalConversion(Conversion):
     new: NullableSerializer[Any]
 
     def emit_value(self, reader: ReadEmitter) -> str:
-        return conversion_between(self.old, self.new.inner).emit_value(reader)
+        return emit_part_value(conversion_between(self.old, self.new.inner), reader)
 
     def emit_transcoding(self, reader: ReadEmitter) -> Write:
         write = conversion_between(self.old, self.new.inner).emit_transcoding(reader)
@@ -100,36 +105,23 @@ class BecameOptionalConversion(Conversion):
         return write_present
 
 
-@register_conversion
 class ListConversion(Conversion):
     """Element by element."""
-
-    old_class = ListSerializer
-    new_class = ListSerializer
 
     old: ListSerializer[Any]
     new: ListSerializer[Any]
 
-    def _begin(self, reader: ReadEmitter) -> tuple[str, str, Conversion]:
-        count, result = reader.fixed("i"), reader.function.fresh("v")
+    def emit_value(self, reader: ReadEmitter) -> str:
+        return converting_composite(self.old, self.new).emit_read(reader)
+
+    def emit_transcoding(self, reader: ReadEmitter) -> Write:
+        count, chunks = reader.fixed("i"), reader.function.fresh("v")
         check = reader.function.bind("check_count", check_count)
         element = reader.function.bind("serializer", self.old.element_serializer)
         reader.line(f"{check}({count}, len(data) - pos, {element})")
-        reader.line(f"{result} = []; {result}_append = {result}.append")
-        return count, result, conversion_between(self.old.element_serializer, self.new.element_serializer)
-
-    def emit_value(self, reader: ReadEmitter) -> str:
-        count, result, elements = self._begin(reader)
+        reader.line(f"{chunks} = []; {chunks}_append = {chunks}.append")
         body = reader.child()
-        value = elements.emit_value(body)
-        body.line(f"{result}_append({value})")
-        reader.block(f"for _ in range({count}):", body)
-        return result
-
-    def emit_transcoding(self, reader: ReadEmitter) -> Write:
-        count, chunks, elements = self._begin(reader)
-        body = reader.child()
-        write = elements.emit_transcoding(body)
+        write = conversion_between(self.old.element_serializer, self.new.element_serializer).emit_transcoding(body)
         _emit_written(body, WriteEmitter(reader.function), write, lambda expression: f"{chunks}_append({expression})")
         reader.block(f"for _ in range({count}):", body)
 
@@ -138,6 +130,16 @@ class ListConversion(Conversion):
             writer.append(f"b''.join({chunks})")
 
         return write_list
+
+
+def _register_list(old: type[TypeSerializer[Any]], new: type[TypeSerializer[Any]]) -> None:
+    register_conversion(type("ListConversion", (ListConversion,), {"old_class": old, "new_class": new}))
+
+
+# The two list serializers have one layout and adopt each other's state.
+for _old_class in (ListSerializer, ArrayListSerializer):
+    for _new_class in (ListSerializer, ArrayListSerializer):
+        _register_list(_old_class, _new_class)
 
 
 @register_conversion
@@ -150,30 +152,28 @@ class MapConversion(Conversion):
     old: MapSerializer[Any, Any]
     new: MapSerializer[Any, Any]
 
+    def _keys(self) -> Conversion:
+        return conversion_between(self.old.key_serializer, self.new.key_serializer)
+
     def emit_value(self, reader: ReadEmitter) -> str:
-        function = reader.function
-        count, result, key = reader.fixed("i"), function.fresh("v"), function.fresh("k")
-        self._check_count(reader, count)
-        reader.line(f"{result} = {{}}")
-        body = reader.child()
-        key_value = conversion_between(self.old.key_serializer, self.new.key_serializer).emit_value(body)
-        is_null = body.fixed("?")
-        body.line(f"{key} = {key_value}")
-        body.line(f"if {is_null}: {result}[{key}] = None")
-        present = body.child()
-        value = conversion_between(self.old.value_serializer, self.new.value_serializer).emit_value(present)
-        present.line(f"{result}[{key}] = {value}")
-        body.block("else:", present)
-        reader.block(f"for _ in range({count}):", body)
+        if self._keys().is_injective:
+            return converting_composite(self.old, self.new).emit_read(reader)
+        result, count = reader.function.fresh("v"), reader.function.fresh("n")
+        refuse = reader.function.bind("refuse", _refuse_equal_keys)
+        reader.line(f"{count} = int.from_bytes(data[pos:pos + 4], 'big')")
+        reader.line(f"{result} = {converting_composite(self.old, self.new).emit_read(reader)}")
+        reader.line(f"if len({result}) != {count}: {refuse}({count}, len({result}))")
         return result
 
     def emit_transcoding(self, reader: ReadEmitter) -> Write:
+        if not self._keys().is_injective:
+            return super().emit_transcoding(reader)
         function = reader.function
         count, chunks = reader.fixed("i"), function.fresh("chunks")
         self._check_count(reader, count)
         reader.line(f"{chunks} = []; {chunks}_append = {chunks}.append")
         body = reader.child()
-        write_key = conversion_between(self.old.key_serializer, self.new.key_serializer).emit_transcoding(body)
+        write_key = self._keys().emit_transcoding(body)
         is_null = body.fixed("?")
         body.flush()
         _emit_written(body, WriteEmitter(function), write_key, lambda expression: f"{chunks}_append({expression})")
@@ -213,7 +213,7 @@ class TupleConversion(Conversion):
         return [conversion_between(old, new) for old, new in pairs]
 
     def emit_value(self, reader: ReadEmitter) -> str:
-        return f"({', '.join([part.emit_value(reader) for part in self._parts()])},)"
+        return f"({', '.join([emit_part_value(part, reader) for part in self._parts()])},)"
 
     def emit_transcoding(self, reader: ReadEmitter) -> Write:
         writes = [part.emit_transcoding(reader) for part in self._parts()]
@@ -225,67 +225,6 @@ class TupleConversion(Conversion):
         return write_tuple
 
 
-@register_conversion
-class RecordConversion(Conversion):
-    """By field name and former names; removed fields are read and dropped, added ones get their default."""
-
-    old_class = AttrsSerializer
-    new_class = AttrsSerializer
-
-    old: AttrsSerializer[Any]
-    new: AttrsSerializer[Any]
-
-    def _new_field_of(self) -> dict[int, RecordField]:
-        matches = match_fields([part.name for part in self.old.fields], self.new.fields)
-        return {match.old_index: match.new for match in matches if match.old_index is not None}
-
-    def emit_value(self, reader: ReadEmitter) -> str:
-        new_field_of = self._new_field_of()
-        values: dict[str, str] = {}
-        for index, part in enumerate(self.old.fields):
-            new = new_field_of.get(index)
-            if new is None:
-                part.serializer.emit_read(reader)
-            else:
-                values[new.name] = conversion_between(part.serializer, new.serializer).emit_value(reader)
-        arguments = [
-            values[part.name] if part.name in values else _default_expression(reader, part) for part in self.new.fields
-        ]
-        return self.new.emit_construction(reader.function, arguments)
-
-    def emit_transcoding(self, reader: ReadEmitter) -> Write:
-        new_field_of = self._new_field_of()
-        writes: dict[str, Write] = {}
-        for index, part in enumerate(self.old.fields):
-            new = new_field_of.get(index)
-            if new is None:
-                part.serializer.emit_read(reader)
-            else:
-                writes[new.name] = conversion_between(part.serializer, new.serializer).emit_transcoding(reader)
-
-        def write_record(writer: WriteEmitter) -> None:
-            for part in self.new.fields:
-                write = writes.get(part.name)
-                if write is not None:
-                    write(writer)
-                elif part.default_factory is not None:
-                    factory = writer.function.bind("factory", part.default_factory)
-                    part.serializer.emit_write(writer, writer.once(f"{factory}()"))
-                else:
-                    writer.append(repr(part.serializer.to_bytes(part.make_default())))
-
-        return write_record
-
-
-def _default_expression(reader: ReadEmitter, part: RecordField) -> str:
-    if part.default_factory is not None:
-        return f"{reader.function.bind('factory', part.default_factory)}()"
-    if part.serializer.is_immutable_type:
-        return reader.function.bind("default", part.default)
-    copy = reader.function.bind("copy", part.serializer.copy)
-    return f"{copy}({reader.function.bind('default', part.default)})"
-
-
 def _emit_written(reader: ReadEmitter, writer: WriteEmitter, write: Write, use: Callable[[str], str]) -> None:
     """Emits the write right behind the read, in the reader's lines; ``use`` makes a statement of the expression."""
     reader.flush()
@@ -293,3 +232,8 @@ def _emit_written(reader: ReadEmitter, writer: WriteEmitter, write: Write, use: 
     reader.lines += [*writer.lines, use(writer.expression())]
 
 
+def _refuse_equal_keys(read: int, kept: int) -> None:
+    raise MalformedDataError(
+        f"{read} keys of a map were read, but only {kept} of them differ after conversion: keeping them would lose "
+        f"the others"
+    )

@@ -1,0 +1,57 @@
+"""Serializers that only read: what conversions put in the place of an old one."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.errors import MalformedDataError
+from typeserializers.code_generation import ReadEmitter, WriteEmitter
+from typeserializers.compiled import CompiledTypeSerializer
+from typeserializers.type_serializer import TypeSerializer
+
+
+class ReadingSerializer(CompiledTypeSerializer[Any]):
+    """The base: it is never asked to write and never persisted."""
+
+    def write_to(self, value: Any, out: DataOutputView) -> NoReturn:
+        raise NotImplementedError("a part of a migration only reads")
+
+    def emit_write(self, emitter: WriteEmitter, value: str) -> NoReturn:
+        raise NotImplementedError("a part of a migration only reads")
+
+    def snapshot_configuration(self) -> NoReturn:
+        raise NotImplementedError("a part of a migration is never persisted")
+
+
+class RequiredPartSerializer(ReadingSerializer):
+    """The old serializer of a record field that is not optional, though the serializer itself would read a null."""
+
+    def __init__(self, inner: TypeSerializer[Any], name: str) -> None:
+        self.inner = inner
+        self.name = name
+
+    @property
+    def length(self) -> int:
+        return self.inner.length
+
+    @property
+    def minimum_length(self) -> int:
+        return self.inner.minimum_length
+
+    def create_instance(self) -> Any:
+        return self.inner.create_instance()
+
+    def read_from(self, source: DataInputView) -> Any:
+        return self._present(self.inner.deserialize(source))
+
+    def emit_read(self, emitter: ReadEmitter) -> str:
+        value = self.inner.emit_read(emitter)
+        present = emitter.function.bind("present", self._present)
+        emitter.line(f"if {value} is None: {present}(None)")
+        return value
+
+    def _present(self, value: Any) -> Any:
+        if value is None:
+            raise MalformedDataError(f".{self.name} is null, but was not optional: the bytes are damaged")
+        return value

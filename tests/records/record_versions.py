@@ -1,0 +1,39 @@
+"""Two versions of one class: each is defined in a function of its own, under the same name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typeserializers as ts
+from migration import SchemaMigration
+from snapshots import (
+    TypeSerializerSchemaCompatibility,
+    resolve_compatibility,
+    snapshot_from_bytes,
+    snapshot_to_bytes,
+)
+
+
+def written(serializer: ts.TypeSerializer[Any]) -> Any:
+    """The snapshot of a serializer after a way through bytes."""
+    return snapshot_from_bytes(snapshot_to_bytes(serializer.snapshot_configuration()))
+
+
+def judged(old: ts.TypeSerializer[Any], new: ts.TypeSerializer[Any]) -> TypeSerializerSchemaCompatibility[Any]:
+    """The verdict on ``new`` over the stored snapshot of ``old``."""
+    return resolve_compatibility(written(old), new)
+
+
+def rules(verdict: TypeSerializerSchemaCompatibility[Any]) -> dict[str, str]:
+    """The rule found at each path; a path with several has the last."""
+    return {finding.path: finding.rule for finding in verdict.findings}
+
+
+def migrated(old: ts.TypeSerializer[Any], new: ts.TypeSerializer[Any], value: Any) -> Any:
+    """What an old value becomes; the two ways to it must agree."""
+    migration: SchemaMigration[Any] = SchemaMigration(written(old).restore_serializer(), new)
+    data = old.to_bytes(value)
+    result = migration.to_value(data)
+    assert new.from_bytes(migration.to_bytes(data)) == result
+    assert new.to_bytes(result) == migration.to_bytes(data)
+    return result
