@@ -10,7 +10,13 @@ import tempfile
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from statebackend.backend_registry import state_backend
 from statebackend.contract.harness import BackendHarness
@@ -118,9 +124,9 @@ class Side:
 
 
 class KeyedStateMachine(RuleBasedStateMachine):
-    def __init__(self):
+    def __init__(self, parent_directory):
         super().__init__()
-        self.directory = tempfile.mkdtemp(prefix="keyed-state-machine-")
+        self.directory = tempfile.mkdtemp(dir=parent_directory)
         self.sides = [
             Side(state_backend("heap"), f"{self.directory}/heap"),
             # A cache of three keys is written out in the middle of most epochs.
@@ -274,10 +280,13 @@ class KeyedStateMachine(RuleBasedStateMachine):
             shutil.rmtree(self.directory)
 
 
-KeyedStateMachine.TestCase.settings = settings(
-    max_examples=25,
-    stateful_step_count=25,
+SETTINGS = settings(
+    max_examples=60,
+    stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-TestKeyedStateMachine = KeyedStateMachine.TestCase
+
+
+def test_both_backends_do_what_the_model_does(directory_in_memory):
+    run_state_machine_as_test(lambda: KeyedStateMachine(directory_in_memory), settings=SETTINGS)

@@ -6,17 +6,20 @@ epochs, the second of which overwrites, appends and removes.
 
 import json
 import pathlib
+import struct
 
 import pytest
 
 from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.handles import FileHandle, StateHandle
+from snapshots.envelope import snapshot_to_bytes
 from statebackend.backend_registry import state_backend
 from statebackend.contract.contract_base import content, contents, filled
 from statebackend.contract.harness import BackendHarness
 from statebackend.contract.schemas import LegV1, LegV2, leg_v1, leg_v2
-from statebackend.descriptors import ValueStateDescriptor
-from statebackend.state_meta import decode_meta, encode_meta
+from statebackend.descriptors import StateKind, ValueStateDescriptor
+from statebackend.state_meta import KeyedStateMeta, StateFile, StateMeta, decode_meta, encode_meta
+from typeserializers import LongSerializer, VoidNamespaceSerializer
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 
@@ -56,8 +59,35 @@ def test_state_of_version_1_is_restored(tmp_path, name, backend):
 
 
 @pytest.mark.parametrize("name", ["heap-1", "rocksdb-1", "canonical-1"])
-def test_the_meta_data_of_version_1_is_written_byte_for_byte(name):
+def test_the_meta_data_of_version_1_is_read(name):
     handle = golden_handle(name)
     meta = decode_meta(handle.meta, len(handle.files))
     assert [state.name for state in meta.states] == ["value", "list", "map", "leg"]
-    assert encode_meta(meta) == handle.meta
+    again = decode_meta(encode_meta(meta), len(handle.files))
+    assert [state.files for state in again.states] == [state.files for state in meta.states]
+    assert all(state.has_schema_of(old) for state, old in zip(again.states, meta.states, strict=True))
+
+
+def test_the_meta_data_is_written_byte_for_byte_as_documented():
+    long_snapshot = LongSerializer().snapshot_configuration()
+    void_snapshot = VoidNamespaceSerializer().snapshot_configuration()
+    state = StateMeta("count", StateKind.VALUE, void_snapshot, {"value": long_snapshot}, (StateFile(0, "state-1"),))
+    envelope, void = (sized(snapshot_to_bytes(snapshot)) for snapshot in (long_snapshot, void_snapshot))
+    expected = (
+        b"SBM1" + i32(1) + envelope + struct.pack(">q", 9) + i32(1)
+        + utf("count") + utf("value") + void + i32(1) + utf("value") + envelope + i32(1) + i32(0) + utf("state-1")
+    )
+    assert encode_meta(KeyedStateMeta(long_snapshot, 9, (state,))) == expected
+    assert encode_meta(decode_meta(expected, 1)) == expected
+
+
+def i32(number):
+    return struct.pack(">i", number)
+
+
+def utf(text):
+    return struct.pack(">H", len(text)) + text.encode()
+
+
+def sized(data):
+    return i32(len(data)) + data
