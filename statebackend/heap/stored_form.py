@@ -77,7 +77,8 @@ class KeyForm:
     def __init__(self, serializer: TypeSerializer[Any]) -> None:
         self.serializer = serializer
         self.is_object = serializer.equal_values_have_equal_bytes
-        self.to_bytes: Callable[[Any], bytes] = serializer.to_bytes if self.is_object else _itself
+        # Keys were checked when they came in, so the bare codec will do.
+        self.to_bytes: Callable[[Any], bytes] = serializer.codec.write if self.is_object else _itself
 
     def is_like(self, other: KeyForm) -> bool:
         """Whether keys stand in a dict in the same way in both."""

@@ -16,6 +16,7 @@ that everything under a key, or one map entry, is gone; it is written only if th
 from __future__ import annotations
 
 import itertools
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -114,7 +115,7 @@ class HeapTable(ABC):
         """The increment: the rows of the delta. Costs the size of the delta."""
         base, groups, to_bytes = self.base, self.groups, self.keys.to_bytes
         changed = [(groups[key], *to_bytes(key), key) for key in self.delta]
-        changed.sort(key=_address)
+        changed.sort(key=address_of_row)
         return [
             (key_group, key_bytes, namespace, user_key, value)
             for key_group, key_bytes, namespace, key in changed
@@ -185,7 +186,7 @@ class HeapTable(ABC):
                 entries = self._with_changes(entries, changed[key_group])
             to_bytes = self.keys.to_bytes
             addressed = [(key_group, *to_bytes(key), key) for key in entries]
-            addressed.sort(key=_address)
+            addressed.sort(key=address_of_row)
             for _, key_bytes, namespace, key in addressed:
                 yield key_group, key_bytes, namespace, key, entries[key]
 
@@ -200,8 +201,8 @@ class HeapTable(ABC):
         return current
 
 
-def _address(entry: tuple[int, bytes, bytes, Any]) -> tuple[int, bytes, bytes]:
-    return entry[:3]
+address_of_row = operator.itemgetter(0, 1, 2)
+"""Key group, key and namespace: the order of rows."""
 
 
 def batches_of(rows: Iterable[Row]) -> Iterator[CanonicalBatch]:

@@ -11,7 +11,7 @@ from statebackend.descriptors import ValueStateDescriptor
 from statebackend.exact_values import compile_exact, exact_condition, guarded
 from statebackend.heap.handle import HeapStateHandle
 from statebackend.heap.stored_form import Load
-from statebackend.heap.table import DELETED, MISSING, HeapTable
+from statebackend.heap.table import DELETED, MISSING, HeapTable, Row, address_of_row
 from statebackend.key_context import KeyContext, NamespacedKeyContext
 from statebackend.states import ValueState
 from typeserializers.code_generation import GeneratedFunction
@@ -29,6 +29,30 @@ class ValueTable(HeapTable):
         return MISSING if change is DELETED else change
 
     absorbed = merged
+
+    def changed_rows(self) -> list[Row]:
+        # The same as for other kinds without a generator per key: an epoch changes values more than anything else.
+        base, groups, to_bytes, write = self.base, self.groups, self.keys.to_bytes, self.form.write
+        rows: list[Row] = []
+        for key, change in self.delta.items():
+            if change is not DELETED:
+                key_bytes, namespace = to_bytes(key)
+                rows.append((groups[key], key_bytes, namespace, None, write(change)))
+            elif key in base[groups[key]]:
+                key_bytes, namespace = to_bytes(key)
+                rows.append((groups[key], key_bytes, namespace, None, None))
+        rows.sort(key=address_of_row)
+        return rows
+
+    def fold(self) -> None:
+        base, groups = self.base, self.groups
+        for key, change in self.delta.items():
+            if change is DELETED:
+                base[groups[key]].pop(key, None)
+            else:
+                base[groups[key]][key] = change
+        self.delta.clear()
+        groups.clear()
 
     def rows_of(self, stored: Any) -> Iterator[tuple[bytes | None, bytes]]:
         yield None, self.form.write(stored)
