@@ -63,6 +63,17 @@ def run_epoch_cost(arguments: argparse.Namespace) -> Iterator[Result]:
         contenders = {OURS: our_almost_empty_epoch(), **contenders}
     reached = _measure(contenders, arguments.rounds, arguments.epochs, "ms", warm_up_rounds=1)
     yield Result("spark_stateful epoch cost", reached.get(OURS), reached[peer_name], peer_name, "ms")
+    if not arguments.peers_only:
+        yield from _checkpoint_cost(arguments.epochs)
+
+
+def _checkpoint_cost(epochs: int) -> Iterator[Result]:
+    """How bytes and time of a checkpoint depend on the keys touched and on the size of the state."""
+    from benchmarks.spark_stateful.checkpoint_cost import results
+    from benchmarks.spark_stateful.session import benchmark_session
+
+    with benchmark_session() as (spark, checkpoints):
+        yield from results(spark, checkpoints, epochs)
 
 
 def _measure(

@@ -12,6 +12,7 @@ everything else is null.
 from __future__ import annotations
 
 import os
+import time
 import uuid
 from collections.abc import Generator, Iterator
 from typing import Any, Final
@@ -67,10 +68,13 @@ class SubtaskTask:
         identity = task_identity()
         subtask_index = identity.partition_id
         subtask = SubtaskIdentity(self.job_id, subtask_index, self.parallelism)
+        clock = _Stopwatch()
         backend = self.backend.lease_keyed_state_backend(self._parameters(subtask_index), subtask)
         succeeded = False
         try:
-            snapshot = yield from self._process(batches, backend, subtask_index)
+            clock.lap("open_s")
+            snapshot = yield from self._process(batches, backend, subtask_index, clock)
+            clock.lap("snapshot_s")
             report = _report(backend)
             succeeded = True
         finally:
@@ -85,12 +89,16 @@ class SubtaskTask:
             digest=snapshot.digest,
             handle=snapshot.handle,
             report=report,
-            metrics={"entries_written": snapshot.entries_written, "bytes_written": snapshot.bytes_written},
+            metrics={
+                "entries_written": snapshot.entries_written,
+                "bytes_written": snapshot.bytes_written,
+                **clock.laps,
+            },
         )
         yield self._acknowledgement_batch(acknowledgement.encode())
 
     def _process(
-        self, batches: Iterator[pa.RecordBatch], backend: KeyedStateBackend, subtask_index: int
+        self, batches: Iterator[pa.RecordBatch], backend: KeyedStateBackend, subtask_index: int, clock: _Stopwatch
     ) -> Generator[pa.RecordBatch, None, KeyedStateSnapshot]:
         function = cloudpickle.loads(self.function_pickle)
         context = SubtaskContext(backend, self.operator_uid, subtask_index, self.parallelism, self.epoch_id)
@@ -115,6 +123,7 @@ class SubtaskTask:
                     yield self._with_acknowledgement(writer.batch(emitted), None)
         finally:
             operator.close()
+        clock.lap("process_s")
         return backend.snapshot(self.epoch_id, uuid.uuid4().hex)
 
     def _parameters(self, subtask_index: int) -> KeyedStateBackendParameters:
@@ -142,6 +151,20 @@ class SubtaskTask:
             [*nulls, pa.array([acknowledgement], pa.binary())],
             names=[*self.output_schema.names, ACKNOWLEDGEMENT_COLUMN],
         )
+
+
+class _Stopwatch:
+    """The seconds between laps, for the metrics of an epoch."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._since = time.monotonic()
+
+    def lap(self, name: str) -> None:
+        """Ends a lap under that name."""
+        now = time.monotonic()
+        self.laps[name] = now - self._since
+        self._since = now
 
 
 def _report(backend: KeyedStateBackend) -> dict[str, int | float]:
