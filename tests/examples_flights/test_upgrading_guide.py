@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import attrs
 import pytest
 
 from examples.flights import version_1, version_2, version_3
+from snapshots.compatibility import CompatibilityKind
 from statebackend import StateMigrationException
 from streamjobs import KeyedProcessFunction
 from streamjobs.local import LocalJob, LocalStreamEnvironment
+from typeserializers import AttrsSerializer, converted_by
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "upgrading-a-job.md"
 
@@ -38,6 +41,38 @@ def test_the_verdicts_of_the_guide_are_those_of_the_example(tmp_path: Path, save
     job = run(version_2.FollowAircraft(), tmp_path / "new", from_savepoint=savepoint)
     verdicts = "\n".join(str(verdict) for verdict in job.schema_reports["aircraft"].verdicts)
     assert f"```\n{verdicts}\n```" in GUIDE.read_text("utf-8")
+
+
+@attrs.frozen
+class Delay:
+    minutes: int
+
+
+def delay_as_text() -> type:
+    class Delay:
+        minutes: str = attrs.field(metadata=converted_by(str))
+
+    return attrs.frozen(Delay)
+
+
+def delay_in_hours() -> type:
+    class Delay:
+        __schema_version__ = 2
+        __converters__: ClassVar[dict[int, Any]] = {1: lambda old: {"hours": old["minutes"] / 60}}
+        hours: float
+
+    return attrs.frozen(Delay)
+
+
+@pytest.mark.parametrize(
+    ("record_class", "rule"), [(delay_as_text(), "field-converted"), (delay_in_hours(), "record-converted")]
+)
+def test_the_converters_of_the_guide_take_over_what_no_rule_covers(record_class: type, rule: str) -> None:
+    assert rule.startswith("record") or f"`{rule}`" in GUIDE.read_text("utf-8")
+    stored = AttrsSerializer(Delay).snapshot_configuration()
+    verdict = stored.resolve_schema_compatibility(AttrsSerializer(record_class))
+    assert verdict.kind is CompatibilityKind.AFTER_MIGRATION
+    assert rule in {finding.rule for finding in verdict.findings}
 
 
 def test_the_refusal_of_the_guide_is_that_of_the_example(tmp_path: Path, savepoint: Path) -> None:
