@@ -13,8 +13,9 @@ from typing import Any, Generic, TypeVar
 import migration.composite_rules
 import migration.container_rules
 import migration.converter_rules
+import migration.pojo_rules
 import migration.record_rules
-import migration.reference_rules  # noqa: F401  (these five register the built-in conversions)
+import migration.reference_rules  # noqa: F401  (these six register the built-in conversions)
 from migration.conversion import compile_transcoding, compile_value, conversion_between
 from snapshots.errors import StateFormatError
 from typeserializers.type_serializer import TypeSerializer

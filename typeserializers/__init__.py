@@ -92,6 +92,9 @@ from typeserializers.object_arrays import (
     GenericArraySerializer,
     StringArraySerializer,
 )
+from typeserializers.pojos import (
+    PojoSerializer,
+)
 from typeserializers.primitive_arrays import (
     BooleanPrimitiveArraySerializer,
     BytePrimitiveArraySerializer,
@@ -247,6 +250,7 @@ __all__ = [
     "MapSerializer",
     "NullValueSerializer",
     "NullableSerializer",
+    "PojoSerializer",
     "PythonDateSerializer",
     "PythonDateTimeSerializer",
     "PythonTimeSerializer",

@@ -15,15 +15,13 @@ declaration is ambiguous.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from attrs import frozen
 
-from typeserializers.record_shape import RecordField
-
 
 class NamedField(Protocol):
-    """What matching needs to know of an old field."""
+    """What matching needs to know of a field."""
 
     @property
     def name(self) -> str: ...
@@ -32,15 +30,18 @@ class NamedField(Protocol):
     def former_names(self) -> tuple[str, ...]: ...
 
 
+F = TypeVar("F", bound=NamedField)
+
+
 @frozen
-class FieldMatch:
+class FieldMatch(Generic[F]):
     """Which old field a new field takes over: ``old_index`` is None for an added one."""
 
-    new: RecordField
+    new: F
     old_index: int | None
 
 
-def match_fields(old_fields: Sequence[NamedField], new_fields: Sequence[RecordField]) -> list[FieldMatch]:
+def match_fields(old_fields: Sequence[NamedField], new_fields: Sequence[F]) -> list[FieldMatch[F]]:
     """For each new field the old one that it continues, in the order of the new fields."""
     index_of = {part.name: index for index, part in enumerate(old_fields)}
     moved = _moved_names(old_fields, new_fields)
@@ -60,7 +61,7 @@ def match_fields(old_fields: Sequence[NamedField], new_fields: Sequence[RecordFi
     return matches
 
 
-def _moved_names(old_fields: Sequence[NamedField], new_fields: Sequence[RecordField]) -> dict[str, str]:
+def _moved_names(old_fields: Sequence[NamedField], new_fields: Sequence[NamedField]) -> dict[str, str]:
     """New names that exist in the old record as well but continue another field of it: new name -> old name."""
     old = {part.name: part for part in old_fields}
     moved: dict[str, str] = {}

@@ -181,7 +181,9 @@ def _added(new: RecordField, removed: Sequence[WrittenField]) -> Finding:
     )
 
 
-def _removed(removed: Sequence[WrittenField], matches: Sequence[FieldMatch], new: RecordShape) -> list[Finding]:
+def _removed(
+    removed: Sequence[WrittenField], matches: Sequence[FieldMatch[RecordField]], new: RecordShape
+) -> list[Finding]:
     added = [match.new.name for match in matches if match.old_index is None]
     findings = []
     for part in removed:

@@ -6,7 +6,7 @@
     field   := UTF(name) i32(former names) UTF* default envelope(serializer)
     default := 00 none | 01 value: i32(length) bytes | 02 factory: i32(length) bytes of one made value
 
-A record is written in the lowest version that holds it, so the snapshot of one without converters is what it always was.
+A record is written in the lowest version that holds it, so that of one without converters is what it always was.
 Of a factory whose values differ from call to call (a clock, a random id) the value of an empty field is kept instead:
 the same serializer must always have the same snapshot.
 """

@@ -186,8 +186,9 @@ def is_named_tuple(candidate: Any) -> bool:
 
 def is_record_class(candidate: Any) -> bool:
     """Whether this is a class that can be a record: an attrs class, a dataclass or a NamedTuple."""
+    # A class that only inherits from an attrs class was not made one itself, and attrs knows no fields of it.
     return isinstance(candidate, type) and (
-        attrs.has(candidate) or dataclasses.is_dataclass(candidate) or is_named_tuple(candidate)
+        "__attrs_attrs__" in candidate.__dict__ or dataclasses.is_dataclass(candidate) or is_named_tuple(candidate)
     )
 
 

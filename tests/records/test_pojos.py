@@ -1,0 +1,201 @@
+"""POJOs of classes that exist: fields, subclasses, and what may change about them."""
+
+import enum
+from typing import Annotated, Any
+
+import attrs
+import pytest
+from record_versions import judged, migrated, rules, written
+
+import typeserializers as ts
+from migration import SchemaMigration
+from snapshots import (
+    FieldVerdict,
+    SnapshotFormatError,
+    UnresolvableSerializerError,
+    snapshot_from_bytes,
+    snapshot_to_bytes,
+)
+from typeserializers import former_names
+
+Int = Annotated[int, ts.IntSerializer()]
+
+
+@attrs.define
+class Base:
+    __pojo_class__ = "golden.pojo.Base"
+    id: Int
+
+
+@attrs.define
+class SubA(Base):
+    __pojo_class__ = "golden.pojo.SubA"
+    s: str | None = None
+
+
+@attrs.define
+class SubB(Base):
+    __pojo_class__ = "golden.pojo.SubB"
+    b: Int = 0
+
+
+def test_every_kind_of_object_has_the_layout_of_flink() -> None:
+    serializer = ts.PojoSerializer(Base, registered_subclasses=[SubB])
+    id_field = b"\0\0\0\0\x05"
+    assert serializer.to_bytes(None) == b"\x01"
+    assert serializer.to_bytes(Base(5)) == b"\x02" + id_field
+    assert serializer.to_bytes(SubB(5, 6)) == b"\x08\0\x02" + b"\0\0\0\0\x06" + id_field
+    assert serializer.to_bytes(SubA(5)) == b"\x04\0\x10golden.pojo.SubA\x02" + id_field + b"\x01"
+    for value in (None, Base(5), SubB(5, 6), SubA(5, "é"), SubA(5)):
+        assert serializer.from_bytes(serializer.to_bytes(value)) == value
+        assert serializer.copy(value) == value
+
+
+def test_a_subclass_that_was_met_is_in_the_snapshot_and_found_again() -> None:
+    serializer = ts.PojoSerializer(Base)
+    data = serializer.to_bytes(SubA(1, "x"))
+    snapshot = written(serializer)
+    assert [part.name for part in snapshot.pojo.unregistered] == ["golden.pojo.SubA"]
+    assert snapshot.restore_serializer().from_bytes(data) == SubA(1, "x")
+    verdict = judged(serializer, ts.PojoSerializer(Base, registered_subclasses=[SubA]))
+    assert verdict.is_with_reconfigured_serializer
+    assert verdict.reconfigured_serializer.from_bytes(data) == SubA(1, "x")
+
+
+def test_an_inherited_field_names_the_class_that_declares_it() -> None:
+    snapshot = ts.PojoSerializer(SubA).snapshot_configuration()
+    declaring = [(part.name, part.declaring_class) for part in snapshot.pojo.fields]
+    assert declaring == [("id", "golden.pojo.Base"), ("s", "golden.pojo.SubA")]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\x03", "no kind of object"),
+        (b"\x08\x07\x02", "tag 7"),
+        (b"\x04\0\x03a.B\x01", "'a.B'"),
+        (b"\x02\x01", "id is null"),
+        (b"\x04\0\xff", ""),
+        (b"\x02\0\0", ""),
+        (b"", ""),
+    ],
+)
+def test_bytes_that_hold_no_object_are_refused(data: bytes, message: str) -> None:
+    with pytest.raises(ts.StateFormatError, match=message):
+        ts.PojoSerializer(Base).from_bytes(data)
+
+
+@pytest.mark.parametrize("value", ["text", object(), Base(2**40), Base(None)])  # type: ignore[arg-type]
+def test_what_does_not_fit_is_refused(value: Any) -> None:
+    with pytest.raises(ts.SerializationError):
+        ts.PojoSerializer(Base).to_bytes(value)
+
+
+def version(**fields: Any) -> Any:
+    namespace: dict[str, Any] = {"__annotations__": {}, "__pojo_class__": "golden.pojo.Versioned"}
+    for name, declared in fields.items():
+        hint, *default = declared if isinstance(declared, list) else [declared]
+        namespace["__annotations__"][name] = hint
+        if default:
+            namespace[name] = default[0]
+    return ts.PojoSerializer(attrs.define(type("Versioned", (), namespace)))
+
+
+def test_fields_come_and_go_with_their_defaults() -> None:
+    old, new = version(a=int, b=str), version(a=int, c=[float, 7.5], d=[list[int], attrs.field(factory=list)])
+    verdict = judged(old, new)
+    assert rules(verdict) == {".c": "pojo-field-added", ".d": "pojo-field-added", ".b": "pojo-field-removed"}
+    assert [finding.path for finding in verdict.with_verdict(FieldVerdict.LOSSY)] == [".b"]
+    assert migrated(old, new, old.record_class(1, "x")) == new.record_class(1, 7.5, [])
+
+
+def test_a_declared_rename_keeps_the_values_though_flink_would_lose_them() -> None:
+    old, new = version(a=int, z=str), version(a=int, b=[str, attrs.field(metadata=former_names("z"))])
+    assert judged(old, new).is_after_migration
+    assert migrated(old, new, old.record_class(1, "x")) == new.record_class(1, "x")
+
+
+def test_a_widened_field_is_refused_as_flink_does() -> None:
+    assert judged(version(a=Int), version(a=int)).is_incompatible
+
+
+def test_an_enum_that_lost_a_constant_is_refused_where_flink_fails_later() -> None:
+    def pojo(*constants: str) -> Any:
+        return version(e=Annotated[Any, ts.EnumSerializer(enum.Enum("E", constants), name="golden.pojo.E")])
+
+    assert judged(pojo("A", "B"), pojo("A", "B", "C")).is_with_reconfigured_serializer
+    assert judged(pojo("A", "B"), pojo("A")).is_incompatible
+
+
+def test_an_unregistered_subclass_that_evolved_is_migrated_where_flink_misreads() -> None:
+    @attrs.define
+    class Parent:
+        __pojo_class__ = "golden.pojo.Parent"
+        id: int
+
+    old = ts.PojoSerializer(Parent)
+
+    @attrs.define
+    class Child(Parent):
+        __pojo_class__ = "golden.pojo.Child"
+        s: str
+
+    data = old.to_bytes(Child(1, "x"))
+    snapshot = written(old)
+
+    @attrs.define
+    class NewParent:
+        __pojo_class__ = "golden.pojo.Parent"
+        id: int
+
+    @attrs.define
+    class NewChild(NewParent):
+        __pojo_class__ = "golden.pojo.Child"
+        s: str
+        more: int = 9
+
+    new = ts.PojoSerializer(NewParent)
+    verdict = snapshot.resolve_schema_compatibility(new)
+    assert verdict.is_after_migration, str(verdict)
+    migration: SchemaMigration[Any] = SchemaMigration(snapshot.restore_serializer(), new)
+    assert migration.to_value(data) == NewChild(1, "x", 9)
+
+
+def test_a_subclass_that_is_gone_is_refused_by_name() -> None:
+    @attrs.define
+    class Lonely:
+        __pojo_class__ = "golden.pojo.Base"
+        id: Int
+
+    verdict = judged(ts.PojoSerializer(Base, registered_subclasses=[SubA]), ts.PojoSerializer(Lonely))
+    assert verdict.is_incompatible
+    assert rules(verdict)["<golden.pojo.SubA>"] == "pojo-subclass-missing"
+
+
+def test_a_record_inside_a_pojo_must_be_a_pojo_too() -> None:
+    @attrs.define
+    class Plain:
+        a: int
+
+    with pytest.raises(ts.UnknownTypeError, match="__pojo_class__"):
+        version(a=list[Plain])
+    nested = ts.serializer_for(list[Base])
+    assert nested == ts.ListSerializer(ts.PojoSerializer(Base))
+
+
+def test_a_serializer_inside_that_is_not_known_is_refused_by_field_and_not_before() -> None:
+    data = snapshot_to_bytes(version(a=int, b=str).snapshot_configuration())
+    unknown = data.replace(b"LongSerializer$LongSerializerSnapshot", b"LongSerializer$GoneSerializerSnapshot")
+    snapshot: Any = snapshot_from_bytes(unknown)
+    assert snapshot_to_bytes(snapshot) == unknown
+    verdict = snapshot.resolve_schema_compatibility(version(a=int, b=str))
+    assert rules(verdict) == {".a": "serializer-unreadable"}
+    with pytest.raises(UnresolvableSerializerError, match="GoneSerializerSnapshot"):
+        snapshot.restore_serializer()
+
+
+def test_a_damaged_frame_is_refused() -> None:
+    data = snapshot_to_bytes(version(a=int).snapshot_configuration())
+    for damaged in (data[:-1], data + b"\0", data.replace(bytes.fromhex("000004f2c69a3d70"), bytes(8))):
+        with pytest.raises(SnapshotFormatError):
+            snapshot_from_bytes(damaged)
