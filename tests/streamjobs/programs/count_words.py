@@ -1,0 +1,77 @@
+"""A job for tests that need a driver process of their own: counts words until its source is read.
+
+    python count_words.py MASTER BACKEND WORK_DIRECTORY
+
+Reads ``WORK_DIRECTORY/source`` one file per epoch and writes ``WORK_DIRECTORY/out``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from statebackend import ListStateDescriptor, ValueStateDescriptor
+from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
+
+
+class CountWords(KeyedProcessFunction[str, Any, Any]):
+    """Emits ``(word, number, times)``; the times are the length of a list and a count, which must agree."""
+
+    def open(self, context: RuntimeContext) -> None:
+        self.times = context.get_state(ValueStateDescriptor("times", int, default=0))
+        self.numbers = context.get_list_state(ListStateDescriptor("numbers", int))
+
+    def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[tuple[str, int, int]]:
+        times = (self.times.value() or 0) + 1
+        self.times.update(times)
+        self.numbers.add(value.number)
+        if len(self.numbers.get()) != times:
+            raise AssertionError(f"{value.word}: {len(self.numbers.get())} numbers after {times} times")
+        yield value.word, value.number, times
+
+
+def main(master: str, backend: str, work_directory: str) -> None:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    from streamjobs.spark import SparkStreamEnvironment
+    from streamjobs.spark.sinks import ParquetSink
+
+    work = Path(work_directory)
+    spark = (
+        SparkSession.builder.master(master)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", "1g")
+        .config("spark.local.dir", str(work / "spark-local"))
+        .config("spark.sql.warehouse.dir", str(work / "warehouse"))
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    stream = (
+        spark.readStream.schema("word string, number int").option("maxFilesPerTrigger", 1).json(str(work / "source"))
+    )
+    environment = SparkStreamEnvironment(
+        spark,
+        job_dir=work / "job",
+        backend=backend,
+        parallelism=2,
+        max_parallelism=16,
+        local_state_directory=work / "local",
+    )
+    words = environment.from_dataframe(stream).key_by("word")
+    words.process(
+        CountWords(), uid="words", schema="word string, number int, times bigint", order_by="number"
+    ).sink_to(ParquetSink(work / "out"))
+    environment.execute("count words", trigger={"availableNow": True}).await_termination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
