@@ -47,6 +47,7 @@ from typeserializers.pojo_shape import (
     stand_in_shape,
 )
 from typeserializers.record_shape import is_record_class
+from typeserializers.references import ReferenceSerializer
 from typeserializers.type_serializer import TypeSerializer
 from typeserializers.value_text import misfit, shown
 
@@ -282,8 +283,12 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
         return PojoSerializer.from_shape(attrs.evolve(self.shape, fields=tuple(parts)), registered, unregistered)
 
     def held_serializers(self) -> Sequence[TypeSerializer[Any]]:
-        """The serializers of the fields."""
-        return [part.serializer for part in self.fields]
+        """The serializers of the fields and subclasses.
+
+        An unregistered subclass is no part of the configuration and so known by name alone, like a reference.
+        """
+        references = [ReferenceSerializer(name) for name in self._unregistered]
+        return [*(part.serializer for part in self.fields), *self.registered_subclasses, *references]
 
     def rebound(self, name: str, target: TypeSerializer[Any]) -> PojoSerializer[R]:
         """Itself: a POJO contains no record of ours that it could be part of."""
