@@ -43,7 +43,7 @@ from statebackend.rocksdb.list_state import RocksDBListState
 from statebackend.rocksdb.local_directory import LocalStateDirectory, LocalVersion
 from statebackend.rocksdb.map_state import RocksDBMapState
 from statebackend.rocksdb.store import ColumnFamily, RocksDBStore, SstWriter
-from statebackend.rocksdb.value_state import RocksDBValueState
+from statebackend.rocksdb.value_state import create_value_state
 from statebackend.schema_resolution import StateVerdict
 from statebackend.state_files import StateFiles, StoredFile, handle_of_files, stored_files
 from statebackend.state_meta import (
@@ -452,7 +452,7 @@ _IMPORTERS: Final[dict[str, Callable[[RocksDBKeyedStateBackend, _Table, Restored
 }
 
 _STATE_FACTORIES: Final[dict[StateKind, Callable[[Any, Callable[[], int], tuple[Any, ...]], CachedState]]] = {
-    StateKind.VALUE: lambda descriptor, _, cache: RocksDBValueState(
+    StateKind.VALUE: lambda descriptor, _, cache: create_value_state(
         descriptor.serializer, descriptor.default, *cache
     ),
     StateKind.LIST: lambda descriptor, next_number, cache: RocksDBListState(

@@ -1,7 +1,13 @@
-"""Value state on RocksDB: one row per key and namespace."""
+"""Value state on RocksDB: one row per key and namespace.
+
+Values of immutable types are cached as they are and encoded once, at the barrier; that they fit, and come back as
+they went in, is made sure of at the update (`statebackend.exact_values`). Values of mutable types are cached as their
+bytes, so what the caller goes on doing to a value it gave or got stays outside.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any, TypeVar
 
 from statebackend.exact_values import compile_exact
@@ -11,69 +17,40 @@ from typeserializers.type_serializer import TypeSerializer
 
 T = TypeVar("T")
 
-_VALUE, _ENCODED, _RAW_KEY, _IS_DIRTY = range(4)
+_KEPT, _RAW_KEY, _IS_DIRTY = range(3)
 
 
 class RocksDBValueState(CachedState, ValueState[T]):
-    """An entry of the cache is ``[value, its bytes or None, raw key, is dirty]``."""
+    """An entry of the cache is ``[what is kept of the value, or None if there is none, raw key, is dirty]``."""
 
-    __slots__ = ("_default", "_exact", "_is_immutable", "_read", "_serializer", "_write")
+    __slots__ = ("_read", "_serializer")
 
-    def __init__(self, serializer: TypeSerializer[T], default: T | None, *cache: Any) -> None:
+    def __init__(self, serializer: TypeSerializer[T], *cache: Any) -> None:
         super().__init__(*cache)
         self._serializer = serializer
-        self._write = serializer.codec.write
         self._read = serializer.codec.read
-        self._is_immutable = serializer.is_immutable_type
-        self._exact = compile_exact(serializer, self.describe) if self._is_immutable else None
-        self._default = default
 
-    def value(self) -> T | None:
-        entry = self._entries.get(self._context.key)
-        if entry is None:
-            entry = self._load()
-        encoded = entry[_ENCODED]
-        if encoded is None:
-            return self._default_value()
-        if self._is_immutable:
-            value: T = entry[_VALUE]
-            return value
-        return self._read(encoded, 0)[0]
-
-    def update(self, value: T | None) -> None:
-        if value is None:
-            self.clear()
-            return
-        if self._exact is not None:
-            value = self._exact(value)
-        try:
-            encoded = self._write(value)
-        except Exception:
-            encoded = self.encode(self._serializer, value)
-        entry = self._entries.get(self._context.key)
-        if entry is None:
-            self.admit([value, encoded, self.current_prefix(), True])
-            return
-        entry[_VALUE] = value
-        entry[_ENCODED] = encoded
-        entry[_IS_DIRTY] = True
+    @abstractmethod
+    def kept_form(self, value: T, encoded: bytes) -> Any:
+        """What is kept of a stored value."""
 
     def clear(self) -> None:
+        self.keep(None)
+
+    def keep(self, kept: Any) -> None:
+        """Makes ``kept`` the value of the current key."""
         entry = self._entries.get(self._context.key)
         if entry is None:
-            entry = self.admit([None, None, self.current_prefix(), True])
-        entry[_VALUE] = entry[_ENCODED] = None
-        entry[_IS_DIRTY] = True
+            self.admit([kept, self.raw_keys.prefix(self._context.key, self._context.key_group), True])
+        else:
+            entry[_KEPT] = kept
+            entry[_IS_DIRTY] = True
 
-    def drain(self) -> list[Change]:
-        changes = [(entry[_RAW_KEY], entry[_ENCODED]) for entry in self._entries.values() if entry[_IS_DIRTY]]
-        self._entries = {}
-        return changes
-
-    def _load(self) -> list[Any]:
+    def load(self) -> list[Any]:
+        """Reads the entry of the current key into the cache."""
         raw_key = self.raw_keys.prefix(self._context.key, self._context.key_group)
         encoded = self.column_family.get(raw_key)
-        value = None
+        kept = None
         if encoded is not None:
             # Decoding here finds damaged bytes at the first access, whatever the type.
             try:
@@ -82,9 +59,80 @@ class RocksDBValueState(CachedState, ValueState[T]):
                 end = -1
             if end != len(encoded):
                 value = self.decode(self._serializer, encoded)
-        entry: list[Any] = self.admit([value, encoded, raw_key, False])
+            kept = self.kept_form(value, encoded)
+        entry: list[Any] = self.admit([kept, raw_key, False])
         return entry
 
-    def _default_value(self) -> T | None:
-        default = self._default
-        return default if default is None or self._is_immutable else self._serializer.copy(default)
+
+class RocksDBObjectValueState(RocksDBValueState[T]):
+    """Values of an immutable type, kept as objects."""
+
+    __slots__ = ("_default", "_exact")
+
+    def __init__(self, serializer: TypeSerializer[T], default: T | None, *cache: Any) -> None:
+        super().__init__(serializer, *cache)
+        self._exact = compile_exact(serializer, self.describe)
+        self._default = default
+
+    def value(self) -> T | None:
+        entry = self._entries.get(self._context.key)
+        if entry is None:
+            entry = self.load()
+        value: T | None = entry[_KEPT]
+        return self._default if value is None else value
+
+    def update(self, value: T | None) -> None:
+        kept = None if value is None else self._exact(value)
+        entry = self._entries.get(self._context.key)
+        if entry is None:
+            self.keep(kept)
+        else:
+            entry[_KEPT] = kept
+            entry[_IS_DIRTY] = True
+
+    def kept_form(self, value: T, encoded: bytes) -> Any:
+        return value
+
+    def drain(self) -> list[Change]:
+        write = self._serializer.codec.write
+        changes = [
+            (raw_key, None if kept is None else write(kept))
+            for kept, raw_key, is_dirty in self._entries.values()
+            if is_dirty
+        ]
+        self._entries = {}
+        return changes
+
+
+class RocksDBEncodedValueState(RocksDBValueState[T]):
+    """Values of a mutable type, kept as bytes."""
+
+    __slots__ = ("_encoded_default",)
+
+    def __init__(self, serializer: TypeSerializer[T], default: T | None, *cache: Any) -> None:
+        super().__init__(serializer, *cache)
+        self._encoded_default = None if default is None else self.encode(serializer, default)
+
+    def value(self) -> T | None:
+        entry = self._entries.get(self._context.key)
+        if entry is None:
+            entry = self.load()
+        encoded = self._encoded_default if entry[_KEPT] is None else entry[_KEPT]
+        return None if encoded is None else self._read(encoded, 0)[0]
+
+    def update(self, value: T | None) -> None:
+        self.keep(None if value is None else self.encode(self._serializer, value))
+
+    def kept_form(self, value: T, encoded: bytes) -> Any:
+        return encoded
+
+    def drain(self) -> list[Change]:
+        changes = [(raw_key, encoded) for encoded, raw_key, is_dirty in self._entries.values() if is_dirty]
+        self._entries = {}
+        return changes
+
+
+def create_value_state(serializer: TypeSerializer[T], default: T | None, *cache: Any) -> RocksDBValueState[T]:
+    """The value state that fits the type."""
+    form = RocksDBObjectValueState if serializer.is_immutable_type else RocksDBEncodedValueState
+    return form(serializer, default, *cache)

@@ -33,7 +33,12 @@ from statebackend.keyed_state_backend import (
     StateBackend,
     SubtaskIdentity,
 )
-from streamjobs.keyed_operator import KeyedProcessOperator, SubtaskContext, check_keys
+from streamjobs.keyed_operator import (
+    KeyedProcessOperator,
+    SubtaskContext,
+    check_keys,
+    paused_garbage_collection,
+)
 from streamjobs.spark.arrow_rows import RowReader, RowWriter, column_values
 from streamjobs.spark.session import task_identity
 from typeserializers.type_serializer import TypeSerializer
@@ -73,7 +78,8 @@ class SubtaskTask:
         succeeded = False
         try:
             clock.lap("open_s")
-            snapshot = yield from self._process(batches, backend, subtask_index, clock)
+            with paused_garbage_collection():
+                snapshot = yield from self._process(batches, backend, subtask_index, clock)
             clock.lap("snapshot_s")
             report = _report(backend)
             succeeded = True
