@@ -38,7 +38,7 @@ from statebackend.schema_resolution import (
     judge_key_serializer,
     judge_state,
 )
-from statebackend.state_meta import KeyedStateMeta, StateMeta
+from statebackend.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta
 from statebackend.states import ListState, MapState, State, ValueState
 from typeserializers.type_serializer import TypeSerializer
 from typeserializers.void import VoidNamespaceSerializer
@@ -250,6 +250,10 @@ class StateBackend(ABC):
     @abstractmethod
     def name(self) -> str:
         """The name under which snapshots say who wrote them, and under which the backend is found."""
+
+    def can_restore(self, written_by: str) -> bool:
+        """Whether handles of that backend can be restored: one's own and canonical ones, which savepoints have."""
+        return written_by in (self.name, CANONICAL_BACKEND)
 
     @abstractmethod
     def create_keyed_state_backend(self, parameters: KeyedStateBackendParameters) -> KeyedStateBackend:

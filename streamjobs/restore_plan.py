@@ -14,7 +14,7 @@ from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.handles import OperatorState
 from checkpoint.metadata import CheckpointMetadata
 from statebackend.key_groups import KeyGroupRange, key_group_range_of_subtask
-from statebackend.keyed_state_backend import RestoredHandle
+from statebackend.keyed_state_backend import RestoredHandle, StateBackend
 from statebackend.state_meta import KeyedStateMeta, decode_meta, merge_metas
 from streamjobs.errors import JobRestoreError
 
@@ -76,6 +76,18 @@ def check_operators(
             f"{_listed(uids)}). Give an operator its old uid back, or pass allow_non_restored_state=True to drop "
             f"their state"
         )
+
+
+def check_backend(restored: RestoredState, backend: StateBackend) -> None:
+    """Raises `JobRestoreError` if the state is in the own format of another backend."""
+    for operator in restored.metadata.operators:
+        for subtask in operator.subtasks:
+            if not backend.can_restore(subtask.handle.backend):
+                raise JobRestoreError(
+                    f"the state of operator {operator.uid!r} at {restored.file_system.location('')} was written by the "
+                    f"backend {subtask.handle.backend!r}, whose own format {backend.name!r} does not read. Take a "
+                    f"savepoint with the old backend, and begin a new job directory from it with the new one"
+                )
 
 
 def check_states(operator_uid: str, unregistered: Sequence[str], allow_non_restored_state: bool) -> None:

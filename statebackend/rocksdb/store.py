@@ -94,13 +94,16 @@ class SstWriter:
     def write(self, entries: Any) -> None:
         """Appends ``(key, value or None)`` pairs."""
         writer, count = self._writer, 0
-        with _translated("write a sorted file", self.path):
-            for key, value in entries:
+        for key, value in entries:
+            # What the entries themselves raise is their own; only the library's errors are translated.
+            try:
                 if value is None:
                     del writer[key]
                 else:
                     writer[key] = value
-                count += 1
+            except Exception as error:
+                raise RocksDBError(f"RocksDB could not write a sorted file at {self.path}: {error}") from error
+            count += 1
         self.entry_count += count
 
     def finish(self) -> None:

@@ -41,7 +41,13 @@ from streamjobs.key_types import key_serializer_for
 from streamjobs.keyed_operator import KeyedProcessOperator, SubtaskContext, check_keys
 from streamjobs.local.job import LocalJob
 from streamjobs.local.keys import column_types, declared_types, field_getter
-from streamjobs.restore_plan import RestoredState, check_operators, check_states, handles_by_subtask
+from streamjobs.restore_plan import (
+    RestoredState,
+    check_backend,
+    check_operators,
+    check_states,
+    handles_by_subtask,
+)
 from streamjobs.state_registration import registered_descriptors, schema_report
 from streamjobs.stream_graph import KeyedProcessNode, SourceNode, StreamGraph, TransformNode
 from typeserializers.type_serializer import TypeSerializer
@@ -137,6 +143,7 @@ class LocalStreamEnvironment:
             restored = RestoredState(latest, directory.file_system) if latest is not None else savepoint
             if restored is not None:
                 check_operators(restored, list(operators), self.max_parallelism, allow_non_restored_state)
+                check_backend(restored, self.backend)
             run = _Run(self, directory, store, operators, restored, allow_non_restored_state)
             for start in range(0, len(source.elements), self._epoch_size or max(1, len(source.elements))):
                 epoch = source.elements[start : start + (self._epoch_size or len(source.elements))]

@@ -29,7 +29,7 @@ from statebackend.keyed_state_backend import StateBackend
 from statebackend.schema_resolution import SchemaReport
 from streamjobs.data_stream import DataStream
 from streamjobs.errors import JobDefinitionError, JobRestoreError
-from streamjobs.restore_plan import RestoredState, check_operators, check_states
+from streamjobs.restore_plan import RestoredState, check_backend, check_operators, check_states
 from streamjobs.spark.epoch_protocol import SINK, EpochProtocol, JobParts
 from streamjobs.spark.job import SparkJob
 from streamjobs.spark.pipeline import Pipeline, prepare_pipeline
@@ -158,6 +158,7 @@ class SparkStreamEnvironment:
         if restored is None:
             return {}
         check_operators(restored, list(pipeline.operators), self.max_parallelism, allow_non_restored_state)
+        check_backend(restored, self.backend)
         reports: dict[str, SchemaReport] = {}
         for operator in pipeline.operators.values():
             meta = restored.meta_of(operator.uid)

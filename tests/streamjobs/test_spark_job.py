@@ -371,6 +371,8 @@ def test_wrong_directories_are_refused(workplace: Workplace) -> None:
         workplace.run(memory_sink(), max_parallelism=32)
     with pytest.raises(JobRestoreError, match="operators that the job has not: 'words'"):
         workplace.run(memory_sink(), uid="renamed")
+    with pytest.raises(JobRestoreError, match=r"written by the backend 'rocksdb'.*Take a savepoint"):
+        workplace.run(memory_sink(), backend="heap")
     with pytest.raises(JobRestoreError, match="has checkpoints of its own"):
         workplace.run(memory_sink(), execute={"from_savepoint": workplace.directory / "savepoint"})
 
