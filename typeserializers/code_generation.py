@@ -18,6 +18,7 @@ import itertools
 import linecache
 import struct
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 _serial_number = itertools.count(1)
@@ -57,12 +58,33 @@ class GeneratedFunction:
         """Compiles the body; the source stays visible in tracebacks and debuggers."""
         body = "\n".join(INDENT + line for line in lines)
         source = f"def {self.name}({self.parameters}):\n{body}\n"
-        file_name = f"<statebackend generated {self.name} {next(_serial_number)}>"
-        exec(compile(source, file_name, "exec"), self._namespace)
-        linecache.cache[file_name] = (len(source), None, source.splitlines(True), file_name)
+        exec(_code_of(self.name, source), self._namespace)
         function: Callable[..., Any] = self._namespace[self.name]
         function.__generated_source__ = source  # type: ignore[attr-defined]
         return function
+
+
+MAX_COMPILED_SOURCES = 4096
+"""Distinct generated functions whose code a process keeps; then it begins anew."""
+
+_compiled: dict[str, CodeType] = {}
+
+
+def _code_of(name: str, source: str) -> CodeType:
+    """The code of a source. A worker makes the same functions anew in every epoch: each is compiled, and noted for
+    tracebacks, once.
+    """
+    code = _compiled.get(source)
+    if code is None:
+        if len(_compiled) >= MAX_COMPILED_SOURCES:
+            for former in list(_compiled.values()):
+                linecache.cache.pop(former.co_filename, None)
+            _compiled.clear()
+        file_name = f"<statebackend generated {name} {next(_serial_number)}>"
+        code = compile(source, file_name, "exec")
+        linecache.cache[file_name] = (len(source), None, source.splitlines(True), file_name)
+        _compiled[source] = code
+    return code
 
 
 _struct_methods: dict[tuple[str, str], Any] = {}

@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -44,6 +45,9 @@ from streamjobs.spark.subtask import SubtaskTask
 
 SINK: Final = "sink"
 """The name of the job's sink among the committables of a checkpoint."""
+
+REMEMBERED_EPOCHS: Final = 1000
+"""Epochs whose statistics are kept; a job may run for years."""
 
 OBSERVATION_TIMEOUT_S: Final = 60.0
 """How long to wait for acknowledgements after the sink's action has returned; they are there at once, or never."""
@@ -104,7 +108,7 @@ class EpochProtocol:
         self.is_stopping = False
         self.failure: BaseException | None = None
         self.restore_reports: list[Mapping[str, Any]] = []
-        self.statistics: list[EpochStatistics] = []
+        self.statistics: deque[EpochStatistics] = deque(maxlen=REMEMBERED_EPOCHS)
 
     @property
     def last_epoch_id(self) -> int | None:

@@ -70,7 +70,7 @@ class SparkJob:
 
     @property
     def epochs(self) -> Sequence[EpochStatistics]:
-        """What each epoch of this run cost, oldest first."""
+        """What the epochs of this run cost, oldest first; the last thousand of them."""
         return tuple(self._protocol.statistics)
 
     def restore_report(self) -> Sequence[RestoredStateReport]:
