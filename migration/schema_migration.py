@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+import migration.arrow_rules
+import migration.avro_rules
 import migration.composite_rules
 import migration.container_rules
 import migration.converter_rules
 import migration.pojo_rules
 import migration.record_rules
-import migration.reference_rules  # noqa: F401  (these six register the built-in conversions)
+import migration.reference_rules  # noqa: F401  (these register the built-in conversions)
 from migration.conversion import compile_transcoding, compile_value, conversion_between
 from snapshots.errors import StateFormatError
 from typeserializers.type_serializer import TypeSerializer

@@ -7,6 +7,13 @@ from snapshots.errors import (
     StateFormatError,
     TrailingBytesError,
 )
+from typeserializers.arrow import (
+    ArrowSerializer,
+    ArrowStructSerializer,
+)
+from typeserializers.avro import (
+    AvroSerializer,
+)
 from typeserializers.big_numbers import (
     BigDecSerializer,
     BigIntSerializer,
@@ -73,6 +80,10 @@ from typeserializers.inference import (
 from typeserializers.inference_rules import (
     infer_record,
 )
+from typeserializers.legacy import (
+    TypeSerializerConfigSnapshot,
+    allow_legacy_serializers,
+)
 from typeserializers.lists import (
     ArrayListSerializer,
     ListSerializer,
@@ -91,6 +102,9 @@ from typeserializers.nullable import (
 from typeserializers.object_arrays import (
     GenericArraySerializer,
     StringArraySerializer,
+)
+from typeserializers.pickles import (
+    PickleSerializer,
 )
 from typeserializers.pojos import (
     PojoSerializer,
@@ -196,7 +210,10 @@ __all__ = [
     "GLOBAL_WINDOW",
     "VOID_NAMESPACE",
     "ArrayListSerializer",
+    "ArrowSerializer",
+    "ArrowStructSerializer",
     "AttrsSerializer",
+    "AvroSerializer",
     "BigDecSerializer",
     "BigIntSerializer",
     "BooleanPrimitiveArraySerializer",
@@ -250,6 +267,7 @@ __all__ = [
     "MapSerializer",
     "NullValueSerializer",
     "NullableSerializer",
+    "PickleSerializer",
     "PojoSerializer",
     "PythonDateSerializer",
     "PythonDateTimeSerializer",
@@ -286,12 +304,14 @@ __all__ = [
     "Tuple0Serializer",
     "TupleSerializer",
     "TypeSerializer",
+    "TypeSerializerConfigSnapshot",
     "UnionSerializer",
     "UnknownTypeError",
     "UuidSerializer",
     "VoidNamespace",
     "VoidNamespaceSerializer",
     "VoidSerializer",
+    "allow_legacy_serializers",
     "converted_by",
     "former_names",
     "infer_record",

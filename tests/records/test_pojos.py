@@ -75,9 +75,9 @@ def test_an_inherited_field_names_the_class_that_declares_it() -> None:
         (b"\x08\x07\x02", "tag 7"),
         (b"\x04\0\x03a.B\x01", "'a.B'"),
         (b"\x02\x01", "id is null"),
-        (b"\x04\0\xff", ""),
-        (b"\x02\0\0", ""),
-        (b"", ""),
+        (b"\x04\0\xff", "truncated"),
+        (b"\x02\0\0", "PojoSerializer"),
+        (b"", "PojoSerializer"),
     ],
 )
 def test_bytes_that_hold_no_object_are_refused(data: bytes, message: str) -> None:
