@@ -1,8 +1,11 @@
 """Where state lives: descriptors, state handles, key groups, and the backends."""
 
+from statebackend.aggregate_function import AggregateFunction, ReduceFunction
 from statebackend.descriptors import (
+    AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
+    ReducingStateDescriptor,
     StateDescriptor,
     StateKind,
     ValueStateDescriptor,
@@ -25,9 +28,12 @@ from statebackend.keyed_state_backend import (
     StateRestoreReport,
 )
 from statebackend.schema_resolution import SchemaReport, StateVerdict
-from statebackend.states import ListState, MapState, State, ValueState
+from statebackend.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
 
 __all__ = [
+    "AggregateFunction",
+    "AggregatingState",
+    "AggregatingStateDescriptor",
     "KeyGroupRange",
     "KeyedStateBackend",
     "KeyedStateBackendParameters",
@@ -37,6 +43,9 @@ __all__ = [
     "MapState",
     "MapStateDescriptor",
     "NoCurrentKeyError",
+    "ReduceFunction",
+    "ReducingState",
+    "ReducingStateDescriptor",
     "RestoredHandle",
     "SchemaReport",
     "State",

@@ -2,7 +2,7 @@
 
 A descriptor has a name, unique within its operator, a kind, and serializers by *role*. A serializer may be given as one
 or as a type hint (`serializer_for`). From the user's serializers follow the *storage* serializer, which writes one
-stored entry of the state: a value as it is, a chunk of list elements, a map value that may be None.
+stored entry of the state: a value or an accumulator as it is, a chunk of list elements, a map value that may be None.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from attrs import field, frozen
 
+from statebackend.aggregate_function import AggregateFunction, ReduceFunction
 from statebackend.errors import StateRegistrationError
 from typeserializers.inference import serializer_for
 from typeserializers.lists import ListSerializer
@@ -22,10 +23,14 @@ from typeserializers.type_serializer import TypeSerializer
 T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
+I = TypeVar("I")  # noqa: E741
+A = TypeVar("A")
+O = TypeVar("O")  # noqa: E741
 
 VALUE_ROLE: Final = "value"
 ELEMENT_ROLE: Final = "element"
 USER_KEY_ROLE: Final = "user_key"
+ACCUMULATOR_ROLE: Final = "accumulator"
 
 
 class StateKind(enum.Enum):
@@ -34,6 +39,8 @@ class StateKind(enum.Enum):
     VALUE = "value"
     LIST = "list"
     MAP = "map"
+    REDUCING = "reducing"
+    AGGREGATING = "aggregating"
 
 
 def _serializer(given: Any) -> TypeSerializer[Any]:
@@ -113,8 +120,73 @@ class MapStateDescriptor(StateDescriptor, Generic[K, V]):
         return MapStateDescriptor(self.name, serializers[USER_KEY_ROLE], serializers[VALUE_ROLE])
 
 
+def _check_reduce_function(instance: Any, attribute: Any, function: Any) -> None:
+    if not callable(function):
+        raise StateRegistrationError(
+            f"reducing state {instance.name!r} needs a function of two values, not {function!r:.80}"
+        )
+
+
+def _check_aggregate_function(instance: Any, attribute: Any, function: Any) -> None:
+    if not isinstance(function, AggregateFunction):
+        raise StateRegistrationError(
+            f"aggregating state {instance.name!r} needs an instance of an AggregateFunction, not {function!r:.80}"
+        )
+
+
+@frozen
+class ReducingStateDescriptor(StateDescriptor, Generic[T]):
+    """One value per key, into which ``reduce_function`` folds every value that is added.
+
+    The function is no part of what is stored: it may change from one run to the next. Descriptors are equal only if
+    their functions are.
+    """
+
+    reduce_function: ReduceFunction[T] = field(validator=_check_reduce_function)
+    serializer: TypeSerializer[T] = field(converter=_serializer)
+
+    kind = StateKind.REDUCING
+
+    @property
+    def serializers(self) -> Mapping[str, TypeSerializer[Any]]:
+        return {VALUE_ROLE: self.serializer}
+
+    def with_serializers(self, serializers: Mapping[str, TypeSerializer[Any]]) -> ReducingStateDescriptor[T]:
+        return ReducingStateDescriptor(self.name, self.reduce_function, serializers[VALUE_ROLE])
+
+    @property
+    def stored_value(self) -> ValueStateDescriptor[T]:
+        """The value state that the folded value is kept in."""
+        return ValueStateDescriptor(self.name, self.serializer)
+
+
+@frozen
+class AggregatingStateDescriptor(StateDescriptor, Generic[I, A, O]):
+    """One accumulator per key, into which ``aggregate_function`` folds every value that is added.
+
+    As with reducing state, the function may change from one run to the next; the accumulator is what is stored.
+    """
+
+    aggregate_function: AggregateFunction[I, A, O] = field(validator=_check_aggregate_function)
+    accumulator_serializer: TypeSerializer[A] = field(converter=_serializer)
+
+    kind = StateKind.AGGREGATING
+
+    @property
+    def serializers(self) -> Mapping[str, TypeSerializer[Any]]:
+        return {ACCUMULATOR_ROLE: self.accumulator_serializer}
+
+    def with_serializers(self, serializers: Mapping[str, TypeSerializer[Any]]) -> AggregatingStateDescriptor[I, A, O]:
+        return AggregatingStateDescriptor(self.name, self.aggregate_function, serializers[ACCUMULATOR_ROLE])
+
+    @property
+    def stored_value(self) -> ValueStateDescriptor[A]:
+        """The value state that the accumulator is kept in."""
+        return ValueStateDescriptor(self.name, self.accumulator_serializer)
+
+
 def storage_serializer(kind: StateKind, serializers: Mapping[str, TypeSerializer[Any]]) -> TypeSerializer[Any]:
-    """The serializer of one stored entry: a value, a chunk of a list, a map value that may be None."""
+    """The serializer of one stored entry: a value, a chunk of a list, a map value that may be None, an accumulator."""
     return _STORAGE[kind](serializers)
 
 
@@ -122,4 +194,6 @@ _STORAGE: Final[dict[StateKind, Callable[[Mapping[str, TypeSerializer[Any]]], Ty
     StateKind.VALUE: lambda serializers: serializers[VALUE_ROLE],
     StateKind.LIST: lambda serializers: ListSerializer(serializers[ELEMENT_ROLE]),
     StateKind.MAP: lambda serializers: NullableSerializer(serializers[VALUE_ROLE]),
+    StateKind.REDUCING: lambda serializers: serializers[VALUE_ROLE],
+    StateKind.AGGREGATING: lambda serializers: serializers[ACCUMULATOR_ROLE],
 }

@@ -2,35 +2,50 @@
 
 A backend is made for one subtask: one operator, one range of key groups, one key serializer. It is filled from the
 handles of an earlier snapshot, hands out state handles by descriptor, and gives a snapshot at every barrier. It belongs
-to one thread. The life of a restored state is the same in every backend: its bytes stay as they were written until a
-descriptor of its name is registered; then the verdict is taken, and a migration, if one is needed, runs over the whole
-state before the first access. A state that nobody registers keeps its bytes and its old snapshots and travels on.
+to one thread. State is addressed by key and namespace; what a user's function registers has the one void namespace.
+
+The life of a restored state is the same in every backend: its bytes stay as they were written until a descriptor of its
+name is registered; then the verdict is taken, and a migration, if one is needed, runs over the whole state before the
+first access. A state that nobody registers keeps its bytes and its old snapshots and travels on.
 
 A `StateBackend` is the picklable configuration from which subtasks make their backends.
 """
 
 from __future__ import annotations
 
+import itertools
+import operator
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar, overload
+from typing import Any, Final, TypeVar, overload
 
 from attrs import define, field, frozen
 
 from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.handles import StateHandle
 from snapshots.compatibility import CompatibilityKind
+from snapshots.errors import SerializationError
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.canonical_entries import CanonicalBatch
 from statebackend.descriptors import (
+    AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
+    ReducingStateDescriptor,
     StateDescriptor,
     ValueStateDescriptor,
 )
 from statebackend.errors import StateBackendClosedError, StateMigrationException, StateRegistrationError
-from statebackend.key_context import NO_KEY, KeyContext
+from statebackend.internal_states import (
+    InternalAggregatingState,
+    InternalListState,
+    InternalMapState,
+    InternalReducingState,
+    InternalState,
+    InternalValueState,
+)
+from statebackend.key_context import NO_KEY, AnyKeyContext, KeyContext, NamespacedKeyContext, has_namespaces
 from statebackend.key_groups import KeyGroupRange
 from statebackend.schema_resolution import (
     StateVerdict,
@@ -39,15 +54,22 @@ from statebackend.schema_resolution import (
     judge_state,
 )
 from statebackend.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta
-from statebackend.states import ListState, MapState, State, ValueState
+from statebackend.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
 from typeserializers.type_serializer import TypeSerializer
 from typeserializers.void import VoidNamespaceSerializer
 
 T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
+I = TypeVar("I")  # noqa: E741
+O = TypeVar("O")  # noqa: E741
 
 VOID_NAMESPACE_SERIALIZER = VoidNamespaceSerializer()
+
+Address = tuple[int, bytes, bytes]
+"""Where state is: key group, and the bytes of key and namespace."""
+
+_EVERY_NAMESPACE: Final[Any] = object()
 
 Progress = Callable[[str, int], None]
 """Called with the name of a state and the number of entries migrated so far."""
@@ -104,6 +126,15 @@ class KeyedStateSnapshot:
     bytes_written: int
 
 
+@frozen
+class _Registration:
+    """A registered state, with what it was registered under."""
+
+    namespace_serializer: TypeSerializer[Any]
+    descriptor: StateDescriptor
+    state: InternalState
+
+
 class KeyedStateBackend(ABC):
     """The state of one subtask; see the module."""
 
@@ -114,7 +145,7 @@ class KeyedStateBackend(ABC):
         self.context = KeyContext()
         self.restore_reports: list[StateRestoreReport] = []
         self._key_is_its_own_entry_key = parameters.key_serializer.equal_values_have_equal_bytes
-        self._registered: dict[str, tuple[StateDescriptor, State]] = {}
+        self._registered: dict[str, _Registration] = {}
         self._closed = False
 
     @abstractmethod
@@ -128,8 +159,11 @@ class KeyedStateBackend(ABC):
         namespace_serializer: TypeSerializer[Any],
         restored: StateMeta | None,
         verdict: StateVerdict | None,
-    ) -> tuple[State, int]:
-        """Makes the handle, migrating what was restored if the verdict says so; returns it and the entries migrated."""
+    ) -> tuple[InternalState, int]:
+        """Makes the handle, migrating what was restored if the verdict says so; returns it and the entries migrated.
+
+        The handle sees the current key through `key_context_for`.
+        """
 
     @abstractmethod
     def snapshot(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshot:
@@ -144,8 +178,11 @@ class KeyedStateBackend(ABC):
         """The states as they are now, registered or not, without files."""
 
     @abstractmethod
-    def get_keys(self, name: str) -> Iterator[Any]:
-        """The keys that have the state of that name, each once, in no promised order."""
+    def stored_addresses(self, name: str) -> Iterator[Address]:
+        """The addresses that have the state of that name, each once, sorted; none for an unknown name.
+
+        Works for unregistered states too.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -181,28 +218,187 @@ class KeyedStateBackend(ABC):
     @overload
     def get_state(self, descriptor: MapStateDescriptor[K, V]) -> MapState[K, V]: ...
     @overload
+    def get_state(self, descriptor: ReducingStateDescriptor[T]) -> ReducingState[T]: ...
+    @overload
+    def get_state(self, descriptor: AggregatingStateDescriptor[I, Any, O]) -> AggregatingState[I, O]: ...
+    @overload
     def get_state(self, descriptor: StateDescriptor) -> State: ...
 
     def get_state(self, descriptor: StateDescriptor) -> State:
-        """The handle of a state, registered on first use.
+        """The handle of a state without namespaces, registered on first use.
 
         Raises `StateRegistrationError` if the name was registered with another descriptor, and
         `StateMigrationException`, with nothing changed, if restored state cannot be taken over.
         """
+        return self.get_or_create_keyed_state(VOID_NAMESPACE_SERIALIZER, descriptor)
+
+    @overload
+    def get_or_create_keyed_state(
+        self, namespace_serializer: TypeSerializer[Any], descriptor: ValueStateDescriptor[T]
+    ) -> InternalValueState[T]: ...
+    @overload
+    def get_or_create_keyed_state(
+        self, namespace_serializer: TypeSerializer[Any], descriptor: ListStateDescriptor[T]
+    ) -> InternalListState[T]: ...
+    @overload
+    def get_or_create_keyed_state(
+        self, namespace_serializer: TypeSerializer[Any], descriptor: MapStateDescriptor[K, V]
+    ) -> InternalMapState[K, V]: ...
+    @overload
+    def get_or_create_keyed_state(
+        self, namespace_serializer: TypeSerializer[Any], descriptor: ReducingStateDescriptor[T]
+    ) -> InternalReducingState[T]: ...
+    @overload
+    def get_or_create_keyed_state(
+        self, namespace_serializer: TypeSerializer[Any], descriptor: AggregatingStateDescriptor[I, Any, O]
+    ) -> InternalAggregatingState[I, O]: ...
+    @overload
+    def get_or_create_keyed_state(
+        self, namespace_serializer: TypeSerializer[Any], descriptor: StateDescriptor
+    ) -> InternalState: ...
+
+    def get_or_create_keyed_state(
+        self, namespace_serializer: TypeSerializer[Any], descriptor: StateDescriptor
+    ) -> InternalState:
+        """The handle of a state with namespaces, registered on first use; its namespace is as it was left.
+
+        Raises as `get_state`. Namespaces written by another serializer are taken over if the new one can read them as
+        they are, reconfigured if need be; they are never migrated.
+        """
         self.check_open()
         known = self._registered.get(descriptor.name)
-        if known is not None:
-            if known[0] != descriptor:
-                raise StateRegistrationError(
-                    f"state {descriptor.name!r} of operator {self.parameters.operator_uid!r} is registered twice, "
-                    f"with different descriptors; give one of them another name"
-                )
-            return known[1]
-        state = self._register(descriptor, VOID_NAMESPACE_SERIALIZER)
-        self._registered[descriptor.name] = descriptor, state
+        if known is None:
+            self._check_namespace_serializer(namespace_serializer, descriptor)
+            known = _Registration(namespace_serializer, descriptor, self._register(descriptor, namespace_serializer))
+            self._registered[descriptor.name] = known
+        elif known.descriptor != descriptor or known.namespace_serializer != namespace_serializer:
+            raise StateRegistrationError(
+                f"state {descriptor.name!r} of operator {self.parameters.operator_uid!r} is registered twice, "
+                f"with different descriptors or namespaces; give one of them another name"
+            )
+        return known.state
+
+    @overload
+    def get_partitioned_state(
+        self, namespace: Any, namespace_serializer: TypeSerializer[Any], descriptor: ValueStateDescriptor[T]
+    ) -> ValueState[T]: ...
+    @overload
+    def get_partitioned_state(
+        self, namespace: Any, namespace_serializer: TypeSerializer[Any], descriptor: ListStateDescriptor[T]
+    ) -> ListState[T]: ...
+    @overload
+    def get_partitioned_state(
+        self, namespace: Any, namespace_serializer: TypeSerializer[Any], descriptor: MapStateDescriptor[K, V]
+    ) -> MapState[K, V]: ...
+    @overload
+    def get_partitioned_state(
+        self, namespace: Any, namespace_serializer: TypeSerializer[Any], descriptor: ReducingStateDescriptor[T]
+    ) -> ReducingState[T]: ...
+    @overload
+    def get_partitioned_state(
+        self,
+        namespace: Any,
+        namespace_serializer: TypeSerializer[Any],
+        descriptor: AggregatingStateDescriptor[I, Any, O],
+    ) -> AggregatingState[I, O]: ...
+    @overload
+    def get_partitioned_state(
+        self, namespace: Any, namespace_serializer: TypeSerializer[Any], descriptor: StateDescriptor
+    ) -> State: ...
+
+    def get_partitioned_state(
+        self, namespace: Any, namespace_serializer: TypeSerializer[Any], descriptor: StateDescriptor
+    ) -> State:
+        """The handle of a state, set to a namespace.
+
+        It is the same handle for all namespaces, so it stays in this one until the next call with another. Raises as
+        `get_state`, and `SerializationError`, leaving it where it was, for a namespace that is None or does not fit.
+        """
+        if namespace is None:
+            raise _null_namespace(descriptor.name)
+        state = self.get_or_create_keyed_state(namespace_serializer, descriptor)
+        state.set_current_namespace(namespace)
         return state
 
-    def _register(self, descriptor: StateDescriptor, namespace_serializer: TypeSerializer[Any]) -> State:
+    def key_context_for(self, state_name: str, namespace_serializer: TypeSerializer[Any]) -> AnyKeyContext:
+        """What the handle of a state sees of the current key: its own context if it has namespaces."""
+        if not has_namespaces(namespace_serializer):
+            return self.context
+        return NamespacedKeyContext(self.context, namespace_serializer, state_name)
+
+    def get_keys(self, name: str, namespace: Any = _EVERY_NAMESPACE) -> Iterator[Any]:
+        """The keys that have the state of that name, in one namespace or in any, each once, in no promised order.
+
+        Works for unregistered states too. Costs a pass over the whole state. Whether what changes meanwhile is seen is
+        open; `apply_to_all_keys` lists the keys first.
+        """
+        self.check_open()
+        from_bytes = self.key_serializer.from_bytes
+        if namespace is _EVERY_NAMESPACE:
+            return (from_bytes(key) for (_, key), _ in itertools.groupby(self.stored_addresses(name), _key_of_address))
+        return (from_bytes(key) for _, key in self._keys_in(name, namespace))
+
+    def get_keys_and_namespaces(self, name: str) -> Iterator[tuple[Any, Any]]:
+        """The pairs of key and namespace that have the state of that name, each once; otherwise as `get_keys`."""
+        self.check_open()
+        serializer = self._stored_namespace_serializer(name)
+        if serializer is None:
+            return iter(())
+        key_from_bytes, namespace_from_bytes = self.key_serializer.from_bytes, serializer.from_bytes
+        return (
+            (key_from_bytes(key), namespace_from_bytes(namespace)) for _, key, namespace in self.stored_addresses(name)
+        )
+
+    def apply_to_all_keys(
+        self,
+        namespace: Any,
+        namespace_serializer: TypeSerializer[Any],
+        descriptor: StateDescriptor,
+        function: Callable[[Any, Any], object],
+    ) -> None:
+        """Calls ``function(key, state)`` for every key that has the state in the namespace, with that key current.
+
+        The keys are listed first, so the function may change the state, of any key. Afterwards key and namespace are
+        what they were; what the function raises ends the pass and is passed on.
+        """
+        state = self.get_or_create_keyed_state(namespace_serializer, descriptor)
+        if namespace is None:
+            raise _null_namespace(descriptor.name)
+        key_context, context = state.key_context, self.context
+        entry_namespace = key_context.entry_namespace(namespace)
+        previous = context.key, context.key_group, key_context.namespace
+        from_bytes = self.key_serializer.from_bytes
+        try:
+            for key_group, key_bytes in list(self._keys_in(descriptor.name, namespace)):
+                key = from_bytes(key_bytes)
+                self.set_current_key(key, key_group)
+                key_context.enter(entry_namespace)
+                function(key, state)
+        finally:
+            context.key, context.key_group, namespace_before = previous
+            key_context.enter(namespace_before)
+
+    def _keys_in(self, name: str, namespace: Any) -> Iterator[tuple[int, bytes]]:
+        if namespace is None:
+            raise _null_namespace(name)
+        serializer = self._stored_namespace_serializer(name)
+        if serializer is None:
+            return iter(())
+        wanted = serializer.to_bytes(namespace)
+        return ((key_group, key) for key_group, key, found in self.stored_addresses(name) if found == wanted)
+
+    def _stored_namespace_serializer(self, name: str) -> TypeSerializer[Any] | None:
+        meta = self.current_meta().state(name)
+        return None if meta is None else meta.namespace_snapshot.restore_serializer()
+
+    def _check_namespace_serializer(self, serializer: Any, descriptor: StateDescriptor) -> None:
+        if not isinstance(serializer, TypeSerializer):
+            raise StateRegistrationError(
+                f"state {descriptor.name!r} of operator {self.parameters.operator_uid!r} needs a serializer of its "
+                f"namespaces, not {serializer!r:.80}"
+            )
+
+    def _register(self, descriptor: StateDescriptor, namespace_serializer: TypeSerializer[Any]) -> InternalState:
         meta = self.restored_meta()
         restored = meta.state(descriptor.name) if meta is not None else None
         if restored is None:
@@ -232,6 +428,13 @@ class KeyedStateBackend(ABC):
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+_key_of_address = operator.itemgetter(0, 1)
+
+
+def _null_namespace(state_name: str) -> SerializationError:
+    return SerializationError(f"state {state_name!r}, the namespace", ("None is no namespace",))
 
 
 @frozen

@@ -13,6 +13,8 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
+I = TypeVar("I")  # noqa: E741
+O = TypeVar("O")  # noqa: E741
 
 
 class State(ABC):
@@ -101,3 +103,31 @@ class MapState(State, Generic[K, V]):
     @abstractmethod
     def is_empty(self) -> bool:
         """Whether there is no entry."""
+
+
+class ReducingState(State, Generic[T]):
+    """One value, into which every added value is folded by the reduce function of the descriptor."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def get(self) -> T | None:
+        """The folded value, or None before the first `add`."""
+
+    @abstractmethod
+    def add(self, value: T) -> None:
+        """Folds a value in. None is refused; whatever fails, in the function or the serializer, changes nothing."""
+
+
+class AggregatingState(State, Generic[I, O]):
+    """An accumulator, into which every added value is folded by the aggregate function of the descriptor."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def get(self) -> O | None:
+        """The result that the function makes of the accumulator, or None before the first `add`."""
+
+    @abstractmethod
+    def add(self, value: I) -> None:
+        """Folds a value in; as `ReducingState.add`."""

@@ -11,12 +11,14 @@ from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
 from statebackend.descriptors import (
+    AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
+    ReducingStateDescriptor,
     StateDescriptor,
     ValueStateDescriptor,
 )
-from statebackend.states import ListState, MapState, State, ValueState
+from statebackend.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -65,6 +67,16 @@ class RuntimeContext(ABC):
     def get_map_state(self, descriptor: MapStateDescriptor[K, V]) -> MapState[K, V]:
         """Registers a map state; see `get_state`."""
         state: MapState[K, V] = self.register(descriptor)  # type: ignore[assignment]
+        return state
+
+    def get_reducing_state(self, descriptor: ReducingStateDescriptor[T]) -> ReducingState[T]:
+        """Registers a reducing state; see `get_state`."""
+        state: ReducingState[T] = self.register(descriptor)  # type: ignore[assignment]
+        return state
+
+    def get_aggregating_state(self, descriptor: AggregatingStateDescriptor[I, Any, O]) -> AggregatingState[I, O]:
+        """Registers an aggregating state; see `get_state`."""
+        state: AggregatingState[I, O] = self.register(descriptor)  # type: ignore[assignment]
         return state
 
 

@@ -14,7 +14,7 @@ from statebackend.errors import NoCurrentKeyError, StateRegistrationError
 from statebackend.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
 from statebackend.schema_resolution import SchemaReport, judge_key_serializer, judge_state
 from statebackend.state_meta import KeyedStateMeta
-from statebackend.states import ListState, MapState, State, ValueState
+from statebackend.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
 from streamjobs.errors import UserFunctionError
 from streamjobs.functions import KeyedProcessFunction, RuntimeContext
 from typeserializers.type_serializer import TypeSerializer
@@ -36,10 +36,20 @@ class _UnusableMapState(MapState[Any, Any]):
     get = put = put_all = remove = contains = items = is_empty = clear = _refuse
 
 
+class _UnusableReducingState(ReducingState[Any]):
+    get = add = clear = _refuse
+
+
+class _UnusableAggregatingState(AggregatingState[Any, Any]):
+    get = add = clear = _refuse
+
+
 _UNUSABLE: Mapping[StateKind, type[State]] = {
     StateKind.VALUE: _UnusableValueState,
     StateKind.LIST: _UnusableListState,
     StateKind.MAP: _UnusableMapState,
+    StateKind.REDUCING: _UnusableReducingState,
+    StateKind.AGGREGATING: _UnusableAggregatingState,
 }
 
 

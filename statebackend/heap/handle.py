@@ -1,4 +1,4 @@
-"""What the three kinds of state handle on the heap share."""
+"""What all kinds of state handle on the heap share."""
 
 from __future__ import annotations
 
@@ -7,20 +7,25 @@ from typing import Any
 from statebackend.closed_entries import ClosedEntries
 from statebackend.errors import StateRestoreError
 from statebackend.heap.table import HeapTable
-from statebackend.key_context import KeyContext, NamespacedKeyContext
+from statebackend.internal_states import InternalState
+from statebackend.key_context import AnyKeyContext
 
 
-class HeapStateHandle:
+class HeapStateHandle(InternalState):
     """A view of a table for the current key; the table's dicts are held directly, since every access goes to them."""
 
     __slots__ = ("_admit", "_base", "_context", "_delta", "_table")
 
-    def __init__(self, table: HeapTable, context: KeyContext | NamespacedKeyContext) -> None:
+    def __init__(self, table: HeapTable, context: AnyKeyContext) -> None:
         self._table = table
         self._context = context
         self._base: Any = table.base
         self._delta: Any = table.delta
         self._admit = table.admit
+
+    @property
+    def key_context(self) -> AnyKeyContext:
+        return self._context
 
     def describe(self) -> str:
         """The state, for messages."""

@@ -27,6 +27,7 @@ from snapshots.envelope import snapshot_to_bytes
 from statebackend.canonical_entries import CanonicalBatch, encoded_canonical, read_canonical
 from statebackend.descriptors import USER_KEY_ROLE, StateDescriptor, StateKind, storage_serializer
 from statebackend.errors import StateMigrationException, StateRestoreError
+from statebackend.folding_states import handle_of_kind
 from statebackend.heap.handle import HeapStateHandle
 from statebackend.heap.list_state import HeapListState, ListTable
 from statebackend.heap.map_state import HeapMapState, MapTable
@@ -34,8 +35,10 @@ from statebackend.heap.stored_form import EntryKeys, KeyForm, Load, RawEntryKeys
 from statebackend.heap.table import HeapTable, Row, batches_of
 from statebackend.heap.value_state import ValueTable, create_value_state
 from statebackend.heap.worker_cache import WorkerCacheKey, worker_cache
+from statebackend.internal_states import InternalState
 from statebackend.key_groups import KeyGroupRange
 from statebackend.keyed_state_backend import (
+    Address,
     KeyedStateBackend,
     KeyedStateBackendParameters,
     KeyedStateSnapshot,
@@ -46,7 +49,6 @@ from statebackend.keyed_state_backend import (
 from statebackend.schema_resolution import StateVerdict
 from statebackend.state_files import StateFiles, StoredFile, handle_of_files, stored_files
 from statebackend.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta, decode_meta, merge_metas
-from statebackend.states import State
 from typeserializers.type_serializer import TypeSerializer
 
 HEAP_BACKEND: Final = "heap"
@@ -103,7 +105,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         namespace_serializer: TypeSerializer[Any],
         restored: StateMeta | None,
         verdict: StateVerdict | None,
-    ) -> tuple[State, int]:
+    ) -> tuple[InternalState, int]:
         serializers = {**descriptor.serializers, "namespace": namespace_serializer}
         meta = StateMeta(
             descriptor.name,
@@ -116,13 +118,14 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         if table is None or held.serializers != serializers:
             is_migration = verdict is not None and verdict.kind is CompatibilityKind.AFTER_MIGRATION
             table = self._table_for(held, descriptor.kind, serializers, is_migration)
-        handle = _HANDLES[descriptor.kind](table, self.context, descriptor)
+        context = self.key_context_for(descriptor.name, namespace_serializer)
+        handle = _HANDLES[descriptor.kind](table, context, descriptor)
+        state = handle_of_kind(handle, descriptor)
         # From here on nothing can fail: what is refused above has changed nothing.
         held.meta, held.serializers, held.table, held.handle, held.sources = meta, serializers, table, handle, []
         held.files.needs_base |= is_migration
         self._states[descriptor.name] = held
-        assert isinstance(handle, State)
-        return handle, table.entry_count() if is_migration else 0
+        return state, table.entry_count() if is_migration else 0
 
     def snapshot(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshot:
         self.check_open()
@@ -167,14 +170,10 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             tuple(held.meta for held in self._states.values()),
         )
 
-    def get_keys(self, name: str) -> Iterator[Any]:
+    def stored_addresses(self, name: str) -> Iterator[Address]:
         self.check_open()
         held = self._states.get(name)
-        if held is None:
-            return iter(())
-        rows = self._table_of(held).rows()
-        keys = dict.fromkeys((key_group, key) for key_group, key, _, _, _ in rows)
-        return (self.key_serializer.from_bytes(key) for _, key in keys)
+        return iter(()) if held is None else self._table_of(held).addresses()
 
     def release_states(self) -> None:
         """Ends an epoch of a backend that is kept: its handles are dead, and descriptors are registered anew.
@@ -391,12 +390,18 @@ _TABLES: Final[dict[StateKind, _Table]] = {
     StateKind.VALUE: lambda name, keys, form, key_groups, _: ValueTable(name, keys, form, key_groups),
     StateKind.LIST: lambda name, keys, form, key_groups, _: ListTable(name, keys, form, key_groups),
     StateKind.MAP: MapTable,
+    StateKind.REDUCING: lambda name, keys, form, key_groups, _: ValueTable(name, keys, form, key_groups),
+    StateKind.AGGREGATING: lambda name, keys, form, key_groups, _: ValueTable(name, keys, form, key_groups),
 }
 
 _HANDLES: Final[dict[StateKind, Callable[[Any, Any, Any], HeapStateHandle]]] = {
     StateKind.VALUE: create_value_state,
     StateKind.LIST: HeapListState,
     StateKind.MAP: HeapMapState,
+    StateKind.REDUCING: lambda table, context, descriptor: create_value_state(table, context, descriptor.stored_value),
+    StateKind.AGGREGATING: lambda table, context, descriptor: create_value_state(
+        table, context, descriptor.stored_value
+    ),
 }
 
 

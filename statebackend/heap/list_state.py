@@ -17,8 +17,8 @@ from statebackend.exact_values import compile_exact
 from statebackend.heap.handle import HeapStateHandle
 from statebackend.heap.stored_form import Load
 from statebackend.heap.table import MISSING, HeapTable
-from statebackend.key_context import KeyContext, NamespacedKeyContext
-from statebackend.states import ListState
+from statebackend.internal_states import InternalListState
+from statebackend.key_context import AnyKeyContext
 
 T = TypeVar("T")
 
@@ -85,13 +85,13 @@ class ListTable(HeapTable):
                 yield self.form.write(part)
 
 
-class HeapListState(HeapStateHandle, ListState[T]):
+class HeapListState(HeapStateHandle, InternalListState[T]):
     """See the module."""
 
     __slots__ = ("_read_chunk", "_read_element", "_store")
 
     def __init__(
-        self, table: HeapTable, context: KeyContext | NamespacedKeyContext, descriptor: ListStateDescriptor[T]
+        self, table: HeapTable, context: AnyKeyContext, descriptor: ListStateDescriptor[T]
     ) -> None:
         super().__init__(table, context)
         serializer = descriptor.element_serializer

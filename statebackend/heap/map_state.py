@@ -18,9 +18,9 @@ from statebackend.exact_values import compile_exact
 from statebackend.heap.handle import HeapStateHandle
 from statebackend.heap.stored_form import EntryKeys, KeyForm, Load, StoredForm
 from statebackend.heap.table import DELETED, MISSING, HeapTable
-from statebackend.key_context import KeyContext, NamespacedKeyContext
+from statebackend.internal_states import InternalMapState
+from statebackend.key_context import AnyKeyContext
 from statebackend.key_groups import KeyGroupRange
-from statebackend.states import MapState
 from typeserializers.nullable import NullableSerializer
 
 K = TypeVar("K")
@@ -132,13 +132,13 @@ def _first(pair: tuple[bytes, Any]) -> bytes:
     return pair[0]
 
 
-class HeapMapState(HeapStateHandle, MapState[K, V]):
+class HeapMapState(HeapStateHandle, InternalMapState[K, V]):
     """See the module."""
 
     __slots__ = ("_entry_key", "_read", "_store", "_to_key")
 
     def __init__(
-        self, table: MapTable, context: KeyContext | NamespacedKeyContext, descriptor: MapStateDescriptor[K, V]
+        self, table: MapTable, context: AnyKeyContext, descriptor: MapStateDescriptor[K, V]
     ) -> None:
         super().__init__(table, context)
         self._entry_key = table.user_keys.compile_entry_key(lambda: f"{self.describe()}, key of the map")

@@ -141,6 +141,10 @@ class HeapTable(ABC):
             for user_key, value in self.rows_of(stored):
                 yield key_group, key_bytes, namespace, user_key, value
 
+    def addresses(self) -> Iterator[tuple[int, bytes, bytes]]:
+        """Key group, key and namespace of everything that is stored, in canonical order; encodes no values."""
+        return ((key_group, key, namespace) for key_group, key, namespace, _, _ in self._sorted_entries())
+
     def entry_keys(self) -> Iterator[Any]:
         """The entry keys of everything that is stored, base and delta."""
         return (key for _, _, _, key, _ in self._sorted_entries())

@@ -12,8 +12,8 @@ from statebackend.exact_values import compile_exact, exact_condition, guarded
 from statebackend.heap.handle import HeapStateHandle
 from statebackend.heap.stored_form import Load
 from statebackend.heap.table import DELETED, MISSING, HeapTable, Row, address_of_row
-from statebackend.key_context import KeyContext, NamespacedKeyContext
-from statebackend.states import ValueState
+from statebackend.internal_states import InternalValueState
+from statebackend.key_context import AnyKeyContext
 from typeserializers.code_generation import GeneratedFunction
 from typeserializers.type_serializer import TypeSerializer
 
@@ -73,13 +73,13 @@ class ValueTable(HeapTable):
         return sum(map(len, self.base.values()))
 
 
-class HeapObjectValueState(HeapStateHandle, ValueState[T]):
+class HeapObjectValueState(HeapStateHandle, InternalValueState[T]):
     """Values of an immutable type; `update` is generated for the serializer (see `create_value_state`)."""
 
     __slots__ = ("_default", "_exact")
 
     def __init__(
-        self, table: HeapTable, context: KeyContext | NamespacedKeyContext, descriptor: ValueStateDescriptor[T]
+        self, table: HeapTable, context: AnyKeyContext, descriptor: ValueStateDescriptor[T]
     ) -> None:
         super().__init__(table, context)
         self._default = descriptor.default
@@ -103,13 +103,13 @@ class HeapObjectValueState(HeapStateHandle, ValueState[T]):
         self._delta[key] = DELETED
 
 
-class HeapEncodedValueState(HeapStateHandle, ValueState[T]):
+class HeapEncodedValueState(HeapStateHandle, InternalValueState[T]):
     """Values of a mutable type, kept as bytes."""
 
     __slots__ = ("_encoded_default", "_read", "_serializer", "_write")
 
     def __init__(
-        self, table: HeapTable, context: KeyContext | NamespacedKeyContext, descriptor: ValueStateDescriptor[T]
+        self, table: HeapTable, context: AnyKeyContext, descriptor: ValueStateDescriptor[T]
     ) -> None:
         super().__init__(table, context)
         serializer = descriptor.serializer
@@ -162,7 +162,7 @@ class HeapEncodedValueState(HeapStateHandle, ValueState[T]):
 
 
 def create_value_state(
-    table: HeapTable, context: KeyContext | NamespacedKeyContext, descriptor: ValueStateDescriptor[Any]
+    table: HeapTable, context: AnyKeyContext, descriptor: ValueStateDescriptor[Any]
 ) -> HeapStateHandle:
     """The handle for a table and the form it keeps its values in."""
     if table.form.is_encoded:

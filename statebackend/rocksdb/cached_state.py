@@ -1,4 +1,4 @@
-"""What the three kinds of RocksDB state share: a write-back cache between two barriers.
+"""What all kinds of RocksDB state share: a write-back cache between two barriers.
 
 A state touched a hundred times in an epoch is read once and written once. Each access goes to a dict of live entries
 first; at the barrier `drain` gives what changed, sorted by raw key, and the cache starts empty. A value is encoded at
@@ -16,7 +16,8 @@ from typing import Any
 from snapshots.errors import SerializationError
 from statebackend.closed_entries import ClosedEntries
 from statebackend.errors import StateRestoreError
-from statebackend.key_context import KeyContext, NamespacedKeyContext
+from statebackend.internal_states import InternalState
+from statebackend.key_context import AnyKeyContext
 from statebackend.rocksdb.composite_key import RawKeys
 from statebackend.rocksdb.store import ColumnFamily
 from typeserializers.type_serializer import TypeSerializer
@@ -25,7 +26,7 @@ Change = tuple[bytes, "bytes | None"]
 """A raw key with its new value, or None for a deletion."""
 
 
-class CachedState:
+class CachedState(InternalState):
     """The cache of one state, bound to the column family that its entries live in."""
 
     __slots__ = ("_context", "_entries", "_spill", "_spill_size", "column_family", "name", "raw_keys")
@@ -33,7 +34,7 @@ class CachedState:
     def __init__(
         self,
         name: str,
-        context: KeyContext | NamespacedKeyContext,
+        context: AnyKeyContext,
         raw_keys: RawKeys,
         column_family: ColumnFamily,
         spill: Callable[[CachedState], None],
@@ -46,6 +47,10 @@ class CachedState:
         self._entries: Any = {}
         self._spill = spill
         self._spill_size = spill_size
+
+    @property
+    def key_context(self) -> AnyKeyContext:
+        return self._context
 
     @abstractmethod
     def drain(self) -> list[Change]:

@@ -29,7 +29,8 @@ class RawKeys:
     """Makes and takes apart the raw keys of one state.
 
     ``prefix(entry_key, key_group)``, called once per key and epoch, is generated code: for a key of fixed width all of
-    the raw key is one ``struct`` call. It raises `StateBackendError` for a key group that is not the subtask's.
+    the raw key is one ``struct`` call. The entry key of a state with namespaces is a pair of what stands for key and
+    namespace. It raises `StateBackendError` for a key group that is not the subtask's.
     """
 
     def __init__(
@@ -61,7 +62,10 @@ class RawKeys:
         else:
             emitter.append(key)
         if is_namespaced:
-            self._namespace_serializer.emit_write(emitter, "namespace")
+            if self._namespace_serializer.equal_values_have_equal_bytes:
+                self._namespace_serializer.emit_write(emitter, "namespace")
+            else:
+                emitter.append("namespace")
         else:
             emitter.append(repr(VOID_NAMESPACE_BYTES))
         body = indented([*emitter.lines, f"return {emitter.expression()}"])

@@ -29,8 +29,12 @@ from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.canonical_entries import BATCH_ROWS, CanonicalBatch, read_canonical
 from statebackend.descriptors import StateDescriptor, StateKind, storage_serializer
 from statebackend.errors import StateMigrationException, StateRestoreError
+from statebackend.folding_states import handle_of_kind
+from statebackend.internal_states import InternalState
+from statebackend.key_context import has_namespaces
 from statebackend.key_groups import KeyGroupRange
 from statebackend.keyed_state_backend import (
+    Address,
     KeyedStateBackend,
     KeyedStateBackendParameters,
     KeyedStateSnapshot,
@@ -53,7 +57,6 @@ from statebackend.state_meta import (
     decode_meta,
     merge_metas,
 )
-from statebackend.states import State
 from typeserializers.type_serializer import TypeSerializer
 
 ROCKSDB_BACKEND: Final = "rocksdb"
@@ -105,7 +108,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         namespace_serializer: TypeSerializer[Any],
         restored: StateMeta | None,
         verdict: StateVerdict | None,
-    ) -> tuple[State, int]:
+    ) -> tuple[InternalState, int]:
         table = self._tables.get(descriptor.name)
         meta = StateMeta(
             descriptor.name,
@@ -120,11 +123,11 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
             if verdict is not None and verdict.kind is CompatibilityKind.AFTER_MIGRATION:
                 entries = self._migrate(table, descriptor)
             table.meta = meta
-        raw_keys = RawKeys(self.key_serializer, namespace_serializer, self.key_group_range, is_namespaced=False)
-        cache = (descriptor.name, self.context, raw_keys, table.column_family, self._spill, self._cache_entries)
+        raw_keys = self._raw_keys(namespace_serializer)
+        context = self.key_context_for(descriptor.name, namespace_serializer)
+        cache = (descriptor.name, context, raw_keys, table.column_family, self._spill, self._cache_entries)
         table.state = _STATE_FACTORIES[descriptor.kind](descriptor, self._next_chunk_number, cache)
-        assert isinstance(table.state, State)
-        return table.state, entries
+        return handle_of_kind(table.state, descriptor), entries
 
     def snapshot(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshot:
         self.check_open()
@@ -170,19 +173,20 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
             self._key_snapshot, self._sequence, tuple(table.meta for table in self._tables.values())
         )
 
-    def get_keys(self, name: str) -> Iterator[Any]:
+    def stored_addresses(self, name: str) -> Iterator[Address]:
         self.check_open()
         self._write_out()
         table = self._tables.get(name)
-        if table is None:
-            return
-        raw_keys = self._raw_keys_of(table)
+        return iter(()) if table is None else self._addresses(table)
+
+    def _addresses(self, table: _Table) -> Iterator[Address]:
+        split = self._raw_keys_of(table).split
         previous = None
         for raw_key, _ in self._scan(table.column_family):
-            _, key, _, _ = raw_keys.split(raw_key)
-            if key != previous:
-                previous = key
-                yield self.key_serializer.from_bytes(key)
+            address = split(raw_key)[:3]
+            if address != previous:
+                previous = address
+                yield address
 
     def close(self) -> None:
         if self._closed:
@@ -429,8 +433,11 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         self.check_open()
 
     def _raw_keys_of(self, table: _Table) -> RawKeys:
-        namespace_serializer = table.meta.namespace_snapshot.restore_serializer()
-        return RawKeys(self.key_serializer, namespace_serializer, self.key_group_range, is_namespaced=False)
+        return self._raw_keys(table.meta.namespace_snapshot.restore_serializer())
+
+    def _raw_keys(self, namespace_serializer: TypeSerializer[Any]) -> RawKeys:
+        is_namespaced = has_namespaces(namespace_serializer)
+        return RawKeys(self.key_serializer, namespace_serializer, self.key_group_range, is_namespaced)
 
     def _new_column_family(self, name: str) -> ColumnFamily:
         assert self._store is not None
@@ -460,6 +467,10 @@ _STATE_FACTORIES: Final[dict[StateKind, Callable[[Any, Callable[[], int], tuple[
     ),
     StateKind.MAP: lambda descriptor, _, cache: RocksDBMapState(
         descriptor.key_serializer, descriptor.value_serializer, *cache
+    ),
+    StateKind.REDUCING: lambda descriptor, _, cache: create_value_state(descriptor.serializer, None, *cache),
+    StateKind.AGGREGATING: lambda descriptor, _, cache: create_value_state(
+        descriptor.accumulator_serializer, None, *cache
     ),
 }
 

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 from snapshots.errors import SerializationError
 from statebackend.exact_values import compile_exact
+from statebackend.internal_states import InternalListState
 from statebackend.rocksdb.cached_state import CachedState, Change
 from statebackend.rocksdb.composite_key import CHUNK_NUMBER
-from statebackend.states import ListState
 from typeserializers.lists import ListSerializer
 from typeserializers.type_serializer import TypeSerializer
 
@@ -37,7 +37,7 @@ class _CachedList:
         self.is_replaced = False
 
 
-class RocksDBListState(CachedState, ListState[T]):
+class RocksDBListState(CachedState, InternalListState[T]):
     """Appends are buffered as bytes; the elements are decoded only when the list is read."""
 
     __slots__ = ("_chunk_serializer", "_element_serializer", "_exact", "_is_immutable", "_next_chunk_number")

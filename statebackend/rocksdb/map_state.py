@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from statebackend.exact_values import compile_exact
+from statebackend.internal_states import InternalMapState
 from statebackend.rocksdb.cached_state import CachedState, Change
-from statebackend.states import MapState
 from typeserializers.nullable import NullableSerializer
 from typeserializers.type_serializer import TypeSerializer
 
@@ -28,7 +28,7 @@ class _CachedMap:
         self.is_complete = False
 
 
-class RocksDBMapState(CachedState, MapState[K, V]):
+class RocksDBMapState(CachedState, InternalMapState[K, V]):
     """An entry of a cached map is ``[user key, value, bytes or None if there is none, is dirty]``."""
 
     __slots__ = (

@@ -11,8 +11,8 @@ from abc import abstractmethod
 from typing import Any, TypeVar
 
 from statebackend.exact_values import compile_exact
+from statebackend.internal_states import InternalValueState
 from statebackend.rocksdb.cached_state import CachedState, Change
-from statebackend.states import ValueState
 from typeserializers.type_serializer import TypeSerializer
 
 T = TypeVar("T")
@@ -20,7 +20,7 @@ T = TypeVar("T")
 _KEPT, _RAW_KEY, _IS_DIRTY = range(3)
 
 
-class RocksDBValueState(CachedState, ValueState[T]):
+class RocksDBValueState(CachedState, InternalValueState[T]):
     """An entry of the cache is ``[what is kept of the value, or None if there is none, raw key, is dirty]``."""
 
     __slots__ = ("_read", "_serializer")
