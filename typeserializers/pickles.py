@@ -69,7 +69,7 @@ class PickleSerializer(TypeSerializer[T], Generic[T]):
         return copy.deepcopy(value)
 
     def serialize(self, value: T, out: DataOutputView) -> None:
-        if self.value_class is None or not isinstance(value, self.value_class):
+        if not self._fits(value):
             raise self.serialization_error(value, TypeError(f"{shown(value)} is not a {self.class_name}"))
         try:
             data = pickle.dumps(value, PICKLE_PROTOCOL)
@@ -91,8 +91,11 @@ class PickleSerializer(TypeSerializer[T], Generic[T]):
         return value
 
     def problems(self, value: Any, path: str) -> Any:
-        if self.value_class is not None and not isinstance(value, self.value_class):
+        if not self._fits(value):
             yield misfit(path, value, f"is not a {self.class_name}")
+
+    def _fits(self, value: Any) -> bool:
+        return any(f"{base.__module__}:{base.__qualname__}" == self.class_name for base in type(value).__mro__)
 
     def snapshot_configuration(self) -> PickleSerializerSnapshot[T]:
         return PickleSerializerSnapshot(self)
