@@ -14,12 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import quote
 
 from attrs import evolve, frozen
-from statebackend.backend_registry import state_backend
 
 from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.handles import OperatorState, StateHandle, SubtaskState
 from checkpoint.metadata import CheckpointKind, CheckpointMetadata
 from checkpoint.savepoint import write_savepoint
+from statebackend.backend_registry import state_backend
 from statebackend.canonical_handles import export_canonical_handle
 from statebackend.key_groups import KeyGroupRange
 from statebackend.keyed_state_backend import KeyedStateBackendParameters, RestoredHandle
