@@ -53,7 +53,9 @@ class GoldenFiles:
         snapshot = snapshot_to_bytes(serializer.snapshot_configuration())
         (folder / DATA_FILE).write_bytes(b"".join(encoded))
         (folder / SNAPSHOT_FILE).write_bytes(snapshot)
-        lines = [f"{len(data)} {value!a}\n" for data, value in zip(encoded, values, strict=True)]
+        # A repr may have several lines, and a value has one.
+        shown = [" ".join(ascii(value).split()) for value in values]
+        lines = [f"{len(data)} {text}\n" for data, text in zip(encoded, shown, strict=True)]
         (folder / VALUES_FILE).write_text("".join(lines), encoding="ascii")
         return GoldenVersion(version, snapshot, encoded)
 
