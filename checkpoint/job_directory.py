@@ -77,6 +77,12 @@ class JobDirectory:
         """
         return _read_identity(CheckpointFileSystem.from_uri(uri))
 
+    @staticmethod
+    def check(uri: str, job_name: str, max_parallelism: int) -> None:
+        """Raise `JobDirectoryMismatchError` as `open` would. Touches nothing and needs no lock."""
+        file_system = CheckpointFileSystem.from_uri(uri)
+        _check_same_job(_read_identity(file_system), _new_identity(job_name, max_parallelism, None), file_system)
+
     @classmethod
     def open(
         cls,
@@ -94,12 +100,7 @@ class JobDirectory:
         `JobDirectoryLockedError` naming the holder, or `CorruptJobIdentityError`.
         """
         file_system = CheckpointFileSystem.from_uri(uri)
-        wanted = JobIdentity(
-            job_id=str(uuid.uuid4()),
-            job_name=job_name,
-            max_parallelism=max_parallelism,
-            created_ms=time.time_ns() // 1_000_000 if now_ms is None else now_ms,
-        )
+        wanted = _new_identity(job_name, max_parallelism, now_ms)
         _check_same_job(_read_identity(file_system), wanted, file_system)
         lock = DriverLock(lock_path or _default_lock_path(file_system))
         try:
@@ -128,6 +129,15 @@ class JobDirectory:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _new_identity(job_name: str, max_parallelism: int, now_ms: int | None) -> JobIdentity:
+    return JobIdentity(
+        job_id=str(uuid.uuid4()),
+        job_name=job_name,
+        max_parallelism=max_parallelism,
+        created_ms=time.time_ns() // 1_000_000 if now_ms is None else now_ms,
+    )
 
 
 def _default_lock_path(file_system: CheckpointFileSystem) -> str:

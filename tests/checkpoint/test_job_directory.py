@@ -194,3 +194,15 @@ def test_a_lock_file_that_cannot_be_opened_is_an_error_naming_it(tmp_path) -> No
     (tmp_path / "driver.lock").mkdir()
     with pytest.raises(JobDirectoryError, match=r"driver\.lock"):
         JobDirectory.open(str(tmp_path), "flights", 128)
+
+
+def test_checking_tells_another_job_without_touching_the_directory(tmp_path) -> None:
+    uri = str(tmp_path / "job")
+    JobDirectory.check(uri, "ours", 16)
+    assert not (tmp_path / "job").exists()
+    JobDirectory.open(uri, "ours", 16).close()
+    JobDirectory.check(uri, "ours", 16)
+    with pytest.raises(JobDirectoryMismatchError, match="belongs to job 'ours'"):
+        JobDirectory.check(uri, "theirs", 16)
+    with pytest.raises(JobDirectoryMismatchError, match="max_parallelism 16"):
+        JobDirectory.check(uri, "ours", 32)
