@@ -33,7 +33,7 @@ from streamjobs.restore_plan import RestoredState, check_backend, check_operator
 from streamjobs.spark.epoch_protocol import SINK, EpochProtocol, JobParts
 from streamjobs.spark.job import SparkJob
 from streamjobs.spark.pipeline import Pipeline, prepare_pipeline
-from streamjobs.spark.session import check_spark_version, ensure_python_interpreter
+from streamjobs.spark.session import check_classic_session, check_spark_version, ensure_python_interpreter
 from streamjobs.spark.source_progress import restore_source_progress
 from streamjobs.state_registration import schema_report
 from streamjobs.stream_graph import SourceNode, StreamGraph
@@ -52,7 +52,8 @@ class SparkStreamEnvironment:
     ``max_parallelism`` never. ``local_state_directory`` is where tasks keep working copies of their state, on the
     local disk of each executor; by default below the system's temporary directory.
 
-    Raises `JobDefinitionError` for a parallelism out of range or a Spark that is too old.
+    Raises `JobDefinitionError` for a parallelism out of range, `UnsupportedSparkVersionError` for a Spark that is too
+    old, `UnsupportedSparkSessionError` for a session of Spark Connect.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class SparkStreamEnvironment:
             check_parallelism(parallelism, max_parallelism)
         except ValueError as error:
             raise JobDefinitionError(str(error)) from error
+        check_classic_session(spark)
         check_spark_version(spark)
         ensure_python_interpreter(spark)
         self.spark = spark
@@ -92,14 +94,15 @@ class SparkStreamEnvironment:
     ) -> Mapping[str, SchemaReport]:
         """What a start would find, without starting or touching anything: the verdicts by operator uid.
 
-        Without ``from_savepoint`` the newest checkpoint of the job directory is judged. Raises as `execute` would,
-        except that incompatible state is in the reports and not an error.
+        What is judged is what `execute` would continue from: the newest checkpoint of the job directory, or the
+        savepoint where there is none. Raises as `execute` would, except that incompatible state is in the reports and
+        not an error.
         """
         pipeline = self._prepare()
-        restored = self._read_savepoint(from_savepoint)
-        if restored is None:
-            restored = self._read_latest()
-        return self._judge(pipeline, restored, allow_non_restored_state)
+        latest, savepoint = self._read_latest(), self._read_savepoint(from_savepoint)
+        if latest is not None:
+            _check_same_savepoint(latest.metadata, savepoint, self.job_dir)
+        return self._judge(pipeline, latest or savepoint, allow_non_restored_state)
 
     def execute(
         self,
@@ -121,12 +124,14 @@ class SparkStreamEnvironment:
         state cannot be taken over), `JobDirectoryError` (another job's, or another driver is running).
         """
         pipeline = self._prepare()
-        savepoint = self._read_savepoint(from_savepoint)
-        reports: Mapping[str, SchemaReport] = {}
-        if savepoint is not None:
-            reports = self._require_compatible(pipeline, savepoint, allow_non_restored_state)
-        elif (restored := self._read_latest()) is not None:
-            reports = self._require_compatible(pipeline, restored, allow_non_restored_state)
+        JobDirectory.check(self.job_dir, name, self.max_parallelism)
+        latest, savepoint = self._read_latest(), self._read_savepoint(from_savepoint)
+        if latest is not None:
+            _check_same_savepoint(latest.metadata, savepoint, self.job_dir)
+        elif savepoint is not None and restore_source_progress:
+            _check_has_source_progress(savepoint)
+        # A directory that was begun from the savepoint has gone on since: what counts is what it holds now.
+        reports = self._require_compatible(pipeline, latest or savepoint, allow_non_restored_state)
         directory = JobDirectory.open(self.job_dir, name, self.max_parallelism)
         try:
             return self._start(
@@ -169,7 +174,7 @@ class SparkStreamEnvironment:
         return reports
 
     def _require_compatible(
-        self, pipeline: Pipeline, restored: RestoredState, allow_non_restored_state: bool
+        self, pipeline: Pipeline, restored: RestoredState | None, allow_non_restored_state: bool
     ) -> Mapping[str, SchemaReport]:
         reports = self._judge(pipeline, restored, allow_non_restored_state)
         for report in reports.values():
@@ -219,7 +224,8 @@ class SparkStreamEnvironment:
         protocol = EpochProtocol(parts, restored)
         if latest is None and savepoint is not None and not with_source_progress:
             protocol.forget_source_progress()
-        pipeline.sink.recover(latest.checkpoint_id if latest is not None else None)
+        # What another job has staged up to the savepoint is not ours to remove.
+        pipeline.sink.recover(protocol.last_epoch_id)
         if latest is not None and SINK in latest.sink_committables:
             pipeline.sink.commit(latest.checkpoint_id, latest.sink_committables[SINK])
         writer = (
@@ -242,6 +248,15 @@ def _check_same_savepoint(latest: CheckpointMetadata, savepoint: RestoredState |
             f"the job directory {job_dir} has checkpoints of its own (the newest is {latest.checkpoint_id}), which do "
             f"not come from the savepoint {savepoint.file_system.location('')}. Start without from_savepoint to "
             f"continue them, or use a new job directory to begin from the savepoint"
+        )
+
+
+def _check_has_source_progress(savepoint: RestoredState) -> None:
+    if not savepoint.metadata.source_progress:
+        raise JobRestoreError(
+            f"the savepoint {savepoint.file_system.location('')} does not say how far its source was read: it was not "
+            f"taken of a job on Spark. Pass restore_source_progress=False to take its state and read the source from "
+            f"the beginning"
         )
 
 

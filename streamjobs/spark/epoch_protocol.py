@@ -105,6 +105,8 @@ class EpochProtocol:
         )
         self._restore = self._plan_restore()
         self.lock = threading.RLock()
+        self.committing = threading.RLock()
+        """Held from the storing of a checkpoint until the output of its epoch is committed."""
         self.is_stopping = False
         self.failure: BaseException | None = None
         self.restore_reports: list[Mapping[str, Any]] = []
@@ -151,9 +153,10 @@ class EpochProtocol:
         except BaseException as error:
             self._abort(epoch_id, f"{type(error).__name__}: {error}")
             raise
-        self._store(epoch_id, operators, offsets, committable)
-        self.parts.sink.commit(epoch_id, committable)
-        self._last_epoch_id = epoch_id
+        with self.committing:
+            self._store(epoch_id, operators, offsets, committable)
+            self.parts.sink.commit(epoch_id, committable)
+            self._last_epoch_id = epoch_id
         self._restore = self._plan_restore()
         self._note(epoch_id, acknowledgements, time.monotonic() - started, action_s)
 
@@ -284,7 +287,8 @@ class EpochProtocol:
     def _note(
         self, epoch_id: int, acknowledgements: Mapping[TaskId, Acknowledgement], duration_s: float, action_s: float
     ) -> None:
-        for task, acknowledgement in acknowledgements.items():
+        # Only the first epoch of a run finds state that another program wrote.
+        for task, acknowledgement in acknowledgements.items() if not self.statistics else ():
             if acknowledgement.report:
                 self.restore_reports.append(
                     {"operator_uid": task.operator_uid, "subtask_index": task.subtask_index, **acknowledgement.report}

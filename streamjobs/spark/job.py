@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 
 from attrs import frozen
 from pyspark.errors import PySparkException
@@ -100,7 +101,7 @@ class SparkJob:
                 return False
         except PySparkException as error:
             self._close()
-            if self._protocol.is_stopping:
+            if self._protocol.is_stopping and self._protocol.failure is None:
                 return True
             raise (self._protocol.failure or EpochError(f"the streaming query failed: {error}")) from error
         self._close()
@@ -116,17 +117,28 @@ class SparkJob:
     def savepoint(self, path: str | os.PathLike[str]) -> SavepointReport:
         """Writes a savepoint of the last completed epoch to a new directory, while the job goes on.
 
-        Raises `EpochError` if no epoch of this job has completed yet, `SavepointExistsError` if the directory is not
-        empty.
+        Raises `EpochError` if no epoch of this job has completed yet, or the output of the last one could not be
+        committed; `SavepointExistsError` if the directory is not empty.
         """
         parts = self._protocol.parts
-        latest = parts.store.latest()
-        if latest is None:
-            raise EpochError("there is nothing to save: no epoch of this job has completed yet")
-        with parts.store.pin(latest.checkpoint_id) as metadata:
+        with ExitStack() as pins:
+            with self._protocol.committing:
+                metadata = pins.enter_context(parts.store.pin(self._committed_epoch()))
             return take_savepoint(
                 self._spark, metadata, parts.file_system, parts.spark_checkpoint_directory, path
             )
+
+    def _committed_epoch(self) -> int:
+        latest = self._protocol.parts.store.latest()
+        if latest is None:
+            raise EpochError("there is nothing to save: no epoch of this job has completed yet")
+        if latest.checkpoint_id != self._protocol.last_epoch_id:
+            # Only this job directory knows of the staged rows: whoever went on from the savepoint would lose them.
+            raise EpochError(
+                f"the output of epoch {latest.checkpoint_id} is not committed yet ({self._protocol.failure}); "
+                f"execute the job again, which commits it, before taking a savepoint"
+            )
+        return latest.checkpoint_id
 
     def stop(self) -> None:
         """Ends the job after the epoch that is running; a stopped job continues when it is executed again."""

@@ -37,7 +37,9 @@ from streamjobs.errors import StreamJobError
 
 __all__ = [
     "TaskIdentity",
+    "UnsupportedSparkSessionError",
     "UnsupportedSparkVersionError",
+    "check_classic_session",
     "check_spark_version",
     "configured",
     "disable_adaptive",
@@ -56,6 +58,10 @@ _PROPAGATE_EMPTY = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelati
 
 class UnsupportedSparkVersionError(StreamJobError):
     """This Spark is too old."""
+
+
+class UnsupportedSparkSessionError(StreamJobError):
+    """The driver cannot reach the JVM through this session."""
 
 
 def ensure_python_interpreter(spark: SparkSession | None = None) -> None:
@@ -82,6 +88,18 @@ def check_spark_version(spark: SparkSession | str = pyspark.__version__) -> None
             f"Spark {version} is too old: state is routed with DataFrame.repartitionById, which Spark has since "
             f"{'.'.join(map(str, MINIMUM_SPARK_VERSION))}. Install pyspark>=4.1, on the cluster too."
         )
+
+
+def check_classic_session(spark: object) -> None:
+    """Raises `UnsupportedSparkSessionError` for a session of Spark Connect, or for anything but a session."""
+    kind = type(spark)
+    if kind.__module__.startswith("pyspark.sql.connect"):
+        raise UnsupportedSparkSessionError(
+            "a session of Spark Connect cannot run stateful jobs: their driver coordinates every epoch next to Spark's "
+            "own. Start the program on the cluster with spark-submit, or with SparkSession.builder.master(...)"
+        )
+    if not isinstance(spark, SparkSession):
+        raise UnsupportedSparkSessionError(f"a SparkSession is needed, not {kind.__module__}.{kind.__qualname__}")
 
 
 @contextmanager

@@ -72,6 +72,9 @@ class ParquetSink:
         committable = json.dumps({"version": 1, "epoch": epoch_id, "attempt": attempt_id}).encode()
         (staging / _COMMITTABLE).write_bytes(committable)
         _sync_tree(staging)
+        # Until its own name is on the disk too, a power loss could take the rows of a completed epoch.
+        for directory in (staging.parent, self._root, self._root.parent):
+            sync_directory(str(directory))
         return committable
 
     def commit(self, epoch_id: int, committable: bytes) -> None:

@@ -495,3 +495,77 @@ def test_an_epoch_that_touches_few_keys_uploads_few_bytes(workplace: Workplace) 
     first, second = job.epochs
     assert second.entries_written == first.entries_written // 100
     assert second.bytes_written < first.bytes_written / 10
+
+
+def test_a_directory_that_went_on_is_judged_by_its_own_checkpoint_not_by_its_savepoint(workplace: Workplace) -> None:
+    savepoint = workplace.directory / "savepoint"
+    workplace.run(memory_sink()).savepoint(savepoint)
+    again = {"from_savepoint": savepoint}
+    workplace.add_batch([("a", 1)])
+    workplace.run(memory_sink(), CountWordsUpgraded(), job="new", execute=again)
+    # The first version fits the savepoint, but not what the second has made of it since.
+    with pytest.raises(StateMigrationException, match=r"operator 'words'.*nothing was changed"):
+        workplace.run(memory_sink(), job="new", execute=again)
+    with pytest.raises(JobRestoreError, match="written by the backend 'rocksdb'"):
+        workplace.run(memory_sink(), CountWordsUpgraded(), job="new", backend="heap", execute=again)
+    workplace.add_batch([("a", 1)])
+    sink = memory_sink()
+    job = workplace.run(sink, CountWordsUpgraded(), job="new", execute=again)
+    assert rows_of(sink) == [("a", 5, 13)]
+    assert not any(state.lost or state.entries_migrated for state in job.restore_report())
+
+
+def test_a_savepoint_from_outside_spark_is_refused_until_its_missing_source_progress_is_accepted(
+    workplace: Workplace,
+) -> None:
+    @attrs.frozen
+    class Word:
+        word: str
+        number: int
+
+    environment = LocalStreamEnvironment(max_parallelism=16)
+    words = environment.from_elements([Word("a", 10)]).key_by("word")
+    words.process(CountWords(), uid="words").sink_to([])
+    environment.execute("local").savepoint(workplace.directory / "savepoint")
+    execute = {"from_savepoint": workplace.directory / "savepoint"}
+    with pytest.raises(JobRestoreError, match="restore_source_progress=False"):
+        workplace.run(memory_sink(), execute=execute)
+    assert not (workplace.directory / "job").exists()
+    sink = memory_sink()
+    workplace.run(sink, execute={**execute, "restore_source_progress": False})
+    assert ("a", 4, 21) in rows_of(sink)
+
+
+def test_no_savepoint_is_taken_of_an_epoch_whose_output_is_not_committed(workplace: Workplace) -> None:
+    from streamjobs.spark.sinks import ParquetSink
+
+    output = ParquetSink(workplace.directory / "out")
+    job = workplace.start(DiesOnce(output, "commit", 1))
+    with pytest.raises((EpochError, KeyboardInterrupt)):
+        job.await_termination()
+    with pytest.raises(EpochError, match="output of epoch 1 is not committed"):
+        job.savepoint(workplace.directory / "savepoint")
+    assert not (workplace.directory / "savepoint").exists()
+    report = workplace.run(output).savepoint(workplace.directory / "savepoint")
+    assert report.epoch_id == 2
+
+
+def test_stopping_does_not_hide_that_an_epoch_had_failed(workplace: Workplace) -> None:
+    workplace.add_batch([("poison", 1)])
+    job = workplace.start(memory_sink())
+    with pytest.raises(EpochError, match="poison"):
+        job.process_all_available()
+    job.stop()
+    with pytest.raises(EpochError, match="poison"):
+        job.await_termination()
+
+
+def test_only_the_first_epoch_of_a_run_reports_what_was_restored(workplace: Workplace) -> None:
+    savepoint = workplace.directory / "savepoint"
+    workplace.run(memory_sink()).savepoint(savepoint)
+    for number in range(3):
+        workplace.add_batch([("a", number)])
+    job = workplace.run(memory_sink(), CountWordsUpgraded(), job="new", execute={"from_savepoint": savepoint})
+    assert {state.state_name: state.entries_migrated for state in job.restore_report()}["seen"] == 3
+    # One report per subtask, however many epochs follow.
+    assert len(job._protocol.restore_reports) == 2

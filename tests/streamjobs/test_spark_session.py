@@ -17,7 +17,9 @@ from pyspark.sql.types import StructType
 from streamjobs.errors import StreamJobError
 from streamjobs.spark.map_in_arrow import map_in_arrow
 from streamjobs.spark.session import (
+    UnsupportedSparkSessionError,
     UnsupportedSparkVersionError,
+    check_classic_session,
     check_spark_version,
     configured,
     disable_adaptive,
@@ -49,6 +51,15 @@ def test_a_session_made_before_uses_this_interpreter_unless_one_was_chosen(
     monkeypatch.setattr(spark.sparkContext, "pythonExec", chosen)
     ensure_python_interpreter(spark)
     assert spark.sparkContext.pythonExec == expected
+
+
+def test_a_session_of_spark_connect_is_refused_with_what_to_do() -> None:
+    # The real class needs a server; what it is recognised by is where it is defined.
+    connected = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    with pytest.raises(UnsupportedSparkSessionError, match=r"Spark Connect.*spark-submit"):
+        check_classic_session(connected)
+    with pytest.raises(UnsupportedSparkSessionError, match=r"not builtins\.str"):
+        check_classic_session("local")
 
 
 @pytest.mark.parametrize("version", ["4.1.0", "4.3.0.dev1", "10.0"])

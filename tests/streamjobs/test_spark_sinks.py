@@ -269,3 +269,16 @@ def test_a_stream_killed_anywhere_in_an_epoch_leaves_each_row_once(
     assert sorted(number for numbers in rows.values() for number in numbers) == list(range(6))
     assert sorted(rows) == [0, 1, 2]
     assert staged(tmp_path / "out") == []
+
+
+def test_the_names_of_staged_rows_are_on_the_disk_before_the_checkpoint_is(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from streamjobs.spark import sinks
+
+    synced: list[str] = []
+    monkeypatch.setattr(sinks, "sync_directory", synced.append)
+    root = tmp_path / "new" / "rows"
+    sinks.ParquetSink(root).stage(spark.range(1), 7, "attempt")
+    staged = root / "_staging" / "000000000007-attempt"
+    assert synced.index(str(staged)) < synced.index(str(staged.parent)) < synced.index(str(root))
