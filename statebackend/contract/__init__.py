@@ -12,10 +12,14 @@ pytest must be installed; nothing else of the project imports this package.
 import pytest
 
 _ASSERTING_MODULES = (
+    "folding_state_contract",
+    "key_enumeration_contract",
     "keyed_context_contract",
     "list_state_contract",
     "map_state_contract",
+    "merging_contract",
     "migration_contract",
+    "namespace_contract",
     "rescale_contract",
     "snapshot_contract",
     "value_state_contract",

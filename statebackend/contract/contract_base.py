@@ -54,7 +54,7 @@ class ContractBase:
 
 
 def content(harness: BackendHarness, backend: KeyedStateBackend, descriptor: StateDescriptor) -> dict[Any, Any]:
-    """Everything a state holds, by key: values, lists, and maps as dicts."""
+    """Everything a state holds, by key: values, lists, maps as dicts, and what was folded."""
     state: Any = backend.get_state(descriptor)
     result = {}
     for key in list(backend.get_keys(descriptor.name)):
@@ -67,6 +67,8 @@ _READERS: dict[StateKind, Any] = {
     StateKind.VALUE: lambda state: state.value(),
     StateKind.LIST: lambda state: state.get(),
     StateKind.MAP: lambda state: dict(state.items()),
+    StateKind.REDUCING: lambda state: state.get(),
+    StateKind.AGGREGATING: lambda state: state.get(),
 }
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from snapshots.errors import SerializationError
 from statebackend.contract.contract_base import LIST, MAP, VALUE, ContractBase, content, fill
+from statebackend.contract.folding_functions import IMMUTABLE_SUM, MUTABLE_SUM, SUM
 from statebackend.contract.harness import BackendHarness
 from statebackend.descriptors import MapStateDescriptor, ValueStateDescriptor
 from statebackend.errors import (
@@ -40,6 +41,11 @@ ACCESSES: list[tuple[Any, Callable[[Any], Any]]] = [
     (MAP, lambda state: list(state.items())),
     (MAP, lambda state: list(state.keys())),
     (MAP, lambda state: list(state.values())),
+    *(
+        (descriptor, access)
+        for descriptor in (SUM, IMMUTABLE_SUM, MUTABLE_SUM)
+        for access in (lambda state: state.get(), lambda state: state.add(1), lambda state: state.clear())
+    ),
 ]
 
 
@@ -95,7 +101,7 @@ class KeyedContextContract(ContractBase):
 
     def test_a_record_of_a_foreign_key_group_is_refused(self, harness: BackendHarness) -> None:
         backend = harness.open(self.create_state_backend(), subtask=1, parallelism=2)
-        for descriptor in (VALUE, LIST, MAP):
+        for descriptor in (VALUE, LIST, MAP, SUM, MUTABLE_SUM):
             state: Any = backend.get_state(descriptor)
             for key_group in (4, 10):
                 backend.set_current_key(4, key_group)
@@ -106,7 +112,7 @@ class KeyedContextContract(ContractBase):
     def test_a_key_that_does_not_fit_is_refused_where_it_would_be_stored(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:
-        for descriptor in (VALUE, LIST, MAP):
+        for descriptor in (VALUE, LIST, MAP, SUM, MUTABLE_SUM):
             state: Any = backend.get_state(descriptor)
             backend.set_current_key("one", 1)
             with pytest.raises(SerializationError):

@@ -1,15 +1,20 @@
 """The whole contract of a keyed state backend; see the package for how to use it.
 
-The cases follow what Flink's ``StateBackendTestBase`` and ``StateBackendMigrationTestBase`` show for keyed value, list
-and map state, and add what is promised here: records that evolve, canonical savepoints, increments, digests.
+The cases follow what Flink's ``StateBackendTestBase`` and ``StateBackendMigrationTestBase`` show for keyed value, list,
+map, reducing and aggregating state, and add what is promised here: records that evolve, canonical savepoints,
+increments, digests.
 """
 
 from __future__ import annotations
 
+from statebackend.contract.folding_state_contract import FoldingStateContract
+from statebackend.contract.key_enumeration_contract import KeyEnumerationContract
 from statebackend.contract.keyed_context_contract import KeyedContextContract
 from statebackend.contract.list_state_contract import ListStateContract
 from statebackend.contract.map_state_contract import MapStateContract
+from statebackend.contract.merging_contract import MergingContract
 from statebackend.contract.migration_contract import MigrationContract
+from statebackend.contract.namespace_contract import NamespaceContract
 from statebackend.contract.rescale_contract import RescaleContract
 from statebackend.contract.snapshot_contract import SnapshotContract
 from statebackend.contract.value_state_contract import ValueStateContract
@@ -19,6 +24,10 @@ class KeyedStateBackendContract(
     ValueStateContract,
     ListStateContract,
     MapStateContract,
+    FoldingStateContract,
+    NamespaceContract,
+    MergingContract,
+    KeyEnumerationContract,
     KeyedContextContract,
     SnapshotContract,
     RescaleContract,

@@ -8,6 +8,7 @@ import pytest
 
 from checkpoint.handles import StateHandle
 from snapshots.compatibility import CompatibilityKind
+from statebackend.aggregate_function import AggregateFunction
 from statebackend.contract.contract_base import LIST, MAP, VALUE, ContractBase, content, contents, fill, filled
 from statebackend.contract.harness import BackendHarness
 from statebackend.contract.schemas import (
@@ -26,8 +27,10 @@ from statebackend.contract.schemas import (
     migrated_leg,
 )
 from statebackend.descriptors import (
+    AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
+    ReducingStateDescriptor,
     StateDescriptor,
     ValueStateDescriptor,
 )
@@ -39,6 +42,27 @@ from typeserializers.strings import StringSerializer
 FLIGHTS = [FlightV1(1, 10, "UA", DelayV1(3, "fog")), FlightV1(2, -5, "DL"), FlightV1(2**40, 0, "é", DelayV1(0, ""))]
 LEGS = [LegV1("EWR", 1), LegV1("JFK", 2), LegV1("", -(2**40))]
 
+
+def last(_: Any, value: Any) -> Any:
+    """A reduce function that keeps what was added last."""
+    return value
+
+
+class Last(AggregateFunction[Any, Any, Any]):
+    """An aggregate function that keeps what was added last."""
+
+    def create_accumulator(self) -> Any:
+        return None
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        return value
+
+    def get_result(self, accumulator: Any) -> Any:
+        return accumulator
+
+
+LAST = Last()
+
 VALUE_OLD: dict[str, StateDescriptor] = {
     "flight": ValueStateDescriptor("flight", flight_v1()),
     "leg": ValueStateDescriptor("leg", leg_v1()),
@@ -46,6 +70,10 @@ VALUE_OLD: dict[str, StateDescriptor] = {
     "legs": ListStateDescriptor("legs", leg_v1()),
     "flight map": MapStateDescriptor("flight map", str, flight_v1()),
     "leg map": MapStateDescriptor("leg map", str, leg_v1()),
+    "last flight": ReducingStateDescriptor("last flight", last, flight_v1()),
+    "last leg": ReducingStateDescriptor("last leg", last, leg_v1()),
+    "flight total": AggregatingStateDescriptor("flight total", LAST, flight_v1()),
+    "leg total": AggregatingStateDescriptor("leg total", LAST, leg_v1()),
 }
 VALUE_NEW: dict[str, StateDescriptor] = {
     "flight": ValueStateDescriptor("flight", flight_v2()),
@@ -54,6 +82,10 @@ VALUE_NEW: dict[str, StateDescriptor] = {
     "legs": ListStateDescriptor("legs", leg_v2()),
     "flight map": MapStateDescriptor("flight map", str, flight_v2()),
     "leg map": MapStateDescriptor("leg map", str, leg_v2()),
+    "last flight": ReducingStateDescriptor("last flight", last, flight_v2()),
+    "last leg": ReducingStateDescriptor("last leg", last, leg_v2()),
+    "flight total": AggregatingStateDescriptor("flight total", LAST, flight_v2()),
+    "leg total": AggregatingStateDescriptor("leg total", LAST, leg_v2()),
 }
 
 OLD_WORDS = WordSerializer("red", "green")
@@ -89,6 +121,11 @@ class MigrationContract(ContractBase):
         states["flight map"].put(flight.carrier, flight)
         states["flight map"].put("none", None)
         states["leg map"].put(leg.airport, leg)
+        for name in ("last flight", "flight total"):
+            states[name].add(FLIGHTS[0])
+            states[name].add(flight)
+        for name in ("last leg", "leg total"):
+            states[name].add(leg)
 
     @pytest.mark.parametrize("canonical", [False, True])
     @pytest.mark.parametrize("name", list(VALUE_OLD))
@@ -178,8 +215,20 @@ class MigrationContract(ContractBase):
                 lambda state, word: (state.clear(), state.put(word, 1)),
                 lambda state: next(state.keys()),
             ),
+            (
+                ReducingStateDescriptor("words", last, OLD_WORDS),
+                ReducingStateDescriptor("words", last, NEW_WORDS),
+                lambda state, word: state.add(word),
+                lambda state: state.get(),
+            ),
+            (
+                AggregatingStateDescriptor("words", LAST, OLD_WORDS),
+                AggregatingStateDescriptor("words", LAST, NEW_WORDS),
+                lambda state, word: state.add(word),
+                lambda state: state.get(),
+            ),
         ],
-        ids=["value", "list element", "map value", "map key"],
+        ids=["value", "list element", "map value", "map key", "reduced value", "accumulator"],
     )
     def test_a_reconfigured_serializer_is_the_one_that_is_used(
         self, harness: BackendHarness, old: Any, new: Any, write: Any, read: Any
@@ -214,8 +263,24 @@ class MigrationContract(ContractBase):
             (VALUE_OLD["flight"], ListStateDescriptor("flight", flight_v1())),
             (VALUE_OLD["flights"], MapStateDescriptor("flights", str, flight_v1())),
             (VALUE_OLD["leg"], ValueStateDescriptor("leg", StringSerializer())),
+            (VALUE_OLD["last flight"], ReducingStateDescriptor("last flight", last, flight_v3())),
+            (VALUE_OLD["flight total"], AggregatingStateDescriptor("flight total", LAST, flight_v3())),
+            (VALUE_OLD["last leg"], ValueStateDescriptor("last leg", leg_v1())),
+            (VALUE_OLD["leg total"], ReducingStateDescriptor("leg total", last, leg_v1())),
         ],
-        ids=["value", "list", "map value", "map key", "value to list", "list to map", "another serializer"],
+        ids=[
+            "value",
+            "list",
+            "map value",
+            "map key",
+            "value to list",
+            "list to map",
+            "another serializer",
+            "reduced value",
+            "accumulator",
+            "reducing to value",
+            "aggregating to reducing",
+        ],
     )
     def test_an_incompatible_descriptor_is_refused_and_nothing_is_changed(
         self, harness: BackendHarness, old: StateDescriptor, new: StateDescriptor
@@ -274,6 +339,29 @@ class MigrationContract(ContractBase):
             restored.set_current_key("blue", 2)
             assert restored.get_state(VALUE).value() is None
             handle = harness.snapshot(restored).handle
+
+    def test_state_in_namespaces_migrates_under_every_namespace(self, harness: BackendHarness) -> None:
+        namespaces = StringSerializer()
+        backend = harness.open(self.create_state_backend())
+        expected = {}
+        for key in range(12):
+            for namespace in ("", "a", "ab"):
+                harness.at(backend, key)
+                for name, descriptor in VALUE_OLD.items():
+                    state: Any = backend.get_partitioned_state(namespace, namespaces, descriptor)
+                    if name in ("last flight", "flights"):
+                        state.add(FLIGHTS[key % 3])
+                expected[key, namespace] = migrated_flight(FLIGHTS[key % 3])
+        for handle in (harness.snapshot(backend).handle, harness.export(backend)):
+            restored = self.reopen(harness, handle)
+            for name in ("last flight", "flights"):
+                again: Any = restored.get_or_create_keyed_state(namespaces, VALUE_NEW[name])
+                found = {}
+                for key, namespace in restored.get_keys_and_namespaces(name):
+                    harness.at(restored, key)
+                    again.set_current_namespace(namespace)
+                    found[key, namespace] = again.get() if name == "last flight" else again.get()[0]
+                assert found == expected
 
     @pytest.mark.parametrize("kind", [ValueStateDescriptor, ListStateDescriptor])
     def test_a_migration_that_fails_on_an_entry_changes_nothing(self, harness: BackendHarness, kind: Any) -> None:
