@@ -29,6 +29,7 @@ class Suite(Protocol):
 
 
 SUITE_MODULES = {
+    "serializers": "benchmarks.serializers.suite",
     "spark_stateful": "benchmarks.spark_stateful.suite",
 }
 

@@ -1,0 +1,1 @@
+"""Serializers beside their peers: records, scalars, containers and migration, in time per value."""

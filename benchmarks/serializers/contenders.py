@@ -1,0 +1,292 @@
+"""What is measured: a name, ours, and the peers that do the same work.
+
+The record is that of the design: long, double, str, bool, int. Every contender handles the same `RECORDS` values, one
+after the other, and returns the nanoseconds for one of them. Each peer gets its best form: fastavro reads and writes
+dicts from a reused buffer, pickle the class itself in its newest protocol, and `struct` a precompiled format.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from time import perf_counter_ns
+from typing import Annotated, Any
+
+import attrs
+import fastavro
+
+from migration import SchemaMigration
+from snapshots import resolve_compatibility, snapshot_from_bytes, snapshot_to_bytes
+from typeserializers import (
+    AttrsSerializer,
+    BooleanSerializer,
+    ByteSerializer,
+    DoubleSerializer,
+    FloatSerializer,
+    IntSerializer,
+    ListSerializer,
+    LongSerializer,
+    MapSerializer,
+    ShortSerializer,
+    StringSerializer,
+    TypeSerializer,
+    former_names,
+)
+
+RECORDS = 1000
+
+Contender = Callable[[], float]
+"""Does the work once and returns nanoseconds for one value."""
+
+
+@attrs.frozen
+class Flight:
+    """The record of the design: five fields."""
+
+    number: int
+    delay: float
+    carrier: str
+    cancelled: bool
+    gate: Annotated[int, IntSerializer()]
+
+
+AVRO_SCHEMA = fastavro.parse_schema(
+    {
+        "type": "record",
+        "name": "Flight",
+        "fields": [
+            {"name": "number", "type": "long"},
+            {"name": "delay", "type": "double"},
+            {"name": "carrier", "type": "string"},
+            {"name": "cancelled", "type": "boolean"},
+            {"name": "gate", "type": "int"},
+        ],
+    }
+)
+
+
+@attrs.frozen
+class Comparison:
+    """One line of the outcome: ours and its peers by name."""
+
+    name: str
+    ours: Contender
+    peers: Mapping[str, Contender | None]
+
+
+def flights() -> list[Flight]:
+    """The values of the records."""
+    carriers = ["AA", "Delta Air", "United Airlines"]
+    return [Flight(i * 1_000_003, i / 7, carriers[i % 3], i % 5 == 0, i % 90) for i in range(RECORDS)]
+
+
+def each(function: Callable[[Any], Any], values: Sequence[Any]) -> Contender:
+    """The function applied to every value; the loop costs both sides the same."""
+
+    def run() -> float:
+        start = perf_counter_ns()
+        for value in values:
+            function(value)
+        return (perf_counter_ns() - start) / len(values)
+
+    return run
+
+
+def writing(serializer: TypeSerializer[Any], values: Sequence[Any]) -> Contender:
+    """Ours from values to bytes."""
+    return each(serializer.codec.write, values)
+
+
+def reading(serializer: TypeSerializer[Any], values: Sequence[Any]) -> Contender:
+    """Ours from bytes to values."""
+    read, encoded = serializer.codec.read, [serializer.to_bytes(value) for value in values]
+
+    def run() -> float:
+        start = perf_counter_ns()
+        for data in encoded:
+            read(data, 0)
+        return (perf_counter_ns() - start) / len(encoded)
+
+    return run
+
+
+def record_comparisons() -> list[Comparison]:
+    """The record of the design, written and read."""
+    values = flights()
+    serializer = AttrsSerializer(Flight)
+    dicts = [attrs.asdict(value) for value in values]
+    pickled = [pickle.dumps(value, pickle.HIGHEST_PROTOCOL) for value in values]
+    return [
+        Comparison(
+            "record of 5 fields, write",
+            writing(serializer, values),
+            {
+                "fastavro schemaless": each(_avro_write, dicts),
+                "pickle": each(lambda value: pickle.dumps(value, pickle.HIGHEST_PROTOCOL), values),
+                "msgspec (C)": _msgspec_writer(values),
+            },
+        ),
+        Comparison(
+            "record of 5 fields, read",
+            reading(serializer, values),
+            {
+                "fastavro schemaless": each(_avro_read, [_avro_write(value) for value in dicts]),
+                "pickle": each(pickle.loads, pickled),
+                "msgspec (C)": _msgspec_reader(values),
+            },
+        ),
+    ]
+
+
+def _avro_write(value: dict[str, Any]) -> bytes:
+    buffer = io.BytesIO()
+    fastavro.schemaless_writer(buffer, AVRO_SCHEMA, value)
+    return buffer.getvalue()
+
+
+def _avro_read(data: bytes) -> Any:
+    return fastavro.schemaless_reader(io.BytesIO(data), AVRO_SCHEMA, None)
+
+
+def _msgspec_writer(values: Sequence[Flight]) -> Contender | None:
+    if find_spec("msgspec") is None:
+        return None
+    import msgspec
+
+    structs = _msgspec_structs(values)
+    return each(msgspec.msgpack.Encoder().encode, structs)
+
+
+def _msgspec_reader(values: Sequence[Flight]) -> Contender | None:
+    if find_spec("msgspec") is None:
+        return None
+    import msgspec
+
+    structs = _msgspec_structs(values)
+    encode = msgspec.msgpack.Encoder().encode
+    return each(msgspec.msgpack.Decoder(type(structs[0])).decode, [encode(value) for value in structs])
+
+
+def _msgspec_structs(values: Sequence[Flight]) -> list[Any]:
+    import msgspec
+
+    made = msgspec.defstruct(
+        "Flight", [("number", int), ("delay", float), ("carrier", str), ("cancelled", bool), ("gate", int)], frozen=True
+    )
+    return [made(**attrs.asdict(value)) for value in values]
+
+
+def scalar_comparisons() -> list[Comparison]:
+    """Each number against a bare ``struct`` call, and text against ``str.encode``."""
+    integers = [(-1) ** i * (i % 127) for i in range(RECORDS)]
+    floats = [i / 7 for i in range(RECORDS)]
+    cases: list[tuple[str, TypeSerializer[Any], str, Sequence[Any]]] = [
+        ("boolean", BooleanSerializer(), ">?", [i % 2 == 0 for i in range(RECORDS)]),
+        ("byte", ByteSerializer(), ">b", integers),
+        ("short", ShortSerializer(), ">h", integers),
+        ("int", IntSerializer(), ">i", integers),
+        ("long", LongSerializer(), ">q", integers),
+        ("float", FloatSerializer(), ">f", floats),
+        ("double", DoubleSerializer(), ">d", floats),
+    ]
+    comparisons = []
+    for name, serializer, characters, values in cases:
+        layout = struct.Struct(characters)
+        encoded = [layout.pack(value) for value in values]
+        comparisons += [
+            Comparison(f"{name}, write", writing(serializer, values), {"struct.pack": each(layout.pack, values)}),
+            Comparison(
+                f"{name}, read",
+                reading(serializer, values),
+                {"struct.unpack_from": _unpacking(layout, encoded)},
+            ),
+        ]
+    return comparisons
+
+
+def _unpacking(layout: struct.Struct, encoded: Sequence[bytes]) -> Contender:
+    unpack = layout.unpack_from
+
+    def run() -> float:
+        start = perf_counter_ns()
+        for data in encoded:
+            unpack(data, 0)
+        return (perf_counter_ns() - start) / len(encoded)
+
+    return run
+
+
+def container_comparisons() -> list[Comparison]:
+    """A list of a hundred ints against one ``struct`` call, and a map of a hundred entries against pickle."""
+    lists = [[(i + j) % 1_000_000 for j in range(100)] for i in range(RECORDS // 10)]
+    maps = [{f"key{j}": i + j for j in range(100)} for i in range(RECORDS // 10)]
+    integers: TypeSerializer[Any] = ListSerializer(IntSerializer())
+    mapping: TypeSerializer[Any] = MapSerializer(StringSerializer(), LongSerializer())
+    layout = struct.Struct(">i100i")
+    packed = [layout.pack(100, *value) for value in lists]
+    pickled = [pickle.dumps(value, pickle.HIGHEST_PROTOCOL) for value in maps]
+    return [
+        Comparison(
+            "list[int] of 100, write",
+            writing(integers, lists),
+            {"one struct call": each(lambda value: layout.pack(100, *value), lists)},
+        ),
+        Comparison(
+            "list[int] of 100, read",
+            reading(integers, lists),
+            {"one struct call": each(lambda data: list(layout.unpack_from(data, 0))[1:], packed)},
+        ),
+        Comparison(
+            "map[str, int] of 100, write",
+            writing(mapping, maps),
+            {"pickle": each(lambda value: pickle.dumps(value, pickle.HIGHEST_PROTOCOL), maps)},
+        ),
+        Comparison("map[str, int] of 100, read", reading(mapping, maps), {"pickle": each(pickle.loads, pickled)}),
+    ]
+
+
+@attrs.frozen
+class EvolvedFlight:
+    """The record after an upgrade: a field renamed, one widened, one added."""
+
+    number: int
+    minutes_late: float = attrs.field(metadata=former_names("delay"))
+    carrier: str
+    cancelled: bool
+    gate: int
+    terminal: str = "A"
+
+
+def evolved_serializer() -> AttrsSerializer[EvolvedFlight]:
+    """The new serializer of the migration."""
+    return AttrsSerializer(EvolvedFlight, name="Flight")
+
+
+def migration_contenders() -> tuple[Contender, Contender]:
+    """Records a second, ours from bytes to bytes, and by reading an object and writing another."""
+    old, new = AttrsSerializer(Flight), evolved_serializer()
+    snapshot = snapshot_from_bytes(snapshot_to_bytes(old.snapshot_configuration()))
+    verdict = resolve_compatibility(snapshot, new)
+    if not verdict.is_after_migration:
+        raise AssertionError(f"the upgrade is meant to need a migration: {verdict}")
+    migration = SchemaMigration(snapshot.restore_serializer(), new)
+    transcode, encoded = migration.transcode, [old.to_bytes(value) for value in flights()]
+    read, write = old.codec.read, new.codec.write
+
+    def ours() -> float:
+        start = perf_counter_ns()
+        for data in encoded:
+            transcode(data, 0)
+        return len(encoded) * 1e9 / (perf_counter_ns() - start)
+
+    def by_objects() -> float:
+        start = perf_counter_ns()
+        for data in encoded:
+            value = read(data, 0)[0]
+            write(EvolvedFlight(value.number, value.delay, value.carrier, value.cancelled, value.gate))
+        return len(encoded) * 1e9 / (perf_counter_ns() - start)
+
+    return ours, by_objects

@@ -1,0 +1,59 @@
+"""Where the time of a map of a hundred entries goes: the steps that any such code in Python must take, alone.
+
+A floor is the least that can be done: for writing, making the bytes of each key and packing each value; for reading,
+cutting out and decoding each key and unpacking each value into a dict. What pickle does for the whole map in C costs
+less than that floor, if it does.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from collections.abc import Iterator
+
+from benchmarks.alternating import measure_alternating
+from benchmarks.result import Result
+from benchmarks.serializers.contenders import RECORDS, each, reading, writing
+from typeserializers import LongSerializer, MapSerializer, StringSerializer
+
+
+def run_map_profile(rounds: int) -> Iterator[Result]:
+    """One line per step, each against pickle's time for the whole."""
+    maps = [{f"key{j}": i + j for j in range(100)} for i in range(RECORDS // 10)]
+    serializer: MapSerializer[str | None, int] = MapSerializer(StringSerializer(), LongSerializer())
+    encoded = [serializer.to_bytes(value) for value in maps]
+    pickled = [pickle.dumps(value, pickle.HIGHEST_PROTOCOL) for value in maps]
+    pack, unpack = struct.Struct(">?q").pack, struct.Struct(">?q").unpack_from
+
+    def floor_write(value: dict[str, int]) -> bytes:
+        return b"".join([key.encode() + pack(False, item) for key, item in value.items()])
+
+    def floor_read(data: bytes) -> dict[str, int]:
+        result, position = {}, 4
+        for _ in range(100):
+            end = position + data[position]
+            result[data[position + 1 : end].decode()] = unpack(data, end)[1]
+            position = end + 9
+        return result
+
+    def loop(value: dict[str, int]) -> None:
+        for _key, _item in value.items():
+            pass
+
+    write = {
+        "pickle": each(lambda value: pickle.dumps(value, pickle.HIGHEST_PROTOCOL), maps),
+        "ours, write": writing(serializer, maps),
+        "floor of writing": each(floor_write, maps),
+        "the bare loop": each(loop, maps),
+    }
+    read = {
+        "pickle": each(pickle.loads, pickled),
+        "ours, read": reading(serializer, maps),
+        "floor of reading": each(floor_read, encoded),
+    }
+    for side in (write, read):
+        measured = measure_alternating(side, rounds=rounds, warm_up_rounds=3)
+        for name, measurement in measured.items():
+            if name != "pickle":
+                whole = measured["pickle"].median
+                yield Result(f"map[str, int] of 100: {name}", measurement.median, whole, "pickle", "ns")
