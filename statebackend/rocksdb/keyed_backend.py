@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
@@ -351,9 +352,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         changes.sort()
         self._snapshot_taken = None
         self._directory.begin_change()
-        self._digest.update(state.name.encode())
-        self._digest.update(b"".join([key for key, _ in changes]))
-        self._digest.update(b"".join([b"-" if value is None else value for _, value in changes]))
+        _digest_changes(self._digest, state.name, changes)
         self._entries_written += self._ingest(self._tables[state.name], changes)
 
     def _ingest(self, table: _Table, entries: Iterable[Change]) -> int:
@@ -447,6 +446,14 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         number = self._sequence
         self._sequence += 1
         return number
+
+
+def _digest_changes(digest: Any, name: str, changes: list[Change]) -> None:
+    """Adds changes to a digest in a form that no other changes have: all lengths, then all bytes."""
+    digest.update(f"{name}\0{len(changes)}\0".encode())
+    for column in zip(*changes, strict=True):
+        digest.update(array("q", [-1 if item is None else len(item) for item in column]).tobytes())
+        digest.update(b"".join([item for item in column if item is not None]))
 
 
 def _family_number(name: str) -> int:

@@ -11,7 +11,8 @@ other is thrown away. The boot id is in it because nothing here is synced to dis
 files cannot be trusted, after a crash of the process they can.
 
 A lock keeps two attempts apart. An attempt that finds the directory taken, by a zombie of an earlier one, does not wait
-but works in a fresh private directory, which is removed when it closes.
+but works in a fresh private directory, `<directory>-<32 hex digits>`, which is removed when it closes, or, if it is
+killed, by the next backend that gets the directory itself.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Mapping
@@ -43,15 +45,15 @@ class LocalStateDirectory:
 
     def __init__(self, path: str) -> None:
         os.makedirs(path, exist_ok=True)
-        self._is_private = False
-        descriptor = _lock(os.path.join(path, "lock"))
-        if descriptor is None:
-            path = f"{path}-{uuid.uuid4().hex}"
-            os.makedirs(path)
-            descriptor = _lock(os.path.join(path, "lock"))
-            self._is_private = True
         self.path = path
-        self._lock_descriptor = descriptor
+        self._lock_descriptor = _lock(os.path.join(path, "lock"))
+        self._is_private = self._lock_descriptor is None
+        if not self._is_private:
+            _remove_abandoned(path)
+        while self._lock_descriptor is None:
+            self.path = f"{path}-{uuid.uuid4().hex}"
+            os.makedirs(self.path)
+            self._lock_descriptor = _lock_of_own(self.path)
 
     @property
     def database_path(self) -> str:
@@ -121,6 +123,37 @@ def _lock(path: str) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
+
+
+def _lock_of_own(path: str) -> int | None:
+    """The lock of a directory just made; None if another backend has taken it for an abandoned one in between."""
+    lock = os.path.join(path, "lock")
+    try:
+        descriptor = _lock(lock)
+    except FileNotFoundError:
+        return None
+    if descriptor is not None and not os.path.exists(lock):
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _remove_abandoned(path: str) -> None:
+    """Removes the private directories beside a directory whose backends were killed: nobody holds their locks."""
+    parent, name = os.path.split(path)
+    private = re.compile(re.escape(name) + "-[0-9a-f]{32}")
+    for entry in os.listdir(parent):
+        if private.fullmatch(entry) is None:
+            continue
+        directory = os.path.join(parent, entry)
+        try:
+            descriptor = _lock(os.path.join(directory, "lock"))
+        except OSError:
+            # It is being made or removed at this moment.
+            continue
+        if descriptor is not None:
+            shutil.rmtree(directory, ignore_errors=True)
+            os.close(descriptor)
 
 
 def _boot_id() -> str:

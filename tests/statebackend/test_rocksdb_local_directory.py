@@ -8,8 +8,10 @@ import pytest
 
 from statebackend.contract.contract_base import VALUE, contents, fill, filled
 from statebackend.contract.harness import BackendHarness
+from statebackend.descriptors import ValueStateDescriptor
 from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
 from statebackend.rocksdb.local_directory import LocalStateDirectory, LocalVersion
+from typeserializers.fixed_width import ByteSerializer
 
 ROCKSDB = RocksDBStateBackend()
 KEYS = range(20)
@@ -161,3 +163,33 @@ def test_an_attempt_that_was_killed_leaves_no_version(harness):
     assert not backend.is_local
     assert contents(harness, backend) == filled(KEYS, 0)
     assert backend.get_state(VALUE) is not None
+
+
+def test_private_directories_of_killed_attempts_are_removed_and_those_in_use_are_not(tmp_path):
+    path = str(tmp_path / "subtask")
+    zombie = LocalStateDirectory(path)
+    in_use = LocalStateDirectory(path)
+    abandoned = tmp_path / f"subtask-{'0a' * 16}"
+    # Killed before it had its lock, and killed later.
+    (tmp_path / f"subtask-{'1b' * 16}").mkdir()
+    (abandoned / "db").mkdir(parents=True)
+    (abandoned / "lock").touch()
+    (tmp_path / "subtask-of-another-kind").mkdir()
+    zombie.close()
+    LocalStateDirectory(path).close()
+    left = sorted(os.listdir(tmp_path))
+    assert left == sorted(["subtask", "subtask-of-another-kind", os.path.basename(in_use.path)])
+    in_use.close()
+    assert sorted(os.listdir(tmp_path)) == ["subtask", "subtask-of-another-kind"]
+
+
+def test_deleting_a_value_and_writing_the_byte_of_a_dash_have_different_digests(harness):
+    digests = set()
+    for value in (ord("-"), None):
+        backend = harness.open(ROCKSDB)
+        state = backend.get_state(ValueStateDescriptor("byte", ByteSerializer()))
+        harness.at(backend, 1)
+        state.update(1)
+        state.update(value)
+        digests.add(harness.snapshot(backend).digest)
+    assert len(digests) == 2
