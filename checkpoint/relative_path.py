@@ -10,12 +10,19 @@ lexical and the same on every store:
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
+import xxhash
+
 from checkpoint.errors import UnsafePathError
 
-__all__ = ["MAX_PATH_BYTES", "checked_relative_path"]
+__all__ = ["MAX_PATH_BYTES", "checked_relative_path", "path_segment"]
 
 MAX_PATH_BYTES = 1024
 MAX_SEGMENT_BYTES = 255
+
+_LONGEST_PLAIN_SEGMENT = 150
+_DOTS = {".": "%2E", "..": "%2E%2E"}
 
 
 def checked_relative_path(path: str) -> str:
@@ -27,6 +34,19 @@ def checked_relative_path(path: str) -> str:
             "for example 'shared/op-1/000042.sst'."
         )
     return path
+
+
+def path_segment(name: str) -> str:
+    """A segment for anything that has a name, such as an operator or a state; other names have other segments.
+
+    The name is escaped as in a URL. What gets longer than 150 characters by that is cut, and ends in a digest of the
+    name, so that there is room for a suffix. Raises `UnsafePathError` for an empty name.
+    """
+    escaped = _DOTS.get(name) or quote(name, safe="")
+    if len(escaped) > _LONGEST_PLAIN_SEGMENT:
+        digest = xxhash.xxh3_128_hexdigest(name.encode())
+        escaped = f"{escaped[: _LONGEST_PLAIN_SEGMENT - len(digest) - 1]}~{digest}"
+    return checked_relative_path(escaped)
 
 
 def _objection(path: object) -> str | None:

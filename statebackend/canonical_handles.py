@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import tempfile
 from typing import Final
-from urllib.parse import quote
 
 from attrs import evolve
 
 from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.handles import FileHandle, StateHandle
+from checkpoint.relative_path import path_segment
 from statebackend.canonical_entries import write_canonical
 from statebackend.keyed_state_backend import KeyedStateBackend
 from statebackend.state_meta import CANONICAL_BACKEND, StateFile, encode_meta
@@ -23,8 +23,8 @@ def export_canonical_handle(
 ) -> tuple[StateHandle, dict[str, int]]:
     """Writes all states of a backend, registered or not, as Parquet files.
 
-    The files are ``<directory>/<state>/<part>.parquet`` with the state's name escaped as in a URL; the second result is
-    the number of rows of each state. A state without entries has no file.
+    The files are ``<directory>/<state>/<part>.parquet`` with the state's name escaped as in a URL (`path_segment`); the
+    second result is the number of rows of each state. A state without entries has no file.
     """
     meta = backend.current_meta()
     files: list[FileHandle] = []
@@ -37,7 +37,7 @@ def export_canonical_handle(
             rows_by_state[state.name] = rows
             references: tuple[StateFile, ...] = ()
             if rows:
-                target = f"{directory}/{quote(state.name, safe='')}/{part}{CANONICAL_SUFFIX}"
+                target = f"{directory}/{path_segment(state.name)}/{part}{CANONICAL_SUFFIX}"
                 references = (StateFile(len(files), state_id),)
                 files.append(file_system.upload(local, target))
             os.unlink(local)

@@ -11,13 +11,13 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from urllib.parse import quote
 
 from attrs import evolve, frozen
 
 from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.handles import OperatorState, StateHandle, SubtaskState
 from checkpoint.metadata import CheckpointKind, CheckpointMetadata
+from checkpoint.relative_path import path_segment
 from checkpoint.savepoint import write_savepoint
 from statebackend.backend_registry import state_backend
 from statebackend.canonical_handles import export_canonical_handle
@@ -77,7 +77,7 @@ class ExportTask:
                 exported, rows = export_canonical_handle(
                     backend,
                     self.target,
-                    f"operators/{quote(self.operator_uid, safe='')}",
+                    f"operators/{path_segment(self.operator_uid)}",
                     f"part-{self.subtask_index:05d}",
                     uuid.uuid4().hex,
                 )

@@ -16,7 +16,6 @@ import time
 import uuid
 from collections.abc import Generator, Iterator
 from typing import Any, Final
-from urllib.parse import quote
 
 import pyarrow as pa
 from attrs import frozen
@@ -24,7 +23,8 @@ from pyspark import cloudpickle
 
 from checkpoint.acknowledgement import Acknowledgement
 from checkpoint.file_system import CheckpointFileSystem
-from statebackend.key_groups import key_group_range_of_subtask
+from checkpoint.relative_path import path_segment
+from statebackend.key_groups import key_group_range_of_subtask, subtask_of_key_group
 from statebackend.keyed_state_backend import (
     KeyedStateBackend,
     KeyedStateBackendParameters,
@@ -33,6 +33,7 @@ from statebackend.keyed_state_backend import (
     StateBackend,
     SubtaskIdentity,
 )
+from streamjobs.errors import EpochError
 from streamjobs.keyed_operator import (
     KeyedProcessOperator,
     SubtaskContext,
@@ -124,6 +125,7 @@ class SubtaskTask:
                 keys = list(zip(*parts, strict=True)) if is_composite else parts[0]
                 check_keys(self.operator_uid, keys, is_composite)
                 key_groups = column_values(batch.column(KEY_GROUP_COLUMN))
+                self._check_routing(key_groups[0], subtask_index)
                 emitted = operator.process(reader.rows(columns), keys, key_groups)
                 if emitted:
                     yield self._with_acknowledgement(writer.batch(emitted), None)
@@ -132,8 +134,18 @@ class SubtaskTask:
         clock.lap("process_s")
         return backend.snapshot(self.epoch_id, uuid.uuid4().hex)
 
+    def _check_routing(self, key_group: int, subtask_index: int) -> None:
+        """A batch holds rows of one subtask; that it is not this one means that the plan was changed behind us."""
+        owner = subtask_of_key_group(key_group, self.parallelism, self.max_parallelism)
+        if owner != subtask_index:
+            raise EpochError(
+                f"operator {self.operator_uid!r}: the rows of subtask {owner} came to task {subtask_index}. A step "
+                f"behind the operator, in transform() or in the sink's function, runs its partitions in other tasks, "
+                f"as coalesce() and union() do; use repartition(n) there instead of coalesce(n)"
+            )
+
     def _parameters(self, subtask_index: int) -> KeyedStateBackendParameters:
-        uid = quote(self.operator_uid, safe="")
+        uid = path_segment(self.operator_uid)
         return KeyedStateBackendParameters(
             operator_uid=self.operator_uid,
             key_serializer=self.key_serializer,

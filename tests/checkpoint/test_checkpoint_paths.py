@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from checkpoint import CheckpointFileSystem, FileHandle, UnsafePathError
 from checkpoint.checksum import checksum_of_bytes
-from checkpoint.relative_path import checked_relative_path
+from checkpoint.relative_path import checked_relative_path, path_segment
 
 ESCAPES = [
     "",
@@ -92,3 +92,20 @@ def test_symbolic_links_in_the_place_of_files_are_not_followed(tmp_path) -> None
         with pytest.raises(CheckpointError):
             read()
     assert not (tmp_path / "copy").exists()
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200), min_size=1, unique=True))
+@UNTIMED
+def test_every_name_has_a_segment_of_its_own_with_room_for_a_suffix(names: list[str]) -> None:
+    segments = [path_segment(name) for name in [".", "..", "a", *names]]
+    assert len(set(segments)) == len({".", "..", "a", *names})
+    for segment in segments:
+        assert "/" not in segment
+        checked_relative_path(f"x/{segment}{'s' * 100}/y")
+
+
+def test_a_plain_name_is_its_own_segment_and_no_name_has_none() -> None:
+    assert path_segment("last-legs_2.x") == "last-legs_2.x"
+    assert path_segment("by number") == "by%20number"
+    with pytest.raises(UnsafePathError):
+        path_segment("")

@@ -289,3 +289,26 @@ def test_a_composite_key_is_a_tuple() -> None:
     keyed.process(Count(), uid="count").sink_to(results)
     environment.execute("sales")
     assert results[-1] == (("north", 3), 2)
+
+
+@pytest.mark.parametrize("name", ["..", ".", "a/b", "飛行機" * 60])
+def test_a_savepoint_takes_states_and_operators_of_any_name(tmp_path: Path, name: str) -> None:
+    class Count(KeyedProcessFunction[str, Sale, tuple[str, int]]):
+        def open(self, context: RuntimeContext) -> None:
+            self.count = context.get_state(ValueStateDescriptor(name, int))
+
+        def process_element(self, value: Sale, context: ProcessContext[str]) -> Iterator[tuple[str, int]]:
+            self.count.update((self.count.value() or 0) + 1)
+            yield context.current_key, self.count.value() or 0
+
+    def counted(directory: str, **options: Any) -> tuple[Any, list[Any]]:
+        environment = LocalStreamEnvironment(job_dir=tmp_path / directory)
+        results: list[Any] = []
+        sales = environment.from_elements(SALES).key_by("shop")
+        sales.process(Count(), uid=name).sink_to(results)
+        return environment.execute(**options), sorted(results)[-1]
+
+    first, last = counted("first")
+    assert last == ("south", 2)
+    first.savepoint(tmp_path / "savepoint")
+    assert counted("second", from_savepoint=tmp_path / "savepoint")[1] == ("south", 4)

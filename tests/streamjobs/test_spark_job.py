@@ -569,3 +569,24 @@ def test_only_the_first_epoch_of_a_run_reports_what_was_restored(workplace: Work
     assert {state.state_name: state.entries_migrated for state in job.restore_report()}["seen"] == 3
     # One report per subtask, however many epochs follow.
     assert len(job._protocol.restore_reports) == 2
+
+
+def test_a_step_that_merges_the_tasks_of_an_operator_is_refused_with_what_to_do(workplace: Workplace) -> None:
+    from streamjobs.spark.sinks import ForEachEpochSink
+
+    with pytest.raises(EpochError, match=r"operator 'words': the rows of subtask 1.*use repartition\(n\)"):
+        workplace.run(ForEachEpochSink(lambda frame, epoch_id: frame.coalesce(1).collect()))
+    rows: list[Any] = []
+    workplace.run(ForEachEpochSink(lambda frame, epoch_id: rows.extend(frame.repartition(1).collect())))
+    assert sorted(tuple(row) for row in rows) == workplace.expected()
+
+
+@pytest.mark.parametrize("uid", ["..", "飛行機" * 30])
+def test_an_operator_of_any_name_has_files_inside_the_directories_of_the_job(workplace: Workplace, uid: str) -> None:
+    sink = memory_sink()
+    job = workplace.run(sink, uid=uid)
+    assert rows_of(sink) == workplace.expected()
+    job.savepoint(workplace.directory / "savepoint")
+    assert {path.name for path in workplace.directory.iterdir()} == {"source", "job", "local", "savepoint"}
+    (job_id,) = (workplace.directory / "local").iterdir()
+    assert len(list(job_id.iterdir())) == 1
