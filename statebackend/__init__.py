@@ -27,6 +27,17 @@ from statebackend.keyed_state_backend import (
     StateBackend,
     StateRestoreReport,
 )
+from statebackend.operator_state import (
+    BroadcastState,
+    BroadcastStateDescriptor,
+    OperatorStateBackend,
+    OperatorStateBackendParameters,
+    OperatorStateDescriptor,
+    OperatorStateMode,
+    ReadOnlyBroadcastState,
+    SplitListStateDescriptor,
+    UnionListStateDescriptor,
+)
 from statebackend.schema_resolution import SchemaReport, StateVerdict
 from statebackend.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
 
@@ -34,6 +45,8 @@ __all__ = [
     "AggregateFunction",
     "AggregatingState",
     "AggregatingStateDescriptor",
+    "BroadcastState",
+    "BroadcastStateDescriptor",
     "KeyGroupRange",
     "KeyedStateBackend",
     "KeyedStateBackendParameters",
@@ -43,11 +56,17 @@ __all__ = [
     "MapState",
     "MapStateDescriptor",
     "NoCurrentKeyError",
+    "OperatorStateBackend",
+    "OperatorStateBackendParameters",
+    "OperatorStateDescriptor",
+    "OperatorStateMode",
+    "ReadOnlyBroadcastState",
     "ReduceFunction",
     "ReducingState",
     "ReducingStateDescriptor",
     "RestoredHandle",
     "SchemaReport",
+    "SplitListStateDescriptor",
     "State",
     "StateBackend",
     "StateBackendClosedError",
@@ -59,6 +78,7 @@ __all__ = [
     "StateRestoreError",
     "StateRestoreReport",
     "StateVerdict",
+    "UnionListStateDescriptor",
     "ValueState",
     "ValueStateDescriptor",
     "key_group_range_of_subtask",

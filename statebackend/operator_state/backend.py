@@ -1,0 +1,303 @@
+"""The operator state of one subtask, on the heap whatever the backend of keyed state.
+
+What is restored stays in its files until a descriptor is registered; then its rows are read once and decoded by what
+turns old bytes into what is kept now. The verdict is taken and the rows are read before anything is held, so that a
+refusal changes nothing. A state that nobody registers is not read: it travels on in the part that this subtask carries.
+
+A snapshot refers to the files of a state that did not change, where it may: files of its own store, no savepoint's, of
+a checkpoint that is complete; and not too many, or many restores at other parallelisms would leave a state in shreds.
+Everything else is written anew, whole. Operator state is small by its nature; this is what Flink does too.
+
+One thread owns a backend; only the tasks that `prepare_snapshot` makes may run on others.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar, cast, overload
+
+from attrs import define, field, frozen
+
+from checkpoint.file_system import CheckpointFileSystem
+from snapshots.compatibility import CompatibilityKind
+from snapshots.errors import StateFormatError
+from snapshots.type_serializer_snapshot import resolve_compatibility
+from statebackend.errors import (
+    StateBackendClosedError,
+    StateBackendError,
+    StateMigrationException,
+    StateRegistrationError,
+    StateRestoreError,
+)
+from statebackend.keyed_state_backend import Progress, StateRestoreReport
+from statebackend.operator_state.descriptors import (
+    BroadcastStateDescriptor,
+    OperatorStateDescriptor,
+    OperatorStateMode,
+    SplitListStateDescriptor,
+    UnionListStateDescriptor,
+)
+from statebackend.operator_state.entries import read_slices
+from statebackend.operator_state.handles import OperatorStateHandle, OperatorStateSnapshot, StatePart, envelopes_of
+from statebackend.operator_state.redistribution import AssignedState, RestoredOperatorState
+from statebackend.operator_state.schema_resolution import judge_operator_state
+from statebackend.operator_state.snapshot_task import (
+    CopiedParts,
+    FrozenState,
+    FrozenTable,
+    KeptParts,
+    OperatorStateSnapshotTask,
+)
+from statebackend.operator_state.states import BroadcastState
+from statebackend.operator_state.tables import BroadcastTable, ListTable, OperatorStateTable, Serializers
+from statebackend.schema_resolution import incompatibility_message
+from statebackend.states import ListState, State
+from typeserializers.type_serializer import TypeSerializer
+
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+
+MAX_SLICES: Final = 16
+"""Slices of one state beyond which it is written anew instead of being referred to."""
+
+_TABLES: Final[Mapping[OperatorStateMode, Callable[[str, Serializers], OperatorStateTable]]] = {
+    OperatorStateMode.SPLIT: ListTable,
+    OperatorStateMode.UNION: ListTable,
+    OperatorStateMode.BROADCAST: BroadcastTable,
+}
+
+
+def _no_progress(state_name: str, entries: int) -> None:
+    """Reports to nobody."""
+
+
+@frozen(kw_only=True)
+class OperatorStateBackendParameters:
+    """Everything the operator state of a subtask is made from.
+
+    ``file_system`` and ``file_prefix`` say where snapshots put their files; they may be those of the keyed backend.
+    """
+
+    operator_uid: str
+    file_system: CheckpointFileSystem
+    file_prefix: str
+    restore: RestoredOperatorState | None = None
+    progress: Progress = field(default=_no_progress, eq=False)
+
+
+@define
+class _Reference:
+    """The parts in the store that hold a state at one version of its content; for unregistered state that is None."""
+
+    version: int | None
+    parts: tuple[StatePart, ...]
+
+
+@define
+class _HeldState:
+    """One state: restored and not yet registered, or with a table."""
+
+    mode: OperatorStateMode
+    restored: AssignedState | None = None
+    table: OperatorStateTable | None = None
+    descriptor: OperatorStateDescriptor | None = None
+    reference: _Reference | None = None
+
+    @property
+    def version(self) -> int | None:
+        """The version of the content."""
+        return None if self.table is None else self.table.version
+
+
+class OperatorStateBackend:
+    """See the module."""
+
+    def __init__(self, parameters: OperatorStateBackendParameters) -> None:
+        self.parameters = parameters
+        self.restore_reports: list[StateRestoreReport] = []
+        self._held: dict[str, _HeldState] = {}
+        self._tasks: list[OperatorStateSnapshotTask] = []
+        self._written: dict[int, dict[str, _Reference]] = {}
+        # Guards what tasks touch when they are done, on their threads.
+        self._lock = threading.Lock()
+        self._closed = False
+        self._restored_files = parameters.restore.file_system if parameters.restore is not None else None
+        self._may_refer_to_restored = (
+            parameters.restore is not None
+            and parameters.restore.may_refer
+            and parameters.restore.file_system.uri == parameters.file_system.uri
+        )
+        if parameters.restore is not None:
+            self._restore(parameters.restore)
+
+    @overload
+    def get_state(self, descriptor: SplitListStateDescriptor[T]) -> ListState[T]: ...
+    @overload
+    def get_state(self, descriptor: UnionListStateDescriptor[T]) -> ListState[T]: ...
+    @overload
+    def get_state(self, descriptor: BroadcastStateDescriptor[K, V]) -> BroadcastState[K, V]: ...
+    @overload
+    def get_state(self, descriptor: OperatorStateDescriptor) -> State: ...
+
+    def get_state(self, descriptor: OperatorStateDescriptor) -> State:
+        """The state of a descriptor, registered on first use.
+
+        Raises `StateRegistrationError` if the name was registered with another descriptor, and
+        `StateMigrationException`, with nothing changed, if restored state cannot be taken over.
+        """
+        self._check_open()
+        held = self._held.get(descriptor.name)
+        if held is not None and held.table is not None:
+            if held.mode is not descriptor.mode:
+                raise StateRegistrationError(
+                    f"{self._describe(descriptor.name)} is registered as a {held.mode.value} state, it cannot become "
+                    f"a {descriptor.mode.value} state; give one of them another name"
+                )
+            if held.descriptor != descriptor:
+                raise StateRegistrationError(
+                    f"{self._describe(descriptor.name)} is registered twice, with different descriptors; give one of "
+                    f"them another name"
+                )
+        elif held is None:
+            table = _TABLES[descriptor.mode](descriptor.name, descriptor.serializers)
+            held = self._held[descriptor.name] = _HeldState(descriptor.mode, None, table, descriptor)
+        else:
+            self._take_over(held, descriptor)
+        return cast(State, held.table)
+
+    def state_names(self, mode: OperatorStateMode | None = None) -> tuple[str, ...]:
+        """The names of all states, or of those of one mode, registered or only restored."""
+        return tuple(name for name, held in self._held.items() if mode is None or held.mode is mode)
+
+    def unregistered_names(self) -> tuple[str, ...]:
+        """The names of the restored states that nobody has registered yet."""
+        return tuple(name for name, held in self._held.items() if held.table is None)
+
+    def prepare_snapshot(self, checkpoint_id: int, state_id: str) -> OperatorStateSnapshotTask:
+        """Freezes the state as it is now and returns the task that writes it; ``state_id`` is unique to this attempt.
+
+        What is put, cleared or registered afterwards is not in the snapshot. Takes time in proportion to the number of
+        states, not of their elements. Several tasks may be under way at once.
+        """
+        self._check_open()
+        states = [self._frozen(name, held) for name, held in self._held.items()]
+        versions = {name: held.version for name, held in self._held.items()}
+
+        def when_done(handle: OperatorStateHandle) -> None:
+            with self._lock:
+                self._written[checkpoint_id] = {
+                    state.name: _Reference(versions[state.name], state.parts) for state in handle.states
+                }
+
+        prefix = f"{self.parameters.file_prefix}-{checkpoint_id:012d}-{state_id}-operator"
+        task = OperatorStateSnapshotTask(states, self.parameters.file_system, prefix, when_done)
+        with self._lock:
+            self._tasks = [*(known for known in self._tasks if not known.has_ended), task]
+        return task
+
+    def snapshot(self, checkpoint_id: int, state_id: str) -> OperatorStateSnapshot:
+        """Both parts of a snapshot at once."""
+        return self.prepare_snapshot(checkpoint_id, state_id).run()
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """From now on snapshots may refer to the files of this checkpoint instead of writing the same rows again."""
+        with self._lock:
+            references = self._written.get(checkpoint_id, {})
+            self._written = {other: kept for other, kept in self._written.items() if other > checkpoint_id}
+        for name, reference in references.items():
+            self._held[name].reference = reference
+
+    def close(self) -> None:
+        """Cancels the snapshots under way and frees everything; may be called twice. States are dead afterwards."""
+        if self._closed:
+            return
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        for held in self._held.values():
+            if held.table is not None:
+                held.table.close()
+        self._held.clear()
+
+    def __enter__(self) -> OperatorStateBackend:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _restore(self, restored: RestoredOperatorState) -> None:
+        files = {one.file for state in restored.states for part in state.content for one in part.slices}
+        restored.file_system.verify_present(files)
+        for state in restored.states:
+            reference = _Reference(None, state.carried) if self._may_refer_to_restored else None
+            self._held[state.name] = _HeldState(state.mode, state, reference=reference)
+
+    def _take_over(self, held: _HeldState, descriptor: OperatorStateDescriptor) -> None:
+        restored = held.restored
+        assert restored is not None
+        verdict = judge_operator_state(restored.mode, restored.content, descriptor)
+        if verdict.kind is CompatibilityKind.INCOMPATIBLE:
+            raise StateMigrationException(incompatibility_message(self.parameters.operator_uid, [verdict]))
+        started = time.monotonic()
+        table = _TABLES[descriptor.mode](descriptor.name, verdict.serializers)
+        migrated = 0
+        for part in restored.content:
+            migrated += self._load(table, part, migrated)
+        # Files go on being referred to only where they say what would be written now.
+        schema = envelopes_of(verdict.serializers)
+        is_reusable = self._may_refer_to_restored and all(part.envelopes == schema for part in restored.content)
+        held.reference = _Reference(table.version, restored.content) if is_reusable else None
+        held.table, held.descriptor, held.restored = table, descriptor, None
+        self.restore_reports.append(
+            StateRestoreReport(descriptor.name, verdict, migrated, time.monotonic() - started)
+        )
+
+    def _load(self, table: OperatorStateTable, part: StatePart, migrated_before: int) -> int:
+        """Loads one part into a table; returns how many rows were migrated."""
+        assert self._restored_files is not None
+        migrated_from: dict[str, TypeSerializer[Any]] = {}
+        try:
+            for role, serializer in table.serializers.items():
+                snapshot = part.snapshot(table.name, role)
+                if resolve_compatibility(snapshot, serializer).is_after_migration:
+                    migrated_from[role] = snapshot.restore_serializer()
+            rows = table.load_rows(read_slices(self._restored_files, part.slices), migrated_from)
+        except (StateFormatError, StateBackendError) as error:
+            kind = StateMigrationException if isinstance(error, StateMigrationException) else StateRestoreError
+            where = ", ".join(self._restored_files.location(one.file.path) for one in part.slices)
+            raise kind(
+                f"operator {self.parameters.operator_uid!r}, {error}. It was restored from {where}, which is unchanged"
+            ) from error
+        if not migrated_from:
+            return 0
+        self.parameters.progress(table.name, migrated_before + rows)
+        return rows
+
+    def _frozen(self, name: str, held: _HeldState) -> FrozenState:
+        reference = held.reference
+        if reference is not None and reference.version == held.version and _slice_count(reference.parts) <= MAX_SLICES:
+            return FrozenState(name, held.mode, KeptParts(reference.parts))
+        if held.table is None:
+            assert held.restored is not None
+            assert self._restored_files is not None
+            return FrozenState(name, held.mode, CopiedParts(held.restored.carried, self._restored_files))
+        row_count, rows = held.table.freeze()
+        serializers = {role: serializer.duplicate() for role, serializer in held.table.serializers.items()}
+        return FrozenState(name, held.mode, FrozenTable(row_count, rows, serializers))
+
+    def _describe(self, name: str) -> str:
+        return f"operator state {name!r} of operator {self.parameters.operator_uid!r}"
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StateBackendClosedError(
+                f"the operator state of operator {self.parameters.operator_uid!r} is closed; "
+                f"states live for one epoch and are made anew in open()"
+            )
+
+
+def _slice_count(parts: Iterable[StatePart]) -> int:
+    return sum(len(part.slices) for part in parts)

@@ -1,0 +1,110 @@
+"""Descriptors of operator state: state that belongs to a subtask and not to a key.
+
+The descriptor says how the state is dealt out when a job is restored. In Flink the same descriptor is given to
+``getListState``, ``getUnionListState`` or ``getBroadcastState``; here each has its own, so that a job's states can be
+judged from their descriptors alone, before anything is touched.
+
+Serializers are given by role: ``element`` of a list, ``key`` and ``value`` of a broadcast state.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, Generic, TypeVar
+
+from attrs import field, frozen
+
+from statebackend.errors import StateRegistrationError
+from typeserializers.inference import serializer_for
+from typeserializers.type_serializer import TypeSerializer
+
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+
+ELEMENT_ROLE: Final = "element"
+KEY_ROLE: Final = "key"
+VALUE_ROLE: Final = "value"
+
+
+class OperatorStateMode(enum.Enum):
+    """How state is dealt out at a restore; the values are written to disk and frozen."""
+
+    SPLIT = "split"
+    UNION = "union"
+    BROADCAST = "broadcast"
+
+
+ROLES: Final[Mapping[OperatorStateMode, tuple[str, ...]]] = {
+    OperatorStateMode.SPLIT: (ELEMENT_ROLE,),
+    OperatorStateMode.UNION: (ELEMENT_ROLE,),
+    OperatorStateMode.BROADCAST: (KEY_ROLE, VALUE_ROLE),
+}
+"""The roles of the serializers of each mode, in the order in which they are written."""
+
+
+def _serializer(given: Any) -> TypeSerializer[Any]:
+    return given if isinstance(given, TypeSerializer) else serializer_for(given)
+
+
+def _check_name(instance: Any, attribute: Any, name: Any) -> None:
+    if not isinstance(name, str) or not name or len(name) > 200:
+        raise StateRegistrationError(f"an operator state needs a name of 1 to 200 characters, not {name!r:.80}")
+
+
+@frozen
+class OperatorStateDescriptor:
+    """What all modes share; use one of the subclasses."""
+
+    name: str = field(validator=_check_name)
+
+    mode: ClassVar[OperatorStateMode]
+
+    @property
+    def serializers(self) -> Mapping[str, TypeSerializer[Any]]:
+        """The serializers by role."""
+        raise TypeError(f"{type(self).__name__} is no mode of operator state")
+
+
+@frozen
+class SplitListStateDescriptor(OperatorStateDescriptor, Generic[T]):
+    """A list whose elements are dealt out evenly when the parallelism changes, and stay where they are when not."""
+
+    element_serializer: TypeSerializer[T] = field(converter=_serializer)
+
+    mode = OperatorStateMode.SPLIT
+
+    @property
+    def serializers(self) -> Mapping[str, TypeSerializer[Any]]:
+        return {ELEMENT_ROLE: self.element_serializer}
+
+
+@frozen
+class UnionListStateDescriptor(OperatorStateDescriptor, Generic[T]):
+    """A list of which every restored subtask gets the elements of all subtasks, in the order of the subtasks.
+
+    A subtask that goes on without choosing its own among them writes all of them into the next snapshot, as in Flink.
+    """
+
+    element_serializer: TypeSerializer[T] = field(converter=_serializer)
+
+    mode = OperatorStateMode.UNION
+
+    @property
+    def serializers(self) -> Mapping[str, TypeSerializer[Any]]:
+        return {ELEMENT_ROLE: self.element_serializer}
+
+
+@frozen
+class BroadcastStateDescriptor(OperatorStateDescriptor, Generic[K, V]):
+    """A map that is the same in all subtasks; every restored subtask gets one whole copy."""
+
+    key_serializer: TypeSerializer[K] = field(converter=_serializer)
+    value_serializer: TypeSerializer[V] = field(converter=_serializer)
+
+    mode = OperatorStateMode.BROADCAST
+
+    @property
+    def serializers(self) -> Mapping[str, TypeSerializer[Any]]:
+        return {KEY_ROLE: self.key_serializer, VALUE_ROLE: self.value_serializer}

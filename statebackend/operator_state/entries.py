@@ -1,0 +1,79 @@
+"""The rows of operator state, kept in Parquet: what snapshots and savepoints are made of, on every backend.
+
+    row := key binary or null, value binary or null
+
+A list has one row per element, in order, with a null key. A broadcast state has one row per entry, in the order of its
+map; a null value is the value None. The file's key-value metadata holds ``statebackend.operator_state.format`` = ``1``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from checkpoint.file_system import CheckpointFileSystem
+from statebackend.errors import StateRestoreError
+from statebackend.operator_state.handles import FileSlice
+
+FORMAT_KEY: Final = b"statebackend.operator_state.format"
+FORMAT: Final = b"1"
+
+SCHEMA: Final = pa.schema(
+    [pa.field("key", pa.binary()), pa.field("value", pa.binary())], metadata={FORMAT_KEY: FORMAT}
+)
+
+BATCH_ROWS: Final = 1 << 16
+"""How many rows a batch and a row group hold."""
+
+Row = tuple["bytes | None", "bytes | None"]
+"""Key and value."""
+
+
+def encoded_rows(rows: Iterable[Row]) -> bytes:
+    """The bytes of a Parquet file of the rows."""
+    target = pa.BufferOutputStream()
+    remaining = iter(rows)
+    with pq.ParquetWriter(target, SCHEMA, compression="zstd", write_statistics=False) as writer:
+        while batch := list(islice(remaining, BATCH_ROWS)):
+            keys, values = (pa.array(column, pa.binary()) for column in zip(*batch, strict=True))
+            writer.write_batch(pa.record_batch([keys, values], schema=SCHEMA), row_group_size=BATCH_ROWS)
+    data: bytes = target.getvalue().to_pybytes()
+    return data
+
+
+def read_slice(file_system: CheckpointFileSystem, wanted: FileSlice) -> Iterator[Row]:
+    """The rows of a slice; the file is read whole and its checksum verified.
+
+    Raises `CheckpointError`s for a missing or damaged file and `StateRestoreError` for one that is not operator state,
+    or is shorter than the slice; all name the file.
+    """
+    path = file_system.location(wanted.file.path)
+    content = file_system.read_file(wanted.file)
+    try:
+        with pq.ParquetFile(pa.BufferReader(content)) as file:
+            metadata = file.schema_arrow.metadata or {}
+            if metadata.get(FORMAT_KEY) != FORMAT or file.schema_arrow.names != SCHEMA.names:
+                raise StateRestoreError(f"{path} does not hold operator state of format {FORMAT.decode()}")
+            if file.metadata.num_rows < wanted.stop:
+                raise StateRestoreError(
+                    f"{path} has {file.metadata.num_rows} rows, but rows up to {wanted.stop} are referred to"
+                )
+            position = 0
+            for batch in file.iter_batches(batch_size=BATCH_ROWS):
+                first, last = max(wanted.start - position, 0), min(wanted.stop - position, batch.num_rows)
+                position += batch.num_rows
+                if first < last:
+                    selected = batch.slice(first, last - first)
+                    yield from zip(selected.column(0).to_pylist(), selected.column(1).to_pylist(), strict=True)
+    except pa.ArrowException as error:
+        raise StateRestoreError(f"{path} cannot be read as operator state: {error}") from error
+
+
+def read_slices(file_system: CheckpointFileSystem, slices: Iterable[FileSlice]) -> Iterator[Row]:
+    """The rows of the slices, in order."""
+    for wanted in slices:
+        yield from read_slice(file_system, wanted)

@@ -1,0 +1,250 @@
+"""Operator state in a snapshot, and how it travels in the state handle of a subtask next to keyed state.
+
+A state is made of *parts*, each written under one schema, and a part of *slices*, ranges of rows of files. Slices are
+what is dealt out when the parallelism changes, so that redistribution reads and copies no state. A part keeps the
+snapshots of its serializers as bytes: state that nobody registers travels on although nothing in this process knows
+its serializers.
+
+A checkpoint knows one handle per subtask. Where there is operator state, the handle's files are those of the keyed
+state followed by those of the operator state, and its meta data is
+
+    meta  := i32(0x53424f31 "SBO1") i32(version 1) i32(keyed files) i32(n) keyed-meta i32(states) state*
+    state := UTF(name) UTF(mode) i32(parts) part*
+    part  := i32(roles) (UTF(role) i32(n) envelope)* i32(slices) slice*
+    slice := i32(index into the handle's files) i64(first row) i64(row behind the last)
+
+Where there is none, the handle is that of the keyed state, to the byte. Invariants, checked on both sides: names are
+unique, modes known, the roles are those of the mode, a state has a part, a slice has rows, and slices refer to the
+operator state's files, to each at least once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import xxhash
+from attrs import evolve, field, frozen
+
+from checkpoint.handles import FileHandle, StateHandle
+from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.envelope import snapshot_from_bytes, snapshot_to_bytes
+from snapshots.errors import StateFormatError
+from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from statebackend.errors import StateRestoreError
+from statebackend.keyed_state_backend import KeyedStateSnapshot
+from statebackend.operator_state.descriptors import ROLES, OperatorStateMode
+from typeserializers.type_serializer import TypeSerializer
+
+MAGIC: Final = 0x53424F31
+VERSION: Final = 1
+
+_MAGIC_BYTES: Final = MAGIC.to_bytes(4, "big")
+_MODES: Final = {mode.value: mode for mode in OperatorStateMode}
+
+
+@frozen
+class FileSlice:
+    """The rows ``start`` to ``stop - 1`` of a file."""
+
+    file: FileHandle
+    start: int
+    stop: int
+
+    @property
+    def row_count(self) -> int:
+        """The number of rows; at least one."""
+        return self.stop - self.start
+
+
+@frozen
+class StatePart:
+    """Rows under one schema: the envelopes of the serializers' snapshots by role, and where the rows are."""
+
+    envelopes: Mapping[str, bytes] = field(repr=lambda envelopes: "{" + ", ".join(envelopes) + "}")
+    slices: tuple[FileSlice, ...] = ()
+
+    @property
+    def row_count(self) -> int:
+        """The number of rows of all slices."""
+        return sum(one.row_count for one in self.slices)
+
+    def snapshot(self, state_name: str, role: str) -> TypeSerializerSnapshot[Any]:
+        """What the serializer of that role was; raises `StateRestoreError` if that cannot be read here."""
+        try:
+            return snapshot_from_bytes(self.envelopes[role])
+        except StateFormatError as error:
+            raise StateRestoreError(
+                f"operator state {state_name!r}: what its {role} serializer was cannot be read: {error}"
+            ) from error
+
+
+@frozen
+class OperatorStateMeta:
+    """One state of one subtask; a state without rows has a part without slices, which keeps its schema."""
+
+    name: str
+    mode: OperatorStateMode
+    parts: tuple[StatePart, ...]
+
+    @property
+    def row_count(self) -> int:
+        """The number of rows of all parts."""
+        return sum(part.row_count for part in self.parts)
+
+
+@frozen
+class OperatorStateHandle:
+    """All operator state of one subtask at one barrier."""
+
+    states: tuple[OperatorStateMeta, ...] = ()
+
+    @property
+    def files(self) -> tuple[FileHandle, ...]:
+        """Every file that is referred to, once, in the order of first mention."""
+        return tuple(dict.fromkeys(one.file for state in self.states for part in state.parts for one in part.slices))
+
+    def state(self, name: str) -> OperatorStateMeta | None:
+        """The state of that name."""
+        return next((state for state in self.states if state.name == name), None)
+
+
+@frozen
+class OperatorStateSnapshot:
+    """What a barrier gives: the handle, a digest of what changed and what stayed, and what it cost."""
+
+    handle: OperatorStateHandle
+    digest: str
+    entries_written: int
+    bytes_written: int
+
+
+def envelopes_of(serializers: Mapping[str, TypeSerializer[Any]]) -> dict[str, bytes]:
+    """What the serializers are now, by role."""
+    return {role: snapshot_to_bytes(serializer.snapshot_configuration()) for role, serializer in serializers.items()}
+
+
+def join_handles(keyed: StateHandle, operator: OperatorStateHandle) -> StateHandle:
+    """One handle for both; ``keyed`` itself if there is no operator state."""
+    if not operator.states:
+        return keyed
+    if keyed.meta.startswith(_MAGIC_BYTES):
+        raise ValueError(f"state handle {keyed.state_id!r} carries operator state already")
+    files = operator.files
+    encoded = _encode(keyed, operator, {file: len(keyed.files) + number for number, file in enumerate(files)})
+    return evolve(keyed, meta=encoded, files=keyed.files + files)
+
+
+def join_snapshots(keyed: KeyedStateSnapshot, operator: OperatorStateSnapshot) -> KeyedStateSnapshot:
+    """What a subtask acknowledges with; ``keyed`` itself if there is no operator state."""
+    if not operator.handle.states:
+        return keyed
+    return KeyedStateSnapshot(
+        join_handles(keyed.handle, operator.handle),
+        xxhash.xxh3_128_hexdigest(f"{keyed.digest} {operator.digest}".encode()),
+        keyed.entries_written + operator.entries_written,
+        keyed.bytes_written + operator.bytes_written,
+    )
+
+
+def split_handle(handle: StateHandle) -> tuple[StateHandle, OperatorStateHandle]:
+    """The handle of the keyed state, as it was before `join_handles`, and the operator state.
+
+    Raises `StateRestoreError` for anything malformed.
+    """
+    if not handle.meta.startswith(_MAGIC_BYTES):
+        return handle, OperatorStateHandle()
+    try:
+        source = DataInputView(handle.meta, len(_MAGIC_BYTES))
+        return _decode(source, handle)
+    except StateFormatError as error:
+        raise StateRestoreError(
+            f"the operator state in the meta data of state handle {handle.state_id!r} cannot be read: {error}"
+        ) from error
+
+
+def check_states(states: Iterable[OperatorStateMeta]) -> None:
+    """Raises `StateRestoreError` unless the invariants of one subtask's states hold."""
+    names: set[str] = set()
+    for state in states:
+        _require(state.name not in names, state.name, "appears twice in one handle")
+        names.add(state.name)
+        _require(bool(state.parts), state.name, "has no part, and so no schema")
+        for part in state.parts:
+            _require(
+                set(part.envelopes) == set(ROLES[state.mode]),
+                state.name,
+                f"is a {state.mode.value} state with the serializers {', '.join(sorted(part.envelopes)) or 'none'}",
+            )
+            for one in part.slices:
+                _require(0 <= one.start < one.stop, state.name, f"has the rows {one.start} to {one.stop} of a file")
+
+
+def _require(condition: bool, name: str, message: str) -> None:
+    if not condition:
+        raise StateRestoreError(f"operator state {name!r} {message}")
+
+
+def _encode(keyed: StateHandle, operator: OperatorStateHandle, indexes: Mapping[FileHandle, int]) -> bytes:
+    check_states(operator.states)
+    out = DataOutputView()
+    out.write_int(MAGIC)
+    out.write_int(VERSION)
+    out.write_int(len(keyed.files))
+    out.write_sized_bytes(keyed.meta)
+    out.write_int(len(operator.states))
+    for state in operator.states:
+        out.write_utf(state.name)
+        out.write_utf(state.mode.value)
+        out.write_int(len(state.parts))
+        for part in state.parts:
+            out.write_int(len(part.envelopes))
+            for role in ROLES[state.mode]:
+                out.write_utf(role)
+                out.write_sized_bytes(part.envelopes[role])
+            out.write_int(len(part.slices))
+            for one in part.slices:
+                out.write_int(indexes[one.file])
+                out.write_long(one.start)
+                out.write_long(one.stop)
+    return out.to_bytes()
+
+
+def _decode(source: DataInputView, handle: StateHandle) -> tuple[StateHandle, OperatorStateHandle]:
+    version = source.read_int()
+    if version != VERSION:
+        raise StateRestoreError(f"version {version} of operator state is not known here: a newer release wrote it")
+    keyed_files = source.read_int()
+    if not 0 <= keyed_files <= len(handle.files):
+        raise StateRestoreError(f"state handle {handle.state_id!r} has {len(handle.files)} files, not {keyed_files}")
+    keyed = evolve(handle, meta=source.read_sized_bytes(), files=handle.files[:keyed_files])
+    if keyed.meta.startswith(_MAGIC_BYTES):
+        raise StateRestoreError(f"state handle {handle.state_id!r} has operator state within its keyed state")
+    files = dict(enumerate(handle.files[keyed_files:], keyed_files))
+    states = tuple(_decode_state(source, files) for _ in range(source.read_count(minimum_item_bytes=16)))
+    if source.remaining:
+        raise StateRestoreError(f"{source.remaining} bytes follow the operator state of a state handle")
+    check_states(states)
+    operator = OperatorStateHandle(states)
+    if len(operator.files) != len(files) or not states:
+        raise StateRestoreError(f"state handle {handle.state_id!r} has operator state files that no state refers to")
+    return keyed, operator
+
+
+def _decode_state(source: DataInputView, files: Mapping[int, FileHandle]) -> OperatorStateMeta:
+    name, mode = source.read_utf(), source.read_utf()
+    if mode not in _MODES:
+        raise StateRestoreError(f"operator state {name!r} is a {mode!r} state, which is not known here")
+    parts = []
+    for _ in range(source.read_count(minimum_item_bytes=8)):
+        envelopes = {
+            source.read_utf(): source.read_sized_bytes() for _ in range(source.read_count(minimum_item_bytes=6))
+        }
+        slices = []
+        for _ in range(source.read_count(minimum_item_bytes=20)):
+            index = source.read_int()
+            if index not in files:
+                raise StateRestoreError(f"operator state {name!r} refers to file {index}, which is not one of its own")
+            slices.append(FileSlice(files[index], source.read_long(), source.read_long()))
+        parts.append(StatePart(envelopes, tuple(slices)))
+    return OperatorStateMeta(name, _MODES[mode], tuple(parts))

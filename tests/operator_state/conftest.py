@@ -1,0 +1,9 @@
+"""The operator that the tests start, snapshot and restore."""
+
+import pytest
+from operator_under_test import OperatorUnderTest
+
+
+@pytest.fixture
+def operator(tmp_path):
+    return OperatorUnderTest(tmp_path)
