@@ -1,10 +1,13 @@
 """Random events on heap and RocksDB side by side, against plain dicts: writes, barriers, crashes, savepoints, upgrades.
 
+All kinds of state take part, some of them in namespaces, whose serializer has to be reconfigured after the upgrade.
+
 States are registered when they are first used, so that most epochs carry some state that nobody has registered. A crash
 takes everything back to the last barrier or savepoint, on both sides and in the model.
 """
 
 import copy
+import operator
 import shutil
 import tempfile
 
@@ -18,12 +21,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from statebackend.aggregate_function import AggregateFunction
 from statebackend.backend_registry import state_backend
 from statebackend.contract.harness import BackendHarness
 from statebackend.contract.schemas import (
     DelayV1,
     FlightV1,
     LegV1,
+    LegV2,
+    WordSerializer,
     flight_v1,
     flight_v2,
     leg_v1,
@@ -31,7 +37,13 @@ from statebackend.contract.schemas import (
     migrated_flight,
     migrated_leg,
 )
-from statebackend.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from statebackend.descriptors import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+)
 from statebackend.key_groups import KeyGroupRange, key_group_range_of_subtask, subtask_of_key_group
 from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
 
@@ -39,6 +51,7 @@ MAX_PARALLELISM = 4
 
 KEYS = st.integers(0, 7)
 NUMBERS = st.integers(-3, 3)
+NAMESPACES = st.sampled_from(["red", "green", "blue"])
 USER_KEYS = st.sampled_from(["", "a", "ab", "b", "é"])
 
 
@@ -54,19 +67,62 @@ def leg(number):
 FLIGHT = {1: flight, 2: lambda number: migrated_flight(flight(number))}
 LEG = {1: leg, 2: lambda number: migrated_leg(leg(number))}
 
+class Minutes(AggregateFunction):
+    """Sums up in a mutable accumulator of a record class that evolves."""
+
+    def __init__(self, record_class):
+        self.record_class = record_class
+
+    def create_accumulator(self):
+        return self.record_class("", 0)
+
+    def add(self, value, accumulator):
+        accumulator.minutes += value
+        return accumulator
+
+    def get_result(self, accumulator):
+        return [accumulator.minutes]
+
+    def merge(self, left, right):
+        left.minutes += right.minutes
+        return left
+
+
+def descriptors(flight_serializer, leg_serializer, minutes):
+    return {
+        "value": ValueStateDescriptor("value", flight_serializer),
+        "list": ListStateDescriptor("list", leg_serializer),
+        "map": MapStateDescriptor("map", str, flight_serializer),
+        "count": ValueStateDescriptor("count", int),
+        "total": ReducingStateDescriptor("total", operator.add, int),
+        "minutes": AggregatingStateDescriptor("minutes", minutes, leg_serializer),
+        "pane": ListStateDescriptor("pane", int),
+        "pane total": ReducingStateDescriptor("pane total", operator.add, int),
+        "pane minutes": AggregatingStateDescriptor("pane minutes", minutes, leg_serializer),
+    }
+
+
 DESCRIPTORS = {
-    1: {
-        "value": ValueStateDescriptor("value", flight_v1()),
-        "list": ListStateDescriptor("list", leg_v1()),
-        "map": MapStateDescriptor("map", str, flight_v1()),
-        "count": ValueStateDescriptor("count", int),
-    },
-    2: {
-        "value": ValueStateDescriptor("value", flight_v2()),
-        "list": ListStateDescriptor("list", leg_v2()),
-        "map": MapStateDescriptor("map", str, flight_v2()),
-        "count": ValueStateDescriptor("count", int),
-    },
+    1: descriptors(flight_v1(), leg_v1(), Minutes(LegV1)),
+    2: descriptors(flight_v2(), leg_v2(), Minutes(LegV2)),
+}
+
+NAMESPACED = ["pane", "pane total", "pane minutes"]
+NAMESPACE_SERIALIZERS = {
+    1: WordSerializer("red", "green", "blue"),
+    2: WordSerializer("black", "blue", "green", "red"),
+}
+
+READERS = {
+    "value": lambda state: state.value(),
+    "list": lambda state: state.get(),
+    "map": lambda state: dict(state.items()),
+    "count": lambda state: state.value(),
+    "total": lambda state: state.get(),
+    "minutes": lambda state: state.get(),
+    "pane": lambda state: state.get(),
+    "pane total": lambda state: state.get(),
+    "pane minutes": lambda state: state.get(),
 }
 
 
@@ -93,12 +149,26 @@ class Side:
             self.subtasks.append(
                 self.harness.open(self.backend, *chosen, subtask=subtask, parallelism=parallelism, local=local)
             )
+            if not handles:
+                # A serializer that is reconfigured in one subtask and new in another would differ for ever, so what
+                # is going to be reconfigured is registered everywhere from the start, as open() does.
+                for name in NAMESPACED:
+                    self.register(self.subtasks[-1], name)
 
-    def state(self, name, key):
+    def state(self, name, key, namespace=None):
         group = self.harness.key_group(key)
         backend = self.subtasks[subtask_of_key_group(group, len(self.subtasks), MAX_PARALLELISM)]
         self.harness.at(backend, key)
-        return backend.get_state(DESCRIPTORS[self.version][name])
+        state = self.register(backend, name)
+        if namespace is not None:
+            state.set_current_namespace(namespace)
+        return state
+
+    def register(self, backend, name):
+        descriptor = DESCRIPTORS[self.version][name]
+        if name not in NAMESPACED:
+            return backend.get_state(descriptor)
+        return backend.get_or_create_keyed_state(NAMESPACE_SERIALIZERS[self.version], descriptor)
 
     def barrier(self):
         self.handles = tuple(self.harness.snapshot(backend).handle for backend in self.subtasks)
@@ -109,13 +179,15 @@ class Side:
     def content(self, name):
         result = {}
         for backend in self.subtasks:
-            for key in list(backend.get_keys(name)):
-                assert key not in result
-                state = self.state(name, key)
-                if name == "map":
-                    result[key] = dict(state.items())
-                else:
-                    result[key] = state.get() if name == "list" else state.value()
+            if name not in NAMESPACED:
+                addresses = [(key, None) for key in backend.get_keys(name)]
+            else:
+                # The namespaces of restored state can be listed before it is registered.
+                addresses = list(backend.get_keys_and_namespaces(name))
+            for key, namespace in addresses:
+                address = key if namespace is None else (key, namespace)
+                assert address not in result
+                result[address] = READERS[name](self.state(name, key, namespace))
         return result
 
     def close(self):
@@ -142,15 +214,15 @@ class KeyedStateMachine(RuleBasedStateMachine):
         for side in self.sides:
             side.open((), parallelism, 1, reuse_local=True)
 
-    def on_each(self, name, key, action):
-        return [action(side.state(name, key)) for side in self.sides]
+    def on_each(self, name, key, action, namespace=None):
+        return [action(side.state(name, key, namespace)) for side in self.sides]
 
     @rule(key=KEYS, number=NUMBERS)
     def set_value(self, key, number):
         self.on_each("value", key, lambda state: state.update(FLIGHT[self.version](number)))
         self.model["value"][key] = number
 
-    @rule(key=KEYS, name=st.sampled_from(["value", "list", "map", "count"]))
+    @rule(key=KEYS, name=st.sampled_from(["value", "list", "map", "count", "total", "minutes"]))
     def clear(self, key, name):
         self.on_each(name, key, lambda state: state.clear())
         self.model[name].pop(key, None)
@@ -186,6 +258,47 @@ class KeyedStateMachine(RuleBasedStateMachine):
         if not entries:
             self.model["map"].pop(key, None)
 
+    @rule(key=KEYS, numbers=st.lists(NUMBERS, min_size=1, max_size=3))
+    def fold(self, key, numbers):
+        for name in ("total", "minutes"):
+            self.on_each(name, key, lambda state: [state.add(number) for number in numbers])
+            self.model[name][key] = self.model[name].get(key, 0) + sum(numbers)
+
+    @rule(key=KEYS, namespace=NAMESPACES, number=NUMBERS)
+    def add_to_pane(self, key, namespace, number):
+        for name in NAMESPACED:
+            self.on_each(name, key, lambda state: state.add(number), namespace)
+            content = self.model[name].setdefault((key, namespace), [])
+            content.append(number)
+
+    @rule(key=KEYS, namespace=NAMESPACES, name=st.sampled_from(NAMESPACED))
+    def clear_pane(self, key, namespace, name):
+        self.on_each(name, key, lambda state: state.clear(), namespace)
+        self.model[name].pop((key, namespace), None)
+
+    @rule(key=KEYS, into=NAMESPACES, sources=st.lists(NAMESPACES, max_size=3), name=st.sampled_from(NAMESPACED))
+    def merge_panes(self, key, into, sources, name):
+        self.on_each(name, key, lambda state: state.merge_namespaces(into, sources))
+        for source in sources:
+            if source != into and (key, source) in self.model[name]:
+                self.model[name].setdefault((key, into), []).extend(self.model[name].pop((key, source)))
+
+    @rule(namespace=NAMESPACES, name=st.sampled_from(NAMESPACED))
+    def drop_every_other_pane(self, namespace, name):
+        for side in self.sides:
+            for backend in side.subtasks:
+                backend.apply_to_all_keys(
+                    namespace,
+                    NAMESPACE_SERIALIZERS[self.version],
+                    DESCRIPTORS[self.version][name],
+                    lambda key, state: state.clear() if key % 2 else state.add(key),
+                )
+        for key, found in list(self.model[name]):
+            if found == namespace and key % 2:
+                del self.model[name][key, found]
+            elif found == namespace:
+                self.model[name][key, found].append(key)
+
     @rule(key=KEYS, user_key=USER_KEYS)
     def read(self, key, user_key):
         expected = self.expected()
@@ -196,6 +309,17 @@ class KeyedStateMachine(RuleBasedStateMachine):
         assert self.on_each("map", key, lambda state: state.contains(user_key)) == [user_key in entries] * 2
         assert self.on_each("map", key, lambda state: state.is_empty()) == [not entries] * 2
         assert self.on_each("map", key, lambda state: dict(state.items())) == [entries] * 2
+        assert self.on_each("total", key, lambda state: state.get()) == [expected["total"].get(key)] * 2
+        assert self.on_each("minutes", key, lambda state: state.get()) == [expected["minutes"].get(key)] * 2
+
+    @rule(key=KEYS, namespace=NAMESPACES, name=st.sampled_from(NAMESPACED))
+    def read_pane(self, key, namespace, name):
+        nothing = [] if name == "pane" else None
+        content = self.expected()[name].get((key, namespace), nothing)
+        assert self.on_each(name, key, lambda state: state.get(), namespace) == [content] * 2
+        keys = sorted(key for key, found in self.model[name] if found == namespace)
+        for side in self.sides:
+            assert sorted(key for part in side.subtasks for key in part.get_keys(name, namespace)) == keys
 
     @rule()
     def barrier(self):
@@ -237,8 +361,8 @@ class KeyedStateMachine(RuleBasedStateMachine):
         # All states of all subtasks migrate together, as they do when open() registers them.
         for side in self.sides:
             for backend in side.subtasks:
-                for descriptor in DESCRIPTORS[2].values():
-                    backend.get_state(descriptor)
+                for name in DESCRIPTORS[2]:
+                    side.register(backend, name)
         self.check_everything()
         self.barrier()
 
@@ -263,6 +387,11 @@ class KeyedStateMachine(RuleBasedStateMachine):
                 for key, entries in self.model["map"].items()
             },
             "count": dict(self.model["count"]),
+            "total": dict(self.model["total"]),
+            "minutes": {key: [total] for key, total in self.model["minutes"].items()},
+            "pane": {address: list(numbers) for address, numbers in self.model["pane"].items()},
+            "pane total": {address: sum(numbers) for address, numbers in self.model["pane total"].items()},
+            "pane minutes": {address: [sum(numbers)] for address, numbers in self.model["pane minutes"].items()},
         }
 
     def check_everything(self):

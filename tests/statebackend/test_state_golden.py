@@ -1,7 +1,8 @@
 """State written by released format versions, which every later release must restore.
 
 The files are never regenerated: a new version gets new files next to the old ones. Each was written by version 1 in two
-epochs, the second of which overwrites, appends and removes.
+epochs, the second of which overwrites, appends and removes. Those called "folding" hold the kinds that came later, and
+namespaces.
 """
 
 import json
@@ -15,11 +16,12 @@ from checkpoint.handles import FileHandle, StateHandle
 from snapshots.envelope import snapshot_to_bytes
 from statebackend.backend_registry import state_backend
 from statebackend.contract.contract_base import content, contents, filled
+from statebackend.contract.folding_functions import MUTABLE_SUM, SUM
 from statebackend.contract.harness import BackendHarness
 from statebackend.contract.schemas import LegV1, LegV2, leg_v1, leg_v2
-from statebackend.descriptors import StateKind, ValueStateDescriptor
+from statebackend.descriptors import ListStateDescriptor, StateKind, ValueStateDescriptor
 from statebackend.state_meta import KeyedStateMeta, StateFile, StateMeta, decode_meta, encode_meta
-from typeserializers import LongSerializer, VoidNamespaceSerializer
+from typeserializers import LongSerializer, StringSerializer, VoidNamespaceSerializer
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 
@@ -55,6 +57,33 @@ def test_state_of_version_1_is_restored(tmp_path, name, backend):
     assert content(harness, migrated, ValueStateDescriptor("leg", leg_v2())) == {
         key: LegV2("EWR", float(key + 1)) for key in range(6)
     }
+    harness.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        ("heap-1-folding", "heap"),
+        ("rocksdb-1-folding", "rocksdb"),
+        ("canonical-1-folding", "heap"),
+        ("canonical-1-folding", "rocksdb"),
+    ],
+)
+def test_folding_state_and_namespaces_of_version_1_are_restored(tmp_path, name, backend):
+    harness = BackendHarness(str(tmp_path))
+    harness.file_system = CheckpointFileSystem.from_uri(GOLDEN / name / "store")
+    restored = harness.open(state_backend(backend), golden_handle(name))
+    assert content(harness, restored, SUM) == {key: 2 * key + 1 for key in range(3)}
+    found = {}
+    for descriptor in (MUTABLE_SUM, ListStateDescriptor("panes", int)):
+        for key, namespace in restored.get_keys_and_namespaces(descriptor.name):
+            harness.at(restored, key)
+            state = restored.get_partitioned_state(namespace, StringSerializer(), descriptor)
+            found[descriptor.name, key, namespace] = state.get()
+    addresses = [(key, namespace) for key in range(4) for namespace in ("", "pane")]
+    sums = {("mutable sum", *address): str(2 * (address[0] + len(address[1])) + 1) for address in addresses}
+    del sums["mutable sum", 3, "pane"]
+    assert found == {**sums, **{("panes", *address): [0, 1] for address in addresses}}
     harness.close()
 
 
