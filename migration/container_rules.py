@@ -14,7 +14,6 @@ from migration.conversion import (
     register_conversion,
     register_wrapping_conversion,
 )
-from snapshots.errors import MalformedDataError
 from typeserializers.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.counts import check_count
 from typeserializers.fixed_width import BooleanSerializer
@@ -156,14 +155,7 @@ class MapConversion(Conversion):
         return conversion_between(self.old.key_serializer, self.new.key_serializer)
 
     def emit_value(self, reader: ReadEmitter) -> str:
-        if self._keys().is_injective:
-            return converting_composite(self.old, self.new).emit_read(reader)
-        result, count = reader.function.fresh("v"), reader.function.fresh("n")
-        refuse = reader.function.bind("refuse", _refuse_equal_keys)
-        reader.line(f"{count} = int.from_bytes(data[pos:pos + 4], 'big')")
-        reader.line(f"{result} = {converting_composite(self.old, self.new).emit_read(reader)}")
-        reader.line(f"if len({result}) != {count}: {refuse}({count}, len({result}))")
-        return result
+        return converting_composite(self.old, self.new).emit_read(reader)
 
     def emit_transcoding(self, reader: ReadEmitter) -> Write:
         if not self._keys().is_injective:
@@ -230,10 +222,3 @@ def _emit_written(reader: ReadEmitter, writer: WriteEmitter, write: Write, use: 
     reader.flush()
     write(writer)
     reader.lines += [*writer.lines, use(writer.expression())]
-
-
-def _refuse_equal_keys(read: int, kept: int) -> None:
-    raise MalformedDataError(
-        f"{read} keys of a map were read, but only {kept} of them differ after conversion: keeping them would lose "
-        f"the others"
-    )

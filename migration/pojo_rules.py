@@ -39,7 +39,7 @@ class PojoConversion(Conversion):
         flags, result = reader.fixed("B"), function.fresh("v")
         exact = reader.child()
         arguments = self._emit_fields(exact)
-        exact.line(f"{result} = {self.new.emit_construction(function, arguments)}")
+        exact.line(f"{result} = {self.new.emit_construction(exact, arguments)}")
         reader.block(f"if {flags} == {EXACT_CLASS}:", exact)
         other = function.bind("read_other", OtherPojos(self.old, self.new).read)
         reader.line(f"else: {result}, pos = {other}(data, pos, {flags})")

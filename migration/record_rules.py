@@ -56,7 +56,7 @@ class RecordConversion(Conversion):
         arguments = [
             values[part.name] if part.name in values else _default_expression(reader, part) for part in self.new.fields
         ]
-        return self.new.emit_construction(reader.function, arguments)
+        return self.new.emit_construction(reader, arguments)
 
     def emit_transcoding(self, reader: ReadEmitter) -> Write:
         if self.new.shape.conversion_steps(self.old.shape.schema_version):
@@ -89,7 +89,7 @@ class RecordConversion(Conversion):
         result = reader.function.fresh("v")
         reader.line(f"{result} = {chain}([{', '.join(items)}])")
         arguments = [f"{result}[{index}]" for index in range(len(self.new.fields))]
-        return self.new.emit_construction(reader.function, arguments)
+        return self.new.emit_construction(reader, arguments)
 
 
 def part_conversion(old: RecordField, new: RecordField) -> Conversion:

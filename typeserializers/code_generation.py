@@ -25,6 +25,9 @@ _serial_number = itertools.count(1)
 
 INDENT = "    "
 
+_SINGLE_BYTES = {"B": "", "?": " != 0"}
+"""Formats of one unsigned byte, with what makes the value of it."""
+
 
 class GeneratedFunction:
     """The name space of one function under construction, shared by its emitters."""
@@ -185,6 +188,11 @@ class ReadEmitter:
         if not self._run:
             return
         characters = "".join(format_character for format_character, _ in self._run)
+        if characters in _SINGLE_BYTES:
+            # Indexing is cheaper than unpacking; beyond the end both raise.
+            self.lines.append(f"{self._run[0][1]} = data[pos]{_SINGLE_BYTES[characters]}; pos += 1")
+            self._run.clear()
+            return
         targets = ", ".join(variable for _, variable in self._run) + ("," if len(self._run) == 1 else "")
         unpack = self.function.bind_struct(characters, "unpack_from")
         self._run.clear()

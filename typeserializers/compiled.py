@@ -68,6 +68,9 @@ class CompiledTypeSerializer(TypeSerializer[T]):
         emitter = ReadEmitter(function)
         result = self.emit_read(emitter)
         emitter.flush()
+        last = emitter.lines[-1] if emitter.lines else ""
+        if last.startswith("pos += "):
+            return function.compile([*emitter.lines[:-1], f"return {result}, pos + {last.removeprefix('pos += ')}"])
         return function.compile([*emitter.lines, f"return {result}, pos"])
 
 

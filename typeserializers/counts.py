@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from snapshots.errors import MalformedDataError
+from typeserializers.code_generation import ReadEmitter
 from typeserializers.type_serializer import TypeSerializer
 
 MAX_EMPTY_ELEMENTS: Final = 1 << 20
@@ -34,3 +35,13 @@ def check_distinct(read: int, kept: int) -> None:
             f"{read} elements or keys were read, but only {kept} of them differ in Python: "
             f"keeping those would lose the others"
         )
+
+
+def emit_count_check(emitter: ReadEmitter, count: str, *parts: TypeSerializer[Any]) -> None:
+    """Emits the check of a count that was read: a comparison, and the call only where it fails or says nothing."""
+    minimum = sum(part.minimum_length for part in parts)
+    function = emitter.function
+    check = function.bind("check_count", check_count)
+    names = ", ".join(function.bind("part", part) for part in parts)
+    call = f"{check}({count}, len(data) - pos, {names})"
+    emitter.line(f"if not 0 <= {count} * {minimum} <= len(data) - pos: {call}" if minimum else call)

@@ -18,7 +18,7 @@ from snapshots.registry import register_snapshot
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from typeserializers.code_generation import ReadEmitter, WriteEmitter, indented
 from typeserializers.compiled import CompiledTypeSerializer
-from typeserializers.counts import check_count
+from typeserializers.counts import check_count, emit_count_check
 from typeserializers.flink_names import BASE
 from typeserializers.type_serializer import TypeSerializer
 from typeserializers.value_text import misfit
@@ -85,9 +85,7 @@ class ListSerializer(CompiledTypeSerializer["list[E]"], Generic[E]):
         function = emitter.function
         count = emitter.fixed("i")
         result = function.fresh("v")
-        check = function.bind("check_count", check_count)
-        serializer = function.bind("serializer", self.element_serializer)
-        emitter.line(f"{check}({count}, len(data) - pos, {serializer})")
+        emit_count_check(emitter, count, self.element_serializer)
         inner = emitter.child()
         expression = self.element_serializer.emit_read(inner)
         characters = inner.pending_format()

@@ -15,7 +15,7 @@ from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.registry import register_snapshot
 from typeserializers.code_generation import ReadEmitter, WriteEmitter, indented
 from typeserializers.compiled import CompiledTypeSerializer
-from typeserializers.counts import check_count, check_distinct
+from typeserializers.counts import check_count, check_distinct, emit_count_check
 from typeserializers.fixed_width import BooleanSerializer
 from typeserializers.flink_names import BASE
 from typeserializers.type_serializer import TypeSerializer
@@ -95,9 +95,7 @@ class MapSerializer(CompiledTypeSerializer["dict[K, V | None]"], Generic[K, V]):
         function = emitter.function
         count = emitter.fixed("i")
         result, key = function.fresh("v"), function.fresh("k")
-        check = function.bind("check_count", check_count)
-        key_serializer = function.bind("serializer", self.key_serializer)
-        emitter.line(f"{check}({count}, len(data) - pos, {key_serializer}, {function.bind('flag', _FLAG)})")
+        emit_count_check(emitter, count, self.key_serializer, _FLAG)
         emitter.line(f"{result} = {{}}")
         body = emitter.child()
         key_expression = self.key_serializer.emit_read(body)

@@ -32,7 +32,7 @@ from snapshots.errors import MalformedDataError, SnapshotFormatError
 from snapshots.registry import register_snapshot
 from snapshots.simple import another_serializer
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
-from typeserializers.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter, indented
+from typeserializers.code_generation import ReadEmitter, WriteEmitter, indented
 from typeserializers.compiled import CompiledTypeSerializer
 from typeserializers.flink_names import RUNTIME
 from typeserializers.inference import Inference, UnknownTypeError, register_inference
@@ -220,7 +220,7 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
         flags, result = emitter.fixed("B"), function.fresh("v")
         exact = emitter.child()
         items = [self._emit_read_field(exact, part) for part in self.fields]
-        exact.line(f"{result} = {self.emit_construction(function, items)}")
+        exact.line(f"{result} = {self.emit_construction(exact, items)}")
         emitter.block(f"if {flags} == {EXACT_CLASS}:", exact)
         other = function.bind("read_other", self._read_other)
         emitter.line(f"else: {result}, pos = {other}(data, pos, {flags})")
@@ -238,9 +238,9 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
         emitter.block("else:", present)
         return item
 
-    def emit_construction(self, function: GeneratedFunction, items: list[str]) -> str:
-        """The expression of a new record from the expressions of its fields in wire order."""
-        return self.shape.record.emit_construction(function, [items[place] for place in self.shape.construction_order])
+    def emit_construction(self, emitter: ReadEmitter, items: list[str]) -> str:
+        """Emits the making of a record from the expressions of its fields in wire order."""
+        return self.shape.record.emit_construction(emitter, [items[place] for place in self.shape.construction_order])
 
     def problems(self, value: Any, path: str) -> Iterator[str]:
         if value is None:

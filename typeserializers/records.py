@@ -31,10 +31,11 @@ from snapshots.errors import MalformedDataError
 from snapshots.registry import register_snapshot
 from snapshots.simple import another_serializer
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
-from typeserializers.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
+from typeserializers.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.compiled import CompiledTypeSerializer
 from typeserializers.field_metadata import RecordConverter
 from typeserializers.inference import Inference
+from typeserializers.record_construction import emit_fields, settable_twin
 from typeserializers.record_evolution import WrittenRecord, judge_record
 from typeserializers.record_format import (
     NEWEST_VERSION,
@@ -200,16 +201,20 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
             if part.refuses_none:
                 emitter.line(f"if {expression} is None: {emitter.function.bind('refuse', _refuse_null)}('{part.name}')")
             arguments.append(expression)
-        return self.emit_construction(emitter.function, arguments)
+        return self.emit_construction(emitter, arguments)
 
-    def emit_construction(self, function: GeneratedFunction, arguments: list[str]) -> str:
-        """The expression of a new record from the expressions of its fields."""
-        record_class = function.bind("record_class", self.shape.record_class)
+    def emit_construction(self, emitter: ReadEmitter, arguments: list[str]) -> str:
+        """Emits the making of a record from the expressions of its fields; returns the expression of it."""
+        record_class = self.shape.record_class
+        twin = settable_twin(record_class)
+        if twin is not None:
+            pairs = [(part.name, argument) for part, argument in zip(self.fields, arguments, strict=True)]
+            return emit_fields(emitter, twin, record_class, pairs)
         passed = [
             f"{part.argument}={argument}" if part.keyword_only else argument
             for part, argument in zip(self.fields, arguments, strict=True)
         ]
-        return f"{record_class}({', '.join(passed)})"
+        return f"{emitter.function.bind('record_class', record_class)}({', '.join(passed)})"
 
     def problems(self, value: Any, path: str) -> Iterator[str]:
         if value.__class__ is not self.shape.record_class:

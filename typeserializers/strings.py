@@ -66,7 +66,7 @@ class StringSerializer(CompiledTypeSerializer["str | None"]):
         length = emitter.fixed("B")
         read = function.bind("read_text", read_text)
         emitter.line(f"e = pos + {length} - 1; b = data[pos:e]")
-        emitter.line(f"if 0 < {length} < 128 and b.isascii() and len(b) == {length} - 1: {text} = b.decode(); pos = e")
+        emitter.line(f"if {length} < 128 and len(b) == {length} - 1 and b.isascii(): {text} = b.decode(); pos = e")
         emitter.line(f"else: {text}, pos = {read}(data, pos - 1)")
         return text
 

@@ -257,7 +257,8 @@ class SerializerContract:
         assert peak < MEMORY_AT_LEAST + MEMORY_PER_BYTE * len(hostile)
         (generated, view_based) = made[0]
         assert (generated is None) == (view_based is None), f"{hostile!r}: {generated!r} but {view_based!r}"
-        if generated is not None:
+        # A NaN inside a value makes it unequal to itself.
+        if generated is not None and repr(generated[0]) != repr(view_based[0]):
             self.assert_equal(generated[0], view_based[0])
 
     def _generated(self, serializer: TypeSerializer[Any], data: bytes) -> tuple[Any] | None:
