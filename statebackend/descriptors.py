@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from attrs import field, frozen
 
+from snapshots.errors import SerializationError
 from statebackend.aggregate_function import AggregateFunction, ReduceFunction
 from statebackend.errors import StateRegistrationError
 from typeserializers.inference import serializer_for
@@ -72,12 +73,24 @@ class StateDescriptor:
 
 @frozen
 class ValueStateDescriptor(StateDescriptor, Generic[T]):
-    """One value per key; ``default`` is what `value()` returns while there is none."""
+    """One value per key; ``default`` is what `value()` returns while there is none.
+
+    Raises `StateRegistrationError` for a default that the serializer cannot write.
+    """
 
     serializer: TypeSerializer[T] = field(converter=_serializer)
     default: T | None = None
 
     kind = StateKind.VALUE
+
+    def __attrs_post_init__(self) -> None:
+        if self.default is not None:
+            try:
+                self.serializer.to_bytes(self.default)
+            except SerializationError as error:
+                raise StateRegistrationError(
+                    f"state {self.name!r}: the default {self.default!r:.80} is not a value of the state: {error}"
+                ) from error
 
     @property
     def serializers(self) -> Mapping[str, TypeSerializer[Any]]:

@@ -238,7 +238,9 @@ class SparkStreamEnvironment:
         return SparkJob(self.spark, directory, protocol, reports, writer.start())
 
     def _local_root(self, job_id: str) -> str:
-        base = self._local_state_directory or os.path.join(tempfile.gettempdir(), "statebackend")
+        # One directory for all users would belong to the first of them.
+        default = os.path.join(tempfile.gettempdir(), f"statebackend-{os.getuid()}")
+        base = self._local_state_directory or default
         return os.path.join(base, job_id)
 
 

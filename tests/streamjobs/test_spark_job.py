@@ -590,3 +590,23 @@ def test_an_operator_of_any_name_has_files_inside_the_directories_of_the_job(wor
     assert {path.name for path in workplace.directory.iterdir()} == {"source", "job", "local", "savepoint"}
     (job_id,) = (workplace.directory / "local").iterdir()
     assert len(list(job_id.iterdir())) == 1
+
+
+def test_local_state_lies_in_a_directory_of_the_user_unless_one_is_named(
+    workplace: Workplace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from streamjobs.spark import environment
+
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(environment.tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
+    # As another user has left it: closed to us.
+    (tmp_path / "tmp" / "statebackend").mkdir(mode=0o500)
+    sink = memory_sink()
+    environment_of_job = environment.SparkStreamEnvironment(workplace.spark, job_dir=tmp_path / "job")
+    words = environment_of_job.from_dataframe(workplace.stream()).key_by("word")
+    words.process(
+        CountWords(), uid="words", schema="word string, times bigint, total bigint", order_by="number"
+    ).sink_to(sink)
+    environment_of_job.execute("count words", trigger={"availableNow": True}).await_termination()
+    assert rows_of(sink) == workplace.expected()
+    assert {path.name for path in (tmp_path / "tmp").iterdir()} == {"statebackend", f"statebackend-{os.getuid()}"}
