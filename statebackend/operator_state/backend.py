@@ -208,7 +208,9 @@ class OperatorStateBackend:
             references = self._written.get(checkpoint_id, {})
             self._written = {other: kept for other, kept in self._written.items() if other > checkpoint_id}
         for name, reference in references.items():
-            self._held[name].reference = reference
+            # A closed backend has nothing left to refer from.
+            if name in self._held:
+                self._held[name].reference = reference
 
     def close(self) -> None:
         """Cancels the snapshots under way and frees everything; may be called twice. States are dead afterwards."""

@@ -203,6 +203,8 @@ def test_unchanged_state_is_written_again_only_until_its_checkpoint_is_complete(
     assert backend.snapshot(4, "snapshot-4").entries_written == 0
     backend.notify_checkpoint_complete(99)
     assert backend.snapshot(5, "snapshot-5").entries_written == 0
+    backend.close()
+    backend.notify_checkpoint_complete(5)
 
 
 def test_a_change_back_and_forth_during_a_snapshot_is_written_again(operator):
