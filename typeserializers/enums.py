@@ -216,10 +216,15 @@ class EnumSerializerSnapshot(TypeSerializerSnapshot[C]):
 
     def restore_serializer(self) -> EnumSerializer[C]:
         """Reads the old bytes as the enum of that name if this process has one with all constants, else a stand-in."""
-        for enum_class in reversed(_known_enums.get(self.name, ())):
-            known = enum_class.__members__
-            if all(constant in known for constant in self.constants):
-                return EnumSerializer(enum_class, self.constants, name=self.name)  # type: ignore[arg-type]
+        candidates = [
+            enum_class
+            for enum_class in reversed(_known_enums.get(self.name, ()))
+            if all(constant in enum_class.__members__ for constant in self.constants)
+        ]
+        if candidates:
+            # One with just these constants is the class that wrote the state; any other has grown since.
+            exact = (known for known in candidates if len(known.__members__) == len(self.constants))
+            return EnumSerializer(next(exact, candidates[0]), self.constants, name=self.name)  # type: ignore[arg-type]
         stand_in: Any = stand_in_for(self.name, self.constants)
         return EnumSerializer(stand_in, self.constants, name=self.name)
 

@@ -21,6 +21,7 @@ from snapshots import (
     snapshot_from_bytes,
     snapshot_to_bytes,
 )
+from typeserializers import enums
 
 GOLDEN = pathlib.Path(__file__).parent.parent / "golden" / "flink"
 POJO = json.loads((GOLDEN / "pojo.json").read_text())
@@ -102,6 +103,12 @@ def described(snapshot: Any) -> Any:
     parts.append([(part.name, described(part.snapshot)) for part in pojo.registered])
     parts.append(sorted((part.name, described(part.snapshot)) for part in pojo.unregistered))
     return pojo.name, parts
+
+
+@pytest.fixture(autouse=True)
+def only_enums_of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests have other enums of the same Java names."""
+    monkeypatch.setattr(enums, "_known_enums", {})
 
 
 @pytest.mark.parametrize("name", COVERED)

@@ -29,7 +29,7 @@ from snapshots import (
 )
 
 
-class Colour(enum.Enum):
+class Paint(enum.Enum):
     RED = 1
     GREEN = 2
     BLUE = 3
@@ -110,8 +110,8 @@ LAWS = {
     "python datetime": Law(ts.PythonDateTimeSerializer(), DATETIMES),
     "timedelta": Law(ts.TimedeltaSerializer(), st.timedeltas()),
     "uuid": Law(ts.UuidSerializer(), st.uuids()),
-    "enum": Law(ts.EnumSerializer(Colour), st.sampled_from(Colour)),
-    "enum in another order": Law(ts.EnumSerializer(Colour, ["BLUE", "RED", "GREEN"]), st.sampled_from(Colour)),
+    "enum": Law(ts.EnumSerializer(Paint), st.sampled_from(Paint)),
+    "enum in another order": Law(ts.EnumSerializer(Paint, ["BLUE", "RED", "GREEN"]), st.sampled_from(Paint)),
     "void": Law(ts.VoidSerializer(), st.none()),
     "null value": Law(ts.NullValueSerializer(), st.none()),
     "list of null values": Law(ts.ListSerializer(ts.NullValueSerializer()), st.lists(st.none())),
@@ -185,7 +185,7 @@ LAWS = {
 MISFITS: list[Any] = [
     None, True, -1, 3.5, math.nan, 1 << 63, 1 << 40, -(1 << 63), 10**5000, "", "xy", "\U0001f600", b"", b"x", [],
     [None], ["x"], [1, "x"], [1 << 70], [1e300], [[1]], {}, {"a": 1}, set(), {1}, {"x"}, frozenset({(1, 2)}), (), (1,),
-    (1, 2, 3, 4), (1, 2), object(), Colour, Colour.RED, ts.Left("x"), ts.Left(1), ts.Right("x"), ts.Right(1 << 64),
+    (1, 2, 3, 4), (1, 2), object(), Paint, Paint.RED, ts.Left("x"), ts.Left(1), ts.Right("x"), ts.Right(1 << 64),
     ts.Row(1), ts.Row("x", 1), ts.Row(1, "x"), ts.Row.named(a=1, b="x"), ts.Row.named(id=1), ts.Row(1, "x", kind=7),
     ts.TimeWindow(1 << 63, 0), ts.TimeWindow("a", "b"), ts.TimeWindow(1, 2), ts.GLOBAL_WINDOW, ts.VOID_NAMESPACE,
     ts.Timer(1 << 63, "k", ts.TimeWindow(0, 1)), ts.Timer(0, 5, ts.TimeWindow(0, 1)), ts.Timer(0, "k", 5),
