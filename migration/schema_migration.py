@@ -15,6 +15,7 @@ import migration.avro_rules
 import migration.composite_rules
 import migration.container_rules
 import migration.converter_rules
+import migration.enum_rules
 import migration.pojo_rules
 import migration.record_rules
 import migration.reference_rules  # noqa: F401  (these register the built-in conversions)
