@@ -23,7 +23,9 @@ class EnumConversion(Conversion):
 
     def emit_value(self, reader: ReadEmitter) -> str:
         known = self.new.enum_class.__members__
-        constants = {ordinal: known[name] for ordinal, name in enumerate(self.old.constants) if name in known}
+        constants: dict[int, enum.Enum] = {
+            ordinal: known[name] for ordinal, name in enumerate(self.old.constants) if name in known
+        }
         result, name = reader.function.fresh("v"), self.new.name
 
         def constant_of(ordinal: int) -> enum.Enum:
