@@ -1,9 +1,10 @@
 """The files that make up one state in a checkpoint, and when they are merged into one; the same for every backend.
 
 A state is a *base* file and *increments* in order: each epoch that changed the state adds one, of the size of the
-change. Files are shared between checkpoints and never changed. They are replaced by one new base when the increments
-together outgrow the base, or when there are too many of them; so what is uploaded over time stays within about twice
-what was changed, and a restore reads at most about twice the state.
+change. Files are shared between checkpoints and never changed. When the increments together outgrow the base, all are
+replaced by one new base, so a restore reads at most about twice the state. When there are too many files, the
+`MERGED_AT_ONCE` neighbouring increments that are smallest together are replaced by one: that costs their size, never
+the state's, and since what was merged is large it is left alone for long (the tiers of a log-structured merge tree).
 
 The content of a state is what its files say when they are applied in order, and nothing else. So of two lists of files
 where one begins with the other, the longer is the shorter state plus the changes in the rest.
@@ -22,7 +23,10 @@ from statebackend.key_groups import KeyGroupRange
 from statebackend.state_meta import KeyedStateMeta, StateFile, StateMeta, encode_meta
 
 MAX_FILES: Final = 48
-"""Files of one state beyond which they are merged: each is looked into at every read."""
+"""Files of one state beyond which increments are merged: each is looked into at every read, and opened at a restore."""
+
+MERGED_AT_ONCE: Final = 16
+"""How many increments become one when there are too many files."""
 
 MIN_MERGE_BYTES: Final = 1 << 20
 """Increments below this are not merged because of their size."""
@@ -53,10 +57,22 @@ class StateFiles:
         if len(self.stored) < 2:
             return False
         base, increments = self.stored[0].handle, self.stored[1:]
-        increment_bytes = sum(file.handle.size_bytes for file in increments)
-        return len(self.stored) + len(self.pending) > MAX_FILES or increment_bytes > max(
-            base.size_bytes, MIN_MERGE_BYTES
+        return sum(file.handle.size_bytes for file in increments) > max(base.size_bytes, MIN_MERGE_BYTES)
+
+    def increments_to_merge(self) -> range | None:
+        """The places in ``stored`` of the increments that should become one, or None while there are few files."""
+        if len(self.stored) + len(self.pending) <= MAX_FILES or len(self.stored) <= MERGED_AT_ONCE:
+            return None
+        sizes = [file.handle.size_bytes for file in self.stored]
+        # The base, in the first place, is never part of a merge of increments.
+        first = min(
+            range(1, len(sizes) - MERGED_AT_ONCE + 1), key=lambda start: sum(sizes[start : start + MERGED_AT_ONCE])
         )
+        return range(first, first + MERGED_AT_ONCE)
+
+    def replace(self, places: range, merged: StoredFile | None) -> None:
+        """Puts one file in the place of neighbouring ones; None if nothing is left of them."""
+        self.stored[places.start : places.stop] = [] if merged is None else [merged]
 
 
 def stored_files(handle: StateHandle, state: StateMeta) -> list[StoredFile]:

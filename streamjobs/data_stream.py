@@ -27,6 +27,8 @@ class DataStream:
         """
         if not keys:
             raise JobDefinitionError("key_by needs at least one column")
+        if any(isinstance(key, (list, tuple)) for key in keys):
+            raise JobDefinitionError("key_by takes its columns one by one: key_by('a', 'b'), not key_by(['a', 'b'])")
         return KeyedStream(self._graph, self._node, keys)
 
     def transform(self, function: Callable[[Any], Any]) -> DataStream:
@@ -63,7 +65,9 @@ class KeyedStream:
         Spark a shuffle does not define.
         """
         if not isinstance(function, KeyedProcessFunction):
-            raise JobDefinitionError(f"process() takes a KeyedProcessFunction, not {type(function).__name__}")
+            given: object = function
+            what = f"the class {given.__name__}; make an instance" if isinstance(given, type) else repr(given)[:80]
+            raise JobDefinitionError(f"process() takes an instance of a KeyedProcessFunction, not {what}")
         columns = tuple(order_by) if isinstance(order_by, (list, tuple)) else (order_by,)
         node = KeyedProcessNode(
             self._node, uid, name or type(function).__name__, function, self._keys, columns, schema

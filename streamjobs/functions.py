@@ -16,8 +16,10 @@ from statebackend.descriptors import (
     MapStateDescriptor,
     ReducingStateDescriptor,
     StateDescriptor,
+    StateKind,
     ValueStateDescriptor,
 )
+from statebackend.errors import StateRegistrationError
 from statebackend.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
 
 K = TypeVar("K")
@@ -56,28 +58,46 @@ class RuntimeContext(ABC):
 
     def get_state(self, descriptor: ValueStateDescriptor[T]) -> ValueState[T]:
         """Registers a value state. Raises `StateMigrationException` if restored state cannot be taken over."""
-        state: ValueState[T] = self.register(descriptor)  # type: ignore[assignment]
+        state: ValueState[T] = self._register(descriptor, StateKind.VALUE)
         return state
 
     def get_list_state(self, descriptor: ListStateDescriptor[T]) -> ListState[T]:
         """Registers a list state; see `get_state`."""
-        state: ListState[T] = self.register(descriptor)  # type: ignore[assignment]
+        state: ListState[T] = self._register(descriptor, StateKind.LIST)
         return state
 
     def get_map_state(self, descriptor: MapStateDescriptor[K, V]) -> MapState[K, V]:
         """Registers a map state; see `get_state`."""
-        state: MapState[K, V] = self.register(descriptor)  # type: ignore[assignment]
+        state: MapState[K, V] = self._register(descriptor, StateKind.MAP)
         return state
 
     def get_reducing_state(self, descriptor: ReducingStateDescriptor[T]) -> ReducingState[T]:
         """Registers a reducing state; see `get_state`."""
-        state: ReducingState[T] = self.register(descriptor)  # type: ignore[assignment]
+        state: ReducingState[T] = self._register(descriptor, StateKind.REDUCING)
         return state
 
     def get_aggregating_state(self, descriptor: AggregatingStateDescriptor[I, Any, O]) -> AggregatingState[I, O]:
         """Registers an aggregating state; see `get_state`."""
-        state: AggregatingState[I, O] = self.register(descriptor)  # type: ignore[assignment]
+        state: AggregatingState[I, O] = self._register(descriptor, StateKind.AGGREGATING)
         return state
+
+    def _register(self, descriptor: StateDescriptor, kind: StateKind) -> Any:
+        given = descriptor.kind if isinstance(descriptor, StateDescriptor) else None
+        if given is not kind:
+            how = "pass a descriptor" if given is None else f"a {given.value} state is registered with {_METHODS[given]}"
+            raise StateRegistrationError(
+                f"operator {self.operator_uid!r}: {_METHODS[kind]} was given {descriptor!r:.120}; {how}"
+            )
+        return self.register(descriptor)
+
+
+_METHODS = {
+    StateKind.VALUE: "get_state",
+    StateKind.LIST: "get_list_state",
+    StateKind.MAP: "get_map_state",
+    StateKind.REDUCING: "get_reducing_state",
+    StateKind.AGGREGATING: "get_aggregating_state",
+}
 
 
 class ProcessContext(Generic[K]):
@@ -106,7 +126,11 @@ class KeyedProcessFunction(ABC, Generic[K, I, O]):
 
     @abstractmethod
     def process_element(self, value: I, context: ProcessContext[K]) -> Iterable[O] | None:
-        """Called for every record, in order within a key; yields or returns the records to emit, or None."""
+        """Called for every record, in order within a key; yields what to emit, or returns a list of records or None.
+
+        What was emitted is written out after the call: do not go on changing it. A single record is yielded; returning
+        one (a str, a dict, a Row) instead of a list of one is an error.
+        """
 
     def close(self) -> None:
         """Called after the last record of an epoch, also after a failure."""

@@ -13,7 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterator, Sequence
+import os
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from types import GeneratorType
 from typing import Any
 
 from snapshots.errors import StateFormatError
@@ -104,6 +107,8 @@ class KeyedProcessOperator:
                     key_context.key_group = key_group
                     result = process_element(row, context)
                     if result is not None:
+                        if result.__class__ is not GeneratorType:
+                            _check_result(result)
                         emit(result)
             else:
                 for row, key, key_group in zip(rows, keys, key_groups, strict=True):
@@ -111,6 +116,8 @@ class KeyedProcessOperator:
                     set_current_key(key, key_group)
                     result = process_element(row, context)
                     if result is not None:
+                        if result.__class__ is not GeneratorType:
+                            _check_result(result)
                         emit(result)
         except Exception as error:
             raise self._failure(error, row) from error
@@ -128,7 +135,25 @@ class KeyedProcessOperator:
         where = f"operator {uid!r}, key {self._context.current_key!r:.80}, record {row!r:.200}"
         if isinstance(error, (StateBackendError, StateFormatError)):
             return UserFunctionError(f"{where}: {error}")
-        return UserFunctionError(f"{where}: process_element raised {type(error).__name__}: {error}")
+        return UserFunctionError(f"{where}: process_element raised {type(error).__name__}: {error}{_place_of(error)}")
+
+
+def _place_of(error: Exception) -> str:
+    """Where in the user's code an exception was raised: Spark shows the message of ours, and loses its cause."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    if not frames:
+        return ""
+    innermost = frames[-1]
+    return f" ({os.path.basename(innermost.filename)}, line {innermost.lineno}, in {innermost.name})"
+
+
+def _check_result(result: Any) -> None:
+    """Refuses a returned record, whose parts would be taken for the records to emit; a tuple of records is none."""
+    if isinstance(result, (str, bytes, bytearray, Mapping)) or hasattr(result, "_fields") or hasattr(result, "asDict"):
+        raise TypeError(
+            f"process_element returned {result!r:.80}, which is one record and not an iterable of records; "
+            f"yield it, or return a list of records"
+        )
 
 
 def check_keys(operator_uid: str, keys: Sequence[Any], is_composite: bool) -> None:

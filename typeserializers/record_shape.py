@@ -219,12 +219,13 @@ def _attrs_field(attribute: attrs.Attribute[Any]) -> dict[str, Any]:
 
 
 def _dataclass_field(item: dataclasses.Field[Any]) -> dict[str, Any]:
-    missing = dataclasses.MISSING
+    # A class of the main script travels to the workers by value, and its MISSING is then a copy of the real one.
+    missing = type(dataclasses.MISSING).__qualname__
     return {
         "name": item.name,
         "metadata": item.metadata,
-        "default": ABSENT if item.default is missing else item.default,
-        "default_factory": None if item.default_factory is missing else item.default_factory,
+        "default": ABSENT if type(item.default).__qualname__ == missing else item.default,
+        "default_factory": None if type(item.default_factory).__qualname__ == missing else item.default_factory,
         "argument": item.name,
         "keyword_only": bool(item.kw_only),
         "init": bool(item.init),
@@ -262,6 +263,6 @@ def _hints_of(record_class: type, where: str) -> dict[str, Any]:
             return typing.get_type_hints(record_class, localns=own_name, include_extras=True)
     except (NameError, TypeError) as error:
         raise UnknownTypeError(
-            f"{where}: a type hint cannot be resolved ({error}); define the types at the top of the module, "
-            f"or pass field_serializers"
+            f"{where}: a type hint cannot be resolved ({error}); define the types at the top of a module that can be "
+            f"imported (the workers do not find those of a main script or notebook), or pass field_serializers"
         ) from error

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
 from typing import Any, Final
 
 import xxhash
@@ -320,12 +321,29 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         kept = held.files.stored
         if held.files.needs_base or (held.table is not None and held.files.should_merge):
             rows, kept = self._table_of(held).rows(), []
-        elif not changed:
-            return held.files
+        else:
+            kept = self._with_merged_increments(held, f"{path.removesuffix('.parquet')}-merged.parquet", state_id)
+            if not changed:
+                return StateFiles(kept) if len(kept) < len(held.files.stored) else held.files
         content, row_count = encoded_canonical(batches_of(rows))
         if not row_count:
             return StateFiles(list(kept))
         return StateFiles([*kept, StoredFile(self.parameters.file_system.write_file(path, content), state_id)])
+
+    def _with_merged_increments(self, held: _HeldState, path: str, state_id: str) -> list[StoredFile]:
+        """The stored files, some small ones made one if there are too many; rows of a key keep their order."""
+        files = StateFiles(list(held.files.stored))
+        places = files.increments_to_merge()
+        if places is None:
+            return files.stored
+        rows: list[Row] = []
+        for stored in files.stored[places.start : places.stop]:
+            for batch in _Source(self.parameters.file_system, stored.handle).batches(self.key_group_range):
+                rows += zip(*batch, strict=True)
+        rows.sort(key=itemgetter(0, 1, 2))
+        content, _ = encoded_canonical(batches_of(rows))
+        files.replace(places, StoredFile(self.parameters.file_system.write_file(path, content), state_id))
+        return files.stored
 
     def _caught_up_meta(
         self, restored: RestoredHandle, parameters: KeyedStateBackendParameters

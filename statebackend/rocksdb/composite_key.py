@@ -4,6 +4,11 @@
 
 Key, namespace and user key are what their serializers write; these encodings are self-delimiting, so no entry's address
 is a prefix of another's, and everything under one key and namespace is one contiguous run.
+
+    mark := ffff raw key        with an empty value: the file in which it stands deletes the raw key
+
+RocksDB does not tell which keys a file deletes, and files can only be merged by one who knows; so an increment says it
+once more, behind all key groups, where no scan of a state ever comes.
 """
 
 from __future__ import annotations
@@ -20,6 +25,9 @@ from typeserializers.type_serializer import TypeSerializer
 
 KEY_GROUP = struct.Struct(">H")
 CHUNK_NUMBER = struct.Struct(">Q")
+
+DELETION_MARK = b"\xff\xff"
+"""Begins the raw key of a mark, which no key group does: they end at 32,767."""
 
 VOID_NAMESPACE_BYTES = b"\x00"
 """What `VoidNamespaceSerializer` writes."""

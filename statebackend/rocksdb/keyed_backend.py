@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
@@ -44,6 +45,7 @@ from statebackend.keyed_state_backend import (
 )
 from statebackend.rocksdb.cached_state import CachedState, Change
 from statebackend.rocksdb.composite_key import CHUNK_NUMBER, KEY_GROUP, RawKeys
+from statebackend.rocksdb.increments import merge_increments, with_marks
 from statebackend.rocksdb.list_state import RocksDBListState
 from statebackend.rocksdb.local_directory import LocalStateDirectory, LocalVersion
 from statebackend.rocksdb.map_state import RocksDBMapState
@@ -139,7 +141,9 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
                 self._write_base(table)
             elif table.files.should_merge:
                 self._merge(table)
-            written += self._upload(table, f"{checkpoint_id:012d}-{state_id}-{number}", state_id)
+            stem = f"{checkpoint_id:012d}-{state_id}-{number}"
+            written += self._merge_increments(table, stem, state_id)
+            written += self._upload(table, stem, state_id)
         handle = handle_of_files(
             state_id,
             ROCKSDB_BACKEND,
@@ -353,7 +357,8 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         self._snapshot_taken = None
         self._directory.begin_change()
         _digest_changes(self._digest, state.name, changes)
-        self._entries_written += self._ingest(self._tables[state.name], changes)
+        self._entries_written += len(changes)
+        self._ingest(self._tables[state.name], with_marks(changes))
 
     def _ingest(self, table: _Table, entries: Iterable[Change]) -> int:
         """Makes entries, given in key order, part of the state and of the next snapshot; returns their number."""
@@ -382,6 +387,28 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
     def _merge(self, table: _Table) -> None:
         """Moves the state into a fresh column family that consists of one file, which becomes the new base."""
         self._replace(table, self._write_sorted(self._scan(table.column_family)))
+
+    def _merge_increments(self, table: _Table, stem: str, state_id: str) -> int:
+        """Makes one file of many small increments, if there are too many files; returns the bytes it uploaded.
+
+        The database has their content already: only the checkpoints' files change.
+        """
+        places = table.files.increments_to_merge()
+        if places is None:
+            return 0
+        with tempfile.TemporaryDirectory(dir=self._directory.path) as directory:
+            paths = []
+            for number, stored in enumerate(table.files.stored[places.start : places.stop]):
+                paths.append(os.path.join(directory, f"{number}.sst"))
+                self.parameters.file_system.download(stored.handle, paths[-1])
+            writer = merge_increments(paths, directory, self._directory.new_file(".sst"))
+        if writer is None:
+            table.files.replace(places, None)
+            return 0
+        handle = self.parameters.file_system.upload(writer.path, f"{self.parameters.file_prefix}-{stem}-merged.sst")
+        os.unlink(writer.path)
+        table.files.replace(places, StoredFile(handle, state_id))
+        return handle.size_bytes
 
     def _replace(self, table: _Table, written: SstWriter | None) -> None:
         """Makes a file the whole content of a state, whose old column family goes; nothing that can fail is left."""

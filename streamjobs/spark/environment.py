@@ -123,6 +123,11 @@ class SparkStreamEnvironment:
         Raises, before anything is touched, `JobDefinitionError`, `JobRestoreError`, `StateMigrationException` (stored
         state cannot be taken over), `JobDirectoryError` (another job's, or another driver is running).
         """
+        if trigger is not None and not isinstance(trigger, Mapping):
+            raise JobDefinitionError(
+                f"trigger is {trigger!r:.80}; it takes the arguments of Spark's trigger as a dict, such as "
+                f'{{"processingTime": "1 second"}} or {{"availableNow": True}}'
+            )
         pipeline = self._prepare()
         JobDirectory.check(self.job_dir, name, self.max_parallelism)
         latest, savepoint = self._read_latest(), self._read_savepoint(from_savepoint)

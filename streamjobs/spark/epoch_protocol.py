@@ -17,6 +17,7 @@ once.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import time
@@ -266,7 +267,9 @@ class EpochProtocol:
     def _abort(self, epoch_id: int, reason: str) -> None:
         if epoch_id in self._coordinator.pending_ids:
             self._discard(self._coordinator.abort(epoch_id, reason).handles_to_discard)
-        self.parts.sink.abort(epoch_id, self.parts.run_id)
+        # What made the epoch fail is worth more than what then went wrong with clearing it away.
+        with contextlib.suppress(Exception):
+            self.parts.sink.abort(epoch_id, self.parts.run_id)
 
     def _discard(self, handles: Sequence[StateHandle]) -> None:
         self.parts.store.discard(handles, self._coordinator.files_in_use())
@@ -320,13 +323,21 @@ def _seconds(values: Mapping[str, Any], name: str) -> float:
 def _acknowledgements_of(observation: Observation, uid: str, epoch_id: int) -> Sequence[bytes]:
     """What the observation collected; it blocks for ever if no action ran, which is found out here."""
     found: list[Any] = []
+    failures: list[Exception] = []
 
     def wait() -> None:
-        found.append(observation.get)
+        try:
+            found.append(observation.get)
+        except Exception as error:
+            failures.append(error)
 
     waiting = threading.Thread(target=wait, name=f"acknowledgements-{uid}-{epoch_id}", daemon=True)
     waiting.start()
     waiting.join(OBSERVATION_TIMEOUT_S)
+    if failures:
+        raise EpochError(
+            f"epoch {epoch_id}: Spark could not say what the tasks of operator {uid!r} acknowledged: {failures[0]}"
+        ) from failures[0]
     if not found:
         raise EpochError(
             f"epoch {epoch_id}: no acknowledgement of operator {uid!r} came within {OBSERVATION_TIMEOUT_S:.0f} s of "

@@ -131,7 +131,9 @@ class SparkJob:
     def _committed_epoch(self) -> int:
         latest = self._protocol.parts.store.latest()
         if latest is None:
-            raise EpochError("there is nothing to save: no epoch of this job has completed yet")
+            failure = self._protocol.failure
+            because = f"; the job failed: {failure}" if failure is not None else " yet"
+            raise EpochError(f"there is nothing to save: no epoch of this job has completed{because}") from failure
         if latest.checkpoint_id != self._protocol.last_epoch_id:
             # Only this job directory knows of the staged rows: whoever went on from the savepoint would lose them.
             raise EpochError(
@@ -146,8 +148,14 @@ class SparkJob:
         self._close()
 
     def stop_with_savepoint(self, path: str | os.PathLike[str]) -> SavepointReport:
-        """Ends the job after the epoch that is running, and writes a savepoint of it."""
+        """Ends the job after the epoch that is running, and writes a savepoint of it.
+
+        Raises what made the job fail, if it has failed; `savepoint` then still saves the last epoch that completed.
+        """
         self._stop_query()
+        if self._protocol.failure is not None:
+            self._close()
+            raise self._protocol.failure
         try:
             return self.savepoint(path)
         finally:

@@ -20,6 +20,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from statebackend.descriptors import StateDescriptor
 from streamjobs.errors import JobDefinitionError
 from streamjobs.key_types import key_serializer_for
+from streamjobs.sinks import Sink
 from streamjobs.spark.arrow_rows import to_arrow_schema
 from streamjobs.spark.map_in_arrow import map_in_arrow
 from streamjobs.spark.subtask import ACKNOWLEDGEMENT_COLUMN, KEY_COLUMN_PREFIX, KEY_GROUP_COLUMN, SubtaskTask
@@ -103,7 +104,13 @@ def prepare_pipeline(
             prepared = _prepare_operator(frame, node, parallelism, max_parallelism)
             operators[node.uid] = prepared
             frame = spark.createDataFrame([], prepared.output_type)
-    return Pipeline(tuple(nodes), operators, first.source, getattr(last, "sink", None))
+    sink = getattr(last, "sink", None)
+    if not isinstance(sink, Sink):
+        raise JobDefinitionError(
+            f"sink_to was given {sink!r:.80}, which is no sink: use ParquetSink(path), NoopSink(), MemorySink(), "
+            f"ForEachEpochSink(function), or a class of your own with stage, commit, abort and recover"
+        )
+    return Pipeline(tuple(nodes), operators, first.source, sink)
 
 
 def _prepare_operator(

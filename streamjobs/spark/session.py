@@ -24,6 +24,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -193,6 +194,8 @@ _STREAMING_LOGGERS = (
 )
 """Spark 4.2 and later, and Spark 4.1."""
 
+_logging_lock = threading.Lock()
+
 
 @contextmanager
 def streaming_errors_unlogged(spark: SparkSession) -> Iterator[None]:
@@ -201,11 +204,13 @@ def streaming_errors_unlogged(spark: SparkSession) -> Iterator[None]:
     manager = jvm.org.apache.logging.log4j.LogManager
     configurator = jvm.org.apache.logging.log4j.core.config.Configurator
     off = jvm.org.apache.logging.log4j.Level.OFF
-    levels = {name: manager.getLogger(name).getLevel() for name in _STREAMING_LOGGERS}
-    for name in levels:
-        configurator.setLevel(name, off)
-    try:
-        yield
-    finally:
-        for name, level in levels.items():
-            configurator.setLevel(name, level)
+    # One at a time: another job that stops meanwhile would take OFF for the level to go back to.
+    with _logging_lock:
+        levels = {name: manager.getLogger(name).getLevel() for name in _STREAMING_LOGGERS}
+        for name in levels:
+            configurator.setLevel(name, off)
+        try:
+            yield
+        finally:
+            for name, level in levels.items():
+                configurator.setLevel(name, level)

@@ -222,9 +222,13 @@ def test_wrong_definitions_say_what_is_missing() -> None:
         stream.key_by("shop").process(SumPerShop(), uid="one")
     with pytest.raises(JobDefinitionError, match="no sink"):
         environment.execute("sales")
+    with pytest.raises(JobDefinitionError, match="the class SumPerShop; make an instance"):
+        stream.key_by("shop").process(SumPerShop, uid="class")  # type: ignore[arg-type]
+    with pytest.raises(JobDefinitionError, match="one by one"):
+        stream.key_by(["shop", "amount"])
     with pytest.raises(JobDefinitionError, match="at least one column"):
         stream.key_by()
-    with pytest.raises(JobDefinitionError, match="KeyedProcessFunction, not int"):
+    with pytest.raises(JobDefinitionError, match="KeyedProcessFunction, not 5"):
         stream.key_by("shop").process(5, uid="five")  # type: ignore[arg-type]
     with pytest.raises(JobDefinitionError, match="max_parallelism"):
         LocalStreamEnvironment(parallelism=200)
@@ -312,3 +316,43 @@ def test_a_savepoint_takes_states_and_operators_of_any_name(tmp_path: Path, name
     assert last == ("south", 2)
     first.savepoint(tmp_path / "savepoint")
     assert counted("second", from_savepoint=tmp_path / "savepoint")[1] == ("south", 4)
+
+
+@pytest.mark.parametrize("record", ["word", b"word", {"word": 1}, attrs.make_class("Word", ["_fields"])(1)])
+def test_a_record_that_is_returned_instead_of_yielded_does_not_come_apart(record: Any) -> None:
+    class Returns(SumPerShop):
+        def process_element(self, value: Sale, context: ProcessContext[str]) -> Any:
+            return record
+
+    with pytest.raises(UserFunctionError, match="yield it, or return a list of records"):
+        run(Returns(), SALES)
+    assert run(SumPerShop(), []) == []
+
+
+def test_a_list_of_records_may_be_returned() -> None:
+    class Returns(SumPerShop):
+        def process_element(self, value: Sale, context: ProcessContext[str]) -> Any:
+            return [(value.shop, 1), (value.shop, 2)]
+
+    assert run(Returns(), SALES[:1]) == [("north", 1), ("north", 2)]
+
+
+def test_a_descriptor_goes_to_the_method_of_its_kind() -> None:
+    class Mistaken(SumPerShop):
+        def open(self, context: RuntimeContext) -> None:
+            context.get_state(MapStateDescriptor("by amount", int, int))  # type: ignore[arg-type]
+
+    with pytest.raises(StateRegistrationError, match="a map state is registered with get_map_state"):
+        run(Mistaken(), SALES)
+
+
+def test_a_failure_says_where_in_the_program_it_happened() -> None:
+    def divide(amount: int) -> float:
+        return amount / 0
+
+    class Divides(SumPerShop):
+        def process_element(self, value: Sale, context: ProcessContext[str]) -> Iterator[Any]:
+            yield divide(value.amount)
+
+    with pytest.raises(UserFunctionError, match=r"division by zero \(test_local_environment.py, line \d+, in divide\)"):
+        run(Divides(), SALES)

@@ -7,6 +7,7 @@ Reads ``WORK_DIRECTORY/source`` one file per epoch and writes ``WORK_DIRECTORY/o
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import Iterator
@@ -17,16 +18,25 @@ from statebackend import ListStateDescriptor, ValueStateDescriptor
 from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
 
 
+@dataclasses.dataclass
+class Times:
+    """A record of the main script, which the workers cannot import."""
+
+    times: int = 0
+    words: list[str] = dataclasses.field(default_factory=list)
+
+
 class CountWords(KeyedProcessFunction[str, Any, Any]):
     """Emits ``(word, number, times)``; the times are the length of a list and a count, which must agree."""
 
     def open(self, context: RuntimeContext) -> None:
-        self.times = context.get_state(ValueStateDescriptor("times", int, default=0))
+        self.times = context.get_state(ValueStateDescriptor("times", Times, default=Times()))
         self.numbers = context.get_list_state(ListStateDescriptor("numbers", int))
 
     def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[tuple[str, int, int]]:
-        times = (self.times.value() or 0) + 1
-        self.times.update(times)
+        before = self.times.value() or Times()
+        times = before.times + 1
+        self.times.update(Times(times, [value.word]))
         self.numbers.add(value.number)
         if len(self.numbers.get()) != times:
             raise AssertionError(f"{value.word}: {len(self.numbers.get())} numbers after {times} times")

@@ -1,0 +1,60 @@
+"""Merging increments: the sorted files of some epochs become one that says the same.
+
+For each key the last file that has it decides. A temporary database finds that out: the files are ingested in order,
+and what is alive in it are the keys whose last word is a value. A key that is marked as deleted in one of the files and
+is not alive was deleted last; the merged file deletes it too, since an older file may still have it, and marks it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
+
+from statebackend.rocksdb.cached_state import Change
+from statebackend.rocksdb.composite_key import DELETION_MARK
+from statebackend.rocksdb.store import ColumnFamily, RocksDBStore, SstWriter
+
+_FIRST_KEY = b"\x00"
+
+
+def with_marks(changes: Iterable[Change]) -> Iterator[Change]:
+    """The changes, in key order, and behind them a mark for every deletion."""
+    marks: list[Change] = []
+    for change in changes:
+        if change[1] is None:
+            marks.append((DELETION_MARK + change[0], b""))
+        yield change
+    yield from marks
+
+
+def merge_increments(paths: Sequence[str], directory: str, target: str) -> SstWriter | None:
+    """Writes what the increments, given in order, say together; None if that is nothing.
+
+    Takes the files as its own. ``directory`` is for the temporary database, on the same device.
+    """
+    store = RocksDBStore(os.path.join(directory, "merging"))
+    try:
+        family = store.column_family("increments")
+        for path in paths:
+            family.ingest(path)
+        deleted = [
+            mark[len(DELETION_MARK) :]
+            for mark, _ in family.scan_prefix(DELETION_MARK)
+            if family.get(mark[len(DELETION_MARK) :]) is None
+        ]
+        writer = SstWriter(target)
+        deletions: Iterator[Change] = ((key, None) for key in deleted)
+        writer.write(with_marks(heapq.merge(_alive(family), deletions, key=itemgetter(0))))
+    finally:
+        store.close()
+    if not writer.entry_count:
+        return None
+    writer.finish()
+    return writer
+
+
+def _alive(family: ColumnFamily) -> Iterator[Change]:
+    return itertools.takewhile(lambda entry: not entry[0].startswith(DELETION_MARK), family.scan(_FIRST_KEY))
