@@ -84,7 +84,7 @@ class RuntimeContext(ABC):
     def _register(self, descriptor: StateDescriptor, kind: StateKind) -> Any:
         given = descriptor.kind if isinstance(descriptor, StateDescriptor) else None
         if given is not kind:
-            how = "pass a descriptor" if given is None else f"a {given.value} state is registered with {_METHODS[given]}"
+            how = "pass a descriptor" if given is None else f"{given.value} state is registered with {_METHODS[given]}"
             raise StateRegistrationError(
                 f"operator {self.operator_uid!r}: {_METHODS[kind]} was given {descriptor!r:.120}; {how}"
             )

@@ -342,7 +342,7 @@ def test_a_descriptor_goes_to_the_method_of_its_kind() -> None:
         def open(self, context: RuntimeContext) -> None:
             context.get_state(MapStateDescriptor("by amount", int, int))  # type: ignore[arg-type]
 
-    with pytest.raises(StateRegistrationError, match="a map state is registered with get_map_state"):
+    with pytest.raises(StateRegistrationError, match="map state is registered with get_map_state"):
         run(Mistaken(), SALES)
 
 
