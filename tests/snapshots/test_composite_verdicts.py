@@ -34,7 +34,7 @@ PARTS = {
 }
 
 
-@pytest.mark.parametrize("kinds", itertools.product(KINDS, repeat=2))
+@pytest.mark.parametrize("kinds", list(itertools.product(KINDS, repeat=2)))
 def test_the_worst_part_decides(kinds: tuple[CompatibilityKind, ...]) -> None:
     old = ts.TupleSerializer([PARTS[kind][0] for kind in kinds])
     new = ts.TupleSerializer([PARTS[kind][1] for kind in kinds])
@@ -74,7 +74,7 @@ COMPOSITES = [
 ]
 
 
-@pytest.mark.parametrize(("old", "new"), itertools.permutations(COMPOSITES, 2))
+@pytest.mark.parametrize(("old", "new"), list(itertools.permutations(COMPOSITES, 2)))
 def test_a_composite_of_another_class_is_never_taken_for_it(old: ts.TypeSerializer, new: ts.TypeSerializer) -> None:
     verdict = resolve_compatibility(old.snapshot_configuration(), new)
     assert verdict.is_incompatible
