@@ -15,10 +15,9 @@ import contextlib
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from attrs import frozen
-from typing_extensions import Self
 
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.errors import (
@@ -30,6 +29,9 @@ from snapshots.errors import (
 )
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from typeserializers.code_generation import ReadEmitter, WriteEmitter
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 T = TypeVar("T")
 
