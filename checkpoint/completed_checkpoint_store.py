@@ -92,8 +92,9 @@ class CompletedCheckpointStore:
 
         Raises `CorruptMetadataError` if the newest cannot be read, as `recover` would.
         """
-        retained, unreadable, _ = cls(fs)._scan()
-        cls(fs)._check_newest(retained, unreadable)
+        store = cls(fs)
+        retained, unreadable, _ = store._scan()
+        store._check_newest(retained, unreadable)
         return retained[max(retained)].metadata if retained else None
 
     @property

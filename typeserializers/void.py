@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from typing import Any, Final, final
 
 from snapshots.data_views import DataInputView, DataOutputView
-from snapshots.errors import MalformedDataError
 from snapshots.registry import register_snapshot
 from snapshots.simple import SimpleTypeSerializerSnapshot
 from typeserializers.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.compiled import CompiledTypeSerializer
 from typeserializers.flink_names import BASE, nested_snapshot
+from typeserializers.single_values import SingleValueSerializer, require_zero
 from typeserializers.value_text import misfit, shown
 
 
@@ -34,57 +34,13 @@ class VoidNamespace:
 VOID_NAMESPACE: Final = VoidNamespace()
 
 
-class VoidNamespaceSerializer(CompiledTypeSerializer[VoidNamespace]):
+class VoidNamespaceSerializer(SingleValueSerializer[VoidNamespace]):
     """Writes one zero byte."""
 
-    @property
-    def length(self) -> int:
-        return 1
-
-    @property
-    def is_immutable_type(self) -> bool:
-        return True
-
-    @property
-    def equal_values_have_equal_bytes(self) -> bool:
-        return True
-
-    def create_instance(self) -> VoidNamespace:
-        return VOID_NAMESPACE
-
-    def write_to(self, value: VoidNamespace, out: DataOutputView) -> None:
-        _require_void(value)
-        out.write(b"\x00")
-
-    def read_from(self, source: DataInputView) -> VoidNamespace:
-        _require_zero(source.read_unsigned_byte())
-        return VOID_NAMESPACE
-
-    def emit_write(self, emitter: WriteEmitter, value: str) -> None:
-        emitter.line(f"{emitter.function.bind('require_void', _require_void)}({value})")
-        emitter.append("b'\\x00'")
-
-    def emit_read(self, emitter: ReadEmitter) -> str:
-        byte = emitter.fixed("B")
-        emitter.line(f"{emitter.function.bind('require_zero', _require_zero)}({byte})")
-        return emitter.function.bind("void_namespace", VOID_NAMESPACE)
-
-    def problems(self, value: Any, path: str) -> Iterator[str]:
-        if value is not VOID_NAMESPACE:
-            yield misfit(path, value, "is not VOID_NAMESPACE")
+    value = VOID_NAMESPACE
 
     def snapshot_configuration(self) -> VoidNamespaceSerializerSnapshot:
         return VoidNamespaceSerializerSnapshot()
-
-
-def _require_void(value: Any) -> None:
-    if value is not VOID_NAMESPACE:
-        raise TypeError(f"{shown(value)} is not VOID_NAMESPACE")
-
-
-def _require_zero(byte: int) -> None:
-    if byte:
-        raise MalformedDataError(f"a value of a type with one value is one zero byte, found {byte:#x}")
 
 
 def _require_none(value: Any) -> None:
@@ -123,7 +79,7 @@ class VoidSerializer(CompiledTypeSerializer[None]):
         out.write(bytes(self.length))
 
     def read_from(self, source: DataInputView) -> None:
-        _require_zero(source.read_unsigned_byte())
+        require_zero(source.read_unsigned_byte())
 
     def emit_write(self, emitter: WriteEmitter, value: str) -> None:
         emitter.line(f"{emitter.function.bind('require_none', _require_none)}({value})")
@@ -131,7 +87,7 @@ class VoidSerializer(CompiledTypeSerializer[None]):
 
     def emit_read(self, emitter: ReadEmitter) -> str:
         byte = emitter.fixed("B")
-        emitter.line(f"{emitter.function.bind('require_zero', _require_zero)}({byte})")
+        emitter.line(f"{emitter.function.bind('require_zero', require_zero)}({byte})")
         return "None"
 
     def problems(self, value: Any, path: str) -> Iterator[str]:

@@ -5,19 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Final, final
+from typing import Final, final
 
 from attrs import frozen
 
-from snapshots.data_views import DataInputView, DataOutputView
-from snapshots.errors import MalformedDataError
 from snapshots.registry import register_snapshot
 from snapshots.simple import SimpleTypeSerializerSnapshot
-from typeserializers.code_generation import ReadEmitter, WriteEmitter
-from typeserializers.compiled import CompiledTypeSerializer
 from typeserializers.fixed_fields import FixedFieldsSerializer
-from typeserializers.value_text import misfit, shown
+from typeserializers.single_values import SingleValueSerializer
 
 WINDOWS: Final = "org.apache.flink.streaming.api.windowing.windows."
 
@@ -73,57 +68,13 @@ class TimeWindowSerializer(FixedFieldsSerializer[TimeWindow]):
         return TimeWindowSerializerSnapshot()
 
 
-class GlobalWindowSerializer(CompiledTypeSerializer[GlobalWindow]):
+class GlobalWindowSerializer(SingleValueSerializer[GlobalWindow]):
     """`GLOBAL_WINDOW`, as one zero byte."""
 
-    @property
-    def length(self) -> int:
-        return 1
-
-    @property
-    def is_immutable_type(self) -> bool:
-        return True
-
-    @property
-    def equal_values_have_equal_bytes(self) -> bool:
-        return True
-
-    def create_instance(self) -> GlobalWindow:
-        return GLOBAL_WINDOW
-
-    def write_to(self, value: GlobalWindow, out: DataOutputView) -> None:
-        _require_global_window(value)
-        out.write(b"\x00")
-
-    def read_from(self, source: DataInputView) -> GlobalWindow:
-        _require_zero(source.read_unsigned_byte())
-        return GLOBAL_WINDOW
-
-    def emit_write(self, emitter: WriteEmitter, value: str) -> None:
-        emitter.line(f"{emitter.function.bind('require_global', _require_global_window)}({value})")
-        emitter.append("b'\\x00'")
-
-    def emit_read(self, emitter: ReadEmitter) -> str:
-        byte = emitter.fixed("B")
-        emitter.line(f"{emitter.function.bind('require_zero', _require_zero)}({byte})")
-        return emitter.function.bind("global_window", GLOBAL_WINDOW)
-
-    def problems(self, value: Any, path: str) -> Iterator[str]:
-        if value is not GLOBAL_WINDOW:
-            yield misfit(path, value, "is not GLOBAL_WINDOW")
+    value = GLOBAL_WINDOW
 
     def snapshot_configuration(self) -> GlobalWindowSerializerSnapshot:
         return GlobalWindowSerializerSnapshot()
-
-
-def _require_global_window(value: Any) -> None:
-    if value is not GLOBAL_WINDOW:
-        raise TypeError(f"{shown(value)} is not GLOBAL_WINDOW")
-
-
-def _require_zero(byte: int) -> None:
-    if byte:
-        raise MalformedDataError(f"the global window is one zero byte, found {byte:#x}")
 
 
 @register_snapshot(WINDOWS + "TimeWindow$Serializer$TimeWindowSerializerSnapshot")
