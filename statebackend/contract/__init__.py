@@ -1,8 +1,8 @@
 """What every keyed state backend promises, as a pytest class that the author of a backend subclasses.
 
-    from statebackend.contract import KeyedStateBackendContract
+    from statebackend.contract import StateBackendContract
 
-    class TestPagedStateBackend(KeyedStateBackendContract):
+    class TestPagedStateBackend(StateBackendContract):
         def create_state_backend(self) -> StateBackend:
             return PagedStateBackend()
 
@@ -29,6 +29,6 @@ _ASSERTING_MODULES = (
 pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in _ASSERTING_MODULES))
 
 from statebackend.contract.harness import BackendHarness  # noqa: E402
-from statebackend.contract.keyed_state_backend_contract import KeyedStateBackendContract  # noqa: E402
+from statebackend.contract.state_backend_contract import StateBackendContract  # noqa: E402
 
-__all__ = ["BackendHarness", "KeyedStateBackendContract"]
+__all__ = ["BackendHarness", "StateBackendContract"]

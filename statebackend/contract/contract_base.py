@@ -25,7 +25,7 @@ MAP: MapStateDescriptor[str, int] = MapStateDescriptor("map", str, int)
 
 
 class ContractBase:
-    """Subclass `KeyedStateBackendContract`, not this."""
+    """Subclass `StateBackendContract`, not this."""
 
     def create_state_backend(self) -> StateBackend:
         """The backend under test, in a configuration of the author's choice."""

@@ -20,7 +20,7 @@ from statebackend.contract.snapshot_contract import SnapshotContract
 from statebackend.contract.value_state_contract import ValueStateContract
 
 
-class KeyedStateBackendContract(
+class StateBackendContract(
     ValueStateContract,
     ListStateContract,
     MapStateContract,
