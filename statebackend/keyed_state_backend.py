@@ -2,7 +2,8 @@
 
 A backend is made for one subtask: one operator, one range of key groups, one key serializer. It is filled from the
 handles of an earlier snapshot, hands out state handles by descriptor, and gives a snapshot at every barrier. It belongs
-to one thread. State is addressed by key and namespace; what a user's function registers has the one void namespace.
+to one thread; only the tasks that `prepare_snapshot` makes may run on others. State is addressed by key and namespace;
+what a user's function registers has the one void namespace.
 
 The life of a restored state is the same in every backend: its bytes stay as they were written until a descriptor of its
 name is registered; then the verdict is taken, and a migration, if one is needed, runs over the whole state before the
@@ -53,6 +54,7 @@ from statebackend.schema_resolution import (
     judge_key_serializer,
     judge_state,
 )
+from statebackend.snapshot_task import SnapshotTask, SnapshotTasks
 from statebackend.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta
 from statebackend.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
 from typeserializers.type_serializer import TypeSerializer
@@ -126,6 +128,10 @@ class KeyedStateSnapshot:
     bytes_written: int
 
 
+KeyedStateSnapshotTask = SnapshotTask[KeyedStateSnapshot]
+"""The asynchronous part of a snapshot."""
+
+
 @frozen
 class _Registration:
     """A registered state, with what it was registered under."""
@@ -146,6 +152,7 @@ class KeyedStateBackend(ABC):
         self.restore_reports: list[StateRestoreReport] = []
         self._key_is_its_own_entry_key = parameters.key_serializer.equal_values_have_equal_bytes
         self._registered: dict[str, _Registration] = {}
+        self._tasks: SnapshotTasks[KeyedStateSnapshot] = SnapshotTasks()
         self._closed = False
 
     @abstractmethod
@@ -166,8 +173,12 @@ class KeyedStateBackend(ABC):
         """
 
     @abstractmethod
-    def snapshot(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshot:
-        """Writes what changed since the last snapshot to the store; ``state_id`` is unique to this attempt."""
+    def create_snapshot_task(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshotTask:
+        """Freezes the state as it is now, and returns the task that writes what changed since the last snapshot.
+
+        What cannot be left to another thread is done here. A backend that leaves nothing returns a
+        `SynchronousSnapshotTask` of what it has written.
+        """
 
     @abstractmethod
     def export_state(self, name: str) -> Iterator[CanonicalBatch]:
@@ -185,8 +196,31 @@ class KeyedStateBackend(ABC):
         """
 
     @abstractmethod
+    def free(self) -> None:
+        """Frees everything; called once, by `close`, possibly in the middle of `__init__`. Kills the state handles."""
+
+    def prepare_snapshot(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshotTask:
+        """The synchronous part of a snapshot: freezes the state as it is now, and returns the task that writes it.
+
+        ``state_id`` is unique to this attempt. What is written, removed or registered afterwards is not in the
+        snapshot. Several tasks may be under way at once, and end in any order; what a failed or cancelled one did not
+        write, the next one writes.
+        """
+        self.check_open()
+        task = self.create_snapshot_task(checkpoint_id, state_id)
+        self._tasks.add(task)
+        return task
+
+    def snapshot(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshot:
+        """Both parts of a snapshot at once."""
+        return self.prepare_snapshot(checkpoint_id, state_id).run()
+
     def close(self) -> None:
-        """Frees everything; may be called twice. State handles are dead afterwards."""
+        """Cancels the snapshots under way and frees everything; may be called twice. State handles are dead then."""
+        if not self._closed:
+            self._closed = True
+            self._tasks.cancel()
+            self.free()
 
     def set_current_key(self, key: Any, key_group: int) -> None:
         """Makes ``key`` current; its group must be in the range, which is checked where an entry is stored."""

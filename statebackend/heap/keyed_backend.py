@@ -43,11 +43,13 @@ from statebackend.keyed_state_backend import (
     KeyedStateBackend,
     KeyedStateBackendParameters,
     KeyedStateSnapshot,
+    KeyedStateSnapshotTask,
     RestoredHandle,
     StateBackend,
     SubtaskIdentity,
 )
 from statebackend.schema_resolution import StateVerdict
+from statebackend.snapshot_task import SynchronousSnapshotTask
 from statebackend.state_files import StateFiles, StoredFile, handle_of_files, stored_files
 from statebackend.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta, decode_meta, merge_metas
 from typeserializers.type_serializer import TypeSerializer
@@ -128,8 +130,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         self._states[descriptor.name] = held
         return state, table.entry_count() if is_migration else 0
 
-    def snapshot(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshot:
-        self.check_open()
+    def create_snapshot_task(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshotTask:
         digest = xxhash.xxh3_128()
         entries = written = 0
         new_files: list[StateFiles] = []
@@ -158,7 +159,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
                 held.table.fold()
             else:
                 held.sources = [_Source(self.parameters.file_system, stored.handle) for stored in files.stored]
-        return KeyedStateSnapshot(handle, digest.hexdigest(), entries, written)
+        return SynchronousSnapshotTask(KeyedStateSnapshot(handle, digest.hexdigest(), entries, written))
 
     def export_state(self, name: str) -> Iterator[CanonicalBatch]:
         self.check_open()
@@ -223,10 +224,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         self._sequence = meta.sequence
         return True
 
-    def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
+    def free(self) -> None:
         self._close_handles()
         self._states.clear()
 

@@ -53,6 +53,7 @@ from statebackend.operator_state.snapshot_task import (
 from statebackend.operator_state.states import BroadcastState
 from statebackend.operator_state.tables import BroadcastTable, ListTable, OperatorStateTable, Serializers
 from statebackend.schema_resolution import incompatibility_message
+from statebackend.snapshot_task import SnapshotTasks
 from statebackend.states import ListState, State
 from typeserializers.type_serializer import TypeSerializer
 
@@ -119,7 +120,7 @@ class OperatorStateBackend:
         self.parameters = parameters
         self.restore_reports: list[StateRestoreReport] = []
         self._held: dict[str, _HeldState] = {}
-        self._tasks: list[OperatorStateSnapshotTask] = []
+        self._tasks: SnapshotTasks[OperatorStateSnapshot] = SnapshotTasks()
         self._written: dict[int, dict[str, _Reference]] = {}
         # Guards what tasks touch when they are done, on their threads.
         self._lock = threading.Lock()
@@ -194,8 +195,7 @@ class OperatorStateBackend:
 
         prefix = f"{self.parameters.file_prefix}-{checkpoint_id:012d}-{state_id}-operator"
         task = OperatorStateSnapshotTask(states, self.parameters.file_system, prefix, when_done)
-        with self._lock:
-            self._tasks = [*(known for known in self._tasks if not known.has_ended), task]
+        self._tasks.add(task)
         return task
 
     def snapshot(self, checkpoint_id: int, state_id: str) -> OperatorStateSnapshot:
@@ -217,8 +217,7 @@ class OperatorStateBackend:
         if self._closed:
             return
         self._closed = True
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
         for held in self._held.values():
             if held.table is not None:
                 held.table.close()

@@ -1,20 +1,13 @@
-"""A snapshot of operator state in two parts: what was frozen at the barrier, and the writing of it.
+"""The writing of a snapshot of operator state: what was frozen at the barrier, and the task that writes it.
 
-    prepared --run--> running --all written--> done
-    prepared --cancel--> cancelled
-    running  --cancel--> cancelled     at the next state or batch of rows
-    running  --error--> failed
-
-Anything else is an error that changes nothing. A task that is cancelled or fails removes the files it wrote.
+Each state is either written, copied, or only referred to. It is looked whether the task was cancelled before each state
+and each batch of rows.
 """
 
 from __future__ import annotations
 
 import contextlib
-import enum
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError
 from typing import Any, Final
 
 import xxhash
@@ -23,7 +16,6 @@ from attrs import frozen
 from checkpoint.errors import CheckpointError
 from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.handles import FileHandle
-from statebackend.errors import StateBackendError
 from statebackend.operator_state.descriptors import OperatorStateMode
 from statebackend.operator_state.entries import Row, encoded_rows, read_slices
 from statebackend.operator_state.handles import (
@@ -35,42 +27,11 @@ from statebackend.operator_state.handles import (
     envelopes_of,
 )
 from statebackend.operator_state.tables import FrozenRows, Serializers
+from statebackend.snapshot_task import SnapshotTask
 
 FILE_SUFFIX: Final = ".parquet"
 
 _CANCEL_CHECK_ROWS: Final = 1024
-
-
-class SnapshotEvent(enum.Enum):
-    """What can happen to a task."""
-
-    RUN = "run"
-    WRITTEN = "all written"
-    CANCEL = "cancel"
-    ERROR = "error"
-
-
-class SnapshotTaskState(enum.Enum):
-    """Where a task is."""
-
-    PREPARED = "prepared"
-    RUNNING = "running"
-    DONE = "done"
-    CANCELLED = "cancelled"
-    FAILED = "failed"
-
-
-TRANSITIONS: Final[Mapping[tuple[SnapshotTaskState, SnapshotEvent], SnapshotTaskState]] = {
-    (SnapshotTaskState.PREPARED, SnapshotEvent.RUN): SnapshotTaskState.RUNNING,
-    (SnapshotTaskState.PREPARED, SnapshotEvent.CANCEL): SnapshotTaskState.CANCELLED,
-    (SnapshotTaskState.RUNNING, SnapshotEvent.WRITTEN): SnapshotTaskState.DONE,
-    (SnapshotTaskState.RUNNING, SnapshotEvent.CANCEL): SnapshotTaskState.CANCELLED,
-    (SnapshotTaskState.RUNNING, SnapshotEvent.ERROR): SnapshotTaskState.FAILED,
-}
-
-
-class SnapshotTaskError(StateBackendError, RuntimeError):
-    """A snapshot was told to do what it cannot do in its state."""
 
 
 @frozen
@@ -106,8 +67,8 @@ class FrozenState:
     content: KeptParts | CopiedParts | FrozenTable
 
 
-class OperatorStateSnapshotTask:
-    """The asynchronous part; `run` may be called on any thread, once, and `cancel` on any thread at any time."""
+class OperatorStateSnapshotTask(SnapshotTask[OperatorStateSnapshot]):
+    """See the module; ``when_done`` is told of a snapshot that is completely written."""
 
     def __init__(
         self,
@@ -116,76 +77,32 @@ class OperatorStateSnapshotTask:
         path_prefix: str,
         when_done: Callable[[OperatorStateHandle], None],
     ) -> None:
+        super().__init__()
         self._states = states
         self._file_system = file_system
         self._path_prefix = path_prefix
         self._when_done = when_done
-        self._lock = threading.Lock()
-        self._state = SnapshotTaskState.PREPARED
         self._files: list[FileHandle] = []
         self._rows = 0
         self._digest: Any = xxhash.xxh3_128()
 
-    @property
-    def state(self) -> SnapshotTaskState:
-        """Where the task is."""
-        return self._state
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether nothing more will happen."""
-        return self._state not in (SnapshotTaskState.PREPARED, SnapshotTaskState.RUNNING)
-
-    def run(self) -> OperatorStateSnapshot:
-        """Writes the files and returns the snapshot.
-
-        Raises `concurrent.futures.CancelledError` if it is or was cancelled, `SnapshotTaskError` if it ran before, and
-        what the store and the serializers raise.
-        """
-        self._raise_if_cancelled()
-        self._move(SnapshotEvent.RUN)
-        try:
-            handle = OperatorStateHandle(tuple(self._written(state) for state in self._states))
-            self._raise_if_cancelled()
-            self._move(SnapshotEvent.WRITTEN)
-        except BaseException as error:
-            self._remove_files()
-            if self._fail() is SnapshotTaskState.CANCELLED:
-                raise CancelledError from error
-            raise
-        self._when_done(handle)
+    def write(self) -> OperatorStateSnapshot:
+        handle = OperatorStateHandle(tuple(self._written(state) for state in self._states))
         written = sum(file.size_bytes for file in self._files)
         return OperatorStateSnapshot(handle, self._digest.hexdigest(), self._rows, written)
 
-    def cancel(self) -> bool:
-        """Cancels the task; returns whether it is cancelled now, which one that has ended is not."""
-        with self._lock:
-            following = TRANSITIONS.get((self._state, SnapshotEvent.CANCEL))
-            if following is not None:
-                self._state = following
-            return self._state is SnapshotTaskState.CANCELLED
+    def remove_written(self) -> None:
+        for file in self._files:
+            # The first error is the one to report; a file that stays behind is an orphan and harms nothing.
+            with contextlib.suppress(CheckpointError):
+                self._file_system.delete(file.path)
 
-    def _move(self, event: SnapshotEvent) -> None:
-        with self._lock:
-            following = TRANSITIONS.get((self._state, event))
-            if following is None:
-                raise SnapshotTaskError(
-                    f"event {event.value!r} cannot happen to a snapshot that is {self._state.value}; prepare another"
-                )
-            self._state = following
-
-    def _fail(self) -> SnapshotTaskState:
-        """Ends a task after an error; one that was cancelled stays cancelled."""
-        with self._lock:
-            self._state = TRANSITIONS.get((self._state, SnapshotEvent.ERROR), self._state)
-            return self._state
-
-    def _raise_if_cancelled(self) -> None:
-        if self._state is SnapshotTaskState.CANCELLED:
-            raise CancelledError
+    def ended(self, snapshot: OperatorStateSnapshot | None) -> None:
+        if snapshot is not None:
+            self._when_done(snapshot.handle)
 
     def _written(self, state: FrozenState) -> OperatorStateMeta:
-        self._raise_if_cancelled()
+        self.raise_if_cancelled()
         # Lengths and counts go first throughout, so that no two contents look alike.
         self._digest.update(f"{len(state.name)} {state.name} {state.mode.value} ".encode("utf-8", "surrogatepass"))
         return OperatorStateMeta(state.name, state.mode, _WRITERS[type(state.content)](self, state.content))
@@ -220,18 +137,12 @@ class OperatorStateSnapshotTask:
     def _watched(self, rows: Iterator[Row]) -> Iterator[Row]:
         for row in rows:
             if self._rows % _CANCEL_CHECK_ROWS == 0:
-                self._raise_if_cancelled()
+                self.raise_if_cancelled()
             self._rows += 1
             for column in row:
                 self._digest.update(b"\xff" if column is None else len(column).to_bytes(8, "big"))
                 self._digest.update(column or b"")
             yield row
-
-    def _remove_files(self) -> None:
-        for file in self._files:
-            # The first error is the one to report; a file that stays behind is an orphan and harms nothing.
-            with contextlib.suppress(CheckpointError):
-                self._file_system.delete(file.path)
 
 
 _WRITERS: Final[Mapping[type, Callable[[OperatorStateSnapshotTask, Any], tuple[StatePart, ...]]]] = {

@@ -40,6 +40,7 @@ from statebackend.keyed_state_backend import (
     KeyedStateBackend,
     KeyedStateBackendParameters,
     KeyedStateSnapshot,
+    KeyedStateSnapshotTask,
     RestoredHandle,
     StateBackend,
 )
@@ -52,6 +53,7 @@ from statebackend.rocksdb.map_state import RocksDBMapState
 from statebackend.rocksdb.store import ColumnFamily, RocksDBStore, SstWriter
 from statebackend.rocksdb.value_state import create_value_state
 from statebackend.schema_resolution import StateVerdict
+from statebackend.snapshot_task import SynchronousSnapshotTask
 from statebackend.state_files import StateFiles, StoredFile, handle_of_files, stored_files
 from statebackend.state_meta import (
     CANONICAL_BACKEND,
@@ -132,8 +134,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         table.state = _STATE_FACTORIES[descriptor.kind](descriptor, self._next_chunk_number, cache)
         return handle_of_kind(table.state, descriptor), entries
 
-    def snapshot(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshot:
-        self.check_open()
+    def create_snapshot_task(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshotTask:
         self._write_out()
         written = 0
         for number, table in enumerate(self._tables.values()):
@@ -155,7 +156,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         digest, entries = self._digest.hexdigest(), self._entries_written
         self._digest, self._entries_written = xxhash.xxh3_128(), 0
         self._snapshot_taken = state_id
-        return KeyedStateSnapshot(handle, digest, entries, written)
+        return SynchronousSnapshotTask(KeyedStateSnapshot(handle, digest, entries, written))
 
     def export_state(self, name: str) -> Iterator[CanonicalBatch]:
         self.check_open()
@@ -193,10 +194,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
                 previous = address
                 yield address
 
-    def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
+    def free(self) -> None:
         for table in self._tables.values():
             if table.state is not None:
                 table.state.close()

@@ -15,7 +15,7 @@ from statebackend.operator_state import (
     split_handle,
 )
 from statebackend.operator_state.backend import MAX_SLICES
-from statebackend.operator_state.snapshot_task import (
+from statebackend.snapshot_task import (
     TRANSITIONS,
     SnapshotEvent,
     SnapshotTaskError,
