@@ -5,6 +5,7 @@ from statebackend.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
+    PriorityQueueDescriptor,
     ReducingStateDescriptor,
     StateDescriptor,
     StateKind,
@@ -38,6 +39,7 @@ from statebackend.operator_state import (
     SplitListStateDescriptor,
     UnionListStateDescriptor,
 )
+from statebackend.priority_queue import KeyGroupedPriorityQueue
 from statebackend.schema_resolution import SchemaReport, StateVerdict
 from statebackend.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
 
@@ -48,6 +50,7 @@ __all__ = [
     "BroadcastState",
     "BroadcastStateDescriptor",
     "KeyGroupRange",
+    "KeyGroupedPriorityQueue",
     "KeyedStateBackend",
     "KeyedStateBackendParameters",
     "KeyedStateSnapshot",
@@ -60,6 +63,7 @@ __all__ = [
     "OperatorStateBackendParameters",
     "OperatorStateDescriptor",
     "OperatorStateMode",
+    "PriorityQueueDescriptor",
     "ReadOnlyBroadcastState",
     "ReduceFunction",
     "ReducingState",

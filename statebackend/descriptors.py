@@ -20,6 +20,7 @@ from typeserializers.inference import serializer_for
 from typeserializers.lists import ListSerializer
 from typeserializers.nullable import NullableSerializer
 from typeserializers.type_serializer import TypeSerializer
+from typeserializers.void import NullValueSerializer
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -42,6 +43,7 @@ class StateKind(enum.Enum):
     MAP = "map"
     REDUCING = "reducing"
     AGGREGATING = "aggregating"
+    PRIORITY_QUEUE = "priority_queue"
 
 
 def _serializer(given: Any) -> TypeSerializer[Any]:
@@ -198,8 +200,31 @@ class AggregatingStateDescriptor(StateDescriptor, Generic[I, A, O]):
         return ValueStateDescriptor(self.name, self.accumulator_serializer)
 
 
+@frozen
+class PriorityQueueDescriptor(StateDescriptor, Generic[T]):
+    """A queue of elements in the order of their bytes, kept by key group and not by key: timers.
+
+    The serializer must write what comes first as the smaller bytes, compared as unsigned, as `TimerSerializer` does.
+    It is registered with `KeyedStateBackend.get_priority_queue`.
+    """
+
+    element_serializer: TypeSerializer[T] = field(converter=_serializer)
+
+    kind = StateKind.PRIORITY_QUEUE
+
+    @property
+    def serializers(self) -> Mapping[str, TypeSerializer[Any]]:
+        return {ELEMENT_ROLE: self.element_serializer}
+
+    def with_serializers(self, serializers: Mapping[str, TypeSerializer[Any]]) -> PriorityQueueDescriptor[T]:
+        return PriorityQueueDescriptor(self.name, serializers[ELEMENT_ROLE])
+
+
 def storage_serializer(kind: StateKind, serializers: Mapping[str, TypeSerializer[Any]]) -> TypeSerializer[Any]:
-    """The serializer of one stored entry: a value, a chunk of a list, a map value that may be None, an accumulator."""
+    """The serializer of one stored entry: a value, a chunk of a list, a map value that may be None, an accumulator.
+
+    An element of a queue is stored in the place of a key, with nothing as its value.
+    """
     return _STORAGE[kind](serializers)
 
 
@@ -209,4 +234,5 @@ _STORAGE: Final[dict[StateKind, Callable[[Mapping[str, TypeSerializer[Any]]], Ty
     StateKind.MAP: lambda serializers: NullableSerializer(serializers[VALUE_ROLE]),
     StateKind.REDUCING: lambda serializers: serializers[VALUE_ROLE],
     StateKind.AGGREGATING: lambda serializers: serializers[ACCUMULATOR_ROLE],
+    StateKind.PRIORITY_QUEUE: lambda _: NullValueSerializer(),
 }

@@ -33,11 +33,18 @@ from statebackend.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
+    PriorityQueueDescriptor,
     ReducingStateDescriptor,
     StateDescriptor,
+    StateKind,
     ValueStateDescriptor,
 )
-from statebackend.errors import StateBackendClosedError, StateMigrationException, StateRegistrationError
+from statebackend.errors import (
+    StateBackendClosedError,
+    StateBackendError,
+    StateMigrationException,
+    StateRegistrationError,
+)
 from statebackend.internal_states import (
     InternalAggregatingState,
     InternalListState,
@@ -48,6 +55,7 @@ from statebackend.internal_states import (
 )
 from statebackend.key_context import NO_KEY, AnyKeyContext, KeyContext, NamespacedKeyContext, has_namespaces
 from statebackend.key_groups import KeyGroupRange
+from statebackend.priority_queue import KeyGroupedPriorityQueue
 from statebackend.schema_resolution import (
     StateVerdict,
     incompatibility_message,
@@ -138,7 +146,7 @@ class _Registration:
 
     namespace_serializer: TypeSerializer[Any]
     descriptor: StateDescriptor
-    state: InternalState
+    state: Any
 
 
 class KeyedStateBackend(ABC):
@@ -172,6 +180,21 @@ class KeyedStateBackend(ABC):
         The handle sees the current key through `key_context_for`.
         """
 
+    def create_priority_queue(
+        self, descriptor: PriorityQueueDescriptor[T], restored: StateMeta | None
+    ) -> KeyGroupedPriorityQueue[T]:
+        """Makes a queue over what was restored, which is taken over as it is: elements are never migrated.
+
+        A queue is a state like any other in snapshots, exports and `current_meta`: of the kind "priority_queue", with
+        the void namespace, and a row per element that has the element's bytes in the place of the key and an empty
+        value. What orders a queue and merges it with its changes is in `statebackend.paged_priority_queue`: a backend
+        gives it pages of stored elements, and writes out what it drains.
+        """
+        raise StateRegistrationError(
+            f"state {descriptor.name!r}: the backend of operator {self.parameters.operator_uid!r} keeps no priority "
+            f"queues; use another backend"
+        )
+
     @abstractmethod
     def create_snapshot_task(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshotTask:
         """Freezes the state as it is now, and returns the task that writes what changed since the last snapshot.
@@ -192,6 +215,7 @@ class KeyedStateBackend(ABC):
     def stored_addresses(self, name: str) -> Iterator[Address]:
         """The addresses that have the state of that name, each once, sorted; none for an unknown name.
 
+        The elements of a priority queue stand in the place of keys.
         Works for unregistered states too.
         """
 
@@ -299,6 +323,29 @@ class KeyedStateBackend(ABC):
         Raises as `get_state`. Namespaces written by another serializer are taken over if the new one can read them as
         they are, reconfigured if need be; they are never migrated.
         """
+        if descriptor.kind is StateKind.PRIORITY_QUEUE:
+            raise StateRegistrationError(
+                f"state {descriptor.name!r} of operator {self.parameters.operator_uid!r} is a priority queue, which "
+                f"has no current key; register it with get_priority_queue"
+            )
+        state: InternalState = self._registered_state(namespace_serializer, descriptor)
+        return state
+
+    def get_priority_queue(self, descriptor: PriorityQueueDescriptor[T]) -> KeyGroupedPriorityQueue[T]:
+        """The queue of that name, registered on first use; raises as `get_state`.
+
+        The elements of a restored queue may be read by a reconfigured serializer, but are never migrated, because their
+        order is that of their bytes.
+        """
+        if not isinstance(descriptor, PriorityQueueDescriptor):
+            raise StateRegistrationError(
+                f"operator {self.parameters.operator_uid!r}: get_priority_queue was given {descriptor!r:.120}; "
+                f"pass a PriorityQueueDescriptor"
+            )
+        queue: KeyGroupedPriorityQueue[T] = self._registered_state(VOID_NAMESPACE_SERIALIZER, descriptor)
+        return queue
+
+    def _registered_state(self, namespace_serializer: TypeSerializer[Any], descriptor: StateDescriptor) -> Any:
         self.check_open()
         known = self._registered.get(descriptor.name)
         if known is None:
@@ -367,6 +414,7 @@ class KeyedStateBackend(ABC):
         open; `apply_to_all_keys` lists the keys first.
         """
         self.check_open()
+        self._check_has_keys(name)
         from_bytes = self.key_serializer.from_bytes
         if namespace is _EVERY_NAMESPACE:
             return (from_bytes(key) for (_, key), _ in itertools.groupby(self.stored_addresses(name), _key_of_address))
@@ -375,6 +423,7 @@ class KeyedStateBackend(ABC):
     def get_keys_and_namespaces(self, name: str) -> Iterator[tuple[Any, Any]]:
         """The pairs of key and namespace that have the state of that name, each once; otherwise as `get_keys`."""
         self.check_open()
+        self._check_has_keys(name)
         serializer = self._stored_namespace_serializer(name)
         if serializer is None:
             return iter(())
@@ -421,6 +470,11 @@ class KeyedStateBackend(ABC):
         wanted = serializer.to_bytes(namespace)
         return ((key_group, key) for key_group, key, found in self.stored_addresses(name) if found == wanted)
 
+    def _check_has_keys(self, name: str) -> None:
+        meta = self.current_meta().state(name)
+        if meta is not None and meta.kind is StateKind.PRIORITY_QUEUE:
+            raise StateBackendError(f"state {name!r} is a priority queue, whose elements are not kept by key")
+
     def _stored_namespace_serializer(self, name: str) -> TypeSerializer[Any] | None:
         meta = self.current_meta().state(name)
         return None if meta is None else meta.namespace_snapshot.restore_serializer()
@@ -432,22 +486,33 @@ class KeyedStateBackend(ABC):
                 f"namespaces, not {serializer!r:.80}"
             )
 
-    def _register(self, descriptor: StateDescriptor, namespace_serializer: TypeSerializer[Any]) -> InternalState:
+    def _register(self, descriptor: StateDescriptor, namespace_serializer: TypeSerializer[Any]) -> Any:
         meta = self.restored_meta()
         restored = meta.state(descriptor.name) if meta is not None else None
         if restored is None:
-            return self.create_state(descriptor, namespace_serializer, None, None)[0]
+            return self._create(descriptor, namespace_serializer, None, None)[0]
         verdict = judge_state(restored, descriptor, namespace_serializer)
         if verdict.kind is CompatibilityKind.INCOMPATIBLE:
             raise StateMigrationException(incompatibility_message(self.parameters.operator_uid, [verdict]))
         started = time.monotonic()
-        state, entries = self.create_state(
+        state, entries = self._create(
             descriptor.with_serializers(verdict.serializers), verdict.serializers["namespace"], restored, verdict
         )
         self.restore_reports.append(
             StateRestoreReport(descriptor.name, verdict, entries, time.monotonic() - started)
         )
         return state
+
+    def _create(
+        self,
+        descriptor: StateDescriptor,
+        namespace_serializer: TypeSerializer[Any],
+        restored: StateMeta | None,
+        verdict: StateVerdict | None,
+    ) -> tuple[Any, int]:
+        if isinstance(descriptor, PriorityQueueDescriptor):
+            return self.create_priority_queue(descriptor, restored), 0
+        return self.create_state(descriptor, namespace_serializer, restored, verdict)
 
     def check_open(self) -> None:
         """Raises `StateBackendClosedError` after `close`."""

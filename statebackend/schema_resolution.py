@@ -2,7 +2,8 @@
 every backend when a state is registered.
 
 Key and namespace serializers may stay or be reconfigured, never migrated, because their bytes decide where an entry
-lies; the same holds for the user keys of a map. Everything else follows the serializers' own verdicts.
+lies; the same holds for the user keys of a map and the elements of a priority queue, whose order is that of their
+bytes. Everything else follows the serializers' own verdicts.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from snapshots.compatibility import (
     worst_kind,
 )
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
-from statebackend.descriptors import USER_KEY_ROLE, StateDescriptor
+from statebackend.descriptors import ELEMENT_ROLE, USER_KEY_ROLE, StateDescriptor, StateKind
 from statebackend.errors import StateMigrationException
 from statebackend.state_meta import StateMeta
 from typeserializers.type_serializer import TypeSerializer
@@ -30,6 +31,8 @@ _FIXED_ROLES = {
     "namespace": "the namespaces of the state",
     USER_KEY_ROLE: "the keys of the map",
 }
+
+_FIXED_ROLES_OF_KIND = {StateKind.PRIORITY_QUEUE: {**_FIXED_ROLES, ELEMENT_ROLE: "the elements of the queue"}}
 
 
 @frozen
@@ -70,6 +73,7 @@ def judge_state(
         old.name,
         {**old.role_snapshots, "namespace": old.namespace_snapshot},
         {**descriptor.serializers, "namespace": namespace_serializer},
+        _FIXED_ROLES_OF_KIND.get(old.kind, _FIXED_ROLES),
     )
 
 
@@ -77,16 +81,17 @@ def _judge(
     name: str,
     old_snapshots: Mapping[str, TypeSerializerSnapshot[Any]],
     new_serializers: Mapping[str, TypeSerializer[Any]],
+    fixed_roles: Mapping[str, str] = _FIXED_ROLES,
 ) -> StateVerdict:
     findings: list[Finding] = []
     kinds: list[CompatibilityKind] = []
     serializers: dict[str, TypeSerializer[Any]] = {}
     for role, new in new_serializers.items():
         verdict = resolve_compatibility(old_snapshots[role], new)
-        if role in _FIXED_ROLES and verdict.is_after_migration:
-            verdict = _refuse_migration(role, verdict)
+        if role in fixed_roles and verdict.is_after_migration:
+            verdict = _refuse_migration(role, fixed_roles[role], verdict)
         kinds.append(verdict.kind)
-        prefix = f"<{role}>" if role in _FIXED_ROLES else ""
+        prefix = f"<{role}>" if role in fixed_roles else ""
         findings += [finding.below(prefix) for finding in verdict.findings]
         reconfigured = verdict.is_with_reconfigured_serializer
         serializers[role] = verdict.reconfigured_serializer if reconfigured else new
@@ -94,13 +99,13 @@ def _judge(
 
 
 def _refuse_migration(
-    role: str, verdict: TypeSerializerSchemaCompatibility[Any]
+    role: str, what: str, verdict: TypeSerializerSchemaCompatibility[Any]
 ) -> TypeSerializerSchemaCompatibility[Any]:
     refusal = Finding(
         "",
         FieldVerdict.REFUSE,
         f"{role}-migration",
-        f"{_FIXED_ROLES[role]} decide where an entry is stored, so their bytes cannot be migrated on restore",
+        f"{what} decide where an entry is stored, so their bytes cannot be migrated on restore",
         "Keep their type, or rewrite the savepoint offline",
     )
     return TypeSerializerSchemaCompatibility.incompatible(refusal, *verdict.findings)

@@ -97,6 +97,7 @@ _METHODS = {
     StateKind.MAP: "get_map_state",
     StateKind.REDUCING: "get_reducing_state",
     StateKind.AGGREGATING: "get_aggregating_state",
+    StateKind.PRIORITY_QUEUE: "get_priority_queue of the backend",
 }
 
 
