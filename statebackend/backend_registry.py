@@ -17,7 +17,7 @@ from typing import Final
 from statebackend.errors import StateBackendError
 from statebackend.heap.keyed_backend import HEAP_BACKEND
 from statebackend.keyed_state_backend import StateBackend
-from statebackend.rocksdb.keyed_backend import ROCKSDB_BACKEND
+from statebackend.rocksdb.restoring import ROCKSDB_BACKEND
 
 ENTRY_POINT_GROUP: Final = "statebackend.backends"
 

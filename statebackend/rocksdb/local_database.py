@@ -1,0 +1,160 @@
+"""The tables of a subtask's local database: where the entries of each state are, and how sorted files get into them.
+
+Nothing is ever written through the memtable. A file of changes is *both* ingested into the state's column family *and*
+kept, under a second link, for the checkpoint's store. A state is replaced as a whole by moving it into a fresh column
+family, so that nothing is half-replaced when something fails.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator
+
+from attrs import define, field
+
+from statebackend.key_groups import KeyGroupRange
+from statebackend.rocksdb.cached_state import CachedState, Change
+from statebackend.rocksdb.composite_key import KEY_GROUP
+from statebackend.rocksdb.local_directory import LocalStateDirectory, LocalVersion
+from statebackend.rocksdb.store import ColumnFamily, RocksDBStore, SstWriter
+from statebackend.state_files import StateFiles
+from statebackend.state_meta import StateMeta
+
+
+@define(eq=False)
+class StateTable:
+    """One state: where its entries are, what its serializers were, its handle if registered, and its files."""
+
+    meta: StateMeta
+    column_family: ColumnFamily
+    files: StateFiles = field(factory=StateFiles)
+    state: CachedState | None = None
+
+
+class LocalDatabase:
+    """The database in a subtask's local directory; without a store until `create` or `open_version`."""
+
+    def __init__(
+        self, directory: LocalStateDirectory, key_groups: KeyGroupRange, check_open: Callable[[], None]
+    ) -> None:
+        self.directory = directory
+        self.key_groups = key_groups
+        self.tables: dict[str, StateTable] = {}
+        self.sequence = 0
+        self._family_numbers = itertools.count()
+        self._check_open = check_open
+        self._store: RocksDBStore | None = None
+
+    def create(self) -> None:
+        """Begins with an empty database."""
+        self.directory.wipe()
+        self._store = RocksDBStore(self.directory.database_path)
+
+    def open_version(self, version: LocalVersion) -> bool:
+        """Opens the database that the directory holds, if it has all column families of that version."""
+        self.directory.begin_change()
+        store = RocksDBStore(self.directory.database_path)
+        present = set(store.column_family_names)
+        if not set(version.column_families.values()) <= present:
+            store.close()
+            return False
+        self._family_numbers = itertools.count(1 + max((_family_number(name) for name in present), default=-1))
+        self._store = store
+        return True
+
+    @property
+    def store(self) -> RocksDBStore:
+        """The open store."""
+        assert self._store is not None
+        return self._store
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process is a forked child of the one that opened the store."""
+        return self._store is not None and self._store.is_inherited
+
+    def add_table(self, meta: StateMeta) -> StateTable:
+        """An empty table."""
+        table = self.tables[meta.name] = StateTable(meta, self._new_column_family(meta.name))
+        return table
+
+    def adopt_table(self, meta: StateMeta, family_name: str, files: StateFiles) -> None:
+        """A table whose column family exists."""
+        self.tables[meta.name] = StateTable(meta, self.store.column_family(family_name), files)
+
+    def next_chunk_number(self) -> int:
+        """The number of the next list chunk; it only grows, across snapshots too."""
+        number = self.sequence
+        self.sequence += 1
+        return number
+
+    def scan(self, table: StateTable) -> Iterator[tuple[bytes, bytes]]:
+        """All entries of a state, in key order."""
+        end = self.key_groups.end
+        for raw_key, value in table.column_family.scan(KEY_GROUP.pack(self.key_groups.start)):
+            if raw_key[0] << 8 | raw_key[1] > end:
+                return
+            yield raw_key, value
+        # A scan also ends when the store is closed; what was read of it must not pass for the whole.
+        self._check_open()
+
+    def write_sorted(self, entries: Iterable[Change]) -> SstWriter | None:
+        """Writes entries to a file of their own, changing nothing else; None if there are none."""
+        writer = SstWriter(self.directory.new_file(".sst"))
+        writer.write(entries)
+        if not writer.entry_count:
+            return None
+        writer.finish()
+        return writer
+
+    def ingest(self, table: StateTable, entries: Iterable[Change]) -> int:
+        """Makes entries, given in key order, part of the state and of the next snapshot; returns their number."""
+        written = self.write_sorted(entries)
+        if written is None:
+            return 0
+        self._take_in(table, written)
+        return written.entry_count
+
+    def replace(self, table: StateTable, written: SstWriter | None) -> None:
+        """Makes a file the whole content of a state, whose old column family goes; nothing that can fail is left."""
+        old_family = table.column_family
+        discard_pending(table.files)
+        table.column_family = self._new_column_family(table.meta.name)
+        table.files = StateFiles()
+        if written is not None:
+            self._take_in(table, written)
+        if table.state is not None:
+            table.state.column_family = table.column_family
+        self.store.drop(old_family.name)
+
+    def close(self, snapshot_taken: str | None) -> None:
+        """Closes the store and the directory, which holds exactly the snapshot of that state id, if one is given."""
+        families = {name: table.column_family.name for name, table in self.tables.items()}
+        try:
+            if self._store is not None:
+                self._store.close()
+            if snapshot_taken is not None:
+                self.directory.write_version(LocalVersion(snapshot_taken, families))
+        finally:
+            self.directory.close()
+
+    def _take_in(self, table: StateTable, written: SstWriter) -> None:
+        # The database takes the file as its own, so a second link is kept for the upload.
+        kept = self.directory.new_file(".sst")
+        os.link(written.path, kept)
+        table.column_family.ingest(written.path)
+        table.files.pending.append(kept)
+
+    def _new_column_family(self, name: str) -> ColumnFamily:
+        return self.store.column_family(f"{next(self._family_numbers)}:{name}")
+
+
+def discard_pending(files: StateFiles) -> None:
+    """Removes the local files that were to be uploaded."""
+    for path in files.pending:
+        os.unlink(path)
+
+
+def _family_number(name: str) -> int:
+    return int(name.partition(":")[0])

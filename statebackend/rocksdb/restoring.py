@@ -1,0 +1,133 @@
+"""How a local database comes to hold a snapshot, from the cheapest way to the dearest.
+
+* The local database holds exactly the wanted snapshot: it is opened as it is.
+* The handles were written by this backend: their files are linked or copied, and ingested in order.
+* Canonical savepoints: their rows are written as sorted files, one for each of theirs.
+
+When the key groups changed, or the files are in another store, the next snapshot writes a new base, so that a file in a
+handle never holds a key outside the handle's range and never depends on a savepoint.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+from statebackend.canonical_entries import CanonicalBatch, read_canonical
+from statebackend.descriptors import StateKind
+from statebackend.errors import StateRestoreError
+from statebackend.key_groups import KeyGroupRange
+from statebackend.keyed_state_backend import KeyedStateBackendParameters, RestoredHandle
+from statebackend.rocksdb.cached_state import Change
+from statebackend.rocksdb.composite_key import CHUNK_NUMBER, KEY_GROUP
+from statebackend.rocksdb.local_database import LocalDatabase, StateTable
+from statebackend.state_files import StateFiles, stored_files
+from statebackend.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta
+
+ROCKSDB_BACKEND: Final = "rocksdb"
+
+Importer = Callable[[LocalDatabase, KeyedStateBackendParameters, StateTable, RestoredHandle, StateMeta], None]
+
+
+def open_or_restore(
+    database: LocalDatabase,
+    parameters: KeyedStateBackendParameters,
+    metas: list[KeyedStateMeta],
+    merged: KeyedStateMeta | None,
+) -> bool:
+    """Fills the database with what the handles hold; returns whether it did so already.
+
+    ``metas`` are the handles' meta data, ``merged`` is theirs as one. Raises `StateRestoreError` for a handle in a
+    format of another backend, and what the store raises for missing and damaged files.
+    """
+    handles = parameters.restore
+    if _open_local(database, handles, metas):
+        return True
+    database.create()
+    for state in merged.states if merged is not None else ():
+        database.add_table(state)
+    for restored, meta in zip(handles, metas, strict=True):
+        importer = _IMPORTERS.get(restored.handle.backend)
+        if importer is None:
+            raise StateRestoreError(
+                f"the state of operator {parameters.operator_uid!r} was written by the backend "
+                f"{restored.handle.backend!r}, whose own format RocksDB does not read; "
+                f"take a savepoint, which every backend reads"
+            )
+        for state in meta.states:
+            importer(database, parameters, database.tables[state.name], restored, state)
+    return False
+
+
+def _open_local(database: LocalDatabase, handles: tuple[RestoredHandle, ...], metas: list[KeyedStateMeta]) -> bool:
+    version = database.directory.read_version()
+    if version is None or len(handles) != 1 or handles[0].handle.backend != ROCKSDB_BACKEND:
+        return False
+    handle = handles[0].handle
+    names = [state.name for state in metas[0].states]
+    if (
+        version.state_id != handle.state_id
+        or KeyGroupRange(handle.key_group_start, handle.key_group_end) != database.key_groups
+        or sorted(version.column_families) != sorted(names)
+        or not database.open_version(version)
+    ):
+        return False
+    for state in metas[0].states:
+        database.adopt_table(
+            state, version.column_families[state.name], StateFiles(stored_files(handle, state))
+        )
+    return True
+
+
+def _import_native(
+    database: LocalDatabase,
+    parameters: KeyedStateBackendParameters,
+    table: StateTable,
+    restored: RestoredHandle,
+    state: StateMeta,
+) -> None:
+    handle = restored.handle
+    files = stored_files(handle, state)
+    for stored in files:
+        path = database.directory.new_file(".sst")
+        restored.file_system.download(stored.handle, path)
+        table.column_family.ingest(path)
+    is_own = (
+        KeyGroupRange(handle.key_group_start, handle.key_group_end) == database.key_groups
+        and restored.file_system.uri == parameters.file_system.uri
+    )
+    # Files with keys outside the range, or in another store, must not be referred to by our checkpoints.
+    table.files = StateFiles(files) if is_own else StateFiles(needs_base=True)
+
+
+def _import_canonical(
+    database: LocalDatabase,
+    parameters: KeyedStateBackendParameters,
+    table: StateTable,
+    restored: RestoredHandle,
+    state: StateMeta,
+) -> None:
+    for stored in stored_files(restored.handle, state):
+        local = database.directory.new_file(".parquet")
+        restored.file_system.download(stored.handle, local)
+        database.ingest(table, _raw_entries(database, state, read_canonical(local, database.key_groups)))
+        os.unlink(local)
+
+
+def _raw_entries(database: LocalDatabase, state: StateMeta, batches: Iterable[CanonicalBatch]) -> Iterator[Change]:
+    for batch in batches:
+        for key_group, key, namespace, user_key, value in zip(*batch, strict=True):
+            prefix = KEY_GROUP.pack(key_group) + key + namespace
+            if user_key is not None:
+                yield prefix + user_key, value
+            elif state.kind is StateKind.LIST:
+                yield prefix + CHUNK_NUMBER.pack(database.next_chunk_number()), value
+            else:
+                yield prefix, value
+
+
+_IMPORTERS: Final[Mapping[str, Importer]] = {
+    ROCKSDB_BACKEND: _import_native,
+    CANONICAL_BACKEND: _import_canonical,
+}

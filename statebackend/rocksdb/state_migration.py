@@ -1,0 +1,76 @@
+"""Bulk migration: all entries of a state are rewritten, in key order, into one new file and a new column family.
+
+The old column family is dropped last. If it is interrupted, the local database has no version, and the next attempt
+starts from the handles, which nothing has touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from migration.schema_migration import MigrationError, SchemaMigration
+from statebackend.descriptors import StateDescriptor, storage_serializer
+from statebackend.errors import StateMigrationException
+from statebackend.keyed_state_backend import KeyedStateBackendParameters
+from statebackend.rocksdb.local_database import LocalDatabase, StateTable
+
+PROGRESS_STEP: Final = 100_000
+
+
+def migrate_state(
+    database: LocalDatabase, parameters: KeyedStateBackendParameters, table: StateTable, descriptor: StateDescriptor
+) -> int:
+    """Rewrites a state for the serializers of its descriptor; returns the number of entries.
+
+    Raises `StateMigrationException`, with the state as it was, for an entry that cannot be migrated.
+    """
+    old_serializers = {role: snapshot.restore_serializer() for role, snapshot in table.meta.role_snapshots.items()}
+    kind = descriptor.kind
+    migration = SchemaMigration(
+        storage_serializer(kind, old_serializers), storage_serializer(kind, descriptor.serializers)
+    )
+    written = database.write_sorted(_migrated_entries(database, parameters, table, migration))
+    database.replace(table, written)
+    return 0 if written is None else written.entry_count
+
+
+def _migrated_entries(
+    database: LocalDatabase,
+    parameters: KeyedStateBackendParameters,
+    table: StateTable,
+    migration: SchemaMigration[Any],
+) -> Iterator[tuple[bytes, bytes]]:
+    name, progress, transcode = table.meta.name, parameters.progress, migration.transcode
+    count = 0
+    for raw_key, value in database.scan(table):
+        failure: Exception | None = None
+        try:
+            migrated, position = transcode(value, 0)
+        except Exception as error:
+            migrated, position, failure = b"", -1, error
+        if position != len(value):
+            raise _failure(parameters, name, raw_key, migration, value, failure)
+        yield raw_key, migrated
+        count += 1
+        if count % PROGRESS_STEP == 0:
+            progress(name, count)
+    progress(name, count)
+
+
+def _failure(
+    parameters: KeyedStateBackendParameters,
+    name: str,
+    raw_key: bytes,
+    migration: SchemaMigration[Any],
+    value: bytes,
+    failure: Exception | None,
+) -> StateMigrationException:
+    try:
+        migration.to_bytes(value)
+    except MigrationError as error:
+        failure = error
+    return StateMigrationException(
+        f"operator {parameters.operator_uid!r}, state {name!r}: the entry at raw key {raw_key.hex()} "
+        f"cannot be migrated: {failure}. The checkpoint it came from is unchanged"
+    )
