@@ -12,6 +12,7 @@ The file's key-value metadata holds ``statebackend.format`` = ``1``.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
@@ -38,6 +39,10 @@ SCHEMA: Final = pa.schema(
 
 BATCH_ROWS: Final = 1 << 16
 """How many rows a batch and a row group hold; it bounds the memory of reading and writing."""
+
+
+CanonicalRow = tuple[int, bytes, bytes, "bytes | None", "bytes | None"]
+"""Key group, key, namespace, user key, value."""
 
 
 class CanonicalBatch(NamedTuple):
@@ -68,6 +73,13 @@ class CanonicalBatch(NamedTuple):
     def row_count(self) -> int:
         """The number of rows."""
         return len(self.keys)
+
+
+def batches_of(rows: Iterable[CanonicalRow]) -> Iterator[CanonicalBatch]:
+    """The rows in batches of bounded size."""
+    source = iter(rows)
+    while chunk := list(itertools.islice(source, BATCH_ROWS)):
+        yield CanonicalBatch(*(list(column) for column in zip(*chunk, strict=True)))
 
 
 def write_canonical(target: str | pa.NativeFile, batches: Iterable[CanonicalBatch]) -> int:

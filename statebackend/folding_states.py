@@ -130,6 +130,11 @@ _FOLDING: Final[dict[StateKind, Callable[[Any, Any], InternalState]]] = {
 }
 
 
+def stored_descriptor(descriptor: StateDescriptor) -> StateDescriptor:
+    """The state that a backend keeps for a descriptor: itself, or the value state that it is folded into."""
+    return getattr(descriptor, "stored_value", descriptor)
+
+
 def handle_of_kind(stored: InternalState, descriptor: StateDescriptor) -> InternalState:
     """The handle to give out: ``stored`` itself, or the folding state over the value state that it is."""
     folding = _FOLDING.get(descriptor.kind)

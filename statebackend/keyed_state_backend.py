@@ -257,6 +257,18 @@ class KeyedStateBackend(ABC):
         self.context.key = NO_KEY
         self.context.key_group = -1
 
+    def may_refer_to(self, restored: RestoredHandle) -> bool:
+        """Whether snapshots may go on referring to the files of a handle in this backend's own format.
+
+        They may if the files hold the keys of this subtask alone and are in its store; else the first snapshot must
+        write a base of its own. A savepoint's files are never referred to, whatever their format.
+        """
+        handle = restored.handle
+        return (
+            KeyGroupRange(handle.key_group_start, handle.key_group_end) == self.key_group_range
+            and restored.file_system.uri == self.parameters.file_system.uri
+        )
+
     def take_over_keys(self, restored_snapshot: TypeSerializerSnapshot[Any]) -> None:
         """Judges the key serializer over restored state, and switches to its reconfigured form where there is one.
 

@@ -19,8 +19,9 @@ from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import snapshot_from_bytes, snapshot_to_bytes
 from snapshots.errors import StateFormatError
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
-from statebackend.descriptors import StateKind
+from statebackend.descriptors import StateDescriptor, StateKind
 from statebackend.errors import StateRestoreError
+from typeserializers.type_serializer import TypeSerializer
 
 CANONICAL_BACKEND: Final = "canonical"
 """What a handle of canonical Parquet files has as its backend; every backend restores it."""
@@ -63,6 +64,16 @@ class KeyedStateMeta:
     def state(self, name: str) -> StateMeta | None:
         """The state of that name."""
         return next((state for state in self.states if state.name == name), None)
+
+
+def meta_of_descriptor(descriptor: StateDescriptor, namespace_serializer: TypeSerializer[Any]) -> StateMeta:
+    """A state as it is when it is registered, without files."""
+    return StateMeta(
+        descriptor.name,
+        descriptor.kind,
+        namespace_serializer.snapshot_configuration(),
+        {role: serializer.snapshot_configuration() for role, serializer in descriptor.serializers.items()},
+    )
 
 
 def merge_metas(metas: Sequence[KeyedStateMeta]) -> KeyedStateMeta | None:

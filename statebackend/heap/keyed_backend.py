@@ -25,7 +25,7 @@ from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.handles import FileHandle
 from snapshots.compatibility import CompatibilityKind
 from snapshots.envelope import snapshot_to_bytes
-from statebackend.canonical_entries import CanonicalBatch, encoded_canonical, read_canonical
+from statebackend.canonical_entries import CanonicalBatch, batches_of, encoded_canonical, read_canonical
 from statebackend.descriptors import USER_KEY_ROLE, StateDescriptor, StateKind, storage_serializer
 from statebackend.errors import StateMigrationException, StateRestoreError
 from statebackend.folding_states import handle_of_kind
@@ -33,7 +33,7 @@ from statebackend.heap.handle import HeapStateHandle
 from statebackend.heap.list_state import HeapListState, ListTable
 from statebackend.heap.map_state import HeapMapState, MapTable
 from statebackend.heap.stored_form import EntryKeys, KeyForm, Load, RawEntryKeys, RawKeyForm, RawStoredForm, StoredForm
-from statebackend.heap.table import HeapTable, Row, batches_of
+from statebackend.heap.table import HeapTable, Row
 from statebackend.heap.value_state import ValueTable, create_value_state
 from statebackend.heap.worker_cache import WorkerCacheKey, worker_cache
 from statebackend.internal_states import InternalState

@@ -15,18 +15,17 @@ that everything under a key, or one map entry, is gone; it is written only if th
 
 from __future__ import annotations
 
-import itertools
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from statebackend.canonical_entries import BATCH_ROWS, CanonicalBatch
+from statebackend.canonical_entries import CanonicalBatch, CanonicalRow
 from statebackend.errors import StateBackendError, StateRestoreError
 from statebackend.heap.stored_form import EntryKeys, Load, StoredForm
 from statebackend.key_groups import KeyGroupRange
 
-Row = tuple[int, bytes, bytes, "bytes | None", "bytes | None"]
+Row = CanonicalRow
 """Key group, key, namespace, user key, value."""
 
 
@@ -207,10 +206,3 @@ class HeapTable(ABC):
 
 address_of_row = operator.itemgetter(0, 1, 2)
 """Key group, key and namespace: the order of rows."""
-
-
-def batches_of(rows: Iterable[Row]) -> Iterator[CanonicalBatch]:
-    """The rows in batches of bounded size."""
-    source = iter(rows)
-    while chunk := list(itertools.islice(source, BATCH_ROWS)):
-        yield CanonicalBatch(*(list(column) for column in zip(*chunk, strict=True)))

@@ -1,0 +1,8 @@
+"""Keyed state in SQLite: a state backend as another distribution would bring it.
+
+It uses nothing of `statebackend` but what docs/writing-a-backend.md names.
+"""
+
+from sqlite_state.keyed_backend import SqliteKeyedStateBackend, SqliteStateBackend
+
+__all__ = ["SqliteKeyedStateBackend", "SqliteStateBackend"]

@@ -1,0 +1,269 @@
+"""The SQLite backend of one subtask.
+
+State is written through to the local database at every access, so there is no cache to write back; what the barrier
+costs is a file of the rows that changed since the last one. Files add up as `statebackend.state_files` describes. A
+restore reads them all into an empty database.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from attrs import define, field
+
+from checkpoint import CheckpointFileSystem
+from migration import SchemaMigration
+from snapshots import CompatibilityKind
+from sqlite_state.database import Row, SqliteDatabase, StateTable
+from sqlite_state.row_files import read_row_file, write_row_file
+from sqlite_state.state_handles import SqliteListState, SqliteMapState, SqliteState, SqliteValueState, chunk_part
+from statebackend import (
+    KeyedStateBackend,
+    KeyedStateBackendParameters,
+    KeyedStateSnapshot,
+    RestoredHandle,
+    StateBackend,
+    StateDescriptor,
+    StateKind,
+    StateMigrationException,
+    StateVerdict,
+)
+from statebackend.canonical_entries import CanonicalBatch, batches_of, read_canonical
+from statebackend.descriptors import storage_serializer
+from statebackend.entry_encoder import EntryEncoder
+from statebackend.folding_states import handle_of_kind, stored_descriptor
+from statebackend.internal_states import InternalState
+from statebackend.keyed_state_backend import Address, KeyedStateSnapshotTask
+from statebackend.restored_states import read_restored_states
+from statebackend.snapshot_task import SynchronousSnapshotTask
+from statebackend.state_files import MAX_FILES, StateFiles, StoredFile, handle_of_files, stored_files
+from statebackend.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta, meta_of_descriptor
+from typeserializers import TypeSerializer
+
+SQLITE_BACKEND: Final = "sqlite"
+
+
+@define
+class _HeldState:
+    """One state: what its serializers are or were, its rows, and its files in the store."""
+
+    meta: StateMeta
+    table: StateTable
+    files: StateFiles = field(factory=StateFiles)
+
+
+class SqliteKeyedStateBackend(KeyedStateBackend):
+    """See the module."""
+
+    def __init__(self, parameters: KeyedStateBackendParameters) -> None:
+        super().__init__(parameters)
+        os.makedirs(parameters.local_directory, exist_ok=True)
+        self._directory = tempfile.TemporaryDirectory(dir=parameters.local_directory)
+        self._database = SqliteDatabase(os.path.join(self._directory.name, "state.db"), self.check_open)
+        self._states: dict[str, _HeldState] = {}
+        self._sequence = 0
+        self._restored_meta: KeyedStateMeta | None = None
+        try:
+            self._restore(parameters.restore)
+        except BaseException:
+            self.close()
+            raise
+
+    def restored_meta(self) -> KeyedStateMeta | None:
+        return self._restored_meta
+
+    def current_meta(self) -> KeyedStateMeta:
+        states = tuple(held.meta for held in self._states.values())
+        return KeyedStateMeta(self.key_serializer.snapshot_configuration(), self._sequence, states)
+
+    def create_state(
+        self,
+        descriptor: StateDescriptor,
+        namespace_serializer: TypeSerializer[Any],
+        restored: StateMeta | None,
+        verdict: StateVerdict | None,
+    ) -> tuple[InternalState, int]:
+        encoder = EntryEncoder(self, descriptor.name, namespace_serializer)
+        meta = meta_of_descriptor(descriptor, namespace_serializer)
+        held = self._states.get(descriptor.name)
+        migrated = 0
+        if held is None:
+            held = _HeldState(meta, self._database.new_table())
+            held.table.track_changes()
+            self._states[descriptor.name] = held
+        elif verdict is not None and verdict.kind is CompatibilityKind.AFTER_MIGRATION:
+            migrated = self._migrate(held, descriptor)
+        held.meta = meta
+        stored = stored_descriptor(descriptor)
+        shared = (held.table, encoder, storage_serializer(descriptor.kind, descriptor.serializers))
+        handle = _HANDLES[stored.kind](stored, self._next_chunk_number, shared)
+        return handle_of_kind(handle, descriptor), migrated
+
+    def create_snapshot_task(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshotTask:
+        digest = hashlib.blake2b(digest_size=16)
+        entries = written = 0
+        files: list[StateFiles] = []
+        # Everything is written before anything is noted: a snapshot that fails leaves the backend as it was.
+        for number, held in enumerate(self._states.values()):
+            changed = held.table.changed_rows()
+            if changed:
+                entries += len(changed)
+                digest.update(repr((held.meta.name, changed)).encode())
+            path = f"{self.parameters.file_prefix}-{checkpoint_id:012d}-{state_id}-{number}.sqlite"
+            new = self._written(held, changed, path, state_id)
+            files.append(new)
+            written += sum(stored.handle.size_bytes for stored in new.stored if stored.written_by == state_id)
+        metas = [held.meta for held in self._states.values()]
+        handle = handle_of_files(
+            state_id,
+            SQLITE_BACKEND,
+            self.key_group_range,
+            self.key_serializer.snapshot_configuration(),
+            self._sequence,
+            zip(metas, files, strict=True),
+        )
+        for held, new in zip(self._states.values(), files, strict=True):
+            held.files = new
+            held.table.forget_changes()
+        return SynchronousSnapshotTask(KeyedStateSnapshot(handle, digest.hexdigest(), entries, written))
+
+    def export_state(self, name: str) -> Iterator[CanonicalBatch]:
+        self.check_open()
+        held = self._states[name]
+        is_map = held.meta.kind is StateKind.MAP
+        return batches_of((*row[:3], row[3] if is_map else None, row[4]) for row in held.table.rows())
+
+    def stored_addresses(self, name: str) -> Iterator[Address]:
+        self.check_open()
+        held = self._states.get(name)
+        return iter(()) if held is None else held.table.addresses()
+
+    def free(self) -> None:
+        self._database.close()
+        self._directory.cleanup()
+
+    def _restore(self, handles: tuple[RestoredHandle, ...]) -> None:
+        self._restored_meta, metas = read_restored_states(self, _READERS.keys())
+        if self._restored_meta is None:
+            return
+        self._sequence = self._restored_meta.sequence
+        for state in self._restored_meta.states:
+            self._states[state.name] = _HeldState(state, self._database.new_table())
+        for restored, meta in zip(handles, metas, strict=True):
+            read = _READERS[restored.handle.backend]
+            is_own = restored.handle.backend == SQLITE_BACKEND and self.may_refer_to(restored)
+            for state in meta.states:
+                held = self._states[state.name]
+                files = stored_files(restored.handle, state)
+                for file in files:
+                    self._apply(held, read(self, held.meta.kind, restored.file_system, file))
+                held.files = StateFiles(files) if is_own else StateFiles(needs_base=True)
+        for held in self._states.values():
+            held.table.track_changes()
+
+    def _apply(self, held: _HeldState, rows: Iterable[Row]) -> None:
+        def alive() -> Iterator[Row]:
+            for row in rows:
+                if row[4] is None:
+                    held.table.delete(row[:3], row[3])
+                else:
+                    yield row
+
+        held.table.put(alive())
+
+    def _rows_of_own_file(self, kind: StateKind, store: CheckpointFileSystem, file: StoredFile) -> Iterator[Row]:
+        with tempfile.TemporaryDirectory(dir=self._directory.name) as directory:
+            local = os.path.join(directory, "rows.sqlite")
+            store.download(file.handle, local)
+            yield from read_row_file(local, self.key_group_range, store.location(file.handle.path))
+
+    def _rows_of_canonical_file(self, kind: StateKind, store: CheckpointFileSystem, file: StoredFile) -> Iterator[Row]:
+        content = store.read_file(file.handle)
+        for batch in read_canonical(store.location(file.handle.path), self.key_group_range, content):
+            for key_group, key, namespace, user_key, value in zip(*batch, strict=True):
+                part = chunk_part(self._next_chunk_number()) if kind is StateKind.LIST else user_key or b""
+                yield key_group, key, namespace, part, value
+
+    def _written(self, held: _HeldState, changed: list[Row], path: str, state_id: str) -> StateFiles:
+        """The files of a state after a snapshot."""
+        kept: list[StoredFile] = []
+        rows: Iterable[Row] = changed
+        if held.files.needs_base or held.files.should_merge or len(held.files.stored) >= MAX_FILES:
+            rows = held.table.rows()
+            is_empty = not held.table.row_count()
+        else:
+            kept, is_empty = held.files.stored, not changed
+        if is_empty:
+            return StateFiles(list(kept))
+        with tempfile.TemporaryDirectory(dir=self._directory.name) as directory:
+            local = os.path.join(directory, "rows.sqlite")
+            write_row_file(local, rows)
+            handle = self.parameters.file_system.upload(local, path)
+        return StateFiles([*kept, StoredFile(handle, state_id)])
+
+    def _migrate(self, held: _HeldState, descriptor: StateDescriptor) -> int:
+        """Moves the rows, as the new serializers write them, to a new table; if one fails, nothing has changed."""
+        old = {role: snapshot.restore_serializer() for role, snapshot in held.meta.role_snapshots.items()}
+        migration: SchemaMigration[Any] = SchemaMigration(
+            storage_serializer(descriptor.kind, old), storage_serializer(descriptor.kind, descriptor.serializers)
+        )
+        name, progress = descriptor.name, self.parameters.progress
+
+        def migrated() -> Iterator[Row]:
+            for number, (key_group, key, namespace, part, value) in enumerate(held.table.rows(), 1):
+                try:
+                    yield key_group, key, namespace, part, migration.to_bytes(value or b"")
+                except Exception as error:
+                    raise StateMigrationException(
+                        f"operator {self.parameters.operator_uid!r}, state {name!r}: the entry of key {key.hex()} "
+                        f"cannot be migrated: {error}. What it was restored from is unchanged"
+                    ) from error
+                if number % 10_000 == 0:
+                    progress(name, number)
+
+        table = self._database.new_table()
+        try:
+            table.put(migrated())
+        except BaseException:
+            table.drop()
+            raise
+        count = table.row_count()
+        progress(name, count)
+        table.track_changes()
+        held.table.drop()
+        held.table, held.files = table, StateFiles(needs_base=True)
+        return count
+
+    def _next_chunk_number(self) -> int:
+        number = self._sequence
+        self._sequence += 1
+        return number
+
+
+_Reader = Callable[[SqliteKeyedStateBackend, StateKind, CheckpointFileSystem, StoredFile], Iterator[Row]]
+
+_READERS: Final[dict[str, _Reader]] = {
+    SQLITE_BACKEND: SqliteKeyedStateBackend._rows_of_own_file,
+    CANONICAL_BACKEND: SqliteKeyedStateBackend._rows_of_canonical_file,
+}
+
+_HANDLES: Final[dict[StateKind, Callable[[Any, Callable[[], int], tuple[Any, ...]], SqliteState]]] = {
+    StateKind.VALUE: lambda descriptor, _, shared: SqliteValueState(*shared, default=descriptor.default),
+    StateKind.LIST: lambda _, next_number, shared: SqliteListState(*shared, next_chunk_number=next_number),
+    StateKind.MAP: lambda descriptor, _, shared: SqliteMapState(*shared, key_serializer=descriptor.key_serializer),
+}
+
+
+class SqliteStateBackend(StateBackend):
+    """State in SQLite, in a file below each subtask's local directory."""
+
+    @property
+    def name(self) -> str:
+        return SQLITE_BACKEND
+
+    def create_keyed_state_backend(self, parameters: KeyedStateBackendParameters) -> SqliteKeyedStateBackend:
+        return SqliteKeyedStateBackend(parameters)

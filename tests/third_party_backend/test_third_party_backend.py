@@ -1,0 +1,154 @@
+"""A backend of another distribution, found by its entry point, keeps the whole contract and runs jobs.
+
+Its package is not on the path of the tests: it is installed here, as its pyproject.toml says, into a temporary
+directory, by hand, since a machine without a network may have no build tools.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import attrs
+import pytest
+
+from statebackend import ListStateDescriptor, MapStateDescriptor, StateBackend, ValueStateDescriptor
+from statebackend.backend_registry import known_state_backends, state_backend
+from statebackend.contract import StateBackendContract
+from streamjobs import JobRestoreError, KeyedProcessFunction, ProcessContext, RuntimeContext
+from streamjobs.local import LocalStreamEnvironment
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PROJECT = Path(__file__).parent
+REPOSITORY = PROJECT.parents[1]
+
+
+def install(target: Path) -> None:
+    """What an installer leaves in site-packages: the package, and the metadata that declares its entry points."""
+    project: dict[str, Any] = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    copytree(PROJECT / "src", target, dirs_exist_ok=True)
+    information = target / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    )
+    lines = []
+    for group, entries in project["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in entries.items())]
+    (information / "entry_points.txt").write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="module")
+def site_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory in which the distribution is installed."""
+    target = tmp_path_factory.mktemp("site-packages")
+    install(target)
+    return target
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _installed(site_packages: Path) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(site_packages))
+        yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "sqlite_state"]:
+        del sys.modules[name]
+
+
+class TestSqliteStateBackend(StateBackendContract):
+    def create_state_backend(self) -> StateBackend:
+        return state_backend("sqlite")
+
+
+def test_the_backend_is_found_among_the_installed_ones() -> None:
+    assert "sqlite" in known_state_backends()
+    backend = state_backend("sqlite")
+    assert backend.name == "sqlite"
+    assert type(backend).__module__ == "sqlite_state.keyed_backend"
+
+
+def test_a_new_process_finds_it_too(site_packages: Path) -> None:
+    program = "from statebackend.backend_registry import state_backend; print(state_backend('sqlite').name)"
+    path = os.pathsep.join([str(site_packages), str(REPOSITORY)])
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, result.stdout.strip()) == (0, "sqlite"), result.stderr
+
+
+@attrs.frozen
+class Sale:
+    shop: str
+    amount: int
+
+
+class Ledger(KeyedProcessFunction[str, Sale, tuple[str, int, int, int]]):
+    """Keeps the turnover, all amounts, and how often each amount was paid."""
+
+    def open(self, context: RuntimeContext) -> None:
+        self.turnover = context.get_state(ValueStateDescriptor("turnover", int, 0))
+        self.amounts = context.get_list_state(ListStateDescriptor("amounts", int))
+        self.times = context.get_map_state(MapStateDescriptor("times", int, int))
+
+    def process_element(self, value: Sale, context: ProcessContext[str]) -> Iterator[tuple[str, int, int, int]]:
+        self.turnover.update((self.turnover.value() or 0) + value.amount)
+        self.amounts.add(value.amount)
+        self.times.put(value.amount, (self.times.get(value.amount) or 0) + 1)
+        yield value.shop, self.turnover.value() or 0, len(self.amounts.get()), self.times.get(value.amount) or 0
+
+
+SALES = [Sale(shop, amount) for amount in (1, 2, 1) for shop in ("north", "south", "east")]
+NEXT = [Sale("north", 1), Sale("west", 4)]
+
+
+def run(
+    backend: str, sales: list[Sale], directory: Path, savepoint: Path | None, **options: Any
+) -> tuple[list[Any], Path]:
+    """Runs the job in a directory of its own; returns what came out, and a savepoint."""
+    environment = LocalStreamEnvironment(job_dir=directory, backend=backend, **options)
+    rows: list[Any] = []
+    stream = environment.from_elements(sales).key_by("shop").process(Ledger(), uid="ledger", schema=SCHEMA)
+    stream.sink_to(rows)
+    job = environment.execute("sales", from_savepoint=savepoint)
+    target = directory.with_name(f"{directory.name}-savepoint")
+    job.savepoint(target)
+    environment.close()
+    return rows, target
+
+
+SCHEMA = "shop string, turnover bigint, sales bigint, times bigint"
+
+
+def test_a_job_keeps_its_state_from_epoch_to_epoch(tmp_path: Path) -> None:
+    one_epoch, _ = run("heap", SALES, tmp_path / "heap", None)
+    rows, _ = run("sqlite", SALES, tmp_path / "sqlite", None, epoch_size=2, parallelism=2)
+    assert sorted(rows) == sorted(one_epoch)
+
+
+def test_a_savepoint_moves_from_rocksdb_and_back(tmp_path: Path) -> None:
+    _, first = run("rocksdb", SALES, tmp_path / "first", None, parallelism=2)
+    there, second = run("sqlite", NEXT, tmp_path / "second", first, parallelism=3)
+    back, _ = run("rocksdb", NEXT, tmp_path / "third", second)
+    assert sorted(there) == [("north", 5, 4, 3), ("west", 4, 1, 1)]
+    assert sorted(back) == [("north", 6, 5, 4), ("west", 8, 2, 2)]
+
+
+def test_checkpoints_in_its_own_format_are_for_it_alone(tmp_path: Path) -> None:
+    run("sqlite", SALES, tmp_path / "job", None)
+    environment = LocalStreamEnvironment(job_dir=tmp_path / "job", backend="rocksdb")
+    environment.from_elements(NEXT).key_by("shop").process(Ledger(), uid="ledger", schema=SCHEMA).sink_to([])
+    with pytest.raises(JobRestoreError, match=r"'sqlite'.*'rocksdb'.*savepoint"):
+        environment.execute("sales")
