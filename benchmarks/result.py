@@ -2,7 +2,8 @@
 
 A result compares ours with one peer.  Invariant: `ratio` > 1 means that ours is the faster one, whatever the unit;
 so the unit's direction is part of the result.  The JSON form has exactly the keys `name`, `ours`, `peer`,
-`peer_name`, `unit` and `ratio`; a side that could not be measured is null, and so is the ratio then.
+`peer_name`, `unit` and `ratio`; a side that could not be measured is null, and so is the ratio then.  A result with an
+aim, the least ratio that was asked for, has the keys `aim` and `met` besides.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class Result:
     peer: float | None
     peer_name: str
     unit: str
+    aim: float | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -36,19 +38,28 @@ class Result:
             return None
         return faster / slower
 
+    @property
+    def met(self) -> bool | None:
+        """Whether the ratio reaches the aim; None without an aim. What could not be measured has not reached it."""
+        if self.aim is None:
+            return None
+        ratio = self.ratio
+        return ratio is not None and ratio >= self.aim
+
     def as_json(self) -> str:
         """The result as one line of JSON."""
         ratio = self.ratio
-        return json.dumps(
-            {
-                "name": self.name,
-                "ours": _rounded(self.ours),
-                "peer": _rounded(self.peer),
-                "peer_name": self.peer_name,
-                "unit": self.unit,
-                "ratio": None if ratio is None else round(ratio, 3),
-            }
-        )
+        line: dict[str, object] = {
+            "name": self.name,
+            "ours": _rounded(self.ours),
+            "peer": _rounded(self.peer),
+            "peer_name": self.peer_name,
+            "unit": self.unit,
+            "ratio": None if ratio is None else round(ratio, 3),
+        }
+        if self.aim is not None:
+            line |= {"aim": self.aim, "met": self.met}
+        return json.dumps(line)
 
 
 def print_json(results: Iterable[Result], out: TextIO) -> None:
@@ -58,18 +69,23 @@ def print_json(results: Iterable[Result], out: TextIO) -> None:
 
 
 def print_table(results: Iterable[Result], out: TextIO) -> None:
-    """Print the results as a table, when all of them are there."""
-    rows = [("benchmark", "peer", "ours", "peer's", "unit", "ratio")]
-    for result in results:
+    """Print the results as a table, when all of them are there; with what was asked for, if any of them has an aim."""
+    kept = list(results)
+    has_aims = any(result.aim is not None for result in kept)
+    rows = [("benchmark", "peer", "ours", "peer's", "unit", "ratio", *(("aim", "met") if has_aims else ()))]
+    for result in kept:
         ratio = "-" if result.ratio is None else f"{result.ratio:.2f}"
-        rows.append(
-            (result.name, result.peer_name, format_value(result.ours), format_value(result.peer), result.unit, ratio)
-        )
+        aim = (format_value(result.aim), _MET[result.met]) if has_aims else ()
+        values = format_value(result.ours), format_value(result.peer)
+        rows.append((result.name, result.peer_name, *values, result.unit, ratio, *aim))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         left = "  ".join(cell.ljust(width) for cell, width in zip(row[:2], widths[:2], strict=True))
         right = "  ".join(cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=True))
         print(f"{left}  {right}", file=out, flush=True)
+
+
+_MET = {None: "-", True: "yes", False: "NO"}
 
 
 def format_value(value: float | None) -> str:

@@ -29,6 +29,7 @@ class Suite(Protocol):
 
 
 SUITE_MODULES = {
+    "backends": "benchmarks.backends.suite",
     "serializers": "benchmarks.serializers.suite",
     "spark_stateful": "benchmarks.spark_stateful.suite",
 }

@@ -37,6 +37,25 @@ def test_a_line_of_json_has_exactly_the_documented_keys() -> None:
     assert out.getvalue().count("\n") == 1
 
 
+@pytest.mark.parametrize(("ours", "met"), [(60.0, True), (50.0, True), (40.0, False), (None, False)])
+def test_an_aim_is_met_by_a_ratio_that_reaches_it(ours: float | None, met: bool) -> None:
+    assert Result("count", ours, 100.0, "theirs", "rows/s", aim=0.5).met is met
+
+
+def test_a_line_with_an_aim_says_it_and_whether_it_is_met() -> None:
+    line = json.loads(Result("pause", 25.0, 20.0, "required", "ms", aim=1.0).as_json())
+    assert (line["aim"], line["met"], line["ratio"]) == (1.0, False, 0.8)
+
+
+def test_the_table_shows_aims_if_any_result_has_one() -> None:
+    out = io.StringIO()
+    print_table([Result("a", 2.0, 1.0, "b", "rows/s", aim=1.0), Result("c", 2.0, 1.0, "d", "rows/s")], out)
+    header, with_aim, without = (line.split() for line in out.getvalue().splitlines())
+    assert header[-2:] == ["aim", "met"]
+    assert with_aim[-3:] == ["2.00", "1", "yes"]
+    assert without[-3:] == ["2.00", "-", "-"]
+
+
 def test_the_table_shows_a_dash_for_what_was_not_measured() -> None:
     out = io.StringIO()
     print_table([Result("count", None, 30_000.0, "theirs", "rows/s")], out)

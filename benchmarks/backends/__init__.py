@@ -1,0 +1,1 @@
+"""The keyed state backends beside the bare engines they stand on: a dict, and rocksdict with hand-packed bytes."""

@@ -1,0 +1,55 @@
+"""The peak of memory while RocksDB restores and migrates a large state of small entries.
+
+Each step runs in a child process of its own, which says by how much its resident memory rose at its highest above what
+it was when everything was imported. Linux keeps that peak for each process; elsewhere there is nothing to report.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.backends.measuring import REQUIRED
+from benchmarks.backends.setting import Setting
+from benchmarks.result import Result
+
+BOUND_MB = 300.0
+
+STEPS = {
+    "savepoint": "writing the savepoint to restore from",
+    "restore_savepoint": "restore of a savepoint",
+    "snapshot": "the first snapshot after it",
+    "restore_native": "restore of a handle of its own",
+    "migrate": "migration",
+}
+"""The steps in the order in which each needs what those before it left, and what they are."""
+
+_MEASURED = ("restore_savepoint", "snapshot", "restore_native", "migrate")
+
+
+def memory(setting: Setting) -> Iterator[Result]:
+    """One line a step, and how fast it was."""
+    entries = setting.count(setting.large_entries)
+    directory = setting.new_directory("memory")
+    os.makedirs(directory)
+    for step, title in STEPS.items():
+        reached = _in_child(step, directory, entries)
+        print(f"  {title}: {reached}", file=sys.stderr, flush=True)
+        if step in _MEASURED:
+            name = f"RocksDB peak memory, {title}, {entries:,} entries"
+            yield Result(name, reached["peak_mb"], BOUND_MB, REQUIRED, "MB", 1.0)
+
+
+def _in_child(step: str, directory: str, entries: int) -> dict[str, Any]:
+    root = str(Path(__file__).parents[2])
+    environment = dict(os.environ)
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH", "")]))
+    command = [sys.executable, "-m", "benchmarks.backends.memory_step", step, directory, str(entries)]
+    completed = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
+    reached: dict[str, Any] = json.loads(completed.stdout)
+    return reached

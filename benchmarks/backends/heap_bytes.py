@@ -1,0 +1,86 @@
+"""What an entry on the heap costs in memory, beside a dict of the same keys and values.
+
+Python's allocator is asked (`tracemalloc`), so the keys, the values and all tables count, on both sides. Dicts grow in
+leaps, so several sizes are taken together. The values are no small integers, of which Python keeps one each.
+"""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from benchmarks.backends.setting import Setting, key_group_of
+from benchmarks.backends.subtask import Subtask
+from benchmarks.result import Result
+from statebackend import ValueStateDescriptor
+from statebackend.keyed_state_backend import KeyedStateBackend
+
+AIM = 0.5
+"""At most twice the bytes of the dict."""
+
+_SIZES = (100_000, 130_000, 160_000, 190_000)
+
+_FIRST_KEY = 1 << 20
+
+_BARE = "bare dict"
+
+
+def heap_bytes(setting: Setting) -> Iterator[Result]:
+    """After a snapshot, while everything changes anew, and after a restore."""
+    totals: dict[str, int] = {}
+    entries = 0
+    for size in _SIZES:
+        keys = setting.count(size)
+        entries += keys
+        for name, count in _measured(setting, keys):
+            totals[name] = totals.get(name, 0) + count
+    bare = totals.pop(_BARE) / entries
+    for name, total in totals.items():
+        yield Result(f"heap bytes per entry, {name}", total / entries, bare, _BARE, "bytes", AIM)
+
+
+def _measured(setting: Setting, keys: int) -> Iterator[tuple[str, int]]:
+    kept: list[Any] = []
+    yield _BARE, _traced(lambda: kept.append({_FIRST_KEY + key: _FIRST_KEY - key for key in range(keys)}))
+    kept.clear()
+    with Subtask(setting.new_directory("bytes")) as subtask:
+        backend = subtask.open("heap")
+        state: Any = backend.get_state(ValueStateDescriptor("count", int))
+        handles: list[Any] = []
+
+        def first_epoch() -> None:
+            _update_all(backend, state, keys, _FIRST_KEY)
+            handles.append(subtask.snapshot(backend))
+
+        after_snapshot = _traced(first_epoch)
+        yield "after a snapshot", after_snapshot
+        again = _traced(lambda: _update_all(backend, state, keys, _FIRST_KEY + 1))
+        yield "while every entry has changed since", after_snapshot + again
+        subtask.close()
+        yield "after a restore", _traced(lambda: kept.append(_restored(subtask, handles[0])))
+
+
+def _restored(subtask: Subtask, handle: Any) -> KeyedStateBackend:
+    backend = subtask.open("heap", handle)
+    backend.get_state(ValueStateDescriptor("count", int))
+    return backend
+
+
+def _update_all(backend: KeyedStateBackend, state: Any, keys: int, minuend: int) -> None:
+    for key in range(keys):
+        backend.set_current_key(_FIRST_KEY + key, key_group_of(key))
+        state.update(minuend - key)
+
+
+def _traced(work: Callable[[], object]) -> int:
+    """The bytes that the work leaves allocated."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        work()
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()

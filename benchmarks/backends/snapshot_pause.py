@@ -1,0 +1,113 @@
+"""How long a snapshot holds up the records: its synchronous part, and the slowest access of the epoch after it.
+
+Two backends that differ in their number of keys take turns. In each turn the same number of keys is changed, the
+snapshot is prepared (the synchronous part), the same keys are changed again while its writing is still to come, then it
+is written, and they are changed once more. The slowest of these accesses shows work that was put off to a later one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+from benchmarks.alternating import Measurement
+from benchmarks.backends.measuring import REQUIRED, medians, report
+from benchmarks.backends.setting import Record, Setting, key_group_of
+from benchmarks.backends.subtask import Subtask, fill
+from benchmarks.result import Result
+from statebackend import ValueStateDescriptor
+
+HEAP_BOUND_MS = 20.0
+ROCKSDB_BOUND_MS = 100.0
+
+GROWTH_AIM = 0.5
+"""The least that the time with few keys may be of the time with many, if it does not grow with them; half is noise."""
+
+
+def heap_snapshot(setting: Setting) -> Iterator[Result]:
+    """1,000,000 keys beside 100,000, with 10,000 changed; and with all of them changed."""
+    dirty = setting.count(10_000)
+    with ExitStack() as stack:
+        many = stack.enter_context(PauseLoop(setting, "heap", setting.count(1_000_000), dirty))
+        few = stack.enter_context(PauseLoop(setting, "heap", setting.count(100_000), dirty))
+        name = f"heap snapshot, synchronous part, {many.keys:,} keys, all changed"
+        yield Result(name, many.first_ms, HEAP_BOUND_MS, REQUIRED, "ms", 1.0)
+        yield from _lines(setting, "heap", many, few, HEAP_BOUND_MS)
+
+
+def rocksdb_snapshot(setting: Setting) -> Iterator[Result]:
+    """10,000 changed keys in 2,000,000 beside 10,000 in 100,000."""
+    dirty = setting.count(10_000)
+    with ExitStack() as stack:
+        many = stack.enter_context(PauseLoop(setting, "rocksdb", setting.count(2_000_000), dirty))
+        few = stack.enter_context(PauseLoop(setting, "rocksdb", setting.count(100_000), dirty))
+        yield from _lines(setting, "RocksDB", many, few, ROCKSDB_BOUND_MS)
+
+
+def _lines(setting: Setting, title: str, many: PauseLoop, few: PauseLoop, bound_ms: float) -> Iterator[Result]:
+    names = {loop: f"{loop.keys:,} keys" for loop in (many, few)}
+    reached = medians(setting, {names[many]: many, names[few]: few})
+    for loop, keys in names.items():
+        name = f"{title} snapshot, synchronous part, {keys}, {loop.dirty:,} changed"
+        yield Result(name, reached[keys], bound_ms, REQUIRED, "ms", 1.0)
+    name = f"{title} snapshot, synchronous part, {names[many]} beside {names[few]}"
+    yield Result(name, reached[names[many]], reached[names[few]], f"with {names[few]}", "ms", GROWTH_AIM)
+    for loop, keys in names.items():
+        for moment, slowest_ms in loop.slowest_ms.items():
+            # The first turn warms up.
+            measurement = Measurement(tuple(slowest_ms[1:]))
+            name = f"{title} slowest access {moment}, {keys}"
+            report(name, measurement)
+            yield Result(name, measurement.median, bound_ms, REQUIRED, "ms", 1.0)
+
+
+class PauseLoop:
+    """A backend with a number of keys; a call is a turn as the module says, and gives milliseconds."""
+
+    def __init__(self, setting: Setting, backend: str, keys: int, dirty: int) -> None:
+        self._setting = setting
+        self.keys = keys
+        self.dirty = min(dirty, keys)
+        self._random = setting.random()
+        self.slowest_ms: dict[str, list[float]] = {"before it is written": [], "after it is written": []}
+        self._subtask = Subtask(setting.new_directory(backend))
+        self._backend = self._subtask.open(backend)
+        self._state: Any = self._backend.get_state(ValueStateDescriptor("count", int))
+        fill(self._backend, self._state, [(key, key_group_of(key)) for key in range(keys)])
+        start = setting.clock()
+        finish = self._subtask.prepare_snapshot(self._backend)
+        self.first_ms = (setting.clock() - start) * 1e3
+        """The synchronous part of a snapshot in which every key is new."""
+        finish()
+
+    def __enter__(self) -> PauseLoop:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._subtask.close()
+
+    def __call__(self) -> float:
+        clock = self._setting.clock
+        records = [(key, key_group_of(key)) for key in self._random.sample(range(self.keys), self.dirty)]
+        fill(self._backend, self._state, records)
+        start = clock()
+        finish = self._subtask.prepare_snapshot(self._backend)
+        elapsed = clock() - start
+        self._random.shuffle(records)
+        slowest = self.slowest_ms.values()
+        for finishing, reached in zip((False, True), slowest, strict=True):
+            if finishing:
+                finish()
+            reached.append(self._slowest_access_ms(records))
+        return elapsed * 1e3
+
+    def _slowest_access_ms(self, records: list[Record]) -> float:
+        clock, slowest = self._setting.clock, 0.0
+        set_current_key, value, update = self._backend.set_current_key, self._state.value, self._state.update
+        for key, key_group in records:
+            start = clock()
+            set_current_key(key, key_group)
+            update(value() + 1)
+            slowest = max(slowest, clock() - start)
+        return slowest * 1e3

@@ -1,0 +1,86 @@
+"""One subtask's store and backends, as a runtime would make them, in a directory of the benchmark."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.backends.setting import MAX_PARALLELISM, Record
+from checkpoint.file_system import CheckpointFileSystem
+from checkpoint.handles import StateHandle
+from statebackend import KeyedStateBackend, KeyedStateBackendParameters, StateBackend
+from statebackend.backend_registry import state_backend
+from statebackend.canonical_handles import export_canonical_handle
+from statebackend.key_groups import key_group_range_of_subtask
+from statebackend.keyed_state_backend import RestoredHandle
+from typeserializers.fixed_width import LongSerializer
+
+OPERATOR_UID = "benchmark"
+
+
+class Subtask:
+    """All key groups of one operator; closes every backend it has opened."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.file_system = CheckpointFileSystem.from_uri(os.path.join(directory, "store"))
+        self._numbers = itertools.count(1)
+        self._opened: list[KeyedStateBackend] = []
+
+    def open(self, backend: str | StateBackend, *restore: StateHandle) -> KeyedStateBackend:
+        """A backend in a local directory of its own, restored from the handles."""
+        parameters = KeyedStateBackendParameters(
+            operator_uid=OPERATOR_UID,
+            key_serializer=LongSerializer(),
+            max_parallelism=MAX_PARALLELISM,
+            key_group_range=key_group_range_of_subtask(0, 1, MAX_PARALLELISM),
+            file_system=self.file_system,
+            file_prefix=f"state/{OPERATOR_UID}-0",
+            local_directory=os.path.join(self.directory, "local", str(next(self._numbers))),
+            restore=tuple(RestoredHandle(handle, self.file_system) for handle in restore),
+        )
+        opened = state_backend(backend).create_keyed_state_backend(parameters)
+        self._opened.append(opened)
+        return opened
+
+    def prepare_snapshot(self, backend: KeyedStateBackend) -> Callable[[], StateHandle]:
+        """The synchronous part of a snapshot; what is returned is the rest, and gives the handle."""
+        number = next(self._numbers)
+        task = backend.prepare_snapshot(number, f"state-{number}")
+        return lambda: task.run().handle
+
+    def snapshot(self, backend: KeyedStateBackend) -> StateHandle:
+        """A whole snapshot."""
+        return self.prepare_snapshot(backend)()
+
+    def savepoint(self, backend: KeyedStateBackend) -> StateHandle:
+        """A canonical savepoint."""
+        state_id = f"savepoint-{next(self._numbers)}"
+        return export_canonical_handle(backend, self.file_system, state_id, "part", state_id)[0]
+
+    def local_paths(self, handle: StateHandle) -> list[str]:
+        """Where the files of a handle are on the local disk."""
+        paths = [self.file_system.local_path(file.path) for file in handle.files]
+        return [path for path in paths if path is not None]
+
+    def close(self) -> None:
+        """Closes all backends."""
+        for backend in self._opened:
+            backend.close()
+        self._opened.clear()
+
+    def __enter__(self) -> Subtask:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def fill(backend: KeyedStateBackend, state: Any, records: list[Record], value: Any = 0) -> None:
+    """Gives each key of the records the value."""
+    set_current_key, update = backend.set_current_key, state.update
+    for key, key_group in records:
+        set_current_key(key, key_group)
+        update(value)

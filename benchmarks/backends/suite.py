@@ -1,0 +1,68 @@
+"""`python -m benchmarks backends`: what the state backends cost beside the bare engine they stand on.
+
+Every line is a ratio from the same run, and says what was asked for. A line against the bare engine asks for a share of
+its speed; a bound in milliseconds, megabytes or entries per second is the peer called ``required``, which asks for 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from tempfile import TemporaryDirectory
+
+from benchmarks.result import Result
+
+DESCRIPTION = "Heap and RocksDB state beside a bare dict and bare rocksdict: access, snapshot, restore, memory."
+
+GROUPS = {
+    "rocksdb_value": "benchmarks.backends.value_access",
+    "heap_value": "benchmarks.backends.value_access",
+    "heap_bytes": "benchmarks.backends.heap_bytes",
+    "heap_snapshot": "benchmarks.backends.snapshot_pause",
+    "rocksdb_snapshot": "benchmarks.backends.snapshot_pause",
+    "rocksdb_restore": "benchmarks.backends.restore",
+    "rocksdb_migration": "benchmarks.backends.restore",
+    "heap_restore": "benchmarks.backends.restore",
+    "memory": "benchmarks.backends.bulk_memory",
+    "rocksdb_map": "benchmarks.backends.map_iteration",
+    "list_append": "benchmarks.backends.list_append",
+}
+"""The groups of lines, each a function of that name in a module; it takes the `Setting` and yields results."""
+
+LARGE_ENTRIES = 10_000_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to measure, how often, and how large."""
+    parser.add_argument("--only", nargs="+", choices=list(GROUPS), metavar="NAME", help=f"of {', '.join(GROUPS)}")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of every contender (default 5)")
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the entries to measure with (default 1)")
+    parser.add_argument("--seed", type=int, default=4, help="what the order of keys is drawn from (default 4)")
+    parser.add_argument(
+        "--clock", choices=["wall", "thread"], default="wall", help="thread: time on a core, for a busy machine"
+    )
+    parser.add_argument(
+        "--large", action="store_true", help=f"take {LARGE_ENTRIES:,} entries for the peak memory (minutes more)"
+    )
+    parser.add_argument("--directory", help="where to make the temporary directory (default: the system's place)")
+
+
+def run(arguments: argparse.Namespace) -> Iterator[Result]:
+    """Measure one group after the other in a temporary directory, which is removed in the end."""
+    from benchmarks.backends.setting import Setting
+
+    for name in arguments.only or GROUPS:
+        print(f"{name}:", file=sys.stderr, flush=True)
+        with TemporaryDirectory(prefix="benchmark-backends-", dir=arguments.directory) as directory:
+            setting = Setting(
+                directory=directory,
+                rounds=arguments.rounds,
+                scale=arguments.scale,
+                seed=arguments.seed,
+                clock_name=arguments.clock,
+            )
+            if arguments.large:
+                setting.large_entries = LARGE_ENTRIES
+            yield from getattr(import_module(GROUPS[name]), name)(setting)

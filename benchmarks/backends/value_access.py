@@ -1,0 +1,179 @@
+"""Reading, adding one to and writing a `ValueState[int]`, beside the same loop over the bare engine.
+
+A turn is one epoch. Ours sets the current key of every record, as a runtime does, and ends with the synchronous part of
+a snapshot, in which RocksDB writes out what the epoch changed: bare rocksdict has written it by then too. The upload is
+not part of the loop in either. Ours goes through key groups and serializers; the peers know their keys.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+from benchmarks.backends.bare_rocksdb import FLUSHED, VOLATILE, WITH_LOG, bare_store
+from benchmarks.backends.measuring import compared
+from benchmarks.backends.setting import Record, Setting, key_group_of
+from benchmarks.backends.subtask import Subtask, fill
+from benchmarks.result import Result
+from statebackend import ValueStateDescriptor
+
+ROCKSDB_AIMS = {1: 0.5, 20: 3.0}
+"""The least ratio by how often an epoch touches each key."""
+
+HEAP_AIM = 0.3
+
+_COUNT: ValueStateDescriptor[int] = ValueStateDescriptor("count", int)
+_LONG = struct.Struct(">q")
+
+Loop = Callable[[list[Record]], object]
+
+
+def rocksdb_value(setting: Setting) -> Iterator[Result]:
+    """Keys that exist, each once an epoch and each twenty times."""
+    for passes, aim in ROCKSDB_AIMS.items():
+        records = setting.shuffled_records(setting.count(100_000 if passes == 1 else 25_000), passes)
+        with ExitStack() as stack:
+            ours = stack.enter_context(ValueLoop(setting, "rocksdb", records))
+            peers: dict[str, Callable[[], float]] = {}
+            for name, has_log, flushes in ((WITH_LOG, True, False), (FLUSHED, False, True), (VOLATILE, False, False)):
+                database = stack.enter_context(bare_store(setting.new_directory("bare"), has_log))
+                peers[name] = _timed(setting, records, _bare_rocksdb_loop(database, flushes))
+                _fill_bare(database, records)
+            keys = f"{len(records) // passes:,} keys"
+            often = "each once" if passes == 1 else f"each {passes} times"
+            yield from compared(
+                setting, f"RocksDB value read-modify-write, {keys} {often} an epoch", "entries/s", ours, peers, aim
+            )
+            ours.check()
+
+
+def heap_value(setting: Setting) -> Iterator[Result]:
+    """Keys that exist, each once an epoch and each ten times; then keys that come up for the first time."""
+    keys = setting.count(200_000)
+    for passes, often in ((1, "each once"), (10, "each 10 times")):
+        records = setting.shuffled_records(keys if passes == 1 else keys // 4, passes)
+        table = {key: 0 for key, _ in records}
+        with ValueLoop(setting, "heap", records) as ours:
+            yield from compared(
+                setting,
+                f"heap value read-modify-write, {len(records) // passes:,} keys {often} an epoch",
+                "entries/s",
+                ours,
+                {"bare dict": _timed(setting, records, _dict_loop(table))},
+                HEAP_AIM,
+            )
+            ours.check()
+    yield from _heap_new_keys(setting, keys)
+
+
+def _heap_new_keys(setting: Setting, keys: int) -> Iterator[Result]:
+    existing = setting.shuffled_records(keys)
+    table = {key: 0 for key, _ in existing}
+    with ValueLoop(setting, "heap", existing) as loop:
+        yield from compared(
+            setting,
+            f"heap value read-modify-write, {keys:,} new keys an epoch beside as many or more",
+            "entries/s",
+            _with_new_keys(existing, lambda records: loop.run(records)),
+            {"bare dict": _with_new_keys(existing, lambda records: _timed(setting, records, _dict_loop(table))())},
+            HEAP_AIM,
+        )
+
+
+def _with_new_keys(existing: list[Record], run: Callable[[list[Record]], float]) -> Callable[[], float]:
+    """A contender that meets other keys in each turn."""
+    turn = 0
+
+    def with_new_keys() -> float:
+        nonlocal turn
+        turn += 1
+        first = turn * len(existing)
+        return run([(first + key, key_group_of(first + key)) for key, _ in existing])
+
+    return with_new_keys
+
+
+class ValueLoop:
+    """Ours: a backend in which all keys exist, and an epoch of it; a call gives records per second."""
+
+    def __init__(self, setting: Setting, backend: str, records: list[Record]) -> None:
+        self._setting = setting
+        self._records = records
+        self._turns = 0
+        self.subtask = Subtask(setting.new_directory(backend))
+        self.backend = self.subtask.open(backend)
+        self.state: Any = self.backend.get_state(_COUNT)
+        fill(self.backend, self.state, records)
+        self.subtask.snapshot(self.backend)
+
+    def __enter__(self) -> ValueLoop:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.subtask.close()
+
+    def __call__(self) -> float:
+        self._turns += 1
+        return self.run(self._records)
+
+    def run(self, records: list[Record]) -> float:
+        """One epoch of these records."""
+        clock = self._setting.clock
+        start = clock()
+        set_current_key, value, update = self.backend.set_current_key, self.state.value, self.state.update
+        for key, key_group in records:
+            set_current_key(key, key_group)
+            count = value()
+            update(1 if count is None else count + 1)
+        finish = self.subtask.prepare_snapshot(self.backend)
+        elapsed = clock() - start
+        finish()
+        return len(records) / elapsed
+
+    def check(self) -> None:
+        """Raises unless the state holds what the turns must have made of it."""
+        key, key_group = self._records[0]
+        expected = self._turns * sum(other == key for other, _ in self._records)
+        self.backend.set_current_key(key, key_group)
+        if self.state.value() != expected:
+            raise AssertionError(f"key {key} was counted {self.state.value()} times instead of {expected}")
+
+
+def _timed(setting: Setting, records: list[Record], loop: Loop) -> Callable[[], float]:
+    def contender() -> float:
+        start = setting.clock()
+        loop(records)
+        return len(records) / (setting.clock() - start)
+
+    return contender
+
+
+def _dict_loop(table: dict[int, int]) -> Loop:
+    def loop(records: list[Record]) -> None:
+        get = table.get
+        for key, _ in records:
+            count = get(key)
+            table[key] = 1 if count is None else count + 1
+
+    return loop
+
+
+def _bare_rocksdb_loop(database: Any, flushes: bool) -> Loop:
+    def loop(records: list[Record]) -> None:
+        get, put, pack, unpack = database.get, database.put, _LONG.pack, _LONG.unpack
+        for key, _ in records:
+            raw_key = pack(key)
+            encoded = get(raw_key)
+            put(raw_key, pack(1 if encoded is None else unpack(encoded)[0] + 1))
+        if flushes:
+            database.flush()
+
+    return loop
+
+
+def _fill_bare(database: Any, records: list[Record]) -> None:
+    for key, _ in records:
+        database.put(_LONG.pack(key), _LONG.pack(0))
+    database.flush()
