@@ -113,29 +113,47 @@ def _refuse_migration(
 
 @frozen
 class SchemaReport:
-    """The verdicts on all states of an operator, and the restored states that nobody registered."""
+    """The verdicts on all states of an operator, and the restored states that nobody registered.
+
+    Keyed and operator state are told apart: their names may be the same.
+    """
 
     operator_uid: str
     key_verdict: StateVerdict
     verdicts: tuple[StateVerdict, ...]
     unregistered: tuple[str, ...] = ()
+    operator_state_verdicts: tuple[StateVerdict, ...] = ()
+    unregistered_operator_state: tuple[str, ...] = ()
 
     @property
     def is_compatible(self) -> bool:
         """Whether everything can be restored."""
-        return all(
-            verdict.kind is not CompatibilityKind.INCOMPATIBLE for verdict in (self.key_verdict, *self.verdicts)
-        )
+        return not self._refused()
 
     def raise_if_incompatible(self) -> None:
         """Raises `StateMigrationException` with every refused state and field."""
-        refused = [
-            verdict
-            for verdict in (self.key_verdict, *self.verdicts)
-            if verdict.kind is CompatibilityKind.INCOMPATIBLE
-        ]
+        refused = self._refused()
         if refused:
             raise StateMigrationException(incompatibility_message(self.operator_uid, refused))
+
+    def __str__(self) -> str:
+        lines = [f"operator {self.operator_uid!r}: {'compatible' if self.is_compatible else 'incompatible'}"]
+        shown = [*self.verdicts, *self.operator_state_verdicts]
+        if self.key_verdict.kind is not CompatibilityKind.AS_IS:
+            shown.insert(0, self.key_verdict)
+        lines += [f"  {line}" for verdict in shown for line in str(verdict).splitlines()]
+        lines += [f"  state {name!r}: not registered, kept as it is" for name in self.unregistered]
+        lines += [
+            f"  operator state {name!r}: not registered, kept as it is" for name in self.unregistered_operator_state
+        ]
+        return "\n".join(lines)
+
+    def _refused(self) -> list[StateVerdict]:
+        return [
+            verdict
+            for verdict in (self.key_verdict, *self.verdicts, *self.operator_state_verdicts)
+            if verdict.kind is CompatibilityKind.INCOMPATIBLE
+        ]
 
 
 def incompatibility_message(operator_uid: str, refused: Iterable[StateVerdict]) -> str:

@@ -20,7 +20,9 @@ from statebackend.descriptors import (
     ValueStateDescriptor,
 )
 from statebackend.errors import StateRegistrationError
+from statebackend.operator_state import OperatorStateDescriptor
 from statebackend.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
+from streamjobs.operator_state_store import OperatorStateStore
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -52,9 +54,26 @@ class RuntimeContext(ABC):
     def epoch_id(self) -> int:
         """The epoch that is being processed; on Spark, the id of the micro-batch."""
 
+    @property
+    @abstractmethod
+    def is_restored(self) -> bool:
+        """Whether this is the first epoch since the job was started from a checkpoint or savepoint with this operator.
+
+        It is False in the first epoch of a new job or operator, in every later epoch of a run, and on the driver.
+        """
+
+    @property
+    def operator_state(self) -> OperatorStateStore:
+        """The way to state that belongs to this subtask and not to a key."""
+        return OperatorStateStore(self.operator_uid, self.register_operator_state)
+
     @abstractmethod
     def register(self, descriptor: StateDescriptor) -> State:
-        """The handle of a state of any kind."""
+        """The handle of a keyed state of any kind."""
+
+    @abstractmethod
+    def register_operator_state(self, descriptor: OperatorStateDescriptor) -> State:
+        """The handle of an operator state of any mode; functions use `operator_state`."""
 
     def get_state(self, descriptor: ValueStateDescriptor[T]) -> ValueState[T]:
         """Registers a value state. Raises `StateMigrationException` if restored state cannot be taken over."""
@@ -85,6 +104,8 @@ class RuntimeContext(ABC):
         given = descriptor.kind if isinstance(descriptor, StateDescriptor) else None
         if given is not kind:
             how = "pass a descriptor" if given is None else f"{given.value} state is registered with {_METHODS[given]}"
+            if isinstance(descriptor, OperatorStateDescriptor):
+                how = "operator state is registered with the methods of context.operator_state, such as get_list_state"
             raise StateRegistrationError(
                 f"operator {self.operator_uid!r}: {_METHODS[kind]} was given {descriptor!r:.120}; {how}"
             )
@@ -121,8 +142,8 @@ class KeyedProcessFunction(ABC, Generic[K, I, O]):
     def open(self, context: RuntimeContext) -> None:
         """Called before the first record of an epoch. Register all state here.
 
-        It also runs on the driver, before the job starts, with handles that refuse to be used: that is how the state
-        of a savepoint is checked before anything is touched.
+        It also runs on the driver, before the job starts: that is how the state of a savepoint is checked before
+        anything is touched. Handles of keyed state refuse to be used there, operator state is empty and kept by nobody.
         """
 
     @abstractmethod

@@ -22,10 +22,11 @@ from typing import Any
 from snapshots.errors import StateFormatError
 from statebackend.descriptors import StateDescriptor
 from statebackend.errors import StateBackendError
-from statebackend.keyed_state_backend import KeyedStateBackend
+from statebackend.operator_state import OperatorStateDescriptor
 from statebackend.states import State
 from streamjobs.errors import NullKeyError, StreamJobError, UserFunctionError
 from streamjobs.functions import KeyedProcessFunction, ProcessContext, RuntimeContext
+from streamjobs.subtask_state import SubtaskState
 
 
 @contextlib.contextmanager
@@ -44,9 +45,17 @@ class SubtaskContext(RuntimeContext):
     """The runtime context of a subtask that has state."""
 
     def __init__(
-        self, backend: KeyedStateBackend, operator_uid: str, subtask_index: int, parallelism: int, epoch_id: int
+        self,
+        state: SubtaskState,
+        operator_uid: str,
+        subtask_index: int,
+        parallelism: int,
+        epoch_id: int,
+        *,
+        is_restored: bool,
     ) -> None:
-        self._backend = backend
+        self.state = state
+        self._is_restored = is_restored
         self._operator_uid = operator_uid
         self._subtask_index = subtask_index
         self._parallelism = parallelism
@@ -68,18 +77,23 @@ class SubtaskContext(RuntimeContext):
     def epoch_id(self) -> int:
         return self._epoch_id
 
+    @property
+    def is_restored(self) -> bool:
+        return self._is_restored
+
     def register(self, descriptor: StateDescriptor) -> State:
-        return self._backend.get_state(descriptor)
+        return self.state.keyed.get_state(descriptor)
+
+    def register_operator_state(self, descriptor: OperatorStateDescriptor) -> State:
+        return self.state.register_operator_state(descriptor)
 
 
 class KeyedProcessOperator:
     """Runs a function over batches of records; `open` first, `close` last."""
 
-    def __init__(
-        self, function: KeyedProcessFunction[Any, Any, Any], backend: KeyedStateBackend, context: SubtaskContext
-    ) -> None:
+    def __init__(self, function: KeyedProcessFunction[Any, Any, Any], context: SubtaskContext) -> None:
         self._function = function
-        self._backend = backend
+        self._backend = context.state.keyed
         self._runtime_context = context
         self._context: ProcessContext[Any] = ProcessContext(context.epoch_id)
 

@@ -1,7 +1,8 @@
 """From the operator states of a checkpoint to what each subtask of the new run restores.
 
-Key groups decide: a subtask takes every old handle whose range overlaps its own, and picks its rows from them. The same
-parallelism gives every subtask its own handle back.
+Key groups decide for keyed state: a subtask takes every old handle whose range overlaps its own, and picks its rows
+from them. The same parallelism gives every subtask its own handle back. Operator state is dealt out by its mode, once
+per run: an epoch that follows another of the same run gives every subtask back exactly what it had.
 """
 
 from __future__ import annotations
@@ -11,10 +12,19 @@ from collections.abc import Iterable, Sequence
 from attrs import frozen
 
 from checkpoint.file_system import CheckpointFileSystem
-from checkpoint.handles import OperatorState
+from checkpoint.handles import OperatorState, StateHandle
 from checkpoint.metadata import CheckpointMetadata
 from statebackend.key_groups import KeyGroupRange, key_group_range_of_subtask
 from statebackend.keyed_state_backend import RestoredHandle, StateBackend
+from statebackend.operator_state import (
+    OperatorStateMeta,
+    RestoredOperatorState,
+    continued_operator_state,
+    operator_state_metas,
+    restored_operator_state,
+    split_handle,
+)
+from statebackend.schema_resolution import SchemaReport
 from statebackend.state_meta import KeyedStateMeta, decode_meta, merge_metas
 from streamjobs.errors import JobRestoreError
 
@@ -31,30 +41,63 @@ class RestoredState:
         return next((operator for operator in self.metadata.operators if operator.uid == uid), None)
 
     def meta_of(self, uid: str) -> KeyedStateMeta | None:
-        """What the state of an operator is, over all its subtasks."""
+        """What the keyed state of an operator is, over all its subtasks."""
+        keyed = [split_handle(handle)[0] for handle in self._handles(uid)]
+        return merge_metas([decode_meta(handle.meta, len(handle.files)) for handle in keyed])
+
+    def operator_state_metas_of(self, uid: str) -> tuple[OperatorStateMeta, ...]:
+        """What the operator state of an operator is, over all its subtasks."""
+        return operator_state_metas(self._handles(uid))
+
+    def _handles(self, uid: str) -> tuple[StateHandle, ...]:
         operator = self.operator(uid)
-        if operator is None:
-            return None
-        handles = [subtask.handle for subtask in operator.subtasks]
-        return merge_metas([decode_meta(handle.meta, len(handle.files)) for handle in handles])
+        return () if operator is None else handles_of(operator)
 
 
-def handles_by_subtask(
-    operator: OperatorState | None, file_system: CheckpointFileSystem, parallelism: int, max_parallelism: int
-) -> tuple[tuple[RestoredHandle, ...], ...]:
-    """For each new subtask the old handles that overlap its key groups."""
+@frozen
+class SubtaskRestore:
+    """What one subtask restores; picklable. ``is_restored`` says whether an earlier run wrote it."""
+
+    keyed: tuple[RestoredHandle, ...] = ()
+    operator: RestoredOperatorState | None = None
+    is_restored: bool = False
+
+
+def handles_of(operator: OperatorState) -> tuple[StateHandle, ...]:
+    """The handles of an operator, in the order of its subtasks."""
+    return tuple(subtask.handle for subtask in sorted(operator.subtasks, key=lambda one: one.subtask_index))
+
+
+def restores_by_subtask(
+    operator: OperatorState | None,
+    file_system: CheckpointFileSystem,
+    parallelism: int,
+    max_parallelism: int,
+    *,
+    is_same_run: bool,
+) -> tuple[SubtaskRestore, ...]:
+    """For each subtask the old handles that overlap its key groups, and its share of the operator state.
+
+    ``is_same_run`` says that the state is that of the epoch before, in this run: then nothing is dealt out anew.
+    """
     if operator is None:
-        return ((),) * parallelism
+        return (SubtaskRestore(),) * parallelism
+    handles = handles_of(operator)
+    if is_same_run:
+        dealt = continued_operator_state(handles, file_system)
+    else:
+        dealt = restored_operator_state(handles, file_system, parallelism)
+    keyed = [split_handle(handle)[0] for handle in handles]
     plan = []
     for subtask_index in range(parallelism):
         key_groups = key_group_range_of_subtask(subtask_index, parallelism, max_parallelism)
-        plan.append(
-            tuple(
-                RestoredHandle(subtask.handle, file_system)
-                for subtask in operator.subtasks
-                if key_groups.overlaps(KeyGroupRange(subtask.handle.key_group_start, subtask.handle.key_group_end))
-            )
+        overlapping = tuple(
+            RestoredHandle(handle, file_system)
+            for handle in keyed
+            if key_groups.overlaps(KeyGroupRange(handle.key_group_start, handle.key_group_end))
         )
+        own = dealt[subtask_index]
+        plan.append(SubtaskRestore(overlapping, own if own.states else None, is_restored=not is_same_run))
     return tuple(plan)
 
 
@@ -90,13 +133,15 @@ def check_backend(restored: RestoredState, backend: StateBackend) -> None:
                 )
 
 
-def check_states(operator_uid: str, unregistered: Sequence[str], allow_non_restored_state: bool) -> None:
+def check_states(report: SchemaReport, allow_non_restored_state: bool) -> None:
     """Raises `JobRestoreError` if an operator does not register all its restored states."""
+    unregistered = [repr(name) for name in report.unregistered]
+    unregistered += [f"{name!r} (operator state)" for name in report.unregistered_operator_state]
     if unregistered and not allow_non_restored_state:
         raise JobRestoreError(
-            f"operator {operator_uid!r} has stored state that its open() does not register: {_listed(unregistered)}. "
-            f"Register it under its old name, or pass allow_non_restored_state=True: it is then kept untouched and "
-            f"goes into the next savepoint"
+            f"operator {report.operator_uid!r} has stored state that its open() does not register: "
+            f"{', '.join(unregistered)}. Register it under its old name, or pass allow_non_restored_state=True: it is "
+            f"then kept untouched and goes into the next savepoint"
         )
 
 

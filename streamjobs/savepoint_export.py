@@ -1,7 +1,8 @@
 """Taking a savepoint: the handles of a completed checkpoint rewritten in canonical form, one task per subtask.
 
-A task opens one handle in a temporary directory and exports all its states as Parquet. Where the tasks run (in Spark,
-or one after the other in this process) is the environment's business; what they return is put together here.
+A task opens one handle in a temporary directory and exports all its states, keyed and operator state, as Parquet. Where
+the tasks run (in Spark, or one after the other in this process) is the environment's business; what they return is put
+together here.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import tempfile
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from attrs import evolve, frozen
@@ -23,16 +25,21 @@ from statebackend.backend_registry import state_backend
 from statebackend.canonical_handles import export_canonical_handle
 from statebackend.key_groups import KeyGroupRange
 from statebackend.keyed_state_backend import KeyedStateBackendParameters, RestoredHandle
+from statebackend.operator_state import export_operator_state, join_handles, split_handle
 from statebackend.state_meta import decode_meta
 
 
 @frozen
 class SavepointReport:
-    """What was written: where, of which epoch, the rows of each operator's states, its size, and how long it took."""
+    """What was written: where, of which epoch, the rows of each operator's states, its size, and how long it took.
+
+    ``rows`` are those of keyed state, ``operator_state_rows`` those of operator state, by uid and name of the state.
+    """
 
     path: str
     epoch_id: int
     rows: Mapping[str, Mapping[str, int]]
+    operator_state_rows: Mapping[str, Mapping[str, int]]
     size_bytes: int
     duration_s: float
 
@@ -45,6 +52,7 @@ class ExportedSubtask:
     subtask_index: int
     handle: StateHandle
     rows: Mapping[str, int]
+    operator_state_rows: Mapping[str, int]
 
 
 @frozen
@@ -60,7 +68,8 @@ class ExportTask:
 
     def run(self) -> ExportedSubtask:
         """Writes the files."""
-        handle = self.handle
+        handle, operator_state = split_handle(self.handle)
+        directory, part = f"operators/{path_segment(self.operator_uid)}", f"part-{self.subtask_index:05d}"
         meta = decode_meta(handle.meta, len(handle.files))
         with tempfile.TemporaryDirectory(prefix="statebackend-savepoint-") as local_directory:
             parameters = KeyedStateBackendParameters(
@@ -74,14 +83,11 @@ class ExportTask:
                 restore=(RestoredHandle(handle, self.source),),
             )
             with state_backend(handle.backend).create_keyed_state_backend(parameters) as backend:
-                exported, rows = export_canonical_handle(
-                    backend,
-                    self.target,
-                    f"operators/{path_segment(self.operator_uid)}",
-                    f"part-{self.subtask_index:05d}",
-                    uuid.uuid4().hex,
-                )
-        return ExportedSubtask(self.operator_uid, self.subtask_index, exported, rows)
+                exported, rows = export_canonical_handle(backend, self.target, directory, part, uuid.uuid4().hex)
+        copied, operator_state_rows = export_operator_state(operator_state, self.source, self.target, directory, part)
+        return ExportedSubtask(
+            self.operator_uid, self.subtask_index, join_handles(exported, copied), rows, operator_state_rows
+        )
 
 
 def export_tasks(
@@ -104,12 +110,13 @@ def finish_savepoint(
 ) -> SavepointReport:
     """Writes the savepoint's metadata, last of all; ``started_s`` is the monotonic time of the beginning."""
     subtasks: dict[str, list[SubtaskState]] = {}
-    rows: dict[str, dict[str, int]] = {}
+    rows: dict[str, Counter[str]] = {}
+    operator_state_rows: dict[str, Counter[str]] = {}
     for one in exported:
         subtasks.setdefault(one.operator_uid, []).append(SubtaskState(one.subtask_index, one.handle))
-        counted = rows.setdefault(one.operator_uid, {})
-        for name, count in one.rows.items():
-            counted[name] = counted.get(name, 0) + count
+        # A Counter's update adds, and keeps states without rows.
+        rows.setdefault(one.operator_uid, Counter()).update(one.rows)
+        operator_state_rows.setdefault(one.operator_uid, Counter()).update(one.operator_state_rows)
     operators = tuple(
         OperatorState(
             operator.uid,
@@ -132,5 +139,10 @@ def finish_savepoint(
     )
     write_savepoint(target, savepoint)
     return SavepointReport(
-        target.location(""), metadata.checkpoint_id, rows, savepoint.size_bytes, time.monotonic() - started_s
+        target.location(""),
+        metadata.checkpoint_id,
+        rows,
+        operator_state_rows,
+        savepoint.size_bytes,
+        time.monotonic() - started_s,
     )

@@ -7,17 +7,23 @@ verdict, and refuses an upgrade that cannot work before anything is touched.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
+
+from attrs import frozen
 
 from statebackend.descriptors import StateDescriptor, StateKind
 from statebackend.errors import NoCurrentKeyError, StateRegistrationError
 from statebackend.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
+from statebackend.operator_state import OperatorStateDescriptor, OperatorStateMeta, judge_operator_state
+from statebackend.operator_state.tables import TABLES
 from statebackend.schema_resolution import SchemaReport, judge_key_serializer, judge_state
 from statebackend.state_meta import KeyedStateMeta
 from statebackend.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
 from streamjobs.errors import UserFunctionError
 from streamjobs.functions import KeyedProcessFunction, RuntimeContext
 from typeserializers.type_serializer import TypeSerializer
+
+D = TypeVar("D")
 
 
 def _refuse(*_: Any, **__: Any) -> Any:
@@ -53,14 +59,33 @@ _UNUSABLE: Mapping[StateKind, type[State]] = {
 }
 
 
+@frozen
+class RegisteredStates:
+    """The descriptors that an operator registers, in order."""
+
+    keyed: tuple[StateDescriptor, ...] = ()
+    operator: tuple[OperatorStateDescriptor, ...] = ()
+
+
 class RegistrationContext(RuntimeContext):
-    """Remembers what is registered and hands out handles that refuse to be used."""
+    """Remembers what is registered.
+
+    Handles of keyed state refuse to be used, since there is no key. Operator state may be used in `open()`, so its
+    handles work: they are those of a subtask that has none yet, and what is written to them is kept by nobody.
+    """
 
     def __init__(self, operator_uid: str, parallelism: int, epoch_id: int = -1) -> None:
         self._operator_uid = operator_uid
         self._parallelism = parallelism
         self._epoch_id = epoch_id
-        self.descriptors: dict[str, StateDescriptor] = {}
+        self._keyed: dict[str, StateDescriptor] = {}
+        self._operator: dict[str, OperatorStateDescriptor] = {}
+        self._operator_states: dict[str, State] = {}
+
+    @property
+    def registered(self) -> RegisteredStates:
+        """What has been registered so far."""
+        return RegisteredStates(tuple(self._keyed.values()), tuple(self._operator.values()))
 
     @property
     def operator_uid(self) -> str:
@@ -78,19 +103,32 @@ class RegistrationContext(RuntimeContext):
     def epoch_id(self) -> int:
         return self._epoch_id
 
+    @property
+    def is_restored(self) -> bool:
+        return False
+
     def register(self, descriptor: StateDescriptor) -> State:
-        known = self.descriptors.setdefault(descriptor.name, descriptor)
-        if known != descriptor:
-            raise StateRegistrationError(
-                f"state {descriptor.name!r} of operator {self._operator_uid!r} is registered twice, "
-                f"with different descriptors; give one of them another name"
-            )
+        self._remember(self._keyed, descriptor.name, descriptor)
         return _UNUSABLE[descriptor.kind]()
 
+    def register_operator_state(self, descriptor: OperatorStateDescriptor) -> State:
+        self._remember(self._operator, descriptor.name, descriptor)
+        if descriptor.name not in self._operator_states:
+            table = TABLES[descriptor.mode](descriptor.name, descriptor.serializers)
+            self._operator_states[descriptor.name] = cast(State, table)
+        return self._operator_states[descriptor.name]
 
-def registered_descriptors(
+    def _remember(self, registered: dict[str, D], name: str, descriptor: D) -> None:
+        if registered.setdefault(name, descriptor) != descriptor:
+            raise StateRegistrationError(
+                f"state {name!r} of operator {self._operator_uid!r} is registered twice, "
+                f"with different descriptors; give one of them another name"
+            )
+
+
+def registered_states(
     function: KeyedProcessFunction[Any, Any, Any], operator_uid: str, parallelism: int
-) -> Sequence[StateDescriptor]:
+) -> RegisteredStates:
     """The descriptors that ``function.open()`` registers; the function must be a copy of the user's."""
     context = RegistrationContext(operator_uid, parallelism)
     try:
@@ -103,25 +141,36 @@ def registered_descriptors(
             f"open() of operator {operator_uid!r} failed on the driver, where it runs once to learn which state "
             f"it registers: {type(error).__name__}: {error}"
         ) from error
-    return tuple(context.descriptors.values())
+    return context.registered
 
 
 def schema_report(
     operator_uid: str,
     key_serializer: TypeSerializer[Any],
-    descriptors: Sequence[StateDescriptor],
-    restored: KeyedStateMeta,
+    registered: RegisteredStates,
+    keyed: KeyedStateMeta,
+    operator_state: Sequence[OperatorStateMeta],
 ) -> SchemaReport:
     """The verdict on everything that the operator registers, over what was stored."""
-    verdicts = []
-    for descriptor in descriptors:
-        old = restored.state(descriptor.name)
-        if old is not None:
-            verdicts.append(judge_state(old, descriptor, VOID_NAMESPACE_SERIALIZER))
-    registered = {descriptor.name for descriptor in descriptors}
+    restored = {state.name: state for state in keyed.states}
+    restored_operator_state = {state.name: state for state in operator_state}
+    descriptors = {descriptor.name: descriptor for descriptor in registered.keyed}
+    operator_descriptors = {descriptor.name: descriptor for descriptor in registered.operator}
     return SchemaReport(
         operator_uid,
-        judge_key_serializer(restored.key_snapshot, key_serializer),
-        tuple(verdicts),
-        tuple(state.name for state in restored.states if state.name not in registered),
+        judge_key_serializer(keyed.key_snapshot, key_serializer),
+        verdicts=tuple(
+            judge_state(restored[name], descriptor, VOID_NAMESPACE_SERIALIZER)
+            for name, descriptor in descriptors.items()
+            if name in restored
+        ),
+        unregistered=tuple(name for name in restored if name not in descriptors),
+        operator_state_verdicts=tuple(
+            judge_operator_state(old.mode, old.parts, descriptor)
+            for name, descriptor in operator_descriptors.items()
+            if (old := restored_operator_state.get(name)) is not None
+        ),
+        unregistered_operator_state=tuple(
+            name for name in restored_operator_state if name not in operator_descriptors
+        ),
     )

@@ -18,6 +18,7 @@ from statebackend.operator_state.handles import (
 )
 from statebackend.operator_state.redistribution import (
     RestoredOperatorState,
+    continued_operator_state,
     operator_state_metas,
     restored_operator_state,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "RestoredOperatorState",
     "SplitListStateDescriptor",
     "UnionListStateDescriptor",
+    "continued_operator_state",
     "export_operator_state",
     "join_handles",
     "join_snapshots",

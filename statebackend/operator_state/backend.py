@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final, TypeVar, cast, overload
 
 from attrs import define, field, frozen
@@ -51,7 +51,7 @@ from statebackend.operator_state.snapshot_task import (
     OperatorStateSnapshotTask,
 )
 from statebackend.operator_state.states import BroadcastState
-from statebackend.operator_state.tables import BroadcastTable, ListTable, OperatorStateTable, Serializers
+from statebackend.operator_state.tables import TABLES, OperatorStateTable
 from statebackend.schema_resolution import incompatibility_message
 from statebackend.snapshot_task import SnapshotTasks
 from statebackend.states import ListState, State
@@ -63,13 +63,6 @@ V = TypeVar("V")
 
 MAX_SLICES: Final = 16
 """Slices of one state beyond which it is written anew instead of being referred to."""
-
-_TABLES: Final[Mapping[OperatorStateMode, Callable[[str, Serializers], OperatorStateTable]]] = {
-    OperatorStateMode.SPLIT: ListTable,
-    OperatorStateMode.UNION: ListTable,
-    OperatorStateMode.BROADCAST: BroadcastTable,
-}
-
 
 def _no_progress(state_name: str, entries: int) -> None:
     """Reports to nobody."""
@@ -163,7 +156,7 @@ class OperatorStateBackend:
                     f"them another name"
                 )
         elif held is None:
-            table = _TABLES[descriptor.mode](descriptor.name, descriptor.serializers)
+            table = TABLES[descriptor.mode](descriptor.name, descriptor.serializers)
             held = self._held[descriptor.name] = _HeldState(descriptor.mode, None, table, descriptor)
         else:
             self._take_over(held, descriptor)
@@ -243,7 +236,7 @@ class OperatorStateBackend:
         if verdict.kind is CompatibilityKind.INCOMPATIBLE:
             raise StateMigrationException(incompatibility_message(self.parameters.operator_uid, [verdict]))
         started = time.monotonic()
-        table = _TABLES[descriptor.mode](descriptor.name, verdict.serializers)
+        table = TABLES[descriptor.mode](descriptor.name, verdict.serializers)
         migrated = 0
         for part in restored.content:
             migrated += self._load(table, part, migrated)

@@ -69,6 +69,24 @@ def restored_operator_state(
     return tuple(RestoredOperatorState(states, file_system, may_refer=may_refer) for states in assigned)
 
 
+def continued_operator_state(
+    handles: Sequence[StateHandle], file_system: CheckpointFileSystem
+) -> tuple[RestoredOperatorState, ...]:
+    """For each subtask what it had, from its own handle: for the next epoch of a run, in which nothing is dealt out.
+
+    Raises `StateRestoreError` for a malformed handle.
+    """
+    continued = []
+    for handle in handles:
+        states = tuple(
+            AssignedState(state.name, state.mode, state.parts, state.parts) for state in split_handle(handle)[1].states
+        )
+        continued.append(
+            RestoredOperatorState(states, file_system, may_refer=handle.backend != CANONICAL_BACKEND)
+        )
+    return tuple(continued)
+
+
 def redistribute(handles: Sequence[OperatorStateHandle], parallelism: int) -> tuple[tuple[AssignedState, ...], ...]:
     """The states of each of ``parallelism`` new subtasks from those of the old subtasks, in order.
 

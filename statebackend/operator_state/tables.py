@@ -13,7 +13,7 @@ after it was frozen. ``version`` changes with the content, so that unchanged sta
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from migration.schema_migration import MigrationError, SchemaMigration
 from snapshots.errors import SerializationError, StateFormatError
@@ -21,7 +21,7 @@ from statebackend.closed_entries import ClosedEntries
 from statebackend.errors import StateMigrationException, StateRestoreError
 from statebackend.exact_values import compile_exact
 from statebackend.heap.stored_form import KeyForm, StoredForm
-from statebackend.operator_state.descriptors import ELEMENT_ROLE, KEY_ROLE, VALUE_ROLE
+from statebackend.operator_state.descriptors import ELEMENT_ROLE, KEY_ROLE, VALUE_ROLE, OperatorStateMode
 from statebackend.operator_state.entries import Row
 from statebackend.operator_state.states import BroadcastState, ReadOnlyBroadcastState
 from statebackend.states import ListState
@@ -313,6 +313,14 @@ class BroadcastView(ReadOnlyBroadcastState[K, V], Generic[K, V]):
 
     def is_empty(self) -> bool:
         return self._table.is_empty()
+
+
+TABLES: Final[Mapping[OperatorStateMode, Callable[[str, Serializers], OperatorStateTable]]] = {
+    OperatorStateMode.SPLIT: ListTable,
+    OperatorStateMode.UNION: ListTable,
+    OperatorStateMode.BROADCAST: BroadcastTable,
+}
+"""What makes the table of a state, by mode, from its name and serializers."""
 
 
 def _encoder(serializer: TypeSerializer[Any], describe: Callable[[], str]) -> Callable[[Any], bytes]:

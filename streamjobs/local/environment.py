@@ -8,6 +8,7 @@ sink when the epoch's checkpoint is complete.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import tempfile
@@ -25,11 +26,9 @@ from checkpoint.job_directory import JobDirectory
 from checkpoint.metadata import CheckpointKind, CheckpointMetadata
 from checkpoint.savepoint import read_savepoint
 from statebackend.backend_registry import state_backend
-from statebackend.descriptors import StateDescriptor
 from statebackend.key_groups import check_parallelism, key_group_range_of_subtask, subtask_of_key_group
 from statebackend.keyed_state_backend import (
     KeyedStateBackendParameters,
-    RestoredHandle,
     StateBackend,
     StateRestoreReport,
 )
@@ -43,13 +42,15 @@ from streamjobs.local.job import LocalJob
 from streamjobs.local.keys import column_types, declared_types, field_getter
 from streamjobs.restore_plan import (
     RestoredState,
+    SubtaskRestore,
     check_backend,
     check_operators,
     check_states,
-    handles_by_subtask,
+    restores_by_subtask,
 )
-from streamjobs.state_registration import registered_descriptors, schema_report
+from streamjobs.state_registration import RegisteredStates, registered_states, schema_report
 from streamjobs.stream_graph import KeyedProcessNode, SourceNode, StreamGraph, TransformNode
+from streamjobs.subtask_state import SubtaskState
 from typeserializers.type_serializer import TypeSerializer
 
 
@@ -65,7 +66,7 @@ class _Operator:
 
     node: KeyedProcessNode
     getters: list[Callable[[Any], Any]]
-    descriptors: Sequence[StateDescriptor]
+    states: RegisteredStates
     types: tuple[str, ...] = ()
     key_serializer: TypeSerializer[Any] | None = None
     key_group_of: Callable[[Any], int] | None = None
@@ -128,7 +129,7 @@ class LocalStreamEnvironment:
             node.uid: _Operator(
                 node,
                 [field_getter(key) for key in node.keys],
-                registered_descriptors(copy.deepcopy(node.function), node.uid, self.parallelism),
+                registered_states(copy.deepcopy(node.function), node.uid, self.parallelism),
             )
             for node in nodes
             if isinstance(node, KeyedProcessNode)
@@ -148,7 +149,14 @@ class LocalStreamEnvironment:
             for start in range(0, len(source.elements), self._epoch_size or max(1, len(source.elements))):
                 epoch = source.elements[start : start + (self._epoch_size or len(source.elements))]
                 run.epoch(nodes, epoch, source.types)
-            return LocalJob(store, directory.file_system, run.schema_reports, run.restore_reports, run.epochs)
+            return LocalJob(
+                store,
+                directory.file_system,
+                run.schema_reports,
+                run.restore_reports,
+                run.operator_state_restore_reports,
+                run.epochs,
+            )
 
     def close(self) -> None:
         """Removes the temporary directory."""
@@ -187,6 +195,7 @@ class _Run:
         self._local_directory = tempfile.TemporaryDirectory(prefix="statebackend-subtasks-")
         self.schema_reports: dict[str, SchemaReport] = {}
         self.restore_reports: list[StateRestoreReport] = []
+        self.operator_state_restore_reports: list[StateRestoreReport] = []
         self.epochs = 0
 
     def epoch(self, nodes: Sequence[Any], elements: list[Any], types: Mapping[str, str]) -> None:
@@ -243,11 +252,12 @@ class _Run:
         shares: list[list[int]] = [[] for _ in range(parallelism)]
         for index, key_group in enumerate(key_groups):
             shares[subtask_of_key_group(key_group, parallelism, max_parallelism)].append(index)
-        restore = handles_by_subtask(
+        restore = restores_by_subtask(
             self._restored.operator(operator.node.uid) if self._restored is not None else None,
             self._restored.file_system if self._restored is not None else self._directory.file_system,
             parallelism,
             max_parallelism,
+            is_same_run=self.epochs > 0,
         )
         for subtask_index, share in enumerate(shares):
             if operator.node.order_by:
@@ -276,10 +286,12 @@ class _Run:
         operator.types = column_types(operator.getters, types, operator.node.keys, records[0])
         operator.key_serializer = key_serializer_for(operator.types, uid)
         operator.key_group_of = key_group_hasher(operator.types, self._environment.max_parallelism)
-        if meta is not None and uid not in self.schema_reports:
-            report = schema_report(uid, operator.key_serializer, operator.descriptors, meta)
+        if self._restored is not None and meta is not None and uid not in self.schema_reports:
+            report = schema_report(
+                uid, operator.key_serializer, operator.states, meta, self._restored.operator_state_metas_of(uid)
+            )
             report.raise_if_incompatible()
-            check_states(uid, report.unregistered, self._allow_non_restored_state)
+            check_states(report, self._allow_non_restored_state)
             self.schema_reports[uid] = report
 
     def _run_subtask(
@@ -289,7 +301,7 @@ class _Run:
         records: list[Any],
         keys: list[Any],
         key_groups: list[int],
-        restore: tuple[RestoredHandle, ...],
+        restore: SubtaskRestore,
         acknowledgements: list[Acknowledgement],
     ) -> list[Any]:
         environment, uid = self._environment, operator.node.uid
@@ -305,18 +317,25 @@ class _Run:
             file_system=self._directory.file_system,
             file_prefix=f"shared/{number}/{subtask_index:05d}",
             local_directory=os.path.join(self._local_directory.name, number, str(subtask_index)),
-            restore=restore,
+            restore=restore.keyed,
         )
-        with environment.backend.create_keyed_state_backend(parameters) as backend:
-            context = SubtaskContext(backend, uid, subtask_index, environment.parallelism, self._epoch_id)
-            running = KeyedProcessOperator(copy.deepcopy(operator.node.function), backend, context)
+        with (
+            environment.backend.create_keyed_state_backend(parameters) as backend,
+            contextlib.closing(SubtaskState(backend, restore.operator)) as state,
+        ):
+            context = SubtaskContext(
+                state, uid, subtask_index, environment.parallelism, self._epoch_id, is_restored=restore.is_restored
+            )
+            running = KeyedProcessOperator(copy.deepcopy(operator.node.function), context)
             try:
                 running.open()
                 emitted = running.process(records, keys, key_groups)
             finally:
                 running.close()
-            snapshot = backend.snapshot(self._epoch_id, uuid.uuid4().hex)
-            self.restore_reports += backend.restore_reports
+            snapshot = state.snapshot(self._epoch_id, uuid.uuid4().hex)
+            if restore.is_restored:
+                self.restore_reports += backend.restore_reports
+                self.operator_state_restore_reports += state.operator_state_restore_reports
         acknowledgements.append(
             Acknowledgement(
                 job_id=self._directory.identity.job_id,

@@ -24,12 +24,15 @@ class LocalJob:
         file_system: CheckpointFileSystem,
         schema_reports: Mapping[str, SchemaReport],
         restore_reports: Sequence[StateRestoreReport],
+        operator_state_restore_reports: Sequence[StateRestoreReport],
         epochs: int,
     ) -> None:
         self.schema_reports = schema_reports
         """The verdicts on restored state, by operator uid."""
         self.restore_reports = restore_reports
-        """What each subtask did to each restored state."""
+        """What each subtask did to each restored keyed state."""
+        self.operator_state_restore_reports = operator_state_restore_reports
+        """What each subtask did to each restored operator state."""
         self.epochs = epochs
         """How many epochs ran."""
         self._store = store

@@ -173,8 +173,14 @@ class SparkStreamEnvironment:
         for operator in pipeline.operators.values():
             meta = restored.meta_of(operator.uid)
             if meta is not None:
-                report = schema_report(operator.uid, operator.key_serializer, operator.descriptors, meta)
-                check_states(operator.uid, report.unregistered, allow_non_restored_state)
+                report = schema_report(
+                    operator.uid,
+                    operator.key_serializer,
+                    operator.states,
+                    meta,
+                    restored.operator_state_metas_of(operator.uid),
+                )
+                check_states(report, allow_non_restored_state)
                 reports[operator.uid] = report
         return reports
 

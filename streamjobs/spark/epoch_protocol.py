@@ -36,9 +36,9 @@ from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.handles import OperatorState, StateHandle
 from checkpoint.job_directory import JobIdentity
 from checkpoint.metadata import CheckpointKind, CheckpointMetadata
-from statebackend.keyed_state_backend import RestoredHandle, StateBackend
+from statebackend.keyed_state_backend import StateBackend
 from streamjobs.errors import EpochError, SourceProgressMismatchError
-from streamjobs.restore_plan import RestoredState, handles_by_subtask
+from streamjobs.restore_plan import RestoredState, SubtaskRestore, restores_by_subtask
 from streamjobs.spark.pipeline import Pipeline
 from streamjobs.spark.session import keep_adaptive_disabled
 from streamjobs.spark.source_progress import read_offsets
@@ -104,7 +104,7 @@ class EpochProtocol:
             operator_names={operator.uid: operator.node.name for operator in parts.pipeline.operators.values()},
             last_checkpoint_id=latest.checkpoint_id if latest is not None else None,
         )
-        self._restore = self._plan_restore()
+        self._restore = self._plan_restore(is_same_run=False)
         self.lock = threading.RLock()
         self.committing = threading.RLock()
         """Held from the storing of a checkpoint until the output of its epoch is committed."""
@@ -158,7 +158,7 @@ class EpochProtocol:
             self._store(epoch_id, operators, offsets, committable)
             self.parts.sink.commit(epoch_id, committable)
             self._last_epoch_id = epoch_id
-        self._restore = self._plan_restore()
+        self._restore = self._plan_restore(is_same_run=True)
         self._note(epoch_id, acknowledgements, time.monotonic() - started, action_s)
 
     def _recognise_replay(self, epoch_id: int, offsets: bytes) -> None:
@@ -274,15 +274,16 @@ class EpochProtocol:
     def _discard(self, handles: Sequence[StateHandle]) -> None:
         self.parts.store.discard(handles, self._coordinator.files_in_use())
 
-    def _plan_restore(self) -> Mapping[str, tuple[tuple[RestoredHandle, ...], ...]]:
+    def _plan_restore(self, *, is_same_run: bool) -> Mapping[str, tuple[SubtaskRestore, ...]]:
         parts = self.parts
         restored = self._restored
         return {
-            uid: handles_by_subtask(
+            uid: restores_by_subtask(
                 restored.operator(uid) if restored is not None else None,
                 restored.file_system if restored is not None else parts.file_system,
                 parts.parallelism,
                 parts.identity.max_parallelism,
+                is_same_run=is_same_run,
             )
             for uid in parts.pipeline.operators
         }

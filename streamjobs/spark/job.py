@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 from attrs import frozen
 from pyspark.errors import PySparkException
@@ -19,16 +20,21 @@ from streamjobs.savepoint_export import SavepointReport
 from streamjobs.spark.epoch_protocol import EpochProtocol, EpochStatistics
 from streamjobs.spark.savepoints import take_savepoint
 from streamjobs.spark.session import streaming_errors_unlogged
+from streamjobs.spark.subtask import OPERATOR_STATE_PREFIX
 
 
 @frozen
 class RestoredStateReport:
-    """What became of one restored state: the verdict, and what its migration did over all subtasks."""
+    """What became of one restored state: the verdict, and what its migration did over all subtasks.
+
+    ``duration_s`` is that of the slowest subtask. ``is_operator_state`` tells operator state from keyed state.
+    """
 
     operator_uid: str
     verdict: StateVerdict
     entries_migrated: int
     duration_s: float
+    is_operator_state: bool = False
 
     @property
     def state_name(self) -> str:
@@ -43,6 +49,10 @@ class RestoredStateReport:
     def lost(self) -> tuple[Finding, ...]:
         """What the upgrade drops."""
         return tuple(finding for finding in self.verdict.findings if finding.verdict is FieldVerdict.LOSSY)
+
+    def __str__(self) -> str:
+        migrated = f"{self.entries_migrated} entries migrated in {self.duration_s:.1f} s"
+        return f"operator {self.operator_uid!r}, {self.verdict}\n  {migrated}"
 
 
 class SparkJob:
@@ -79,17 +89,12 @@ class SparkJob:
         measured = self._protocol.restore_reports
         report = []
         for uid, schema_report in self.schema_reports.items():
-            for verdict in schema_report.verdicts:
-                name = verdict.state_name
-                ours = [entry for entry in measured if entry["operator_uid"] == uid]
-                report.append(
-                    RestoredStateReport(
-                        uid,
-                        verdict,
-                        sum(entry.get(f"entries_migrated/{name}", 0) for entry in ours),
-                        max((entry.get(f"duration_s/{name}", 0.0) for entry in ours), default=0.0),
-                    )
-                )
+            ours = [entry for entry in measured if entry["operator_uid"] == uid]
+            report += [_restored_state_report(uid, verdict, ours, "") for verdict in schema_report.verdicts]
+            report += [
+                _restored_state_report(uid, verdict, ours, OPERATOR_STATE_PREFIX)
+                for verdict in schema_report.operator_state_verdicts
+            ]
         return report
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
@@ -170,3 +175,16 @@ class SparkJob:
 
     def _close(self) -> None:
         self._directory.close()
+
+
+def _restored_state_report(
+    uid: str, verdict: StateVerdict, measured: Sequence[Mapping[str, Any]], prefix: str
+) -> RestoredStateReport:
+    name = verdict.state_name
+    return RestoredStateReport(
+        uid,
+        verdict,
+        sum(entry.get(f"{prefix}entries_migrated/{name}", 0) for entry in measured),
+        max((entry.get(f"{prefix}duration_s/{name}", 0.0) for entry in measured), default=0.0),
+        is_operator_state=bool(prefix),
+    )

@@ -17,14 +17,13 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from statebackend.descriptors import StateDescriptor
 from streamjobs.errors import JobDefinitionError
 from streamjobs.key_types import key_serializer_for
 from streamjobs.sinks import Sink
 from streamjobs.spark.arrow_rows import to_arrow_schema
 from streamjobs.spark.map_in_arrow import map_in_arrow
 from streamjobs.spark.subtask import ACKNOWLEDGEMENT_COLUMN, KEY_COLUMN_PREFIX, KEY_GROUP_COLUMN, SubtaskTask
-from streamjobs.state_registration import registered_descriptors
+from streamjobs.state_registration import RegisteredStates, registered_states
 from streamjobs.stream_graph import KeyedProcessNode, Node, SourceNode, TransformNode
 from typeserializers.type_serializer import TypeSerializer
 
@@ -54,7 +53,7 @@ class PreparedOperator:
     row_columns: tuple[str, ...]
     output_type: StructType
     output_schema: pa.Schema
-    descriptors: tuple[StateDescriptor, ...]
+    states: RegisteredStates
     columns: OperatorColumns
 
     @property
@@ -139,7 +138,7 @@ def _prepare_operator(
             f"operator {node.uid!r}: pass process(..., schema='name type, ...'), the schema of what it emits"
         )
     output_type = _nullable(_struct_type(node.schema, node.uid))
-    descriptors = registered_descriptors(cloudpickle.loads(function_pickle), node.uid, parallelism)
+    states = registered_states(cloudpickle.loads(function_pickle), node.uid, parallelism)
     key_columns = tuple(
         key if isinstance(key, str) and key in frame.columns else f"{KEY_COLUMN_PREFIX}{index}"
         for index, key in enumerate(node.keys)
@@ -152,7 +151,7 @@ def _prepare_operator(
         tuple(frame.columns),
         output_type,
         to_arrow_schema(output_type),
-        tuple(descriptors),
+        states,
         _operator_columns(node, key_columns, tuple(frame.columns), output_type, parallelism, max_parallelism),
     )
 

@@ -11,6 +11,7 @@ everything else is null.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import uuid
@@ -26,10 +27,8 @@ from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.relative_path import path_segment
 from statebackend.key_groups import key_group_range_of_subtask, subtask_of_key_group
 from statebackend.keyed_state_backend import (
-    KeyedStateBackend,
     KeyedStateBackendParameters,
     KeyedStateSnapshot,
-    RestoredHandle,
     StateBackend,
     SubtaskIdentity,
 )
@@ -40,13 +39,17 @@ from streamjobs.keyed_operator import (
     check_keys,
     paused_garbage_collection,
 )
+from streamjobs.restore_plan import SubtaskRestore
 from streamjobs.spark.arrow_rows import RowReader, RowWriter, column_values
 from streamjobs.spark.session import task_identity
+from streamjobs.subtask_state import SubtaskState
 from typeserializers.type_serializer import TypeSerializer
 
 KEY_GROUP_COLUMN: Final = "__statebackend_key_group"
 KEY_COLUMN_PREFIX: Final = "__statebackend_key_"
 ACKNOWLEDGEMENT_COLUMN: Final = "__statebackend_acknowledgement"
+OPERATOR_STATE_PREFIX: Final = "operator_state/"
+"""What the names of operator state begin with in the report of an acknowledgement."""
 
 
 @frozen(kw_only=True)
@@ -65,7 +68,7 @@ class SubtaskTask:
     parallelism: int
     max_parallelism: int
     backend: StateBackend
-    restore: tuple[tuple[RestoredHandle, ...], ...]
+    restore: tuple[SubtaskRestore, ...]
     file_system: CheckpointFileSystem
     local_root: str
 
@@ -79,10 +82,13 @@ class SubtaskTask:
         succeeded = False
         try:
             clock.lap("open_s")
-            with paused_garbage_collection():
-                snapshot = yield from self._process(batches, backend, subtask_index, clock)
-            clock.lap("snapshot_s")
-            report = _report(backend)
+            with (
+                paused_garbage_collection(),
+                contextlib.closing(SubtaskState(backend, self.restore[subtask_index].operator)) as state,
+            ):
+                snapshot = yield from self._process(batches, state, subtask_index, clock)
+                clock.lap("snapshot_s")
+                report = _report(state)
             succeeded = True
         finally:
             self.backend.return_keyed_state_backend(backend, subtask, succeeded=succeeded)
@@ -105,11 +111,18 @@ class SubtaskTask:
         yield self._acknowledgement_batch(acknowledgement.encode())
 
     def _process(
-        self, batches: Iterator[pa.RecordBatch], backend: KeyedStateBackend, subtask_index: int, clock: _Stopwatch
+        self, batches: Iterator[pa.RecordBatch], state: SubtaskState, subtask_index: int, clock: _Stopwatch
     ) -> Generator[pa.RecordBatch, None, KeyedStateSnapshot]:
         function = cloudpickle.loads(self.function_pickle)
-        context = SubtaskContext(backend, self.operator_uid, subtask_index, self.parallelism, self.epoch_id)
-        operator = KeyedProcessOperator(function, backend, context)
+        context = SubtaskContext(
+            state,
+            self.operator_uid,
+            subtask_index,
+            self.parallelism,
+            self.epoch_id,
+            is_restored=self.restore[subtask_index].is_restored,
+        )
+        operator = KeyedProcessOperator(function, context)
         writer = RowWriter(self.output_schema, self.operator_uid)
         reader: RowReader | None = None
         is_composite = len(self.key_columns) > 1
@@ -132,7 +145,7 @@ class SubtaskTask:
         finally:
             operator.close()
         clock.lap("process_s")
-        return backend.snapshot(self.epoch_id, uuid.uuid4().hex)
+        return state.snapshot(self.epoch_id, uuid.uuid4().hex)
 
     def _check_routing(self, key_group: int, subtask_index: int) -> None:
         """A batch holds rows of one subtask; that it is not this one means that the plan was changed behind us."""
@@ -154,7 +167,7 @@ class SubtaskTask:
             file_system=self.file_system,
             file_prefix=f"shared/{uid}/{subtask_index:05d}",
             local_directory=os.path.join(self.local_root, uid, f"{subtask_index:05d}-of-{self.parallelism:05d}"),
-            restore=self.restore[subtask_index],
+            restore=self.restore[subtask_index].keyed,
         )
 
     def _with_acknowledgement(self, batch: pa.RecordBatch, acknowledgement: bytes | None) -> pa.RecordBatch:
@@ -185,11 +198,15 @@ class _Stopwatch:
         self._since = now
 
 
-def _report(backend: KeyedStateBackend) -> dict[str, int | float]:
-    """What was restored and migrated, flat: ``<measure>/<state>``."""
+def _report(state: SubtaskState) -> dict[str, int | float]:
+    """What was restored and migrated, flat: ``[operator_state/]<measure>/<state>``."""
     report: dict[str, int | float] = {}
-    for restored in backend.restore_reports:
-        report[f"entries_migrated/{restored.state_name}"] = restored.entries_migrated
-        report[f"duration_s/{restored.state_name}"] = restored.duration_s
+    for prefix, reports in (
+        ("", state.keyed.restore_reports),
+        (OPERATOR_STATE_PREFIX, state.operator_state_restore_reports),
+    ):
+        for restored in reports:
+            report[f"{prefix}entries_migrated/{restored.state_name}"] = restored.entries_migrated
+            report[f"{prefix}duration_s/{restored.state_name}"] = restored.duration_s
     return report
 

@@ -103,7 +103,7 @@ class CountWordsIncompatible(CountWords):
 class _Replacing(RuntimeContext):
     """Registers another descriptor for ``seen``."""
 
-    operator_uid = subtask_index = parallelism = epoch_id = 0  # type: ignore[assignment]
+    operator_uid = subtask_index = parallelism = epoch_id = is_restored = 0  # type: ignore[assignment]
 
     def __init__(self, context: RuntimeContext, seen: Any = None) -> None:
         self._context = context
@@ -111,6 +111,9 @@ class _Replacing(RuntimeContext):
 
     def register(self, descriptor: Any) -> Any:
         return self._context.register(self._seen if descriptor.name == "seen" else descriptor)
+
+    def register_operator_state(self, descriptor: Any) -> Any:
+        return self._context.register_operator_state(descriptor)
 
 
 class Workplace:
