@@ -7,9 +7,10 @@ field by field, and no object of either class is ever made. The law between the 
 new value.
 
 Which code is emitted for a pair is looked up in a registry of rules, in this order: equal serializers pass; then the
-rule for the two classes; then the rule for the new class over any other (a nullable over a value); then, for two
-composites of one class, the rule for composites. A pair that no rule knows was adopted by the new serializer's
-snapshot: the old value goes through the new serializer, which accepts it on write and reads it back as its own.
+rule for the two classes; then the rule for the old class under any other, or for the new class over any other (a
+nullable over a value); then, for two composites of one class, the rule for composites. A pair that no rule knows was
+adopted by the new serializer's snapshot: the old value goes through the new serializer, which accepts it on write and
+reads it back as its own.
 
 Python allows twenty nested blocks in one function. Where a type is nested deeper, each part is a function of its own
 that is called (`MigrationFunction.calls_parts`).
@@ -108,6 +109,7 @@ def passed_through(serializer: TypeSerializer[Any]) -> Callable[[Any], Any]:
 
 _rules: dict[tuple[type[TypeSerializer[Any]], type[TypeSerializer[Any]]], type[Conversion]] = {}
 _wrapping_rules: dict[type[TypeSerializer[Any]], type[Conversion]] = {}
+_unwrapping_rules: dict[type[TypeSerializer[Any]], type[Conversion]] = {}
 _composite_rules: list[type[Conversion]] = []
 
 
@@ -120,6 +122,12 @@ def register_conversion(rule: type[Conversion]) -> type[Conversion]:
 def register_wrapping_conversion(rule: type[Conversion]) -> type[Conversion]:
     """Class decorator: the rule for ``new_class`` over any other old class, such as a nullable over a value."""
     _wrapping_rules[rule.new_class] = rule
+    return rule
+
+
+def register_unwrapping_conversion(rule: type[Conversion]) -> type[Conversion]:
+    """Class decorator: the rule for ``old_class`` under any other new class."""
+    _unwrapping_rules[rule.old_class] = rule
     return rule
 
 
@@ -138,7 +146,7 @@ def conversion_between(old: TypeSerializer[Any], new: TypeSerializer[Any]) -> Co
         return PassingConversion(old, new)
     rule = _rules.get((type(old), type(new)))
     if rule is None and type(old) is not type(new):
-        rule = _wrapping_rules.get(type(new))
+        rule = _unwrapping_rules.get(type(old)) or _wrapping_rules.get(type(new))
     if rule is None and type(old) is type(new):
         is_composite = isinstance(old.snapshot_configuration(), CompositeTypeSerializerSnapshot)
         rule = _composite_rules[0] if is_composite else None

@@ -11,11 +11,12 @@ import enum
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from snapshots.errors import SerializationError
 from statebackend.aggregate_function import AggregateFunction, ReduceFunction
 from statebackend.errors import StateRegistrationError
+from statebackend.ttl.config import StateTtlConfig
 from typeserializers.inference import serializer_for
 from typeserializers.lists import ListSerializer
 from typeserializers.nullable import NullableSerializer
@@ -55,11 +56,20 @@ def _check_name(instance: Any, attribute: Any, name: Any) -> None:
         raise StateRegistrationError(f"a state needs a name of 1 to 200 characters, not {name!r:.80}")
 
 
+def _check_ttl(instance: Any, attribute: Any, ttl: Any) -> None:
+    if ttl is not None and not isinstance(ttl, StateTtlConfig):
+        raise StateRegistrationError(f"state {instance.name!r}: ttl must be a StateTtlConfig, not {ttl!r:.80}")
+
+
 @frozen
 class StateDescriptor:
-    """What all kinds share; use one of the subclasses."""
+    """What all kinds share; use one of the subclasses.
+
+    With ``ttl``, values, list elements and map entries expire each by themselves (`StateTtlConfig`).
+    """
 
     name: str = field(validator=_check_name)
+    ttl: StateTtlConfig | None = field(default=None, validator=_check_ttl, kw_only=True)
 
     kind: ClassVar[StateKind]
 
@@ -99,7 +109,7 @@ class ValueStateDescriptor(StateDescriptor, Generic[T]):
         return {VALUE_ROLE: self.serializer}
 
     def with_serializers(self, serializers: Mapping[str, TypeSerializer[Any]]) -> ValueStateDescriptor[T]:
-        return ValueStateDescriptor(self.name, serializers[VALUE_ROLE], self.default)
+        return evolve(self, serializer=serializers[VALUE_ROLE])
 
 
 @frozen
@@ -115,7 +125,7 @@ class ListStateDescriptor(StateDescriptor, Generic[T]):
         return {ELEMENT_ROLE: self.element_serializer}
 
     def with_serializers(self, serializers: Mapping[str, TypeSerializer[Any]]) -> ListStateDescriptor[T]:
-        return ListStateDescriptor(self.name, serializers[ELEMENT_ROLE])
+        return evolve(self, element_serializer=serializers[ELEMENT_ROLE])
 
 
 @frozen
@@ -132,7 +142,9 @@ class MapStateDescriptor(StateDescriptor, Generic[K, V]):
         return {USER_KEY_ROLE: self.key_serializer, VALUE_ROLE: self.value_serializer}
 
     def with_serializers(self, serializers: Mapping[str, TypeSerializer[Any]]) -> MapStateDescriptor[K, V]:
-        return MapStateDescriptor(self.name, serializers[USER_KEY_ROLE], serializers[VALUE_ROLE])
+        return evolve(
+            self, key_serializer=serializers[USER_KEY_ROLE], value_serializer=serializers[VALUE_ROLE]
+        )
 
 
 def _check_reduce_function(instance: Any, attribute: Any, function: Any) -> None:
@@ -167,7 +179,7 @@ class ReducingStateDescriptor(StateDescriptor, Generic[T]):
         return {VALUE_ROLE: self.serializer}
 
     def with_serializers(self, serializers: Mapping[str, TypeSerializer[Any]]) -> ReducingStateDescriptor[T]:
-        return ReducingStateDescriptor(self.name, self.reduce_function, serializers[VALUE_ROLE])
+        return evolve(self, serializer=serializers[VALUE_ROLE])
 
     @property
     def stored_value(self) -> ValueStateDescriptor[T]:
@@ -192,7 +204,7 @@ class AggregatingStateDescriptor(StateDescriptor, Generic[I, A, O]):
         return {ACCUMULATOR_ROLE: self.accumulator_serializer}
 
     def with_serializers(self, serializers: Mapping[str, TypeSerializer[Any]]) -> AggregatingStateDescriptor[I, A, O]:
-        return AggregatingStateDescriptor(self.name, self.aggregate_function, serializers[ACCUMULATOR_ROLE])
+        return evolve(self, accumulator_serializer=serializers[ACCUMULATOR_ROLE])
 
     @property
     def stored_value(self) -> ValueStateDescriptor[A]:
@@ -212,12 +224,16 @@ class PriorityQueueDescriptor(StateDescriptor, Generic[T]):
 
     kind = StateKind.PRIORITY_QUEUE
 
+    def __attrs_post_init__(self) -> None:
+        if self.ttl is not None:
+            raise StateRegistrationError(f"priority queue {self.name!r}: its elements are removed, and never expire")
+
     @property
     def serializers(self) -> Mapping[str, TypeSerializer[Any]]:
         return {ELEMENT_ROLE: self.element_serializer}
 
     def with_serializers(self, serializers: Mapping[str, TypeSerializer[Any]]) -> PriorityQueueDescriptor[T]:
-        return PriorityQueueDescriptor(self.name, serializers[ELEMENT_ROLE])
+        return evolve(self, element_serializer=serializers[ELEMENT_ROLE])
 
 
 def storage_serializer(kind: StateKind, serializers: Mapping[str, TypeSerializer[Any]]) -> TypeSerializer[Any]:

@@ -26,6 +26,7 @@ from typeserializers.fixed_width import (
 from typeserializers.nullable import NullableSerializer
 from typeserializers.records import AttrsSerializer
 from typeserializers.strings import StringSerializer
+from typeserializers.ttl import TtlSerializer, TtlValue
 from typeserializers.tuples import TupleSerializer
 from typeserializers.type_serializer import TypeSerializer
 
@@ -36,6 +37,8 @@ Condition = Callable[[TypeSerializer[Any], str, str, GeneratedFunction], "str | 
 """
 
 _CONDITIONS: Final[dict[type[TypeSerializer[Any]], Condition]] = {}
+
+_TIMESTAMP: Final = LongSerializer()
 
 
 def exact_condition(serializer: TypeSerializer[Any], first: str, again: str, function: GeneratedFunction) -> str | None:
@@ -124,6 +127,12 @@ def _record(serializer: Any, first: str, again: str, function: GeneratedFunction
     return _all_parts([f"{first}.__class__ is {expected}"], items, function)
 
 
+def _ttl_value(serializer: Any, first: str, again: str, function: GeneratedFunction) -> str | None:
+    expected = function.bind("ttl_value", TtlValue)
+    items = [(_TIMESTAMP, f"{again}.last_access_timestamp"), (serializer.value_serializer, f"{again}.value")]
+    return _all_parts([f"{first}.__class__ is {expected}"], items, function)
+
+
 def _all_parts(
     conditions: list[str], items: list[tuple[TypeSerializer[Any], str]], function: GeneratedFunction
 ) -> str | None:
@@ -149,5 +158,6 @@ _CONDITIONS.update(
         NullableSerializer: _nullable,
         TupleSerializer: _tuple,
         AttrsSerializer: _record,
+        TtlSerializer: _ttl_value,
     }
 )

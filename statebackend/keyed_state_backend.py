@@ -29,6 +29,7 @@ from snapshots.compatibility import CompatibilityKind
 from snapshots.errors import SerializationError
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.canonical_entries import CanonicalBatch
+from statebackend.clock import Clock, wall_clock
 from statebackend.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -102,7 +103,7 @@ class KeyedStateBackendParameters:
     """Everything a subtask's backend is made from.
 
     ``file_system`` and ``file_prefix`` say where snapshots put their files; ``local_directory`` is the subtask's own
-    directory on the local disk, kept between epochs.
+    directory on the local disk, kept between epochs. ``clock`` says what the time is for state with a time-to-live.
     """
 
     operator_uid: str
@@ -114,6 +115,7 @@ class KeyedStateBackendParameters:
     local_directory: str
     restore: tuple[RestoredHandle, ...] = ()
     progress: Progress = field(default=_no_progress, eq=False)
+    clock: Clock = field(default=wall_clock, eq=False)
 
 
 @define

@@ -3,7 +3,8 @@ every backend when a state is registered.
 
 Key and namespace serializers may stay or be reconfigured, never migrated, because their bytes decide where an entry
 lies; the same holds for the user keys of a map and the elements of a priority queue, whose order is that of their
-bytes. Everything else follows the serializers' own verdicts.
+bytes. Everything else follows the serializers' own verdicts, on the values that the user sees: that state is given a
+time-to-live, or loses it, is a migration by itself, whatever the values.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_c
 from statebackend.descriptors import ELEMENT_ROLE, USER_KEY_ROLE, StateDescriptor, StateKind
 from statebackend.errors import StateMigrationException
 from statebackend.state_meta import StateMeta
+from statebackend.ttl.stored_form import TIMED_ROLES, expiring_part, expiring_part_snapshot
+from typeserializers.ttl import TtlSerializer, TtlSerializerSnapshot
+from typeserializers.ttl_awareness import TTL_DISABLED, TTL_ENABLED
 from typeserializers.type_serializer import TypeSerializer
 
 _FIXED_ROLES = {
@@ -69,12 +73,37 @@ def judge_state(
             "Register the new kind under another name",
         )
         return StateVerdict(old.name, CompatibilityKind.INCOMPATIBLE, (finding,), {})
-    return _judge(
+    old_snapshots = {**old.role_snapshots, "namespace": old.namespace_snapshot}
+    serializers = {**descriptor.serializers, "namespace": namespace_serializer}
+    fixed_roles = _FIXED_ROLES_OF_KIND.get(old.kind, _FIXED_ROLES)
+    role = TIMED_ROLES.get(descriptor.kind)
+    had_ttl = role is not None and isinstance(old_snapshots[role], TtlSerializerSnapshot)
+    if role is None or (descriptor.ttl is None and not had_ttl):
+        return _judge(old.name, old_snapshots, serializers, fixed_roles)
+    old_snapshots[role] = expiring_part_snapshot(old.kind, old_snapshots[role])
+    verdict = _judge(
         old.name,
-        {**old.role_snapshots, "namespace": old.namespace_snapshot},
-        {**descriptor.serializers, "namespace": namespace_serializer},
-        _FIXED_ROLES_OF_KIND.get(old.kind, _FIXED_ROLES),
+        old_snapshots,
+        {**serializers, role: expiring_part(descriptor.kind, serializers[role])},
+        fixed_roles,
     )
+    return _of_stored_form(verdict, role, serializers[role], had_ttl, descriptor)
+
+
+def _of_stored_form(
+    verdict: StateVerdict, role: str, given: TypeSerializer[Any], had_ttl: bool, descriptor: StateDescriptor
+) -> StateVerdict:
+    """The verdict on the stored form, from that on the values without the times of their last access."""
+    has_ttl = descriptor.ttl is not None
+    kind, findings, serializers = verdict.kind, verdict.findings, {**verdict.serializers}
+    if has_ttl != had_ttl:
+        # Everything is written anew, so nothing has to be reconfigured to what was written before.
+        serializers[role] = expiring_part(descriptor.kind, given) if has_ttl else given
+        if kind is not CompatibilityKind.INCOMPATIBLE:
+            kind, findings = CompatibilityKind.AFTER_MIGRATION, (TTL_ENABLED if has_ttl else TTL_DISABLED, *findings)
+    if has_ttl:
+        serializers[role] = TtlSerializer(serializers[role])
+    return StateVerdict(verdict.state_name, kind, findings, serializers)
 
 
 def _judge(

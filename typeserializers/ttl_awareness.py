@@ -12,7 +12,7 @@ Values that get a time-to-live count as accessed now; values that lose it stay f
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility
 from snapshots.data_views import DataInputView, DataOutputView
@@ -26,6 +26,13 @@ from typeserializers.ttl import TtlSerializer, TtlSerializerSnapshot, TtlValue
 from typeserializers.type_serializer import TypeSerializer
 
 T = TypeVar("T")
+
+TTL_ENABLED: Final = Finding(
+    "", FieldVerdict.MIGRATE, "ttl-enabled", "every value counts as accessed when it migrates"
+)
+TTL_DISABLED: Final = Finding(
+    "", FieldVerdict.MIGRATE, "ttl-disabled", "access times go; expired values stay for good"
+)
 
 
 @register_snapshot("org.apache.flink.runtime.state.ttl.TtlAwareSerializerSnapshot")
@@ -74,11 +81,11 @@ class TtlAwareSerializerSnapshot(TypeSerializerSnapshot[T]):
             return resolve_compatibility(old, new)
         if isinstance(new, TtlSerializer):
             verdict = resolve_compatibility(old, new.value_serializer)
-            change = Finding("", FieldVerdict.MIGRATE, "ttl-enabled", "every value counts as accessed when it migrates")
+            change = TTL_ENABLED
         else:
             assert isinstance(old, TtlSerializerSnapshot)
             verdict = resolve_compatibility(old.value_snapshot, new)
-            change = Finding("", FieldVerdict.MIGRATE, "ttl-disabled", "access times go; expired values stay for good")
+            change = TTL_DISABLED
         if verdict.is_incompatible:
             return TypeSerializerSchemaCompatibility.incompatible(*verdict.findings)
         return TypeSerializerSchemaCompatibility.compatible_after_migration([change, *verdict.findings])

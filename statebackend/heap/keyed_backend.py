@@ -52,6 +52,7 @@ from statebackend.schema_resolution import StateVerdict
 from statebackend.snapshot_task import SynchronousSnapshotTask
 from statebackend.state_files import StateFiles, StoredFile, handle_of_files, stored_files
 from statebackend.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta, decode_meta, merge_metas
+from statebackend.ttl.migration_source import migrated_storage_serializer
 from typeserializers.type_serializer import TypeSerializer
 
 HEAP_BACKEND: Final = "heap"
@@ -294,7 +295,9 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         load: Load = table.form.load
         if is_migration:
             old = {role: snapshot.restore_serializer() for role, snapshot in held.meta.role_snapshots.items()}
-            load = table.form.load_migrated(storage_serializer(kind, old))
+            load = table.form.load_migrated(
+                migrated_storage_serializer(kind, old, serializers, self.parameters.clock())
+            )
         rows = 0
         try:
             for batch in self._batches(held):

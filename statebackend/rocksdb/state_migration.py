@@ -14,6 +14,7 @@ from statebackend.descriptors import StateDescriptor, storage_serializer
 from statebackend.errors import StateMigrationException
 from statebackend.keyed_state_backend import KeyedStateBackendParameters
 from statebackend.rocksdb.local_database import LocalDatabase, StateTable
+from statebackend.ttl.migration_source import migrated_storage_serializer
 
 PROGRESS_STEP: Final = 100_000
 
@@ -27,8 +28,10 @@ def migrate_state(
     """
     old_serializers = {role: snapshot.restore_serializer() for role, snapshot in table.meta.role_snapshots.items()}
     kind = descriptor.kind
+    new_serializers = descriptor.serializers
     migration = SchemaMigration(
-        storage_serializer(kind, old_serializers), storage_serializer(kind, descriptor.serializers)
+        migrated_storage_serializer(kind, old_serializers, new_serializers, parameters.clock()),
+        storage_serializer(kind, new_serializers),
     )
     written = database.write_sorted(_migrated_entries(database, parameters, table, migration))
     database.replace(table, written)

@@ -1,0 +1,26 @@
+"""Where a backend gets the time from: a function, so that a test, or an epoch, can say what time it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+Clock = Callable[[], int]
+"""The present time in milliseconds since 1970-01-01 UTC. It may stand still, and it may go backwards."""
+
+
+def wall_clock() -> int:
+    """The time of this machine."""
+    return time.time_ns() // 1_000_000
+
+
+class StoppedClock:
+    """Always the same time; picklable."""
+
+    __slots__ = ("now_ms",)
+
+    def __init__(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+
+    def __call__(self) -> int:
+        return self.now_ms
