@@ -42,6 +42,7 @@ from statebackend.operator_state import (
 from statebackend.priority_queue import KeyGroupedPriorityQueue
 from statebackend.schema_resolution import SchemaReport, StateVerdict
 from statebackend.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
+from statebackend.ttl.config import IncrementalCleanup, StateTtlConfig, TtlStateVisibility, TtlUpdateType
 
 __all__ = [
     "AggregateFunction",
@@ -49,6 +50,7 @@ __all__ = [
     "AggregatingStateDescriptor",
     "BroadcastState",
     "BroadcastStateDescriptor",
+    "IncrementalCleanup",
     "KeyGroupRange",
     "KeyGroupedPriorityQueue",
     "KeyedStateBackend",
@@ -81,7 +83,10 @@ __all__ = [
     "StateRegistrationError",
     "StateRestoreError",
     "StateRestoreReport",
+    "StateTtlConfig",
     "StateVerdict",
+    "TtlStateVisibility",
+    "TtlUpdateType",
     "UnionListStateDescriptor",
     "ValueState",
     "ValueStateDescriptor",

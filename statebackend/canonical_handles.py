@@ -14,6 +14,7 @@ from checkpoint.relative_path import path_segment
 from statebackend.canonical_entries import write_canonical
 from statebackend.keyed_state_backend import KeyedStateBackend
 from statebackend.state_meta import CANONICAL_BACKEND, StateFile, encode_meta
+from statebackend.ttl.row_filter import kept_batches
 
 CANONICAL_SUFFIX: Final = ".parquet"
 
@@ -24,7 +25,8 @@ def export_canonical_handle(
     """Writes all states of a backend, registered or not, as Parquet files.
 
     The files are ``<directory>/<state>/<part>.parquet`` with the state's name escaped as in a URL (`path_segment`); the
-    second result is the number of rows of each state. A state without entries has no file.
+    second result is the number of rows of each state. A state without entries has no file. What has expired is left out
+    (`KeyedStateBackend.row_filter`).
     """
     meta = backend.current_meta()
     files: list[FileHandle] = []
@@ -33,7 +35,8 @@ def export_canonical_handle(
     with tempfile.TemporaryDirectory(prefix="statebackend-export-") as local_directory:
         for state in meta.states:
             local = os.path.join(local_directory, "part" + CANONICAL_SUFFIX)
-            rows = write_canonical(local, backend.export_state(state.name))
+            row_filter = backend.row_filter(state.name)
+            rows = write_canonical(local, kept_batches(row_filter, backend.export_state(state.name)))
             rows_by_state[state.name] = rows
             references: tuple[StateFile, ...] = ()
             if rows:

@@ -46,7 +46,7 @@ class ValueBackedReducingState(InternalReducingState[T]):
 
     def add(self, value: T) -> None:
         if value is None:
-            raise _refusal(self._name, "None cannot be added to a reducing state")
+            raise refusal(self._name, "None cannot be added to a reducing state")
         current = self._values.value()
         self._values.update(value if current is None else self._reduced(current, value))
 
@@ -64,7 +64,7 @@ class ValueBackedReducingState(InternalReducingState[T]):
 
     def _reduced(self, left: T, right: T) -> T:
         # An update with None would clear what was folded so far.
-        return _not_none(self._reduce(left, right), self._name, "the reduce function")
+        return folded(self._reduce(left, right), self._name, "the reduce function")
 
 
 class ValueBackedAggregatingState(InternalAggregatingState[I, O]):
@@ -89,12 +89,12 @@ class ValueBackedAggregatingState(InternalAggregatingState[I, O]):
 
     def add(self, value: I) -> None:
         if value is None:
-            raise _refusal(self._name, "None cannot be added to an aggregating state")
+            raise refusal(self._name, "None cannot be added to an aggregating state")
         accumulator = self._accumulators.value()
         if accumulator is None:
             accumulator = self._function.create_accumulator()
         added = self._function.add(value, accumulator)
-        self._accumulators.update(_not_none(added, self._name, "add() of the aggregate function"))
+        self._accumulators.update(folded(added, self._name, "add() of the aggregate function"))
 
     def clear(self) -> None:
         self._accumulators.clear()
@@ -108,19 +108,21 @@ class ValueBackedAggregatingState(InternalAggregatingState[I, O]):
             if merged is None:
                 merged = accumulator
             else:
-                merged = _not_none(
+                merged = folded(
                     self._function.merge(merged, accumulator), self._name, "merge() of the aggregate function"
                 )
         self._accumulators.update(merged)
 
 
-def _not_none(result: T | None, name: str, function: str) -> T:
+def folded(result: T | None, name: str, function: str) -> T:
+    """What a user's function has folded; raises `SerializationError` if that is None."""
     if result is None:
-        raise _refusal(name, f"{function} returned None; it must return what it has folded")
+        raise refusal(name, f"{function} returned None; it must return what it has folded")
     return result
 
 
-def _refusal(name: str, problem: str) -> SerializationError:
+def refusal(name: str, problem: str) -> SerializationError:
+    """The error for a value that a folding state does not take."""
     return SerializationError(f"state {name!r}", (problem,))
 
 

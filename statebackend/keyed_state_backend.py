@@ -66,6 +66,11 @@ from statebackend.schema_resolution import (
 from statebackend.snapshot_task import SnapshotTask, SnapshotTasks
 from statebackend.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta
 from statebackend.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
+from statebackend.ttl.config import StateTtlConfig
+from statebackend.ttl.registration import TtlRegistration
+from statebackend.ttl.row_filter import RowFilter, expired_row_filter
+from statebackend.ttl.stored_form import TIMED_ROLES
+from typeserializers.ttl import TtlSerializer
 from typeserializers.type_serializer import TypeSerializer
 from typeserializers.void import VoidNamespaceSerializer
 
@@ -162,6 +167,7 @@ class KeyedStateBackend(ABC):
         self.restore_reports: list[StateRestoreReport] = []
         self._key_is_its_own_entry_key = parameters.key_serializer.equal_values_have_equal_bytes
         self._registered: dict[str, _Registration] = {}
+        self._ttl_by_state: dict[str, StateTtlConfig | None] = {}
         self._tasks: SnapshotTasks[KeyedStateSnapshot] = SnapshotTasks()
         self._closed = False
 
@@ -509,9 +515,9 @@ class KeyedStateBackend(ABC):
         if verdict.kind is CompatibilityKind.INCOMPATIBLE:
             raise StateMigrationException(incompatibility_message(self.parameters.operator_uid, [verdict]))
         started = time.monotonic()
-        state, entries = self._create(
-            descriptor.with_serializers(verdict.serializers), verdict.serializers["namespace"], restored, verdict
-        )
+        if descriptor.ttl is None:
+            descriptor = descriptor.with_serializers(verdict.serializers)
+        state, entries = self._create(descriptor, verdict.serializers["namespace"], restored, verdict)
         self.restore_reports.append(
             StateRestoreReport(descriptor.name, verdict, entries, time.monotonic() - started)
         )
@@ -526,7 +532,48 @@ class KeyedStateBackend(ABC):
     ) -> tuple[Any, int]:
         if isinstance(descriptor, PriorityQueueDescriptor):
             return self.create_priority_queue(descriptor, restored), 0
+        if descriptor.ttl is not None:
+            return self._create_with_ttl(descriptor, namespace_serializer, restored, verdict)
+        self.declare_ttl(descriptor.name, None)
         return self.create_state(descriptor, namespace_serializer, restored, verdict)
+
+    def _create_with_ttl(
+        self,
+        descriptor: StateDescriptor,
+        namespace_serializer: TypeSerializer[Any],
+        restored: StateMeta | None,
+        verdict: StateVerdict | None,
+    ) -> tuple[Any, int]:
+        """Any backend's state of the stored form, under a handle that looks at the times."""
+        serializers = None if verdict is None else verdict.serializers
+        registration = TtlRegistration(descriptor, serializers, self.parameters.clock)
+        stored, entries = self.create_state(
+            registration.stored_descriptor, namespace_serializer, restored, verdict
+        )
+        self.declare_ttl(descriptor.name, descriptor.ttl)
+        return registration.handle(stored), entries
+
+    def declare_ttl(self, name: str, ttl: StateTtlConfig | None) -> None:
+        """Says how long the entries of a state live, which snapshots must know though nobody registers it."""
+        self._ttl_by_state[name] = ttl
+
+    def row_filter(self, name: str) -> RowFilter | None:
+        """What a snapshot that writes the state whole leaves out as of now; None for nothing.
+
+        To be called in the synchronous part of a snapshot, once per snapshot and state.
+        """
+        ttl = self._ttl_by_state.get(name)
+        return self.expired_filter(name) if ttl is not None and ttl.cleanup_full_snapshot else None
+
+    def expired_filter(self, name: str) -> RowFilter | None:
+        """The filter of what has expired as of now; None for a state without time-to-live."""
+        ttl, meta = self._ttl_by_state.get(name), self.current_meta().state(name)
+        if ttl is None or meta is None:
+            return None
+        serializer = meta.role_snapshots[TIMED_ROLES[meta.kind]].restore_serializer()
+        if not isinstance(serializer, TtlSerializer):
+            return None
+        return expired_row_filter(meta.kind, serializer, ttl.ttl_ms, self.parameters.clock())
 
     def check_open(self) -> None:
         """Raises `StateBackendClosedError` after `close`."""

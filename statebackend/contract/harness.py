@@ -8,9 +8,12 @@ import zlib
 from collections.abc import Iterable
 from typing import Any
 
+from attrs import evolve
+
 from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.handles import StateHandle
 from statebackend.canonical_handles import export_canonical_handle
+from statebackend.clock import Clock, wall_clock
 from statebackend.key_groups import key_group_range_of_subtask
 from statebackend.keyed_state_backend import (
     KeyedStateBackend,
@@ -27,12 +30,16 @@ OPERATOR_UID = "operator-under-test"
 
 
 class BackendHarness:
-    """One operator's store and local directories; closes every backend it has opened."""
+    """One operator's store and local directories; closes every backend it has opened.
+
+    ``clock`` is that of the backends opened from then on.
+    """
 
     def __init__(self, directory: str, max_parallelism: int = 10) -> None:
         self.directory = directory
         self.max_parallelism = max_parallelism
         self.file_system = CheckpointFileSystem.from_uri(os.path.join(directory, "store"))
+        self.clock: Clock = wall_clock
         self._opened: list[KeyedStateBackend] = []
         self._numbers = itertools.count(1)
 
@@ -70,7 +77,7 @@ class BackendHarness:
         progress: Progress | None = None,
     ) -> KeyedStateBackendParameters:
         """What `open` makes a backend from."""
-        return KeyedStateBackendParameters(
+        parameters = KeyedStateBackendParameters(
             operator_uid=OPERATOR_UID,
             key_serializer=LongSerializer() if key_serializer is None else key_serializer,
             max_parallelism=self.max_parallelism,
@@ -79,8 +86,9 @@ class BackendHarness:
             file_prefix=f"state/{OPERATOR_UID}-{subtask}",
             local_directory=os.path.join(self.directory, "local", local or f"fresh-{next(self._numbers)}"),
             restore=tuple(RestoredHandle(handle, self.file_system) for handle in restore),
-            **({} if progress is None else {"progress": progress}),
+            clock=self.clock,
         )
+        return parameters if progress is None else evolve(parameters, progress=progress)
 
     def key_group(self, key: Any) -> int:
         """The key group of a key: of an int in order, so that tests can foresee it; of anything else by its text."""

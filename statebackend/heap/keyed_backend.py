@@ -53,6 +53,7 @@ from statebackend.snapshot_task import SynchronousSnapshotTask
 from statebackend.state_files import StateFiles, StoredFile, handle_of_files, stored_files
 from statebackend.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta, decode_meta, merge_metas
 from statebackend.ttl.migration_source import migrated_storage_serializer
+from statebackend.ttl.row_filter import kept_rows
 from typeserializers.type_serializer import TypeSerializer
 
 HEAP_BACKEND: Final = "heap"
@@ -321,7 +322,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         rows: Iterable[Row] = changed
         kept = held.files.stored
         if held.files.needs_base or (held.table is not None and held.files.should_merge):
-            rows, kept = self._table_of(held).rows(), []
+            rows, kept = kept_rows(self.row_filter(held.meta.name), self._table_of(held).rows()), []
         else:
             kept = self._with_merged_increments(held, f"{path.removesuffix('.parquet')}-merged.parquet", state_id)
             if not changed:

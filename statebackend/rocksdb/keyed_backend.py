@@ -123,7 +123,8 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         written = 0
         for number, table in enumerate(tables):
             stem = f"{checkpoint_id:012d}-{state_id}-{number}"
-            written += store_table(self._database, self.parameters, table, stem, state_id)
+            row_filter = self.row_filter(table.meta.name)
+            written += store_table(self._database, self.parameters, table, stem, state_id, row_filter)
         handle = handle_of_files(
             state_id,
             ROCKSDB_BACKEND,

@@ -10,27 +10,36 @@ from statebackend.rocksdb.increments import merge_increments
 from statebackend.rocksdb.local_database import LocalDatabase, StateTable, discard_pending
 from statebackend.rocksdb.store import SstWriter
 from statebackend.state_files import StateFiles, StoredFile
+from statebackend.ttl.row_filter import RowFilter, kept_rows
 
 
 def store_table(
-    database: LocalDatabase, parameters: KeyedStateBackendParameters, table: StateTable, stem: str, state_id: str
+    database: LocalDatabase,
+    parameters: KeyedStateBackendParameters,
+    table: StateTable,
+    stem: str,
+    state_id: str,
+    row_filter: RowFilter | None,
 ) -> int:
-    """Brings everything of a state into the store, merging files where there are too many; returns bytes written."""
+    """Brings everything of a state into the store, merging files where there are too many; returns bytes written.
+
+    A file that holds the whole state has only what ``row_filter`` leaves of it.
+    """
     if table.files.needs_base:
-        _write_base(database, table)
+        _write_base(database, table, row_filter)
     elif table.files.should_merge:
         # The state moves into a fresh column family that consists of one file, which becomes the new base.
-        database.replace(table, database.write_sorted(database.scan(table)))
+        database.replace(table, database.write_sorted(kept_rows(row_filter, database.scan(table))))
     written = _merge_increments(database, parameters, table.files, stem, state_id)
     return written + _upload(parameters, table.files, stem, state_id)
 
 
-def _write_base(database: LocalDatabase, table: StateTable) -> None:
+def _write_base(database: LocalDatabase, table: StateTable, row_filter: RowFilter | None) -> None:
     """Writes the state whole, for the snapshot only: the database has it already."""
     discard_pending(table.files)
     path = database.directory.new_file(".sst")
     writer = SstWriter(path)
-    writer.write(database.scan(table))
+    writer.write(kept_rows(row_filter, database.scan(table)))
     table.files = StateFiles()
     if writer.entry_count:
         writer.finish()
