@@ -38,10 +38,9 @@ class KeyGroupedPriorityQueue(ABC, Generic[T]):
         Costs O(log n).
         """
 
+    @abstractmethod
     def add_all(self, entries: Iterable[tuple[T, int]]) -> None:
-        """Adds elements, each with its key group; what comes before one that is refused is added."""
-        for element, key_group in entries:
-            self.add(element, key_group)
+        """Adds elements, each with its key group; if one is refused, none is added."""
 
     @abstractmethod
     def remove(self, element: T, key_group: int) -> bool:
@@ -62,20 +61,13 @@ class KeyGroupedPriorityQueue(ABC, Generic[T]):
     def poll(self) -> T | None:
         """Removes and returns the smallest element; None if there is none. Costs O(log n) amortized."""
 
+    @abstractmethod
     def poll_while(self, is_due: Callable[[T], bool]) -> Iterator[tuple[T, int]]:
         """Polls elements, with their key groups, as long as the smallest one is due.
 
         Each is removed at the moment it is given out, so the caller may stop anywhere, and add and remove elements
-        meanwhile: one that is added and due is given out in its turn.
+        meanwhile: one that is added and due is given out in its turn. ``is_due`` must leave the queue alone.
         """
-        while True:
-            element = self.peek()
-            if element is None or not is_due(element):
-                return
-            key_group = self.peek_key_group()
-            assert key_group is not None
-            self.poll()
-            yield element, key_group
 
     def is_empty(self) -> bool:
         """Whether there is no element."""
@@ -87,14 +79,14 @@ class KeyGroupedPriorityQueue(ABC, Generic[T]):
 
     @abstractmethod
     def entries(self) -> Iterator[tuple[T, int]]:
-        """All elements with their key groups, by key group and in order within one, as they are at the call.
+        """All elements with their key groups, by key group and in order within one.
 
-        Costs a pass over the whole queue.
+        Costs a pass over the whole queue. The queue may be changed meanwhile; whether that is seen is open.
         """
 
     @abstractmethod
     def subset_of_key_group(self, key_group: int) -> Iterator[T]:
-        """The elements of one key group in order, as they are at the call."""
+        """The elements of one key group in order; otherwise as `entries`."""
 
     def __iter__(self) -> Iterator[T]:
         """All elements; otherwise as `entries`."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import xxhash
 from attrs import define, evolve, field, frozen
@@ -26,12 +26,19 @@ from checkpoint.handles import FileHandle
 from snapshots.compatibility import CompatibilityKind
 from snapshots.envelope import snapshot_to_bytes
 from statebackend.canonical_entries import CanonicalBatch, batches_of, encoded_canonical, read_canonical
-from statebackend.descriptors import USER_KEY_ROLE, StateDescriptor, StateKind, storage_serializer
+from statebackend.descriptors import (
+    USER_KEY_ROLE,
+    PriorityQueueDescriptor,
+    StateDescriptor,
+    StateKind,
+    storage_serializer,
+)
 from statebackend.errors import StateMigrationException, StateRestoreError
 from statebackend.folding_states import handle_of_kind
 from statebackend.heap.handle import HeapStateHandle
 from statebackend.heap.list_state import HeapListState, ListTable
 from statebackend.heap.map_state import HeapMapState, MapTable
+from statebackend.heap.priority_queue import HeapPriorityQueue, QueueTable
 from statebackend.heap.stored_form import EntryKeys, KeyForm, Load, RawEntryKeys, RawKeyForm, RawStoredForm, StoredForm
 from statebackend.heap.table import HeapTable, Row
 from statebackend.heap.value_state import ValueTable, create_value_state
@@ -39,6 +46,7 @@ from statebackend.heap.worker_cache import WorkerCacheKey, worker_cache
 from statebackend.internal_states import InternalState
 from statebackend.key_groups import KeyGroupRange
 from statebackend.keyed_state_backend import (
+    VOID_NAMESPACE_SERIALIZER,
     Address,
     KeyedStateBackend,
     KeyedStateBackendParameters,
@@ -55,6 +63,8 @@ from statebackend.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta
 from statebackend.ttl.migration_source import migrated_storage_serializer
 from statebackend.ttl.row_filter import kept_rows
 from typeserializers.type_serializer import TypeSerializer
+
+T = TypeVar("T")
 
 HEAP_BACKEND: Final = "heap"
 
@@ -88,7 +98,7 @@ class _HeldState:
     sources: list[_Source] = field(factory=list)
     table: HeapTable | None = None
     serializers: dict[str, TypeSerializer[Any]] = field(factory=dict)
-    handle: HeapStateHandle | None = None
+    handle: HeapStateHandle | HeapPriorityQueue[Any] | None = None
 
 
 class HeapKeyedStateBackend(KeyedStateBackend):
@@ -131,6 +141,13 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         held.files.needs_base |= is_migration
         self._states[descriptor.name] = held
         return state, table.entry_count() if is_migration else 0
+
+    def create_priority_queue(
+        self, descriptor: PriorityQueueDescriptor[T], restored: StateMeta | None
+    ) -> HeapPriorityQueue[T]:
+        queue: Any = self.create_state(descriptor, VOID_NAMESPACE_SERIALIZER, restored, None)[0]
+        typed: HeapPriorityQueue[T] = queue
+        return typed
 
     def create_snapshot_task(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshotTask:
         digest = xxhash.xxh3_128()
@@ -412,9 +429,10 @@ _TABLES: Final[dict[StateKind, _Table]] = {
     StateKind.MAP: MapTable,
     StateKind.REDUCING: lambda name, keys, form, key_groups, _: ValueTable(name, keys, form, key_groups),
     StateKind.AGGREGATING: lambda name, keys, form, key_groups, _: ValueTable(name, keys, form, key_groups),
+    StateKind.PRIORITY_QUEUE: lambda name, _, form, key_groups, user_keys: QueueTable(name, key_groups),
 }
 
-_HANDLES: Final[dict[StateKind, Callable[[Any, Any, Any], HeapStateHandle]]] = {
+_HANDLES: Final[dict[StateKind, Callable[[Any, Any, Any], Any]]] = {
     StateKind.VALUE: create_value_state,
     StateKind.LIST: HeapListState,
     StateKind.MAP: HeapMapState,
@@ -422,6 +440,7 @@ _HANDLES: Final[dict[StateKind, Callable[[Any, Any, Any], HeapStateHandle]]] = {
     StateKind.AGGREGATING: lambda table, context, descriptor: create_value_state(
         table, context, descriptor.stored_value
     ),
+    StateKind.PRIORITY_QUEUE: lambda table, _, descriptor: HeapPriorityQueue(table, descriptor.element_serializer),
 }
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from snapshots.errors import SerializationError
 from statebackend.closed_entries import ClosedEntries
@@ -26,6 +26,19 @@ Change = tuple[bytes, "bytes | None"]
 """A raw key with its new value, or None for a deletion."""
 
 
+class WriteBackCache(Protocol):
+    """What a backend asks of everything that holds changes between two barriers: a state handle, or a queue."""
+
+    name: str
+    column_family: ColumnFamily
+
+    def drain(self) -> list[Change]:
+        """What changed since the last call, in no order; the cache is empty afterwards."""
+
+    def close(self) -> None:
+        """Makes every later access an error."""
+
+
 class CachedState(InternalState):
     """The cache of one state, bound to the column family that its entries live in."""
 
@@ -37,7 +50,7 @@ class CachedState(InternalState):
         context: AnyKeyContext,
         raw_keys: RawKeys,
         column_family: ColumnFamily,
-        spill: Callable[[CachedState], None],
+        spill: Callable[[WriteBackCache], None],
         spill_size: int,
     ) -> None:
         self.name = name

@@ -1,6 +1,7 @@
 """How an entry is addressed in RocksDB.
 
     raw key := u16(key group) key namespace [user key | u64(chunk number)]
+             | u16(key group) element                                          of a priority queue
 
 Key, namespace and user key are what their serializers write; these encodings are self-delimiting, so no entry's address
 is a prefix of another's, and everything under one key and namespace is one contiguous run.

@@ -12,18 +12,19 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import xxhash
 
 from snapshots.compatibility import CompatibilityKind
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.canonical_entries import BATCH_ROWS, CanonicalBatch
-from statebackend.descriptors import StateDescriptor, StateKind
+from statebackend.descriptors import PriorityQueueDescriptor, StateDescriptor, StateKind
 from statebackend.folding_states import handle_of_kind
 from statebackend.internal_states import InternalState
 from statebackend.key_context import has_namespaces
 from statebackend.keyed_state_backend import (
+    VOID_NAMESPACE_SERIALIZER,
     Address,
     KeyedStateBackend,
     KeyedStateBackendParameters,
@@ -31,13 +32,14 @@ from statebackend.keyed_state_backend import (
     KeyedStateSnapshotTask,
     StateBackend,
 )
-from statebackend.rocksdb.cached_state import CachedState, Change
+from statebackend.rocksdb.cached_state import CachedState, Change, WriteBackCache
 from statebackend.rocksdb.composite_key import RawKeys
 from statebackend.rocksdb.increments import with_marks
 from statebackend.rocksdb.list_state import RocksDBListState
 from statebackend.rocksdb.local_database import LocalDatabase, StateTable
 from statebackend.rocksdb.local_directory import LocalStateDirectory
 from statebackend.rocksdb.map_state import RocksDBMapState
+from statebackend.rocksdb.priority_queue import RocksDBPriorityQueue, split_element_key
 from statebackend.rocksdb.restoring import ROCKSDB_BACKEND, open_or_restore
 from statebackend.rocksdb.snapshot_files import store_table
 from statebackend.rocksdb.state_migration import migrate_state
@@ -47,6 +49,8 @@ from statebackend.snapshot_task import SynchronousSnapshotTask
 from statebackend.state_files import handle_of_files
 from statebackend.state_meta import KeyedStateMeta, StateMeta, decode_meta, merge_metas
 from typeserializers.type_serializer import TypeSerializer
+
+T = TypeVar("T")
 
 DEFAULT_CACHE_ENTRIES: Final = 500_000
 """Keys per state that the write-back cache holds before it is written out early."""
@@ -97,6 +101,31 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         restored: StateMeta | None,
         verdict: StateVerdict | None,
     ) -> tuple[InternalState, int]:
+        table, entries = self._take_over(descriptor, namespace_serializer, verdict)
+        raw_keys = self._raw_keys(namespace_serializer)
+        context = self.key_context_for(descriptor.name, namespace_serializer)
+        cache = (descriptor.name, context, raw_keys, table.column_family, self._spill, self._cache_entries)
+        table.state = _STATE_FACTORIES[descriptor.kind](descriptor, self._database.next_chunk_number, cache)
+        return handle_of_kind(table.state, descriptor), entries
+
+    def create_priority_queue(
+        self, descriptor: PriorityQueueDescriptor[T], restored: StateMeta | None
+    ) -> RocksDBPriorityQueue[T]:
+        table, _ = self._take_over(descriptor, VOID_NAMESPACE_SERIALIZER, None)
+        queue = table.state = RocksDBPriorityQueue(
+            descriptor.element_serializer,
+            self.key_group_range,
+            descriptor.name,
+            table.column_family,
+            self._spill,
+            self._cache_entries,
+        )
+        return queue
+
+    def _take_over(
+        self, descriptor: StateDescriptor, namespace_serializer: TypeSerializer[Any], verdict: StateVerdict | None
+    ) -> tuple[StateTable, int]:
+        """The table of a state, migrated if the verdict says so, and the number of entries migrated."""
         table = self._database.tables.get(descriptor.name)
         meta = StateMeta(
             descriptor.name,
@@ -104,18 +133,13 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
             namespace_serializer.snapshot_configuration(),
             {role: serializer.snapshot_configuration() for role, serializer in descriptor.serializers.items()},
         )
-        entries = 0
         if table is None:
-            table = self._database.add_table(meta)
-        else:
-            if verdict is not None and verdict.kind is CompatibilityKind.AFTER_MIGRATION:
-                entries = migrate_state(self._database, self.parameters, table, descriptor)
-            table.meta = meta
-        raw_keys = self._raw_keys(namespace_serializer)
-        context = self.key_context_for(descriptor.name, namespace_serializer)
-        cache = (descriptor.name, context, raw_keys, table.column_family, self._spill, self._cache_entries)
-        table.state = _STATE_FACTORIES[descriptor.kind](descriptor, self._database.next_chunk_number, cache)
-        return handle_of_kind(table.state, descriptor), entries
+            return self._database.add_table(meta), 0
+        entries = 0
+        if verdict is not None and verdict.kind is CompatibilityKind.AFTER_MIGRATION:
+            entries = migrate_state(self._database, self.parameters, table, descriptor)
+        table.meta = meta
+        return table, entries
 
     def create_snapshot_task(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshotTask:
         self._write_out()
@@ -142,11 +166,11 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         self.check_open()
         self._write_out()
         table = self._database.tables[name]
-        raw_keys = self._raw_keys_of(table)
+        split = self._split_of(table)
         is_map = table.meta.kind is StateKind.MAP
         batch = CanonicalBatch.empty()
         for raw_key, value in self._database.scan(table):
-            key_group, key, namespace, rest = raw_keys.split(raw_key)
+            key_group, key, namespace, rest = split(raw_key)
             batch.append(key_group, key, namespace, rest if is_map else None, value)
             if batch.row_count >= BATCH_ROWS:
                 yield batch
@@ -165,7 +189,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         return iter(()) if table is None else self._addresses(table)
 
     def _addresses(self, table: StateTable) -> Iterator[Address]:
-        split = self._raw_keys_of(table).split
+        split = self._split_of(table)
         previous = None
         for raw_key, _ in self._database.scan(table):
             address = split(raw_key)[:3]
@@ -186,7 +210,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
             if table.state is not None:
                 self._spill(table.state)
 
-    def _spill(self, state: CachedState) -> None:
+    def _spill(self, state: WriteBackCache) -> None:
         changes = state.drain()
         if not changes:
             return
@@ -197,8 +221,10 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         self._entries_written += len(changes)
         self._database.ingest(self._database.tables[state.name], with_marks(changes))
 
-    def _raw_keys_of(self, table: StateTable) -> RawKeys:
-        return self._raw_keys(table.meta.namespace_snapshot.restore_serializer())
+    def _split_of(self, table: StateTable) -> Callable[[bytes], tuple[int, bytes, bytes, bytes]]:
+        if table.meta.kind is StateKind.PRIORITY_QUEUE:
+            return split_element_key
+        return self._raw_keys(table.meta.namespace_snapshot.restore_serializer()).split
 
     def _raw_keys(self, namespace_serializer: TypeSerializer[Any]) -> RawKeys:
         is_namespaced = has_namespaces(namespace_serializer)

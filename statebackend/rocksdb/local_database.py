@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from attrs import define, field
 
 from statebackend.key_groups import KeyGroupRange
-from statebackend.rocksdb.cached_state import CachedState, Change
+from statebackend.rocksdb.cached_state import Change, WriteBackCache
 from statebackend.rocksdb.composite_key import KEY_GROUP
 from statebackend.rocksdb.local_directory import LocalStateDirectory, LocalVersion
 from statebackend.rocksdb.store import ColumnFamily, RocksDBStore, SstWriter
@@ -29,7 +29,7 @@ class StateTable:
     meta: StateMeta
     column_family: ColumnFamily
     files: StateFiles = field(factory=StateFiles)
-    state: CachedState | None = None
+    state: WriteBackCache | None = None
 
 
 class LocalDatabase:

@@ -116,6 +116,25 @@ def _import_canonical(
 
 
 def _raw_entries(database: LocalDatabase, state: StateMeta, batches: Iterable[CanonicalBatch]) -> Iterator[Change]:
+    if state.kind is StateKind.PRIORITY_QUEUE:
+        return _raw_elements(state, batches)
+    return _raw_keyed_entries(database, state, batches)
+
+
+def _raw_elements(state: StateMeta, batches: Iterable[CanonicalBatch]) -> Iterator[Change]:
+    for batch in batches:
+        for key_group, element, _, _, value in zip(*batch, strict=True):
+            if value != b"":
+                raise StateRestoreError(
+                    f"state {state.name!r}: the element {element.hex()} in key group {key_group} has a value; the file "
+                    f"is not that of a priority queue"
+                )
+            yield KEY_GROUP.pack(key_group) + element, value
+
+
+def _raw_keyed_entries(
+    database: LocalDatabase, state: StateMeta, batches: Iterable[CanonicalBatch]
+) -> Iterator[Change]:
     for batch in batches:
         for key_group, key, namespace, user_key, value in zip(*batch, strict=True):
             prefix = KEY_GROUP.pack(key_group) + key + namespace
