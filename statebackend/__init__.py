@@ -28,6 +28,7 @@ from statebackend.keyed_state_backend import (
     StateBackend,
     StateRestoreReport,
 )
+from statebackend.metrics import LatencyHistogram, StateMetrics, StateMetricsConfig
 from statebackend.operator_state import (
     BroadcastState,
     BroadcastStateDescriptor,
@@ -56,6 +57,7 @@ __all__ = [
     "KeyedStateBackend",
     "KeyedStateBackendParameters",
     "KeyedStateSnapshot",
+    "LatencyHistogram",
     "ListState",
     "ListStateDescriptor",
     "MapState",
@@ -79,6 +81,8 @@ __all__ = [
     "StateBackendError",
     "StateDescriptor",
     "StateKind",
+    "StateMetrics",
+    "StateMetricsConfig",
     "StateMigrationException",
     "StateRegistrationError",
     "StateRestoreError",

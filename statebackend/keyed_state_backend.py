@@ -56,6 +56,14 @@ from statebackend.internal_states import (
 )
 from statebackend.key_context import NO_KEY, AnyKeyContext, KeyContext, NamespacedKeyContext, has_namespaces
 from statebackend.key_groups import KeyGroupRange
+from statebackend.metrics.collection import states_measured
+from statebackend.metrics.measured_states import measured
+from statebackend.metrics.state_metrics import (
+    KeyedStateMetrics,
+    SnapshotMetrics,
+    StateMetricsConfig,
+    StateStatistics,
+)
 from statebackend.priority_queue import KeyGroupedPriorityQueue
 from statebackend.schema_resolution import (
     StateVerdict,
@@ -109,6 +117,7 @@ class KeyedStateBackendParameters:
 
     ``file_system`` and ``file_prefix`` say where snapshots put their files; ``local_directory`` is the subtask's own
     directory on the local disk, kept between epochs. ``clock`` says what the time is for state with a time-to-live.
+    ``metrics`` turns metrics on (see `statebackend.metrics`).
     """
 
     operator_uid: str
@@ -121,6 +130,7 @@ class KeyedStateBackendParameters:
     restore: tuple[RestoredHandle, ...] = ()
     progress: Progress = field(default=_no_progress, eq=False)
     clock: Clock = field(default=wall_clock, eq=False)
+    metrics: StateMetricsConfig | None = None
 
 
 @define
@@ -170,6 +180,8 @@ class KeyedStateBackend(ABC):
         self._ttl_by_state: dict[str, StateTtlConfig | None] = {}
         self._tasks: SnapshotTasks[KeyedStateSnapshot] = SnapshotTasks()
         self._closed = False
+        self._last_task: KeyedStateSnapshotTask | None = None
+        self._last_synchronous_s = 0.0
 
     @abstractmethod
     def restored_meta(self) -> KeyedStateMeta | None:
@@ -239,13 +251,39 @@ class KeyedStateBackend(ABC):
         write, the next one writes.
         """
         self.check_open()
+        started = time.monotonic()
         task = self.create_snapshot_task(checkpoint_id, state_id)
+        self._last_task, self._last_synchronous_s = task, time.monotonic() - started
         self._tasks.add(task)
         return task
 
     def snapshot(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshot:
         """Both parts of a snapshot at once."""
         return self.prepare_snapshot(checkpoint_id, state_id).run()
+
+    def state_statistics(self, name: str) -> StateStatistics:
+        """What the backend itself knows of a registered state, for its metrics; nothing unless a backend says more.
+
+        Called at most once per snapshot, where metrics are on; should cost little, whatever the size of the state.
+        """
+        return StateStatistics()
+
+    def collect_metrics(self, snapshot: KeyedStateSnapshot | None = None) -> KeyedStateMetrics:
+        """What was counted since the states were registered; with the last snapshot, what that wrote, and sizes.
+
+        No state is in it if metrics are off. To be called on the backend's thread, before it is closed.
+        """
+        handles = {name: known.state for name, known in self._registered.items()}
+        if snapshot is None or self._last_task is None:
+            return KeyedStateMetrics(states_measured(handles, self.state_statistics, None))
+        costs = SnapshotMetrics(
+            snapshots=1,
+            entries_written=snapshot.entries_written,
+            bytes_written=snapshot.bytes_written,
+            synchronous_s=self._last_synchronous_s,
+            asynchronous_s=self._last_task.duration_s,
+        )
+        return KeyedStateMetrics(states_measured(handles, self.state_statistics, snapshot.handle), costs)
 
     def close(self) -> None:
         """Cancels the snapshots under way and frees everything; may be called twice. State handles are dead then."""
@@ -370,7 +408,10 @@ class KeyedStateBackend(ABC):
         known = self._registered.get(descriptor.name)
         if known is None:
             self._check_namespace_serializer(namespace_serializer, descriptor)
-            known = _Registration(namespace_serializer, descriptor, self._register(descriptor, namespace_serializer))
+            state = self._register(descriptor, namespace_serializer)
+            if self.parameters.metrics is not None:
+                state = measured(state, descriptor, self.parameters.metrics)
+            known = _Registration(namespace_serializer, descriptor, state)
             self._registered[descriptor.name] = known
         elif known.descriptor != descriptor or known.namespace_serializer != namespace_serializer:
             raise StateRegistrationError(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from concurrent.futures import CancelledError, Executor, Future
@@ -65,6 +66,8 @@ class SnapshotTask(ABC, Generic[S]):
     def __init__(self) -> None:
         self._transition_lock = threading.Lock()
         self._state = SnapshotTaskState.PREPARED
+        self.duration_s = 0.0
+        """How long `run` took to write everything."""
 
     @abstractmethod
     def write(self) -> S:
@@ -97,8 +100,10 @@ class SnapshotTask(ABC, Generic[S]):
         """
         self.raise_if_cancelled()
         self._move(SnapshotEvent.RUN)
+        started = time.monotonic()
         try:
             snapshot = self.write()
+            self.duration_s = time.monotonic() - started
             self.raise_if_cancelled()
             self._move(SnapshotEvent.WRITTEN)
         except BaseException as error:

@@ -22,6 +22,7 @@ _ASSERTING_MODULES = (
     "namespace_contract",
     "rescale_contract",
     "snapshot_contract",
+    "state_metrics_contract",
     "value_state_contract",
 )
 

@@ -23,6 +23,7 @@ from statebackend.keyed_state_backend import (
     RestoredHandle,
     StateBackend,
 )
+from statebackend.metrics.state_metrics import StateMetricsConfig
 from typeserializers.fixed_width import LongSerializer
 from typeserializers.type_serializer import TypeSerializer
 
@@ -52,6 +53,7 @@ class BackendHarness:
         key_serializer: TypeSerializer[Any] | None = None,
         local: str | None = None,
         progress: Progress | None = None,
+        metrics: StateMetricsConfig | None = None,
     ) -> KeyedStateBackend:
         """A backend restored from handles, in a fresh local directory unless ``local`` names one."""
         backend = state_backend.create_keyed_state_backend(
@@ -62,6 +64,7 @@ class BackendHarness:
                 key_serializer=key_serializer,
                 local=local,
                 progress=progress,
+                metrics=metrics,
             )
         )
         self._opened.append(backend)
@@ -75,6 +78,7 @@ class BackendHarness:
         key_serializer: TypeSerializer[Any] | None = None,
         local: str | None = None,
         progress: Progress | None = None,
+        metrics: StateMetricsConfig | None = None,
     ) -> KeyedStateBackendParameters:
         """What `open` makes a backend from."""
         parameters = KeyedStateBackendParameters(
@@ -87,6 +91,7 @@ class BackendHarness:
             local_directory=os.path.join(self.directory, "local", local or f"fresh-{next(self._numbers)}"),
             restore=tuple(RestoredHandle(handle, self.file_system) for handle in restore),
             clock=self.clock,
+            metrics=metrics,
         )
         return parameters if progress is None else evolve(parameters, progress=progress)
 

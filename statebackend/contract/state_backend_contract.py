@@ -17,6 +17,7 @@ from statebackend.contract.migration_contract import MigrationContract
 from statebackend.contract.namespace_contract import NamespaceContract
 from statebackend.contract.rescale_contract import RescaleContract
 from statebackend.contract.snapshot_contract import SnapshotContract
+from statebackend.contract.state_metrics_contract import StateMetricsContract
 from statebackend.contract.value_state_contract import ValueStateContract
 
 
@@ -32,5 +33,6 @@ class StateBackendContract(
     SnapshotContract,
     RescaleContract,
     MigrationContract,
+    StateMetricsContract,
 ):
     """Subclass it and implement `create_state_backend`; pytest collects the subclass if its name begins with Test."""

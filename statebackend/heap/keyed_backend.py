@@ -56,6 +56,7 @@ from statebackend.keyed_state_backend import (
     StateBackend,
     SubtaskIdentity,
 )
+from statebackend.metrics.state_metrics import StateStatistics
 from statebackend.schema_resolution import StateVerdict
 from statebackend.snapshot_task import SynchronousSnapshotTask
 from statebackend.state_files import StateFiles, StoredFile, handle_of_files, stored_files
@@ -190,6 +191,13 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             self._sequence,
             tuple(held.meta for held in self._states.values()),
         )
+
+    def state_statistics(self, name: str) -> StateStatistics:
+        table = self._states[name].table
+        if table is None:
+            return StateStatistics()
+        # What is still in a delta may be new keys or old ones.
+        return StateStatistics(entries=table.entry_count(), entries_are_exact=not table.delta)
 
     def stored_addresses(self, name: str) -> Iterator[Address]:
         self.check_open()

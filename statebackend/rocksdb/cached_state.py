@@ -42,7 +42,7 @@ class WriteBackCache(Protocol):
 class CachedState(InternalState):
     """The cache of one state, bound to the column family that its entries live in."""
 
-    __slots__ = ("_context", "_entries", "_spill", "_spill_size", "column_family", "name", "raw_keys")
+    __slots__ = ("_context", "_entries", "_spill", "_spill_size", "cache_misses", "column_family", "name", "raw_keys")
 
     def __init__(
         self,
@@ -60,6 +60,8 @@ class CachedState(InternalState):
         self._entries: Any = {}
         self._spill = spill
         self._spill_size = spill_size
+        self.cache_misses = 0
+        """The accesses that had to look into the column family."""
 
     @property
     def key_context(self) -> AnyKeyContext:

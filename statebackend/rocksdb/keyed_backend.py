@@ -32,6 +32,7 @@ from statebackend.keyed_state_backend import (
     KeyedStateSnapshotTask,
     StateBackend,
 )
+from statebackend.metrics.state_metrics import StateStatistics
 from statebackend.rocksdb.cached_state import CachedState, Change, WriteBackCache
 from statebackend.rocksdb.composite_key import RawKeys
 from statebackend.rocksdb.increments import with_marks
@@ -181,6 +182,14 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
     def current_meta(self) -> KeyedStateMeta:
         tables = self._database.tables.values()
         return KeyedStateMeta(self._key_snapshot, self._database.sequence, tuple(table.meta for table in tables))
+
+    def state_statistics(self, name: str) -> StateStatistics:
+        table = self._database.tables[name]
+        return StateStatistics(
+            entries=table.column_family.estimated_entries(),
+            entries_are_exact=False,
+            cache_misses=table.state.cache_misses if isinstance(table.state, CachedState) else None,
+        )
 
     def stored_addresses(self, name: str) -> Iterator[Address]:
         self.check_open()

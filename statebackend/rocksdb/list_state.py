@@ -98,6 +98,7 @@ class RocksDBListState(CachedState, InternalListState[T]):
     def _load(self, cached: _CachedList) -> None:
         if cached.is_loaded:
             return
+        self.cache_misses += 1
         stored: list[Any] = []
         cached.chunk_keys = []
         for raw_key, chunk in self.column_family.scan_prefix(cached.prefix):

@@ -123,6 +123,7 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
         if entry is None:
             encoded = None
             if not cached.is_complete:
+                self.cache_misses += 1
                 encoded = self.column_family.get(cached.prefix + self.encode(self._key_serializer, key))
             value = None if encoded is None else self.decode(self._value_serializer, encoded)
             entry = cached.entries[cache_key] = [key, value, encoded, False]
@@ -140,6 +141,7 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
     def _complete(self, cached: _CachedMap) -> None:
         if cached.is_complete:
             return
+        self.cache_misses += 1
         known = cached.entries
         complete: dict[Any, list[Any]] = {}
         for raw_key, encoded in self.column_family.scan_prefix(cached.prefix):

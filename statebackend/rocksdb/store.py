@@ -144,6 +144,11 @@ class ColumnFamily:
                     return
                 yield key, value
 
+    def estimated_entries(self) -> int:
+        """RocksDB's estimate of the number of keys, which deletions and overwritten entries blur."""
+        with _translated("estimate the number of keys", self._store.path):
+            return int(self._handle.property_int_value("rocksdb.estimate-num-keys") or 0)
+
     def ingest(self, path: str) -> None:
         """Moves a finished file into the column family; its entries override all earlier ones."""
         self._store.check_process()

@@ -50,6 +50,7 @@ class RocksDBValueState(CachedState, InternalValueState[T]):
         """Reads the entry of the current key into the cache."""
         raw_key = self.raw_keys.prefix(self._context.key, self._context.key_group)
         encoded = self.column_family.get(raw_key)
+        self.cache_misses += 1
         kept = None
         if encoded is not None:
             # Decoding here finds damaged bytes at the first access, whatever the type.

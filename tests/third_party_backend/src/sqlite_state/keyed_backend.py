@@ -38,6 +38,7 @@ from statebackend.entry_encoder import EntryEncoder
 from statebackend.folding_states import handle_of_kind, stored_descriptor
 from statebackend.internal_states import InternalState
 from statebackend.keyed_state_backend import Address, KeyedStateSnapshotTask
+from statebackend.metrics import StateStatistics
 from statebackend.restored_states import read_restored_states
 from statebackend.snapshot_task import SynchronousSnapshotTask
 from statebackend.state_files import MAX_FILES, StateFiles, StoredFile, handle_of_files, stored_files
@@ -136,6 +137,9 @@ class SqliteKeyedStateBackend(KeyedStateBackend):
         held = self._states[name]
         is_map = held.meta.kind is StateKind.MAP
         return batches_of((*row[:3], row[3] if is_map else None, row[4]) for row in held.table.rows())
+
+    def state_statistics(self, name: str) -> StateStatistics:
+        return StateStatistics(entries=self._states[name].table.row_count())
 
     def stored_addresses(self, name: str) -> Iterator[Address]:
         self.check_open()
