@@ -35,6 +35,7 @@ from statebackend.descriptors import (
 )
 from statebackend.errors import StateMigrationException, StateRestoreError
 from statebackend.folding_states import handle_of_kind
+from statebackend.heap.cleanup_pass import places_of_table
 from statebackend.heap.handle import HeapStateHandle
 from statebackend.heap.list_state import HeapListState, ListTable
 from statebackend.heap.map_state import HeapMapState, MapTable
@@ -44,6 +45,7 @@ from statebackend.heap.table import HeapTable, Row
 from statebackend.heap.value_state import ValueTable, create_value_state
 from statebackend.heap.worker_cache import WorkerCacheKey, worker_cache
 from statebackend.internal_states import InternalState
+from statebackend.key_context import has_namespaces
 from statebackend.key_groups import KeyGroupRange
 from statebackend.keyed_state_backend import (
     VOID_NAMESPACE_SERIALIZER,
@@ -61,9 +63,11 @@ from statebackend.schema_resolution import StateVerdict
 from statebackend.snapshot_task import SynchronousSnapshotTask
 from statebackend.state_files import StateFiles, StoredFile, handle_of_files, stored_files
 from statebackend.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta, decode_meta, merge_metas
+from statebackend.ttl.expiry_sweep import Pass
 from statebackend.ttl.migration_source import migrated_storage_serializer
 from statebackend.ttl.row_filter import kept_rows
 from typeserializers.type_serializer import TypeSerializer
+from typeserializers.void import VOID_NAMESPACE
 
 T = TypeVar("T")
 
@@ -204,6 +208,16 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         held = self._states.get(name)
         return iter(()) if held is None else self._table_of(held).addresses()
 
+    def cleanup_pass(self, name: str) -> Pass:
+        self.check_open()
+        held = self._states[name]
+        table = self._table_of(held)
+        is_namespaced = has_namespaces(held.meta.namespace_snapshot.restore_serializer())
+        places = places_of_table(table, self.context.key_group, self.parameters.clock())
+        if is_namespaced:
+            return ((key_group, *entry_key) for key_group, entry_key in places)
+        return ((key_group, key, VOID_NAMESPACE) for key_group, key in places)
+
     def release_states(self) -> None:
         """Ends an epoch of a backend that is kept: its handles are dead, and descriptors are registered anew.
 
@@ -213,6 +227,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         self.check_open()
         self._close_handles()
         self._registered.clear()
+        self._record_sweeps.clear()
         self.restore_reports.clear()
         self.leave_key()
         self._restored_meta = self.current_meta()

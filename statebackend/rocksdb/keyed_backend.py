@@ -34,7 +34,8 @@ from statebackend.keyed_state_backend import (
 )
 from statebackend.metrics.state_metrics import StateStatistics
 from statebackend.rocksdb.cached_state import CachedState, Change, WriteBackCache
-from statebackend.rocksdb.composite_key import RawKeys
+from statebackend.rocksdb.cleanup_pass import places_of_rows
+from statebackend.rocksdb.composite_key import KEY_GROUP, RawKeys
 from statebackend.rocksdb.increments import with_marks
 from statebackend.rocksdb.list_state import RocksDBListState
 from statebackend.rocksdb.local_database import LocalDatabase, StateTable
@@ -49,6 +50,7 @@ from statebackend.schema_resolution import StateVerdict
 from statebackend.snapshot_task import SynchronousSnapshotTask
 from statebackend.state_files import handle_of_files
 from statebackend.state_meta import KeyedStateMeta, StateMeta, decode_meta, merge_metas
+from statebackend.ttl.expiry_sweep import Pass
 from typeserializers.type_serializer import TypeSerializer
 
 T = TypeVar("T")
@@ -196,6 +198,15 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         self._write_out()
         table = self._database.tables.get(name)
         return iter(()) if table is None else self._addresses(table)
+
+    def cleanup_pass(self, name: str) -> Pass:
+        self.check_open()
+        table, place_of = self._database.tables[name], self.place_decoder(name)
+        filters = self.expired_filters(name)
+        assert filters is not None
+        begin = KEY_GROUP.pack(max(self.context.key_group, 0)) + self.current_key_bytes()
+        places = places_of_rows(self._database, table, self._split_of(table), begin, filters)
+        return (None if address is None else place_of(address) for address in places)
 
     def _addresses(self, table: StateTable) -> Iterator[Address]:
         split = self._split_of(table)

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from migration.schema_migration import MigrationError, SchemaMigration
-from statebackend.descriptors import StateDescriptor, storage_serializer
+from statebackend.descriptors import StateDescriptor
 from statebackend.errors import StateMigrationException
 from statebackend.keyed_state_backend import KeyedStateBackendParameters
 from statebackend.rocksdb.local_database import LocalDatabase, StateTable
-from statebackend.ttl.migration_source import migrated_storage_serializer
+from statebackend.state_migration import state_migration
 
 PROGRESS_STEP: Final = 100_000
 
@@ -26,13 +26,7 @@ def migrate_state(
 
     Raises `StateMigrationException`, with the state as it was, for an entry that cannot be migrated.
     """
-    old_serializers = {role: snapshot.restore_serializer() for role, snapshot in table.meta.role_snapshots.items()}
-    kind = descriptor.kind
-    new_serializers = descriptor.serializers
-    migration = SchemaMigration(
-        migrated_storage_serializer(kind, old_serializers, new_serializers, parameters.clock()),
-        storage_serializer(kind, new_serializers),
-    )
+    migration = state_migration(table.meta, descriptor, parameters.clock())
     written = database.write_sorted(_migrated_entries(database, parameters, table, migration))
     database.replace(table, written)
     return 0 if written is None else written.entry_count

@@ -16,7 +16,6 @@ from typing import Any, Final
 from attrs import define, field
 
 from checkpoint import CheckpointFileSystem
-from migration import SchemaMigration
 from snapshots import CompatibilityKind
 from sqlite_state.database import Row, SqliteDatabase, StateTable
 from sqlite_state.row_files import read_row_file, write_row_file
@@ -43,6 +42,8 @@ from statebackend.restored_states import read_restored_states
 from statebackend.snapshot_task import SynchronousSnapshotTask
 from statebackend.state_files import MAX_FILES, StateFiles, StoredFile, handle_of_files, stored_files
 from statebackend.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta, meta_of_descriptor
+from statebackend.state_migration import state_migration
+from statebackend.ttl.row_filter import kept_rows
 from typeserializers import TypeSerializer
 
 SQLITE_BACKEND: Final = "sqlite"
@@ -197,7 +198,7 @@ class SqliteKeyedStateBackend(KeyedStateBackend):
         kept: list[StoredFile] = []
         rows: Iterable[Row] = changed
         if held.files.needs_base or held.files.should_merge or len(held.files.stored) >= MAX_FILES:
-            rows = held.table.rows()
+            rows = kept_rows(self.row_filter(held.meta.name), held.table.rows())
             is_empty = not held.table.row_count()
         else:
             kept, is_empty = held.files.stored, not changed
@@ -211,10 +212,7 @@ class SqliteKeyedStateBackend(KeyedStateBackend):
 
     def _migrate(self, held: _HeldState, descriptor: StateDescriptor) -> int:
         """Moves the rows, as the new serializers write them, to a new table; if one fails, nothing has changed."""
-        old = {role: snapshot.restore_serializer() for role, snapshot in held.meta.role_snapshots.items()}
-        migration: SchemaMigration[Any] = SchemaMigration(
-            storage_serializer(descriptor.kind, old), storage_serializer(descriptor.kind, descriptor.serializers)
-        )
+        migration = state_migration(held.meta, descriptor, self.parameters.clock())
         name, progress = descriptor.name, self.parameters.progress
 
         def migrated() -> Iterator[Row]:

@@ -1,0 +1,78 @@
+"""The incremental clean-up: each access looks at a few further entries, of whatever keys, and removes the expired.
+
+A sweep goes over the state in *passes*, one after the other, which the backend lays out
+(`KeyedStateBackend.cleanup_pass`): it gives the places of entries one by one. A place may be out of date when it is
+visited, because entries come and go meanwhile; so a visit goes through the state's handle, which sees what is there,
+and the worst that can happen is that there is nothing. Removing is an ordinary write of the current epoch, whether a
+snapshot is being written or not. No pass begins before the time has moved since the last one began: it would find
+nothing.
+
+A pass begins near the current key. Where a backend lives for one epoch, a sweep that always began at the same place
+would never get beyond what an epoch covers; begun where the epoch begins to work, it starts somewhere else each time.
+Whatever it passes over is alive, and will either be accessed, so that a pass begins there, or expire, and be removed
+by the next pass that comes along.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from statebackend.clock import Clock
+from statebackend.key_context import NO_KEY, KeyContext
+from statebackend.ttl.states import TtlState
+
+Place = tuple[int, Any, Any]
+"""A key group, and key and namespace as the contexts of handles hold them."""
+
+Pass = Iterator["Place | None"]
+"""The places of a state; None for an entry that has been looked at already and is alive."""
+
+
+class ExpirySweep:
+    """The clean-up of one state; a call looks at the next ``entries`` entries, and begins a pass when there is none."""
+
+    __slots__ = ("_begin_pass", "_begun_ms", "_clock", "_context", "_entries", "_places", "_state")
+
+    def __init__(
+        self, context: KeyContext, state: TtlState, begin_pass: Callable[[], Pass], entries: int, clock: Clock
+    ) -> None:
+        self._clock = clock
+        self._context = context
+        self._state = state
+        self._begin_pass = begin_pass
+        self._entries = entries
+        self._places: Pass | None = None
+        self._begun_ms: int | None = None
+
+    def __call__(self) -> None:
+        context = self._context
+        if context.key is NO_KEY:
+            return
+        places = self._places
+        if places is None:
+            now_ms = self._clock()
+            if now_ms == self._begun_ms:
+                return
+            self._begun_ms = now_ms
+            places = self._places = self._begin_pass()
+        found = list(itertools.islice(places, self._entries))
+        if len(found) < self._entries:
+            self._places = None
+        if any(found):
+            self._visit(found)
+
+    def _visit(self, places: list[Place | None]) -> None:
+        """Removes what has expired at the places; key and namespace are afterwards what they were."""
+        context, handle_context, remove_expired = self._context, self._state.key_context, self._state.remove_expired
+        key, key_group, namespace = context.key, context.key_group, handle_context.namespace
+        try:
+            for place in places:
+                if place is not None:
+                    context.key_group, context.key, entry_namespace = place
+                    handle_context.enter(entry_namespace)
+                    remove_expired()
+        finally:
+            context.key, context.key_group = key, key_group
+            handle_context.enter(namespace)
