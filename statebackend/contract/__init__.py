@@ -20,6 +20,7 @@ _ASSERTING_MODULES = (
     "merging_contract",
     "migration_contract",
     "namespace_contract",
+    "priority_queue_contract",
     "rescale_contract",
     "snapshot_contract",
     "state_metrics_contract",

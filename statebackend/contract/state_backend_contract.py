@@ -15,6 +15,7 @@ from statebackend.contract.map_state_contract import MapStateContract
 from statebackend.contract.merging_contract import MergingContract
 from statebackend.contract.migration_contract import MigrationContract
 from statebackend.contract.namespace_contract import NamespaceContract
+from statebackend.contract.priority_queue_contract import PriorityQueueContract
 from statebackend.contract.rescale_contract import RescaleContract
 from statebackend.contract.snapshot_contract import SnapshotContract
 from statebackend.contract.state_metrics_contract import StateMetricsContract
@@ -28,6 +29,7 @@ class StateBackendContract(
     FoldingStateContract,
     NamespaceContract,
     MergingContract,
+    PriorityQueueContract,
     KeyEnumerationContract,
     KeyedContextContract,
     SnapshotContract,

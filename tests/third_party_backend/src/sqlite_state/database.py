@@ -92,6 +92,12 @@ class StateTable:
         columns = "key_group, key, namespace"
         return self._fetched(f"SELECT DISTINCT {columns} FROM {self._name} ORDER BY {columns}")
 
+    def keys_after(self, key_group: int, after: bytes | None, limit: int) -> list[bytes]:
+        """The first keys of a key group that come after a key, or the first of all."""
+        condition, values = ("", ()) if after is None else (" AND key > ?", (after,))
+        query = f"SELECT key FROM {self._name} WHERE key_group = ?{condition} ORDER BY key LIMIT ?"
+        return [key for (key,) in self._execute(query, (key_group, *values, limit))]
+
     def changed_rows(self) -> list[Row]:
         """The rows that changed since `forget_changes`, in order, as they are now."""
         return self._execute(

@@ -1,8 +1,8 @@
 """The SQLite backend of one subtask.
 
-State is written through to the local database at every access, so there is no cache to write back; what the barrier
-costs is a file of the rows that changed since the last one. Files add up as `statebackend.state_files` describes. A
-restore reads them all into an empty database.
+State is written through to the local database at every access; only priority queues hold their changes back. What the
+barrier costs is a file of the rows that changed since the last one. Files add up as `statebackend.state_files`
+describes. A restore reads them all into an empty database.
 """
 
 from __future__ import annotations
@@ -11,19 +11,21 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from attrs import define, field
 
 from checkpoint import CheckpointFileSystem
 from snapshots import CompatibilityKind
 from sqlite_state.database import Row, SqliteDatabase, StateTable
+from sqlite_state.priority_queue import SqlitePriorityQueue
 from sqlite_state.row_files import read_row_file, write_row_file
 from sqlite_state.state_handles import SqliteListState, SqliteMapState, SqliteState, SqliteValueState, chunk_part
 from statebackend import (
     KeyedStateBackend,
     KeyedStateBackendParameters,
     KeyedStateSnapshot,
+    PriorityQueueDescriptor,
     RestoredHandle,
     StateBackend,
     StateDescriptor,
@@ -36,7 +38,7 @@ from statebackend.descriptors import storage_serializer
 from statebackend.entry_encoder import EntryEncoder
 from statebackend.folding_states import handle_of_kind, stored_descriptor
 from statebackend.internal_states import InternalState
-from statebackend.keyed_state_backend import Address, KeyedStateSnapshotTask
+from statebackend.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, Address, KeyedStateSnapshotTask
 from statebackend.metrics import StateStatistics
 from statebackend.restored_states import read_restored_states
 from statebackend.snapshot_task import SynchronousSnapshotTask
@@ -45,6 +47,8 @@ from statebackend.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta
 from statebackend.state_migration import state_migration
 from statebackend.ttl.row_filter import kept_rows
 from typeserializers import TypeSerializer
+
+T = TypeVar("T")
 
 SQLITE_BACKEND: Final = "sqlite"
 
@@ -67,6 +71,7 @@ class SqliteKeyedStateBackend(KeyedStateBackend):
         self._directory = tempfile.TemporaryDirectory(dir=parameters.local_directory)
         self._database = SqliteDatabase(os.path.join(self._directory.name, "state.db"), self.check_open)
         self._states: dict[str, _HeldState] = {}
+        self._queues: dict[str, SqlitePriorityQueue[Any]] = {}
         self._sequence = 0
         self._restored_meta: KeyedStateMeta | None = None
         try:
@@ -93,19 +98,32 @@ class SqliteKeyedStateBackend(KeyedStateBackend):
         meta = meta_of_descriptor(descriptor, namespace_serializer)
         held = self._states.get(descriptor.name)
         migrated = 0
-        if held is None:
-            held = _HeldState(meta, self._database.new_table())
-            held.table.track_changes()
-            self._states[descriptor.name] = held
-        elif verdict is not None and verdict.kind is CompatibilityKind.AFTER_MIGRATION:
+        if held is not None and verdict is not None and verdict.kind is CompatibilityKind.AFTER_MIGRATION:
             migrated = self._migrate(held, descriptor)
-        held.meta = meta
+        held = self._held_for(descriptor.name, meta)
         stored = stored_descriptor(descriptor)
         shared = (held.table, encoder, storage_serializer(descriptor.kind, descriptor.serializers))
         handle = _HANDLES[stored.kind](stored, self._next_chunk_number, shared)
         return handle_of_kind(handle, descriptor), migrated
 
+    def create_priority_queue(
+        self, descriptor: PriorityQueueDescriptor[T], restored: StateMeta | None
+    ) -> SqlitePriorityQueue[T]:
+        held = self._held_for(descriptor.name, meta_of_descriptor(descriptor, VOID_NAMESPACE_SERIALIZER))
+        queue = SqlitePriorityQueue(descriptor.name, descriptor.element_serializer, self.key_group_range, held.table)
+        self._queues[descriptor.name] = queue
+        return queue
+
+    def _held_for(self, name: str, meta: StateMeta) -> _HeldState:
+        held = self._states.get(name)
+        if held is None:
+            held = self._states[name] = _HeldState(meta, self._database.new_table())
+            held.table.track_changes()
+        held.meta = meta
+        return held
+
     def create_snapshot_task(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshotTask:
+        self._write_back_queues()
         digest = hashlib.blake2b(digest_size=16)
         entries = written = 0
         files: list[StateFiles] = []
@@ -135,6 +153,7 @@ class SqliteKeyedStateBackend(KeyedStateBackend):
 
     def export_state(self, name: str) -> Iterator[CanonicalBatch]:
         self.check_open()
+        self._write_back_queues()
         held = self._states[name]
         is_map = held.meta.kind is StateKind.MAP
         return batches_of((*row[:3], row[3] if is_map else None, row[4]) for row in held.table.rows())
@@ -144,10 +163,17 @@ class SqliteKeyedStateBackend(KeyedStateBackend):
 
     def stored_addresses(self, name: str) -> Iterator[Address]:
         self.check_open()
+        self._write_back_queues()
         held = self._states.get(name)
         return iter(()) if held is None else held.table.addresses()
 
+    def _write_back_queues(self) -> None:
+        for queue in self._queues.values():
+            queue.write_back()
+
     def free(self) -> None:
+        for queue in self._queues.values():
+            queue.close()
         self._database.close()
         self._directory.cleanup()
 

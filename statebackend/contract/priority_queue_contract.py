@@ -1,0 +1,529 @@
+"""The contract of key-grouped priority queues; the cases go back to Flink's ``InternalPriorityQueueTestBase``, and to
+the priority queues of its ``StateBackendTestBase`` and ``StateBackendMigrationTestBase``.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from checkpoint.handles import StateHandle
+from snapshots.errors import SerializationError
+from statebackend.contract.contract_base import VALUE, ContractBase, content, contents, fill, filled
+from statebackend.contract.harness import BackendHarness
+from statebackend.contract.schemas import WordSerializer, flight_v1, flight_v2, flight_v3
+from statebackend.descriptors import PriorityQueueDescriptor, ValueStateDescriptor
+from statebackend.errors import (
+    StateBackendClosedError,
+    StateBackendError,
+    StateMigrationException,
+    StateRegistrationError,
+)
+from statebackend.heap.keyed_backend import HeapStateBackend
+from statebackend.key_groups import KeyGroupRange, key_group_range_of_subtask
+from statebackend.keyed_state_backend import KeyedStateBackend, StateBackend
+from statebackend.priority_queue import KeyGroupedPriorityQueue
+from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
+from typeserializers.fixed_width import LongSerializer
+from typeserializers.inference import serializer_for
+from typeserializers.strings import StringSerializer
+from typeserializers.timers import Timer, TimerSerializer
+
+TIMERS: PriorityQueueDescriptor[Timer[int, str]] = PriorityQueueDescriptor(
+    "timers", TimerSerializer(LongSerializer(), StringSerializer())
+)
+WORDS: PriorityQueueDescriptor[str] = PriorityQueueDescriptor("words", str)
+
+LAYOUTS = [(0, 1, 1), (0, 1, 10), (0, 2, 10), (1, 2, 10), (2, 3, 128), (76, 77, 128)]
+"""Subtask, parallelism and number of key groups."""
+
+Entry = tuple[Timer[int, str], int]
+
+
+def timer(timestamp: int, key: int = 0, namespace: str = "") -> Timer[int, str]:
+    """A timer."""
+    return Timer(timestamp, key, namespace)
+
+
+def order(entry: Entry) -> tuple[bytes, int]:
+    """What a queue of timers is ordered by."""
+    return TIMERS.element_serializer.to_bytes(entry[0]), entry[1]
+
+
+class QueueModel:
+    """What a queue of timers must do, as a set; every call asks the queue as well."""
+
+    def __init__(self, queue: KeyGroupedPriorityQueue[Timer[int, str]]) -> None:
+        self.queue = queue
+        self.entries: set[Entry] = set()
+
+    def head(self) -> Entry | None:
+        """The smallest entry."""
+        return min(self.entries, key=order, default=None)
+
+    def add(self, element: Timer[int, str], key_group: int) -> None:
+        """Adds an element, and compares whether the head changed."""
+        before = self.head()
+        self.entries.add((element, key_group))
+        assert self.queue.add(element, key_group) is (self.head() != before)
+
+    def remove(self, element: Timer[int, str], key_group: int) -> None:
+        """Removes an element, and compares whether the head changed."""
+        before = self.head()
+        self.entries.discard((element, key_group))
+        assert self.queue.remove(element, key_group) is (self.head() != before)
+
+    def poll(self) -> None:
+        """Polls, and compares what was polled."""
+        head = self.head()
+        assert self.queue.peek_key_group() == (head and head[1])
+        assert self.queue.poll() == (head and head[0])
+        self.entries.discard(head)  # type: ignore[arg-type]
+
+    def poll_until(self, timestamp: int) -> None:
+        """Polls all timers that are due, and compares what was polled."""
+        due = sorted((entry for entry in self.entries if entry[0].timestamp <= timestamp), key=order)
+        assert list(self.queue.poll_while(lambda element: element.timestamp <= timestamp)) == due
+        self.entries.difference_update(due)
+
+    def check(self) -> None:
+        """Compares everything that can be asked without changing the queue."""
+        head = self.head()
+        assert self.queue.peek() == (head and head[0])
+        assert self.queue.is_empty() is (head is None)
+        assert self.queue.size() == len(self.entries)
+        assert list(self.queue.entries()) == sorted(self.entries, key=lambda entry: (entry[1], order(entry)))
+
+
+class PriorityQueueContract(ContractBase):
+    """See the module."""
+
+    def layout(
+        self, harness: BackendHarness, subtask: int, parallelism: int, max_parallelism: int, *handles: StateHandle
+    ) -> KeyedStateBackend:
+        """A backend for some of the key groups."""
+        harness.max_parallelism = max_parallelism
+        return harness.open(self.create_state_backend(), *handles, subtask=subtask, parallelism=parallelism)
+
+    def test_an_empty_queue_has_no_head(self, backend: KeyedStateBackend) -> None:
+        queue = backend.get_priority_queue(TIMERS)
+        assert (queue.peek(), queue.poll(), queue.peek_key_group()) == (None, None, None)
+        assert queue.is_empty()
+        assert queue.size() == 0
+        assert list(queue) == []
+        assert list(queue.subset_of_key_group(3)) == []
+        assert list(queue.poll_while(lambda element: True)) == []
+        assert queue.remove(timer(1), 3) is False
+
+    def test_adding_tells_whether_the_head_changed_and_collapses_duplicates(self, backend: KeyedStateBackend) -> None:
+        queue = backend.get_priority_queue(TIMERS)
+        assert queue.add(timer(5), 1) is True
+        assert queue.add(timer(9), 2) is False
+        assert queue.add(timer(5), 1) is False
+        assert queue.add(timer(2), 3) is True
+        assert queue.add(timer(9), 2) is False
+        assert queue.size() == 3
+        assert [queue.poll(), queue.poll(), queue.poll(), queue.poll()] == [timer(2), timer(5), timer(9), None]
+
+    def test_removing_tells_whether_the_head_changed(self, backend: KeyedStateBackend) -> None:
+        queue = backend.get_priority_queue(TIMERS)
+        queue.add_all([(timer(5), 1), (timer(7), 1), (timer(9), 2)])
+        assert queue.remove(timer(6), 1) is False
+        assert queue.remove(timer(5), 2) is False
+        assert queue.remove(timer(7), 1) is False
+        assert queue.remove(timer(7), 1) is False
+        assert queue.peek() == timer(5)
+        assert queue.remove(timer(5), 1) is True
+        assert (queue.peek(), queue.peek_key_group()) == (timer(9), 2)
+        assert queue.remove(timer(9), 2) is True
+        assert queue.is_empty()
+        assert queue.add(timer(7), 1) is True
+
+    def test_an_element_that_was_removed_can_be_added_again(self, backend: KeyedStateBackend) -> None:
+        model = QueueModel(backend.get_priority_queue(TIMERS))
+        for _ in range(3):
+            for timestamp in (1, 2, 3):
+                model.add(timer(timestamp), 4)
+            for timestamp in (3, 1, 2):
+                model.remove(timer(timestamp), 4)
+                model.add(timer(timestamp), 4)
+                model.check()
+        for _ in range(4):
+            model.poll()
+
+    @pytest.mark.parametrize("layout", LAYOUTS)
+    def test_elements_are_polled_in_order_over_all_key_groups(
+        self, harness: BackendHarness, layout: tuple[int, int, int]
+    ) -> None:
+        groups = key_group_range_of_subtask(*layout)
+        handles: list[StateHandle] = []
+        for after_a_barrier in (False, True):
+            backend = self.layout(harness, *layout)
+            queue = backend.get_priority_queue(TIMERS)
+            generator = random.Random(str(layout))
+            entries = [(timer(generator.randrange(-500, 500), key), key % len(groups)) for key in range(300)]
+            entries = [(element, groups.start + offset) for element, offset in entries]
+            queue.add_all(entries + entries)
+            if after_a_barrier:
+                handles.append(harness.snapshot(backend).handle)
+            assert queue.size() == len(entries)
+            assert sorted(queue, key=lambda element: element.key) == [element for element, _ in entries]
+            for group in groups:
+                expected = sorted((entry for entry in entries if entry[1] == group), key=order)
+                assert list(queue.subset_of_key_group(group)) == [element for element, _ in expected]
+            assert list(queue.poll_while(lambda element: True)) == sorted(entries, key=order)
+        restored = self.layout(harness, *layout, *handles).get_priority_queue(TIMERS)
+        assert list(restored.poll_while(lambda element: True)) == sorted(entries, key=order)
+
+    def test_the_order_is_that_of_the_bytes(self, backend: KeyedStateBackend) -> None:
+        queue = backend.get_priority_queue(WORDS)
+        words = ["", "a", "b", "aa", "ab", "zzzz", "é", "\U0001f600", "a" * 200, "b" * 130]
+        for number, word in enumerate(words):
+            queue.add(word, number)
+        polled = [word for word, _ in queue.poll_while(lambda element: True)]
+        assert polled == sorted(words, key=StringSerializer().to_bytes)
+
+    def test_equal_elements_in_two_key_groups_are_two(
+        self, harness: BackendHarness, backend: KeyedStateBackend
+    ) -> None:
+        queue = backend.get_priority_queue(TIMERS)
+        assert [queue.add(timer(1), group) for group in (7, 3, 5)] == [True, True, False]
+        queue = self.reopen(harness, harness.snapshot(backend).handle).get_priority_queue(TIMERS)
+        assert queue.size() == 3
+        assert queue.remove(timer(1), 5) is False
+        assert list(queue.poll_while(lambda element: True)) == [(timer(1), 3), (timer(1), 7)]
+
+    @pytest.mark.parametrize("after_a_barrier", [False, True])
+    def test_timers_may_be_added_and_removed_while_those_that_are_due_are_polled(
+        self, harness: BackendHarness, backend: KeyedStateBackend, after_a_barrier: bool
+    ) -> None:
+        queue = backend.get_priority_queue(TIMERS)
+        queue.add_all((timer(10 * number, number), number % 10) for number in range(100))
+        if after_a_barrier:
+            harness.snapshot(backend)
+        polled = []
+        for element, key_group in queue.poll_while(lambda element: element.timestamp <= 500):
+            polled.append(element.timestamp)
+            assert key_group == element.key % 10
+            if element.timestamp == 100:
+                queue.add(timer(105, 3), 3)
+                queue.add(timer(1, 3), 3)
+                queue.add(timer(501, 3), 3)
+                queue.remove(timer(110, 11), 1)
+        assert polled == [*range(0, 101, 10), 1, 105, *range(120, 501, 10)]
+        assert queue.peek() == timer(501, 3)
+        assert queue.size() == 50
+
+    def test_a_loop_over_due_timers_may_be_left_anywhere(
+        self, harness: BackendHarness, backend: KeyedStateBackend
+    ) -> None:
+        queue = backend.get_priority_queue(TIMERS)
+        queue.add_all((timer(number), number) for number in range(6))
+        for element, _ in queue.poll_while(lambda element: True):
+            if element.timestamp == 2:
+                break
+        assert [queue.peek(), queue.size()] == [timer(3), 3]
+        restored = self.reopen(harness, harness.snapshot(backend).handle).get_priority_queue(TIMERS)
+        assert [element.timestamp for element in restored] == [3, 4, 5]
+
+    def test_a_refused_element_changes_nothing(self, harness: BackendHarness) -> None:
+        backend = self.layout(harness, 1, 2, 10)
+        queue: Any = backend.get_priority_queue(TIMERS)
+        queue.add(timer(1), 5)
+        for misfit in (None, 3, timer("late"), Timer(1, 2, 3), timer(1 << 63)):  # type: ignore[arg-type]
+            for call in (
+                lambda element: queue.add(element, 5),
+                lambda element: queue.remove(element, 5),
+                lambda element: queue.add_all([(timer(0), 5), (element, 5)]),
+            ):
+                with pytest.raises(SerializationError, match="timers"):
+                    call(misfit)
+        for foreign in (4, 10, -1, 1 << 20):
+            for call in (
+                lambda group: queue.add(timer(0), group),
+                lambda group: queue.remove(timer(1), group),
+                lambda group: queue.add_all([(timer(0), 5), (timer(0), group)]),
+                lambda group: list(queue.subset_of_key_group(group)),
+            ):
+                with pytest.raises(StateBackendError, match=f"key group {foreign} does not belong to this subtask"):
+                    call(foreign)
+        assert list(queue.entries()) == [(timer(1), 5)]
+        optional: Any = backend.get_priority_queue(PriorityQueueDescriptor("optional", serializer_for(str | None)))
+        with pytest.raises(SerializationError, match="None"):
+            optional.add(None, 5)
+        assert optional.is_empty()
+
+    def test_a_name_is_that_of_one_state(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
+        queue = backend.get_priority_queue(TIMERS)
+        assert backend.get_priority_queue(PriorityQueueDescriptor("timers", TIMERS.element_serializer)) is queue
+        backend.get_state(VALUE)
+        value: Any = VALUE
+        for register in (
+            lambda: backend.get_priority_queue(PriorityQueueDescriptor("timers", str)),
+            lambda: backend.get_priority_queue(PriorityQueueDescriptor("value", int)),
+            lambda: backend.get_priority_queue(value),
+            lambda: backend.get_state(ValueStateDescriptor("timers", int)),
+            lambda: backend.get_state(TIMERS),
+        ):
+            with pytest.raises(StateRegistrationError):
+                register()
+        restored = self.reopen(harness, harness.snapshot(backend).handle)
+        with pytest.raises(StateMigrationException, match="priority_queue"):
+            restored.get_state(ValueStateDescriptor("timers", int))
+        with pytest.raises(StateMigrationException, match="value state"):
+            restored.get_priority_queue(PriorityQueueDescriptor("value", int))
+
+    def test_a_queue_has_no_keys(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
+        backend.get_priority_queue(TIMERS).add(timer(1), 1)
+        for known in (backend, self.reopen(harness, harness.snapshot(backend).handle)):
+            with pytest.raises(StateBackendError, match="priority queue"):
+                known.get_keys("timers")
+            with pytest.raises(StateBackendError, match="priority queue"):
+                known.get_keys_and_namespaces("timers")
+
+    def test_a_queue_neither_needs_a_current_key_nor_touches_it(
+        self, harness: BackendHarness, backend: KeyedStateBackend
+    ) -> None:
+        value, queue = backend.get_state(VALUE), backend.get_priority_queue(TIMERS)
+        harness.at(backend, 8)
+        queue.add(timer(1), 3)
+        value.update(80)
+        assert queue.poll() == timer(1)
+        backend.leave_key()
+        queue.add(timer(2), 4)
+        assert content(harness, backend, VALUE) == {8: 80}
+        assert list(queue) == [timer(2)]
+
+    def test_a_closed_queue_refuses_everything(self, backend: KeyedStateBackend) -> None:
+        queue = backend.get_priority_queue(TIMERS)
+        queue.add(timer(1), 1)
+        backend.close()
+        for call in (
+            lambda: queue.add(timer(2), 1),
+            lambda: queue.add_all([(timer(2), 1)]),
+            lambda: queue.remove(timer(1), 1),
+            queue.peek,
+            queue.peek_key_group,
+            queue.poll,
+            queue.is_empty,
+            queue.size,
+            lambda: list(queue),
+            lambda: list(queue.subset_of_key_group(1)),
+            lambda: list(queue.poll_while(lambda element: True)),
+            lambda: backend.get_priority_queue(TIMERS),
+        ):
+            with pytest.raises(StateBackendClosedError):
+                call()
+
+    def test_every_snapshot_of_a_queue_restores_to_its_own_point(
+        self, harness: BackendHarness, backend: KeyedStateBackend
+    ) -> None:
+        model = QueueModel(backend.get_priority_queue(TIMERS))
+        points = []
+        for epoch in range(5):
+            for number in range(40):
+                model.add(timer(37 * number % 101 + epoch, number), number % 10)
+            for _ in range(15):
+                model.poll()
+            points.append((harness.snapshot(backend).handle, set(model.entries)))
+        for handle, entries in points:
+            restored = QueueModel(self.reopen(harness, handle).get_priority_queue(TIMERS))
+            restored.entries = entries
+            restored.check()
+            restored.poll_until(1000)
+            restored.check()
+
+    def test_what_happens_after_the_synchronous_part_is_not_in_the_snapshot(
+        self, harness: BackendHarness, backend: KeyedStateBackend
+    ) -> None:
+        queue = backend.get_priority_queue(TIMERS)
+        queue.add_all((timer(number, number), number) for number in range(10))
+        first = backend.prepare_snapshot(1, "first")
+        polled = queue.poll_while(lambda element: element.timestamp < 7)
+        assert [next(polled)[0].timestamp for _ in range(3)] == [0, 1, 2]
+        queue.add(timer(-5, 5), 5)
+        second = backend.prepare_snapshot(2, "second")
+        assert [element.timestamp for element, _ in polled] == [-5, 3, 4, 5, 6]
+        queue.remove(timer(9, 9), 9)
+        queue.add(timer(2, 2), 2)
+        third = harness.snapshot(backend).handle
+        expected = {0: list(range(10)), 1: [-5, *range(3, 10)], 2: [2, 7, 8]}
+        handles = [first.run().handle, second.run().handle, third]
+        assert [element.timestamp for element, _ in queue.poll_while(lambda element: True)] == [2, 7, 8]
+        for number, handle in enumerate(handles):
+            restored = self.reopen(harness, handle).get_priority_queue(TIMERS)
+            found = [element.timestamp for element, _ in restored.poll_while(lambda element: True)]
+            assert found == expected[number]
+
+    def test_an_epoch_writes_what_it_added_and_polled(
+        self, harness: BackendHarness, backend: KeyedStateBackend
+    ) -> None:
+        queue = backend.get_priority_queue(TIMERS)
+        queue.add_all((timer(number, number), number % 10) for number in range(1000))
+        harness.snapshot(backend)
+        assert harness.snapshot(backend).bytes_written == 0
+        queue.add(timer(5000), 0)
+        for _ in range(3):
+            queue.poll()
+        queue.remove(timer(700, 700), 0)
+        assert harness.snapshot(backend).entries_written == 5
+        assert queue.peek() == timer(3, 3)
+        assert queue.add(timer(4, 4), 4) is False
+        assert (queue.size(), harness.snapshot(backend).entries_written) == (997, 0)
+
+    @pytest.mark.parametrize("canonical", [False, True])
+    @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 2), (4, 3), (10, 1)])
+    def test_a_queue_is_dealt_out_by_key_groups(
+        self, harness: BackendHarness, before: int, after: int, canonical: bool
+    ) -> None:
+        entries = [(timer(37 * number % 101, number, "n" * (number % 3)), number % 10) for number in range(200)]
+        handles = []
+        for subtask in range(before):
+            backend = self.layout(harness, subtask, before, 10)
+            queue = backend.get_priority_queue(TIMERS)
+            groups = key_group_range_of_subtask(subtask, before, 10)
+            queue.add_all((element, group) for element, group in entries if group in groups)
+            handle = harness.snapshot(backend).handle
+            list(queue.poll_while(lambda element: element.timestamp < 20))
+            queue.add_all((element, group) for element, group in entries if group in groups and element.timestamp < 5)
+            handle = harness.snapshot(backend).handle
+            handles.append(harness.export(backend, f"part-{subtask}") if canonical else handle)
+        kept = [entry for entry in entries if not 5 <= entry[0].timestamp < 20]
+        for subtask in range(after):
+            groups = key_group_range_of_subtask(subtask, after, 10)
+            chosen = [
+                handle
+                for handle in handles
+                if groups.overlaps(KeyGroupRange(handle.key_group_start, handle.key_group_end))
+            ]
+            backend = self.layout(harness, subtask, after, 10, *chosen)
+            own = sorted((entry for entry in kept if entry[1] in groups), key=order)
+            again = self.layout(harness, subtask, after, 10, harness.snapshot(backend).handle)
+            for restored in (backend, again):
+                assert list(restored.get_priority_queue(TIMERS).poll_while(lambda element: True)) == own
+
+    @pytest.mark.parametrize("is_registered", [False, True])
+    def test_a_queue_in_a_savepoint_moves_to_every_backend_and_back(
+        self, harness: BackendHarness, is_registered: bool
+    ) -> None:
+        own = self.create_state_backend()
+        others: list[StateBackend] = [HeapStateBackend(), RocksDBStateBackend()]
+        backend = harness.open(own)
+        queue = backend.get_priority_queue(TIMERS)
+        queue.add_all((timer(37 * number % 101 - 50, number), number % 10) for number in range(100))
+        expected = list(queue.entries())
+        rows = [tuple(map(list, batch)) for batch in backend.export_state("timers")]
+        for other in (*others, own):
+            savepoint = harness.export(backend)
+            backend = harness.open(other, savepoint)
+            if is_registered:
+                assert list(backend.get_priority_queue(TIMERS).entries()) == expected
+            assert [tuple(map(list, batch)) for batch in backend.export_state("timers")] == rows
+        assert list(backend.get_priority_queue(TIMERS).entries()) == expected
+        (key_groups, elements, namespaces, user_keys, values), *_ = rows
+        assert list(zip(key_groups, elements, strict=True)) == [
+            (group, TIMERS.element_serializer.to_bytes(element)) for element, group in expected
+        ]
+        assert {*namespaces, *user_keys, *values} == {b"\x00", None, b""}
+
+    def test_a_queue_that_nobody_registers_travels_on_beside_other_states(
+        self, harness: BackendHarness, backend: KeyedStateBackend
+    ) -> None:
+        fill(harness, backend, range(20))
+        queue = backend.get_priority_queue(TIMERS)
+        queue.add_all((timer(number, number), number) for number in range(10))
+        handle = harness.snapshot(backend).handle
+        for epoch in range(3):
+            backend = self.reopen(harness, handle)
+            backend.get_state(VALUE).update(epoch)
+            handle = harness.snapshot(backend).handle
+        value, elements, entries = filled(range(20), 0)
+        assert contents(harness, backend) == ({**value, 1: 2}, elements, entries)
+        assert [element.timestamp for element in self.reopen(harness, handle).get_priority_queue(TIMERS)] == [
+            *range(10)
+        ]
+
+    def test_an_incompatible_or_migrated_element_serializer_is_refused(
+        self, harness: BackendHarness, backend: KeyedStateBackend
+    ) -> None:
+        flights: Any = PriorityQueueDescriptor("flights", flight_v1())
+        backend.get_priority_queue(flights).add(flight_v1().create_instance(), 1)
+        handle = harness.snapshot(backend).handle
+        restored = self.reopen(harness, handle)
+        with pytest.raises(StateMigrationException, match="elements of the queue"):
+            restored.get_priority_queue(PriorityQueueDescriptor("flights", flight_v2()))
+        for incompatible in (flight_v3(), StringSerializer()):
+            with pytest.raises(StateMigrationException, match="flights"):
+                restored.get_priority_queue(PriorityQueueDescriptor("flights", incompatible))
+        for carried in (restored, self.reopen(harness, harness.snapshot(restored).handle)):
+            assert list(carried.get_priority_queue(flights)) == [flight_v1().create_instance()]
+
+    def test_elements_are_read_by_a_reconfigured_serializer(
+        self, harness: BackendHarness, backend: KeyedStateBackend
+    ) -> None:
+        old = PriorityQueueDescriptor("words", WordSerializer("red", "green"))
+        backend.get_priority_queue(old).add_all([("green", 1), ("red", 2)])
+        restored = self.reopen(harness, harness.snapshot(backend).handle)
+        new = PriorityQueueDescriptor("words", WordSerializer("blue", "green", "red"))
+        queue = restored.get_priority_queue(new)
+        assert queue.add("blue", 3) is False
+        assert queue.add("red", 2) is False
+        again = self.reopen(harness, harness.snapshot(restored).handle).get_priority_queue(new)
+        assert list(again.poll_while(lambda word: True)) == [("red", 2), ("green", 1), ("blue", 3)]
+
+    def test_mutable_elements_are_the_callers_own(self, backend: KeyedStateBackend) -> None:
+        queue = backend.get_priority_queue(PriorityQueueDescriptor("lists", list[int]))
+        element = [1]
+        queue.add(element, 1)
+        element.append(2)
+        found = queue.peek()
+        assert found == [1]
+        found.append(3)
+        assert queue.poll() == [1]
+
+    @pytest.mark.parametrize("spread", [40, 4000])
+    @pytest.mark.parametrize("seed", range(4))
+    def test_a_queue_does_what_a_sorted_set_does(self, harness: BackendHarness, seed: int, spread: int) -> None:
+        generator = random.Random(seed)
+        # In few key groups each becomes long; in many the heads decide.
+        subtask, parallelism, max_parallelism = LAYOUTS[1 + seed]
+        groups = list(key_group_range_of_subtask(subtask, parallelism, max_parallelism))
+        backend = self.layout(harness, subtask, parallelism, max_parallelism)
+        model = QueueModel(backend.get_priority_queue(TIMERS))
+
+        def entry() -> Entry:
+            return timer(generator.randrange(-spread, spread), generator.randrange(3)), generator.choice(groups)
+
+        for _ in range(60):
+            action = generator.randrange(8)
+            if action <= 1:
+                for _ in range(generator.randrange(80)):
+                    model.add(*entry())
+            elif action == 2:
+                entries = [entry() for _ in range(generator.randrange(300))]
+                model.queue.add_all(entries)
+                model.entries.update(entries)
+            elif action == 3:
+                known = sorted(model.entries, key=order)
+                for chosen in generator.sample(known, len(known) // 3):
+                    model.remove(*chosen)
+                model.remove(*entry())
+            elif action == 4:
+                for _ in range(generator.randrange(30)):
+                    model.poll()
+            elif action == 5:
+                model.poll_until(generator.randrange(-spread, 0))
+            elif action == 6:
+                harness.snapshot(backend)
+            else:
+                handle = harness.snapshot(backend).handle
+                backend.close()
+                backend = self.layout(harness, subtask, parallelism, max_parallelism, handle)
+                model.queue = backend.get_priority_queue(TIMERS)
+            if generator.randrange(3) == 0:
+                model.check()
+        model.check()
+        model.poll_until(spread)
+        model.check()
