@@ -45,6 +45,7 @@ from statebackend.rocksdb.priority_queue import RocksDBPriorityQueue, split_elem
 from statebackend.rocksdb.restoring import ROCKSDB_BACKEND, open_or_restore
 from statebackend.rocksdb.snapshot_files import store_table
 from statebackend.rocksdb.state_migration import migrate_state
+from statebackend.rocksdb.store import DEFAULT_MEMORY_BUDGET_BYTES, MIN_MEMORY_BUDGET_BYTES
 from statebackend.rocksdb.value_state import create_value_state
 from statebackend.schema_resolution import StateVerdict
 from statebackend.snapshot_task import SynchronousSnapshotTask
@@ -62,7 +63,12 @@ DEFAULT_CACHE_ENTRIES: Final = 500_000
 class RocksDBKeyedStateBackend(KeyedStateBackend):
     """See the module."""
 
-    def __init__(self, parameters: KeyedStateBackendParameters, cache_entries: int = DEFAULT_CACHE_ENTRIES) -> None:
+    def __init__(
+        self,
+        parameters: KeyedStateBackendParameters,
+        cache_entries: int = DEFAULT_CACHE_ENTRIES,
+        memory_budget_bytes: int = DEFAULT_MEMORY_BUDGET_BYTES,
+    ) -> None:
         super().__init__(parameters)
         self._cache_entries = cache_entries
         self._restored_meta: KeyedStateMeta | None = None
@@ -72,7 +78,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         self._entries_written = 0
         self._is_local = False
         directory = LocalStateDirectory(parameters.local_directory)
-        self._database = LocalDatabase(directory, self.key_group_range, self.check_open)
+        self._database = LocalDatabase(directory, self.key_group_range, self.check_open, memory_budget_bytes)
         try:
             self._restore()
         except BaseException:
@@ -279,17 +285,29 @@ _STATE_FACTORIES: Final[dict[StateKind, Callable[[Any, Callable[[], int], tuple[
 class RocksDBStateBackend(StateBackend):
     """State in RocksDB, through `rocksdict`: for state larger than memory, with incremental checkpoints.
 
-    ``cache_entries`` bounds the keys per state that are held in memory between two barriers.
+    ``cache_entries`` bounds, for each state, the entries that are held in memory between two barriers.
+    ``memory_budget_bytes`` bounds the blocks, indexes, filters and write buffers that RocksDB holds in memory, of all
+    states of all backends in a process together: it has one cache, as large as the largest budget that any of its
+    backends has asked for. Raises `ValueError` for a cache of less than one entry and a budget of less than 1 MiB.
     """
 
-    def __init__(self, cache_entries: int = DEFAULT_CACHE_ENTRIES) -> None:
+    def __init__(
+        self,
+        cache_entries: int = DEFAULT_CACHE_ENTRIES,
+        memory_budget_bytes: int = DEFAULT_MEMORY_BUDGET_BYTES,
+    ) -> None:
         if cache_entries < 1:
             raise ValueError(f"cache_entries is {cache_entries}; at least one key must fit")
+        if memory_budget_bytes < MIN_MEMORY_BUDGET_BYTES:
+            raise ValueError(
+                f"memory_budget_bytes is {memory_budget_bytes}; RocksDB needs at least {MIN_MEMORY_BUDGET_BYTES}"
+            )
         self.cache_entries = cache_entries
+        self.memory_budget_bytes = memory_budget_bytes
 
     @property
     def name(self) -> str:
         return ROCKSDB_BACKEND
 
     def create_keyed_state_backend(self, parameters: KeyedStateBackendParameters) -> RocksDBKeyedStateBackend:
-        return RocksDBKeyedStateBackend(parameters, self.cache_entries)
+        return RocksDBKeyedStateBackend(parameters, self.cache_entries, self.memory_budget_bytes)

@@ -36,7 +36,11 @@ class LocalDatabase:
     """The database in a subtask's local directory; without a store until `create` or `open_version`."""
 
     def __init__(
-        self, directory: LocalStateDirectory, key_groups: KeyGroupRange, check_open: Callable[[], None]
+        self,
+        directory: LocalStateDirectory,
+        key_groups: KeyGroupRange,
+        check_open: Callable[[], None],
+        memory_budget_bytes: int,
     ) -> None:
         self.directory = directory
         self.key_groups = key_groups
@@ -44,17 +48,18 @@ class LocalDatabase:
         self.sequence = 0
         self._family_numbers = itertools.count()
         self._check_open = check_open
+        self._memory_budget_bytes = memory_budget_bytes
         self._store: RocksDBStore | None = None
 
     def create(self) -> None:
         """Begins with an empty database."""
         self.directory.wipe()
-        self._store = RocksDBStore(self.directory.database_path)
+        self._store = RocksDBStore(self.directory.database_path, self._memory_budget_bytes)
 
     def open_version(self, version: LocalVersion) -> bool:
         """Opens the database that the directory holds, if it has all column families of that version."""
         self.directory.begin_change()
-        store = RocksDBStore(self.directory.database_path)
+        store = RocksDBStore(self.directory.database_path, self._memory_budget_bytes)
         present = set(store.column_family_names)
         if not set(version.column_families.values()) <= present:
             store.close()

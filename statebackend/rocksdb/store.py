@@ -7,6 +7,11 @@ What we know about the library and guard against here:
 * ``ReadOptions.set_iterate_lower_bound`` sets the *upper* bound. Bounds are never used: scans seek and stop by hand.
 * A child process can read and seem to write through the parent's handle. A forked child is refused everything.
 * All failures are plain ``Exception`` with a text; they become `RocksDBError` here, with the path.
+* A whole filter block that is larger than a shard of the block cache never stays in it: each read reads it anew, a
+  hundred times slower. Index and filters are partitioned.
+* ``Snapshot`` keeps point reads consistent, and forgets to do so for its iterators, which see later writes. An
+  iterator of the column family itself is consistent as of its making, on any thread, also when its column family is
+  dropped: that is what a scan is.
 * There is no merge operator and no compaction filter; neither is needed, since we never write through the memtable.
 
 All writes are `SstWriter` files with strictly ascending keys, ingested whole: the write-ahead log stays empty, an epoch
@@ -25,14 +30,24 @@ import rocksdict
 
 from statebackend.errors import StateBackendError
 
-BLOCK_CACHE_BYTES: Final = 64 << 20
-"""The block cache that all stores of a process share."""
+DEFAULT_MEMORY_BUDGET_BYTES: Final = 64 << 20
+MIN_MEMORY_BUDGET_BYTES: Final = 1 << 20
+
+_WRITE_BUFFER_SHARE: Final = 8
+"""The part of the budget that write buffers may fill is one in so many: they hold nothing but column families."""
+
+_WRITE_BUFFER_BYTES: Final = 1 << 20
+
+_MAX_SORTED_RUNS: Final = 16
+"""Files of a column family, each to be looked into at a read, from which on RocksDB merges those of like size."""
+
+_MAX_OPEN_FILES: Final = 512
+"""File handles that one store keeps; more files are opened when they are read."""
 
 DEFAULT_COLUMN_FAMILY: Final = "default"
 
 Scan = Generator[tuple[bytes, bytes], None, None]
 
-_shared_caches: dict[int, Any] = {}
 
 
 class RocksDBError(StateBackendError):
@@ -50,30 +65,66 @@ def _translated(action: str, path: str) -> Iterator[None]:
         raise RocksDBError(f"RocksDB could not {action} at {path}: {error}") from error
 
 
-def _block_cache() -> Any:
-    # A cache must not be shared with a forked child, whose background threads do not exist.
+class _SharedMemory:
+    """The one block cache of a process; the write buffers of all its stores are charged to it."""
+
+    def __init__(self, budget_bytes: int) -> None:
+        self.budget_bytes = budget_bytes
+        self.block_cache: Any = rocksdict.Cache(budget_bytes)
+        self.write_buffers: Any = rocksdict.WriteBufferManager.new_write_buffer_manager_with_cache(
+            budget_bytes // _WRITE_BUFFER_SHARE, False, self.block_cache
+        )
+
+    def grow(self, budget_bytes: int) -> None:
+        """Makes the budget at least that large."""
+        if budget_bytes > self.budget_bytes:
+            self.budget_bytes = budget_bytes
+            self.block_cache.set_capacity(budget_bytes)
+            self.write_buffers.set_buffer_size(budget_bytes // _WRITE_BUFFER_SHARE)
+
+
+_shared_memory: dict[int, _SharedMemory] = {}
+
+
+def shared_memory(budget_bytes: int | None = None) -> _SharedMemory:
+    """The memory that all stores of this process share, of at least that budget; None asks for nothing more."""
+    # It must not be shared with a forked child, whose background threads do not exist.
     process = os.getpid()
-    if process not in _shared_caches:
-        _shared_caches.clear()
-        _shared_caches[process] = rocksdict.Cache(BLOCK_CACHE_BYTES)
-    return _shared_caches[process]
+    memory = _shared_memory.get(process)
+    if memory is None:
+        _shared_memory.clear()
+        memory = _shared_memory[process] = _SharedMemory(budget_bytes or DEFAULT_MEMORY_BUDGET_BYTES)
+    elif budget_bytes is not None:
+        memory.grow(budget_bytes)
+    return memory
 
 
 def _options() -> Any:
+    memory = shared_memory()
     table = rocksdict.BlockBasedOptions()
-    table.set_block_cache(_block_cache())
+    table.set_block_cache(memory.block_cache)
     table.set_bloom_filter(10, False)
     table.set_block_size(8 << 10)
+    # Index and filter live in the cache, in parts: a whole filter of a large file would be larger than a shard of the
+    # cache, never fit, and be read anew at every access.
+    table.set_cache_index_and_filter_blocks(True)
+    table.set_index_type(rocksdict.BlockBasedIndexType.two_level_index_search())
+    table.set_partition_filters(True)
+    table.set_metadata_block_size(4 << 10)
     options = rocksdict.Options(raw_mode=True)
     options.create_if_missing(True)
     options.create_missing_column_families(True)
     options.set_block_based_table_factory(table)
+    options.set_write_buffer_manager(memory.write_buffers)
+    options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
     options.set_compression_type(rocksdict.DBCompressionType.lz4())
-    # The store is open for fractions of a second at a time: it must neither start compactions that are thrown away at
-    # once, nor stall because there are many ingested files. Their number is bounded by the state backend.
-    options.set_level_zero_file_num_compaction_trigger(16)
+    # Ingested files are small against the base: compacting those of like size leaves the base alone for long, and is
+    # done within the fractions of a second for which a store is open. Ingestion is never made to wait for it.
+    options.set_compaction_style(rocksdict.DBCompactionStyle.universal())
+    options.set_level_zero_file_num_compaction_trigger(_MAX_SORTED_RUNS)
     options.set_level_zero_slowdown_writes_trigger(10_000)
     options.set_level_zero_stop_writes_trigger(20_000)
+    options.set_max_open_files(_MAX_OPEN_FILES)
     options.set_max_background_jobs(2)
     options.set_keep_log_file_num(1)
     options.set_stats_dump_period_sec(0)
@@ -157,6 +208,15 @@ class ColumnFamily:
         with _translated("ingest a sorted file", path):
             self._handle.ingest_external_file([path], options)
 
+    def property_value(self, name: str) -> int:
+        """A number that RocksDB tells of itself, by its name without the leading ``rocksdb.``."""
+        self._store.check_process()
+        with _translated(f"tell its property {name!r}", self._store.path):
+            value: Any = self._handle.property_value(f"rocksdb.{name}")
+        if value is None:
+            raise RocksDBError(f"RocksDB knows no property {name!r}")
+        return int(value)
+
     def disown(self) -> None:
         """Refuses reads in a forked child, which must not drop the parent's handle either."""
         self.get = self._refuse_child
@@ -174,9 +234,10 @@ class ColumnFamily:
 class RocksDBStore:
     """A database directory. Belongs to one process and one thread."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, memory_budget_bytes: int | None = None) -> None:
         self.path = path
         self._process = os.getpid()
+        shared_memory(memory_budget_bytes)
         self._families: dict[str, ColumnFamily] = {}
         self._scans: weakref.WeakSet[Scan] = weakref.WeakSet()
         with _translated("open", path):

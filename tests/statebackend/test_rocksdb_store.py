@@ -1,6 +1,7 @@
 """The traps of rocksdict, each with what our store does about it."""
 
 import os
+import threading
 
 import pytest
 
@@ -43,6 +44,26 @@ def test_a_later_file_overrides_an_earlier_one_and_deletes(store, tmp_path):
     family = store.column_family("a")
     family.ingest(written_file(tmp_path / "second.sst", [(b"k01", None), (b"k02", b"new")]))
     assert (family.get(b"k01"), family.get(b"k02"), family.get(b"k03")) == (None, b"new", b"v3")
+
+
+def test_a_scan_shows_what_was_there_when_it_was_begun(store, tmp_path):
+    family = store.column_family("a")
+    scan, dropped = family.scan(b""), family.scan_prefix(b"k")
+    read = []
+    begun = [next(scan), next(dropped)]
+    family.ingest(written_file(tmp_path / "second.sst", [(b"k05", None), (b"k06", b"new"), (b"k065", b"more")]))
+    store.drop("a")
+    reader = threading.Thread(target=lambda: read.extend([list(scan), list(dropped)]))
+    reader.start()
+    reader.join()
+    assert begun == [ENTRIES[0], ENTRIES[0]]
+    assert read == [ENTRIES[1:], ENTRIES[1:]]
+
+
+def test_an_unknown_property_is_an_error(store):
+    assert store.column_family("a").property_value("estimate-num-keys") == len(ENTRIES)
+    with pytest.raises(RocksDBError, match="no property 'shoe-size'"):
+        store.column_family("a").property_value("shoe-size")
 
 
 def test_closing_releases_the_lock_though_families_and_scans_are_still_held(store):
