@@ -80,7 +80,7 @@ class QueueModel:
         head = self.head()
         assert self.queue.peek_key_group() == (head and head[1])
         assert self.queue.poll() == (head and head[0])
-        self.entries.discard(head)  # type: ignore[arg-type]
+        self.entries -= {head}
 
     def poll_until(self, timestamp: int) -> None:
         """Polls all timers that are due, and compares what was polled."""
@@ -232,21 +232,24 @@ class PriorityQueueContract(ContractBase):
         backend = self.layout(harness, 1, 2, 10)
         queue: Any = backend.get_priority_queue(TIMERS)
         queue.add(timer(1), 5)
-        for misfit in (None, 3, timer("late"), Timer(1, 2, 3), timer(1 << 63)):  # type: ignore[arg-type]
-            for call in (
-                lambda element: queue.add(element, 5),
-                lambda element: queue.remove(element, 5),
-                lambda element: queue.add_all([(timer(0), 5), (element, 5)]),
-            ):
+        misfits: list[Any] = [None, 3, Timer("late", 2, ""), Timer(1, 2, 3), timer(1 << 63)]
+        calls: list[Any] = [
+            lambda element: queue.add(element, 5),
+            lambda element: queue.remove(element, 5),
+            lambda element: queue.add_all([(timer(0), 5), (element, 5)]),
+        ]
+        for misfit in misfits:
+            for call in calls:
                 with pytest.raises(SerializationError, match="timers"):
                     call(misfit)
+        calls = [
+            lambda group: queue.add(timer(0), group),
+            lambda group: queue.remove(timer(1), group),
+            lambda group: queue.add_all([(timer(0), 5), (timer(0), group)]),
+            lambda group: list(queue.subset_of_key_group(group)),
+        ]
         for foreign in (4, 10, -1, 1 << 20):
-            for call in (
-                lambda group: queue.add(timer(0), group),
-                lambda group: queue.remove(timer(1), group),
-                lambda group: queue.add_all([(timer(0), 5), (timer(0), group)]),
-                lambda group: list(queue.subset_of_key_group(group)),
-            ):
+            for call in calls:
                 with pytest.raises(StateBackendError, match=f"key group {foreign} does not belong to this subtask"):
                     call(foreign)
         assert list(queue.entries()) == [(timer(1), 5)]
@@ -414,15 +417,15 @@ class PriorityQueueContract(ContractBase):
         queue = backend.get_priority_queue(TIMERS)
         queue.add_all((timer(37 * number % 101 - 50, number), number % 10) for number in range(100))
         expected = list(queue.entries())
-        rows = [tuple(map(list, batch)) for batch in backend.export_state("timers")]
+        rows = list(backend.export_state("timers"))
         for other in (*others, own):
             savepoint = harness.export(backend)
             backend = harness.open(other, savepoint)
             if is_registered:
                 assert list(backend.get_priority_queue(TIMERS).entries()) == expected
-            assert [tuple(map(list, batch)) for batch in backend.export_state("timers")] == rows
+            assert list(backend.export_state("timers")) == rows
         assert list(backend.get_priority_queue(TIMERS).entries()) == expected
-        (key_groups, elements, namespaces, user_keys, values), *_ = rows
+        ((key_groups, elements, namespaces, user_keys, values),) = rows
         assert list(zip(key_groups, elements, strict=True)) == [
             (group, TIMERS.element_serializer.to_bytes(element)) for element, group in expected
         ]
@@ -463,10 +466,10 @@ class PriorityQueueContract(ContractBase):
     def test_elements_are_read_by_a_reconfigured_serializer(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:
-        old = PriorityQueueDescriptor("words", WordSerializer("red", "green"))
+        old: PriorityQueueDescriptor[str] = PriorityQueueDescriptor("words", WordSerializer("red", "green"))
         backend.get_priority_queue(old).add_all([("green", 1), ("red", 2)])
         restored = self.reopen(harness, harness.snapshot(backend).handle)
-        new = PriorityQueueDescriptor("words", WordSerializer("blue", "green", "red"))
+        new: PriorityQueueDescriptor[str] = PriorityQueueDescriptor("words", WordSerializer("blue", "green", "red"))
         queue = restored.get_priority_queue(new)
         assert queue.add("blue", 3) is False
         assert queue.add("red", 2) is False
@@ -474,11 +477,13 @@ class PriorityQueueContract(ContractBase):
         assert list(again.poll_while(lambda word: True)) == [("red", 2), ("green", 1), ("blue", 3)]
 
     def test_mutable_elements_are_the_callers_own(self, backend: KeyedStateBackend) -> None:
-        queue = backend.get_priority_queue(PriorityQueueDescriptor("lists", list[int]))
+        lists: PriorityQueueDescriptor[list[int]] = PriorityQueueDescriptor("lists", list[int])
+        queue = backend.get_priority_queue(lists)
         element = [1]
         queue.add(element, 1)
         element.append(2)
         found = queue.peek()
+        assert found is not None
         assert found == [1]
         found.append(3)
         assert queue.poll() == [1]
