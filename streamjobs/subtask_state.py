@@ -6,8 +6,9 @@ is restored state to carry on. Without one, what is acknowledged is the keyed sn
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from checkpoint.acknowledgement import ReportValue
 from statebackend.keyed_state_backend import KeyedStateBackend, KeyedStateSnapshot, StateRestoreReport
 from statebackend.operator_state import (
     OperatorStateBackend,
@@ -24,6 +25,7 @@ class SubtaskState:
 
     def __init__(self, keyed: KeyedStateBackend, restored: RestoredOperatorState | None) -> None:
         self.keyed = keyed
+        self._keyed_snapshot: KeyedStateSnapshot | None = None
         self._operator: OperatorStateBackend | None = None
         if restored is not None and restored.states:
             self._operator = self._create(restored)
@@ -39,8 +41,14 @@ class SubtaskState:
         """One snapshot of both; ``state_id`` is unique to this attempt."""
         operator = self._operator.snapshot(checkpoint_id, state_id) if self._operator is not None else None
         # The keyed snapshot is the last act: backends that are kept go by it.
-        keyed = self.keyed.snapshot(checkpoint_id, state_id)
+        keyed = self._keyed_snapshot = self.keyed.snapshot(checkpoint_id, state_id)
         return keyed if operator is None else join_snapshots(keyed, operator)
+
+    def metrics_report(self) -> Mapping[str, ReportValue]:
+        """The metrics of keyed state up to the snapshot, as an acknowledgement carries them; empty if they are off."""
+        if self.keyed.parameters.metrics is None:
+            return {}
+        return self.keyed.collect_metrics(self._keyed_snapshot).to_report()
 
     @property
     def operator_state_restore_reports(self) -> Sequence[StateRestoreReport]:

@@ -32,9 +32,11 @@ from statebackend.keyed_state_backend import (
     StateBackend,
     StateRestoreReport,
 )
+from statebackend.metrics import StateMetricsConfig
 from statebackend.schema_resolution import SchemaReport
 from streamjobs.data_stream import DataStream
 from streamjobs.errors import JobDefinitionError
+from streamjobs.job_metrics import OperatorMetrics, metrics_of_epoch
 from streamjobs.key_hash import key_group_hasher
 from streamjobs.key_types import key_serializer_for
 from streamjobs.keyed_operator import KeyedProcessOperator, SubtaskContext, check_keys
@@ -77,6 +79,7 @@ class LocalStreamEnvironment:
 
     Without ``job_dir`` its checkpoints live in a temporary directory for as long as the environment does. With
     ``epoch_size`` an epoch, and so a checkpoint, ends after that many elements; without, all elements are one epoch.
+    ``metrics`` turns metrics of keyed state on (see `LocalJob.metrics`).
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class LocalStreamEnvironment:
         parallelism: int = 1,
         max_parallelism: int = 128,
         epoch_size: int | None = None,
+        metrics: StateMetricsConfig | None = None,
     ) -> None:
         try:
             check_parallelism(parallelism, max_parallelism)
@@ -97,6 +101,7 @@ class LocalStreamEnvironment:
         self.backend = state_backend(backend)
         self.parallelism = parallelism
         self.max_parallelism = max_parallelism
+        self.metrics = metrics
         self._epoch_size = epoch_size
         self._temporary = tempfile.TemporaryDirectory(prefix="statebackend-local-")
         self._job_dir = os.fspath(job_dir) if job_dir is not None else os.path.join(self._temporary.name, "job")
@@ -156,6 +161,7 @@ class LocalStreamEnvironment:
                 run.restore_reports,
                 run.operator_state_restore_reports,
                 run.epochs,
+                run.state_metrics,
             )
 
     def close(self) -> None:
@@ -197,6 +203,7 @@ class _Run:
         self.restore_reports: list[StateRestoreReport] = []
         self.operator_state_restore_reports: list[StateRestoreReport] = []
         self.epochs = 0
+        self.state_metrics: list[OperatorMetrics] = []
 
     def epoch(self, nodes: Sequence[Any], elements: list[Any], types: Mapping[str, str]) -> None:
         """Runs one epoch over the elements and gives what comes out to the sink."""
@@ -227,6 +234,7 @@ class _Run:
         )
         self._store.add(metadata)
         self._restored = RestoredState(metadata, self._directory.file_system)
+        self.state_metrics.append(metrics_of_epoch(acknowledgements))
         _emit(nodes[-1].sink, records)
         self._epoch_id += 1
         self.epochs += 1
@@ -318,6 +326,7 @@ class _Run:
             file_prefix=f"shared/{number}/{subtask_index:05d}",
             local_directory=os.path.join(self._local_directory.name, number, str(subtask_index)),
             restore=restore.keyed,
+            metrics=environment.metrics,
         )
         with (
             environment.backend.create_keyed_state_backend(parameters) as backend,
@@ -333,6 +342,7 @@ class _Run:
             finally:
                 running.close()
             snapshot = state.snapshot(self._epoch_id, uuid.uuid4().hex)
+            metrics = state.metrics_report()
             if restore.is_restored:
                 self.restore_reports += backend.restore_reports
                 self.operator_state_restore_reports += state.operator_state_restore_reports
@@ -346,6 +356,7 @@ class _Run:
                 attempt_id="0",
                 digest=snapshot.digest,
                 handle=snapshot.handle,
+                metrics=metrics,
             )
         )
         return emitted

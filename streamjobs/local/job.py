@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -10,8 +11,10 @@ from checkpoint.completed_checkpoint_store import CompletedCheckpointStore
 from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.savepoint import create_savepoint_directory
 from statebackend.keyed_state_backend import StateRestoreReport
+from statebackend.metrics import KeyedStateMetrics
 from statebackend.schema_resolution import SchemaReport
 from streamjobs.errors import EpochError
+from streamjobs.job_metrics import OperatorMetrics, metrics_of_epochs
 from streamjobs.savepoint_export import SavepointReport, export_tasks, finish_savepoint
 
 
@@ -26,6 +29,7 @@ class LocalJob:
         restore_reports: Sequence[StateRestoreReport],
         operator_state_restore_reports: Sequence[StateRestoreReport],
         epochs: int,
+        state_metrics: Sequence[OperatorMetrics],
     ) -> None:
         self.schema_reports = schema_reports
         """The verdicts on restored state, by operator uid."""
@@ -35,8 +39,17 @@ class LocalJob:
         """What each subtask did to each restored operator state."""
         self.epochs = epochs
         """How many epochs ran."""
+        self.state_metrics_by_epoch = state_metrics
+        """The metrics of keyed state by operator uid in each epoch; empty mappings if metrics are off."""
         self._store = store
         self._file_system = file_system
+
+    def metrics(self) -> Mapping[str, KeyedStateMetrics]:
+        """The metrics of keyed state by operator uid, over all epochs; empty if metrics are off.
+
+        Counters and latencies are sums; entries and sizes are as of the last epoch.
+        """
+        return functools.reduce(metrics_of_epochs, self.state_metrics_by_epoch, {})
 
     def savepoint(self, path: str | os.PathLike[str]) -> SavepointReport:
         """Writes a savepoint of the job's state to a new directory; every environment and backend can restore it."""

@@ -26,6 +26,7 @@ from checkpoint.savepoint import read_savepoint
 from statebackend.backend_registry import state_backend
 from statebackend.key_groups import check_parallelism
 from statebackend.keyed_state_backend import StateBackend
+from statebackend.metrics import StateMetricsConfig
 from statebackend.schema_resolution import SchemaReport
 from streamjobs.data_stream import DataStream
 from streamjobs.errors import JobDefinitionError, JobRestoreError
@@ -50,7 +51,8 @@ class SparkStreamEnvironment:
     ``job_dir`` is the job's own directory (a path or URI), made if it does not exist. ``backend`` is ``"rocksdb"``,
     ``"heap"``, the name of an installed one, or a `StateBackend`. ``parallelism`` may differ from run to run,
     ``max_parallelism`` never. ``local_state_directory`` is where tasks keep working copies of their state, on the
-    local disk of each executor; by default below the system's temporary directory.
+    local disk of each executor; by default below the system's temporary directory. ``metrics`` turns metrics of keyed
+    state on (see `SparkJob.metrics`).
 
     Raises `JobDefinitionError` for a parallelism out of range, `UnsupportedSparkVersionError` for a Spark that is too
     old, `UnsupportedSparkSessionError` for a session of Spark Connect.
@@ -66,6 +68,7 @@ class SparkStreamEnvironment:
         max_parallelism: int = DEFAULT_MAX_PARALLELISM,
         retained_checkpoints: int = 3,
         local_state_directory: str | os.PathLike[str] | None = None,
+        metrics: StateMetricsConfig | None = None,
     ) -> None:
         try:
             check_parallelism(parallelism, max_parallelism)
@@ -80,6 +83,7 @@ class SparkStreamEnvironment:
         self.parallelism = parallelism
         self.max_parallelism = max_parallelism
         self.retained_checkpoints = retained_checkpoints
+        self.metrics = metrics
         self._local_state_directory = None if local_state_directory is None else os.fspath(local_state_directory)
         self._graph = StreamGraph()
 
@@ -231,6 +235,7 @@ class SparkStreamEnvironment:
             spark_checkpoint_directory=spark_directory,
             local_root=self._local_root(directory.identity.job_id),
             properties=properties,
+            metrics=self.metrics,
         )
         protocol = EpochProtocol(parts, restored)
         if latest is None and savepoint is not None and not with_source_progress:

@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from attrs import frozen
+from attrs import field, frozen
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation
 
@@ -37,7 +37,9 @@ from checkpoint.handles import OperatorState, StateHandle
 from checkpoint.job_directory import JobIdentity
 from checkpoint.metadata import CheckpointKind, CheckpointMetadata
 from statebackend.keyed_state_backend import StateBackend
+from statebackend.metrics import StateMetricsConfig
 from streamjobs.errors import EpochError, SourceProgressMismatchError
+from streamjobs.job_metrics import OperatorMetrics, metrics_of_epoch, metrics_of_epochs
 from streamjobs.restore_plan import RestoredState, SubtaskRestore, restores_by_subtask
 from streamjobs.spark.pipeline import Pipeline
 from streamjobs.spark.session import keep_adaptive_disabled
@@ -69,12 +71,14 @@ class JobParts:
     spark_checkpoint_directory: str
     local_root: str
     properties: Mapping[str, str]
+    metrics: StateMetricsConfig | None = None
 
 
 @frozen(kw_only=True)
 class EpochStatistics:
     """What an epoch cost. Seconds on the driver: all of it, and the sink's action; of the slowest subtask: opening its
     state, processing, and the snapshot. Entries and bytes are what all subtasks wrote for the checkpoint.
+    ``state_metrics`` are those of keyed state by operator uid, where metrics are on.
     """
 
     epoch_id: int
@@ -85,6 +89,7 @@ class EpochStatistics:
     snapshot_s: float
     entries_written: int
     bytes_written: int
+    state_metrics: OperatorMetrics = field(factory=dict)
 
 
 class EpochProtocol:
@@ -112,6 +117,8 @@ class EpochProtocol:
         self.failure: BaseException | None = None
         self.restore_reports: list[Mapping[str, Any]] = []
         self.statistics: deque[EpochStatistics] = deque(maxlen=REMEMBERED_EPOCHS)
+        self.state_metrics: OperatorMetrics = {}
+        """Those of all epochs of this run together."""
 
     @property
     def last_epoch_id(self) -> int | None:
@@ -206,6 +213,7 @@ class EpochProtocol:
                 restore=self._restore[operator.uid],
                 file_system=parts.file_system,
                 local_root=parts.local_root,
+                metrics=parts.metrics,
             )
             for operator in parts.pipeline.operators.values()
         }
@@ -297,6 +305,8 @@ class EpochProtocol:
                 self.restore_reports.append(
                     {"operator_uid": task.operator_uid, "subtask_index": task.subtask_index, **acknowledgement.report}
                 )
+        state_metrics = metrics_of_epoch(acknowledgements.values())
+        self.state_metrics = metrics_of_epochs(self.state_metrics, state_metrics)
         metrics = [acknowledgement.metrics for acknowledgement in acknowledgements.values()]
         self.statistics.append(
             EpochStatistics(
@@ -305,6 +315,7 @@ class EpochProtocol:
                 action_s=action_s,
                 entries_written=sum(_number(values, "entries_written") for values in metrics),
                 bytes_written=sum(_number(values, "bytes_written") for values in metrics),
+                state_metrics=state_metrics,
                 **{name: max(_seconds(values, name) for values in metrics) for name in _LAPS},
             )
         )

@@ -14,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from checkpoint.job_directory import JobDirectory
 from snapshots.compatibility import FieldVerdict, Finding
+from statebackend.metrics import KeyedStateMetrics
 from statebackend.schema_resolution import SchemaReport, StateVerdict
 from streamjobs.errors import EpochError
 from streamjobs.savepoint_export import SavepointReport
@@ -83,6 +84,14 @@ class SparkJob:
     def epochs(self) -> Sequence[EpochStatistics]:
         """What the epochs of this run cost, oldest first; the last thousand of them."""
         return tuple(self._protocol.statistics)
+
+    def metrics(self) -> Mapping[str, KeyedStateMetrics]:
+        """The metrics of keyed state by operator uid, over all epochs of this run; empty if metrics are off.
+
+        Counters and latencies are sums; entries and sizes are as of the last epoch. Those of single epochs are in
+        `epochs`.
+        """
+        return self._protocol.state_metrics
 
     def restore_report(self) -> Sequence[RestoredStateReport]:
         """What became of each restored state; complete once the first epoch is (migration runs in its tasks)."""

@@ -32,6 +32,7 @@ from statebackend.keyed_state_backend import (
     StateBackend,
     SubtaskIdentity,
 )
+from statebackend.metrics import StateMetricsConfig
 from streamjobs.errors import EpochError
 from streamjobs.keyed_operator import (
     KeyedProcessOperator,
@@ -71,6 +72,7 @@ class SubtaskTask:
     restore: tuple[SubtaskRestore, ...]
     file_system: CheckpointFileSystem
     local_root: str
+    metrics: StateMetricsConfig | None = None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Processes the partition; yields the emitted rows, then the acknowledgement."""
@@ -88,7 +90,7 @@ class SubtaskTask:
             ):
                 snapshot = yield from self._process(batches, state, subtask_index, clock)
                 clock.lap("snapshot_s")
-                report = _report(state)
+                report, metrics = _report(state), state.metrics_report()
             succeeded = True
         finally:
             self.backend.return_keyed_state_backend(backend, subtask, succeeded=succeeded)
@@ -106,6 +108,7 @@ class SubtaskTask:
                 "entries_written": snapshot.entries_written,
                 "bytes_written": snapshot.bytes_written,
                 **clock.laps,
+                **metrics,
             },
         )
         yield self._acknowledgement_batch(acknowledgement.encode())
@@ -168,6 +171,7 @@ class SubtaskTask:
             file_prefix=f"shared/{uid}/{subtask_index:05d}",
             local_directory=os.path.join(self.local_root, uid, f"{subtask_index:05d}-of-{self.parallelism:05d}"),
             restore=self.restore[subtask_index].keyed,
+            metrics=self.metrics,
         )
 
     def _with_acknowledgement(self, batch: pa.RecordBatch, acknowledgement: bytes | None) -> pa.RecordBatch:
