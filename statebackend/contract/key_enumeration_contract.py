@@ -120,6 +120,35 @@ class KeyEnumerationContract(ContractBase):
         backend.apply_to_all_keys("first", TEXT, descriptor, lambda _, state: state.clear())
         assert list(backend.get_keys(descriptor.name, "first")) == []
 
+    @pytest.mark.parametrize("after_a_barrier", [False, True])
+    @pytest.mark.parametrize("descriptor", ALL_KINDS, ids=lambda descriptor: descriptor.name)
+    def test_a_walk_meets_the_keys_that_were_there_at_its_start(
+        self, harness: BackendHarness, backend: KeyedStateBackend, descriptor: StateDescriptor, after_a_barrier: bool
+    ) -> None:
+        # A backend whose listing is a look at one moment keeps this promise even if keys are listed one by one.
+        write = WRITE[descriptor.name]
+        state: Any = backend.get_partitioned_state("first", TEXT, descriptor)
+        for key in range(200):
+            harness.at(backend, key)
+            write(state, key)
+        if after_a_barrier:
+            harness.snapshot(backend)
+        met: list[int] = []
+
+        def disturb(key: int, state: Any) -> None:
+            met.append(key)
+            for other in (key + 1, 199 - key):
+                harness.at(backend, other)
+                state.clear()
+            harness.at(backend, key + 1000)
+            write(state, key)
+            if len(met) % 50 == 0:
+                harness.snapshot(backend)
+
+        backend.apply_to_all_keys("first", TEXT, descriptor, disturb)
+        assert sorted(met) == list(range(200))
+        assert sorted(backend.get_keys(descriptor.name, "first")) == list(range(1000, 1200))
+
     def test_a_walk_may_write_keys_that_it_has_not_met(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:
