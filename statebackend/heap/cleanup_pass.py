@@ -1,13 +1,12 @@
 """The places of a table, for the incremental clean-up of state with time-to-live.
 
-No keys are sorted, and at most those of one key group are listed at a time, so that beginning a pass costs the size of
-a key group, and a step nothing. The first key group is that of the current key. Where in it the pass begins follows
-from the time: dicts keep their keys in the order in which they came, and the first may well be those that live on.
+The keys are listed when a pass begins, unsorted, which takes a few nanoseconds for each; a step costs nothing. Where
+the pass begins follows from the time: dicts keep their keys in the order in which they came, and the first may well be
+those that live on.
 """
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -16,19 +15,13 @@ from statebackend.heap.table import HeapTable
 _SCATTER: Final = 0x9E3779B97F4A7C15
 
 
-def places_of_table(table: HeapTable, first_group: int, now_ms: int) -> Iterator[tuple[int, Any]]:
+def places_of_table(table: HeapTable, now_ms: int) -> Iterator[tuple[int, Any]]:
     """Key groups and entry keys of what is stored; keys that came or went meanwhile may be missing or stale."""
-    groups = sorted(table.base)
-    start = bisect.bisect_left(groups, first_group)
-    offset = ((now_ms * _SCATTER) & 0xFFFFFFFFFFFFFFFF) >> 32
-    for key_group in groups[start:] + groups[:start]:
-        keys = list(table.base[key_group])
-        begin = offset % len(keys) if keys else 0
-        yield from [(key_group, key) for key in keys[begin:]]
-        yield from [(key_group, key) for key in keys[:begin]]
-        # Only the first group is begun in the middle: a pass that comes this far will see the others whole.
-        offset = 0
-    # What was written since the last snapshot comes last: it is the youngest.
-    for key, key_group in list(table.groups.items()):
-        if key not in table.base[key_group]:
-            yield key_group, key
+    table.take_in_groups()
+    keys, groups = list(table.history.live), table.history.groups
+    begin = (((now_ms * _SCATTER) & 0xFFFFFFFFFFFFFFFF) >> 32) % len(keys) if keys else 0
+    for part in (range(begin, len(keys)), range(begin)):
+        for place in part:
+            key_group = groups.get(keys[place])
+            if key_group is not None:
+                yield key_group, keys[place]

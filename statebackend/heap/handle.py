@@ -14,18 +14,24 @@ from statebackend.key_context import AnyKeyContext
 class HeapStateHandle(InternalState):
     """A view of a table for the current key; the table's dicts are held directly, since every access goes to them."""
 
-    __slots__ = ("_admit", "_base", "_context", "_delta", "_table")
+    __slots__ = ("_before", "_changes", "_context", "_live", "_table")
 
     def __init__(self, table: HeapTable, context: AnyKeyContext) -> None:
         self._table = table
         self._context = context
-        self._base: Any = table.base
-        self._delta: Any = table.delta
-        self._admit = table.admit
+        self._live: Any
+        self._changes: Any
+        self._before: Any
+        self.bind()
 
     @property
     def key_context(self) -> AnyKeyContext:
         return self._context
+
+    def bind(self) -> None:
+        """Takes up the dicts of the table's current epoch."""
+        history = self._table.history
+        self._live, self._changes, self._before = history.live, history.epoch.changes, history.epoch.before
 
     def describe(self) -> str:
         """The state, for messages."""
@@ -33,7 +39,9 @@ class HeapStateHandle(InternalState):
 
     def close(self) -> None:
         """Makes every later access an error."""
-        self._base = self._delta = ClosedEntries(self._table.name)
+        if self._table.handle is self:
+            self._table.handle = None
+        self._live = self._changes = ClosedEntries(self._table.name)
 
     def _unreadable(self, error: object) -> StateRestoreError:
         return StateRestoreError(

@@ -5,44 +5,39 @@ before. What is restored stays in its files until a descriptor is registered; th
 by the function that turns old bytes into what is kept now, so that a migration costs nothing extra. A state that nobody
 registers stays in its files: it is not even read, as long as this subtask may go on referring to them.
 
-Invariant: what a table holds, without its delta, is what the files of its state say, unless `StateFiles.needs_base`.
-From it follows when a backend that was kept in a worker may *catch up* with a newer handle: for each state our files
-must be the first of the handle's files, and the rest are the changes to apply. Neither an epoch that another attempt
-won, nor one that changed nothing, nor files merged into one, can be mistaken for anything else.
+Invariant: what completed snapshots hold is what the files of a state say, unless `StateFiles.needs_base`. From it
+follows when a backend that was kept in a worker may *catch up* with a newer handle: if nothing was changed since and no
+snapshot is under way, and for each state our files are the first of the handle's files, the rest are the changes to
+apply. Neither an epoch that another attempt won, nor one that changed nothing, nor files merged into one, can be
+mistaken for anything else.
 """
 
 from __future__ import annotations
 
-from array import array
+import itertools
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from operator import itemgetter
 from typing import Any, Final, TypeVar
 
-import xxhash
-from attrs import define, evolve, field, frozen
+from attrs import define, evolve, field
 
-from checkpoint.file_system import CheckpointFileSystem
-from checkpoint.handles import FileHandle
 from snapshots.compatibility import CompatibilityKind
 from snapshots.envelope import snapshot_to_bytes
-from statebackend.canonical_entries import CanonicalBatch, batches_of, encoded_canonical, read_canonical
-from statebackend.descriptors import (
-    USER_KEY_ROLE,
-    PriorityQueueDescriptor,
-    StateDescriptor,
-    StateKind,
-    storage_serializer,
-)
+from statebackend.canonical_entries import CanonicalBatch, batches_of
+from statebackend.descriptors import PriorityQueueDescriptor, StateDescriptor, StateKind
 from statebackend.errors import StateMigrationException, StateRestoreError
 from statebackend.folding_states import handle_of_kind
 from statebackend.heap.cleanup_pass import places_of_table
 from statebackend.heap.handle import HeapStateHandle
-from statebackend.heap.list_state import HeapListState, ListTable
-from statebackend.heap.map_state import HeapMapState, MapTable
-from statebackend.heap.priority_queue import HeapPriorityQueue, QueueTable
-from statebackend.heap.stored_form import EntryKeys, KeyForm, Load, RawEntryKeys, RawKeyForm, RawStoredForm, StoredForm
-from statebackend.heap.table import HeapTable, Row
-from statebackend.heap.value_state import ValueTable, create_value_state
+from statebackend.heap.list_state import HeapListState
+from statebackend.heap.map_state import HeapMapState
+from statebackend.heap.priority_queue import HeapPriorityQueue
+from statebackend.heap.snapshot_task import FrozenState, HeapSnapshotTask, SnapshotTarget
+from statebackend.heap.state_content import Source, StateContent
+from statebackend.heap.stored_form import Load
+from statebackend.heap.table import HeapTable
+from statebackend.heap.tables import create_raw_table, create_table, reading_table
+from statebackend.heap.value_state import create_value_state
 from statebackend.heap.worker_cache import WorkerCacheKey, worker_cache
 from statebackend.internal_states import InternalState
 from statebackend.key_context import has_namespaces
@@ -60,12 +55,10 @@ from statebackend.keyed_state_backend import (
 )
 from statebackend.metrics.state_metrics import StateStatistics
 from statebackend.schema_resolution import StateVerdict
-from statebackend.snapshot_task import SynchronousSnapshotTask
-from statebackend.state_files import StateFiles, StoredFile, handle_of_files, stored_files
+from statebackend.state_files import StateFiles, StoredFile, stored_files
 from statebackend.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta, decode_meta, merge_metas
 from statebackend.ttl.expiry_sweep import Pass
 from statebackend.ttl.migration_source import migrated_storage_serializer
-from statebackend.ttl.row_filter import kept_rows
 from typeserializers.type_serializer import TypeSerializer
 from typeserializers.void import VOID_NAMESPACE
 
@@ -73,37 +66,22 @@ T = TypeVar("T")
 
 HEAP_BACKEND: Final = "heap"
 
-FILE_SUFFIX: Final = ".parquet"
-
 _READABLE_BACKENDS: Final = frozenset({HEAP_BACKEND, CANONICAL_BACKEND})
-
-
-@frozen
-class _Source:
-    """A file that rows are read from, and the store it is in."""
-
-    file_system: CheckpointFileSystem
-    handle: FileHandle
-
-    def batches(self, key_groups: KeyGroupRange) -> Iterator[CanonicalBatch]:
-        """The rows in the range; raises `CheckpointError`s for a missing or damaged file, which name it."""
-        location = self.file_system.location(self.handle.path)
-        return read_canonical(location, key_groups, self.file_system.read_file(self.handle))
 
 
 @define
 class _HeldState:
-    """One state: what its serializers were, the files it is made of, and its table once it is registered.
-
-    ``sources`` are where a state without a table is read from. ``serializers`` are those of the table, by role.
-    """
+    """One state: what its serializers were, its content, and its handle; ``serializers`` are those of its table."""
 
     meta: StateMeta
-    files: StateFiles = field(factory=StateFiles)
-    sources: list[_Source] = field(factory=list)
-    table: HeapTable | None = None
+    content: StateContent = field(factory=StateContent)
     serializers: dict[str, TypeSerializer[Any]] = field(factory=dict)
     handle: HeapStateHandle | HeapPriorityQueue[Any] | None = None
+
+    @property
+    def table(self) -> HeapTable | None:
+        """The table of a state that is or was registered."""
+        return self.content.table
 
 
 class HeapKeyedStateBackend(KeyedStateBackend):
@@ -113,6 +91,9 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         super().__init__(parameters)
         self._states: dict[str, _HeldState] = {}
         self._sequence = 0
+        self._snapshot_numbers = itertools.count()
+        # Guards the contents of the states: tasks change them on their threads when they are complete.
+        self._lock = threading.Lock()
         self._restored_meta: KeyedStateMeta | None = None
         self._restore(parameters.restore)
 
@@ -134,16 +115,18 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             {role: serializer.snapshot_configuration() for role, serializer in descriptor.serializers.items()},
         )
         held = self._states.get(descriptor.name) or _HeldState(meta)
-        table, is_migration = held.table, False
+        content, table, is_migration = held.content, held.table, False
         if table is None or held.serializers != serializers:
             is_migration = verdict is not None and verdict.kind is CompatibilityKind.AFTER_MIGRATION
-            table = self._table_for(held, descriptor.kind, serializers, is_migration)
+            content, table = self._filled_table(held, descriptor.kind, serializers, is_migration)
         context = self.key_context_for(descriptor.name, namespace_serializer)
         handle = _HANDLES[descriptor.kind](table, context, descriptor)
         state = handle_of_kind(handle, descriptor)
         # From here on nothing can fail: what is refused above has changed nothing.
-        held.meta, held.serializers, held.table, held.handle, held.sources = meta, serializers, table, handle, []
-        held.files.needs_base |= is_migration
+        with self._lock:
+            content.table, content.sources = table, ()
+        table.handle = handle
+        held.meta, held.serializers, held.content, held.handle = meta, serializers, content, handle
         self._states[descriptor.name] = held
         return state, table.entry_count() if is_migration else 0
 
@@ -155,35 +138,40 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         return typed
 
     def create_snapshot_task(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshotTask:
-        digest = xxhash.xxh3_128()
-        entries = written = 0
-        new_files: list[StateFiles] = []
-        # Everything is written before anything is folded: a snapshot that fails leaves the backend as it was.
-        for number, held in enumerate(self._states.values()):
-            changed = held.table.changed_rows() if held.table is not None else []
-            if changed:
-                entries += len(changed)
-                _digest_rows(digest, held.meta.name, changed)
-            path = f"{self.parameters.file_prefix}-{checkpoint_id:012d}-{state_id}-{number}{FILE_SUFFIX}"
-            files = self._written_files(held, changed, path, state_id)
-            if files is not held.files:
-                written += sum(file.handle.size_bytes for file in files.stored if file.written_by == state_id)
-            new_files.append(files)
-        handle = handle_of_files(
+        target = SnapshotTarget(
+            next(self._snapshot_numbers),
             state_id,
             HEAP_BACKEND,
+            f"{self.parameters.file_prefix}-{checkpoint_id:012d}-{state_id}",
+            self.parameters.file_system,
             self.key_group_range,
             self.key_serializer.snapshot_configuration(),
             self._sequence,
-            [(held.meta, files) for held, files in zip(self._states.values(), new_files, strict=True)],
         )
-        for held, files in zip(self._states.values(), new_files, strict=True):
-            held.files = files
+        readers = [self._reading_table(held) for held in self._states.values()]
+        row_filters = [self.row_filter(name) for name in self._states]
+        # From here on nothing can fail: no states are frozen in vain.
+        with self._lock:
+            states = [
+                FrozenState(
+                    held.meta,
+                    held.content,
+                    held.content.files,
+                    held.content.sources,
+                    reader,
+                    None if held.table is None else held.table.freeze(),
+                    row_filter,
+                )
+                for held, reader, row_filter in zip(self._states.values(), readers, row_filters, strict=True)
+            ]
+        return HeapSnapshotTask(states, target, self._lock)
+
+    def snapshot(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshot:
+        snapshot = super().snapshot(checkpoint_id, state_id)
+        for held in self._states.values():
             if held.table is not None:
-                held.table.fold()
-            else:
-                held.sources = [_Source(self.parameters.file_system, stored.handle) for stored in files.stored]
-        return SynchronousSnapshotTask(KeyedStateSnapshot(handle, digest.hexdigest(), entries, written))
+                held.table.settle()
+        return snapshot
 
     def export_state(self, name: str) -> Iterator[CanonicalBatch]:
         self.check_open()
@@ -200,8 +188,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         table = self._states[name].table
         if table is None:
             return StateStatistics()
-        # What is still in a delta may be new keys or old ones.
-        return StateStatistics(entries=table.entry_count(), entries_are_exact=not table.delta)
+        return StateStatistics(entries=table.entry_count())
 
     def stored_addresses(self, name: str) -> Iterator[Address]:
         self.check_open()
@@ -213,7 +200,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         held = self._states[name]
         table = self._table_of(held)
         is_namespaced = has_namespaces(held.meta.namespace_snapshot.restore_serializer())
-        places = places_of_table(table, self.context.key_group, self.parameters.clock())
+        places = places_of_table(table, self.parameters.clock())
         if is_namespaced:
             return ((key_group, *entry_key) for key_group, entry_key in places)
         return ((key_group, key, VOID_NAMESPACE) for key_group, key in places)
@@ -250,8 +237,8 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             stored = stored_files(restored.handle, state)
             batches: list[CanonicalBatch] = []
             if held is not None and held.table is not None:
-                for file in stored[len(held.files.stored) :]:
-                    batches += _Source(restored.file_system, file.handle).batches(self.key_group_range)
+                for file in stored[len(held.content.files.stored) :]:
+                    batches += Source(restored.file_system, file.handle).batches(self.key_group_range)
             additions.append((state, stored, batches))
         self.release_states()
         if parameters is not None:
@@ -292,8 +279,8 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             for state in meta.states:
                 files = stored_files(restored.handle, state)
                 held = self._states[state.name]
-                held.sources += [_Source(restored.file_system, stored.handle) for stored in files]
-                held.files = StateFiles(files) if is_own else StateFiles(needs_base=True)
+                held.content.sources += tuple(Source(restored.file_system, stored.handle) for stored in files)
+                held.content.files = StateFiles(files) if is_own else StateFiles(needs_base=True)
 
     def _may_refer_to(self, restored: RestoredHandle) -> bool:
         """Whether our checkpoints may go on referring to the files: ours alone, in our store, no savepoint's."""
@@ -304,35 +291,33 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             and restored.file_system.uri == self.parameters.file_system.uri
         )
 
-    def _new_table(self, name: str, kind: StateKind, serializers: dict[str, TypeSerializer[Any]]) -> HeapTable:
-        keys = EntryKeys(KeyForm(self.key_serializer), serializers["namespace"])
-        storage = storage_serializer(kind, serializers)
-        is_immutable = all(
-            serializer.is_immutable_type for role, serializer in serializers.items() if role not in _KEY_ROLES
-        )
-        form = StoredForm(storage, is_encoded=not is_immutable)
-        user_keys = KeyForm(serializers[USER_KEY_ROLE]) if USER_KEY_ROLE in serializers else RawKeyForm()
-        return _TABLES[kind](name, keys, form, self.key_group_range, user_keys)
+    def _reading_table(self, held: _HeldState) -> HeapTable:
+        """A table that another thread may use to read frozen entries, or files if there are none."""
+        if held.table is None:
+            return create_raw_table(held.meta, self.key_group_range)
+        return reading_table(held.table, held.meta.kind, self.key_serializer, held.serializers)
 
     def _table_of(self, held: _HeldState) -> HeapTable:
         """The table of a state; for one that nobody registered, a table of bytes that is not kept."""
         if held.table is not None:
             return held.table
-        table = _TABLES[held.meta.kind](
-            held.meta.name, RawEntryKeys(), RawStoredForm(), self.key_group_range, RawKeyForm()
-        )
+        table = create_raw_table(held.meta, self.key_group_range)
         for batch in self._batches(held):
             table.load_batch(batch, table.form.load)
         return table
 
-    def _table_for(
+    def _filled_table(
         self, held: _HeldState, kind: StateKind, serializers: dict[str, TypeSerializer[Any]], is_migration: bool
-    ) -> HeapTable:
-        """A table for these serializers with everything that is held; raises, naming the entry that does not fit."""
-        table = self._new_table(held.meta.name, kind, serializers)
+    ) -> tuple[StateContent, HeapTable]:
+        """A table for these serializers with everything that is held, and the content that it is to be the table of.
+
+        Raises, naming the entry that does not fit.
+        """
+        content = held.content
+        table = create_table(held.meta.name, kind, self.key_serializer, serializers, self.key_group_range)
         if held.table is not None and not is_migration and table.can_take_entries_of(held.table):
             table.take_entries_of(held.table)
-            return table
+            return content, table
         load: Load = table.form.load
         if is_migration:
             old = {role: snapshot.restore_serializer() for role, snapshot in held.meta.role_snapshots.items()}
@@ -350,42 +335,15 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             raise (StateMigrationException if is_migration else StateRestoreError)(
                 f"operator {self.parameters.operator_uid!r}, {error}. What it was restored from is unchanged"
             ) from error
-        return table
+        if is_migration or (held.table is not None and held.table.history.has_unwritten_changes):
+            return StateContent(StateFiles(needs_base=True)), table
+        # A snapshot under way says nothing about entries that were made anew.
+        return (content if held.table is None else StateContent(content.files)), table
 
     def _batches(self, held: _HeldState) -> Iterable[CanonicalBatch]:
         if held.table is not None:
             return batches_of(held.table.rows())
-        return (batch for source in held.sources for batch in source.batches(self.key_group_range))
-
-    def _written_files(self, held: _HeldState, changed: list[Row], path: str, state_id: str) -> StateFiles:
-        """The files of a state after a snapshot: those it had, if nothing is to be written."""
-        rows: Iterable[Row] = changed
-        kept = held.files.stored
-        if held.files.needs_base or (held.table is not None and held.files.should_merge):
-            rows, kept = kept_rows(self.row_filter(held.meta.name), self._table_of(held).rows()), []
-        else:
-            kept = self._with_merged_increments(held, f"{path.removesuffix('.parquet')}-merged.parquet", state_id)
-            if not changed:
-                return StateFiles(kept) if len(kept) < len(held.files.stored) else held.files
-        content, row_count = encoded_canonical(batches_of(rows))
-        if not row_count:
-            return StateFiles(list(kept))
-        return StateFiles([*kept, StoredFile(self.parameters.file_system.write_file(path, content), state_id)])
-
-    def _with_merged_increments(self, held: _HeldState, path: str, state_id: str) -> list[StoredFile]:
-        """The stored files, some small ones made one if there are too many; rows of a key keep their order."""
-        files = StateFiles(list(held.files.stored))
-        places = files.increments_to_merge()
-        if places is None:
-            return files.stored
-        rows: list[Row] = []
-        for stored in files.stored[places.start : places.stop]:
-            for batch in _Source(self.parameters.file_system, stored.handle).batches(self.key_group_range):
-                rows += zip(*batch, strict=True)
-        rows.sort(key=itemgetter(0, 1, 2))
-        content, _ = encoded_canonical(batches_of(rows))
-        files.replace(places, StoredFile(self.parameters.file_system.write_file(path, content), state_id))
-        return files.stored
+        return (batch for source in held.content.sources for batch in source.batches(self.key_group_range))
 
     def _caught_up_meta(
         self, restored: RestoredHandle, parameters: KeyedStateBackendParameters
@@ -407,10 +365,10 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             state = meta.state(name)
             if state is None or not state.has_schema_of(held.meta):
                 return None
-            known = held.files.stored
+            known = held.content.files.stored
             if stored_files(restored.handle, state)[: len(known)] != known:
                 return None
-            if held.files.needs_base or (held.table is not None and held.table.delta):
+            if held.content.files.needs_base or (held.table is not None and not held.table.is_clean):
                 return None
         return meta
 
@@ -418,9 +376,9 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         held = self._states.get(state.name)
         if held is None:
             held = self._states[state.name] = _HeldState(evolve(state, files=()))
-        held.files = StateFiles(stored)
+        held.content.files = StateFiles(stored)
         if held.table is None:
-            held.sources = [_Source(self.parameters.file_system, file.handle) for file in stored]
+            held.content.sources = tuple(Source(self.parameters.file_system, file.handle) for file in stored)
             return
         for batch in batches:
             held.table.load_batch(batch, held.table.form.load)
@@ -431,29 +389,6 @@ class HeapKeyedStateBackend(KeyedStateBackend):
                 held.handle.close()
                 held.handle = None
 
-
-def _digest_rows(digest: Any, name: str, rows: list[Row]) -> None:
-    """Adds rows to a digest in a form that no other rows have: all lengths, then all bytes."""
-    digest.update(f"{name}\0{len(rows)}\0".encode())
-    key_groups, *columns = zip(*rows, strict=True)
-    digest.update(array("i", key_groups).tobytes())
-    for column in columns:
-        digest.update(array("q", [-1 if item is None else len(item) for item in column]).tobytes())
-        digest.update(b"".join([item for item in column if item is not None]))
-
-
-_KEY_ROLES: Final = frozenset({"namespace", USER_KEY_ROLE})
-
-_Table = Callable[[str, EntryKeys, StoredForm, KeyGroupRange, KeyForm], HeapTable]
-
-_TABLES: Final[dict[StateKind, _Table]] = {
-    StateKind.VALUE: lambda name, keys, form, key_groups, _: ValueTable(name, keys, form, key_groups),
-    StateKind.LIST: lambda name, keys, form, key_groups, _: ListTable(name, keys, form, key_groups),
-    StateKind.MAP: MapTable,
-    StateKind.REDUCING: lambda name, keys, form, key_groups, _: ValueTable(name, keys, form, key_groups),
-    StateKind.AGGREGATING: lambda name, keys, form, key_groups, _: ValueTable(name, keys, form, key_groups),
-    StateKind.PRIORITY_QUEUE: lambda name, _, form, key_groups, user_keys: QueueTable(name, key_groups),
-}
 
 _HANDLES: Final[dict[StateKind, Callable[[Any, Any, Any], Any]]] = {
     StateKind.VALUE: create_value_state,

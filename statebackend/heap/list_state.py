@@ -1,12 +1,16 @@
 """List state on the heap.
 
-Elements of an immutable type are kept as a list of objects. Those of a mutable type are kept as *chunks*: the bytes of
-the elements appended in one epoch, as they stand in a row. A change holds what was appended, element by element, and
-whether what was there before is gone; so an append touches neither the list nor its bytes.
+What is stored under a key is one Python list. Appending extends it in place; everything else puts another list in its
+stead. So the list and its length, noted at the first change of an epoch, say for ever what was there before.
+
+Elements of an immutable type are the items of the list. Those of a mutable type are kept encoded: an item is the bytes
+of one element, or a *chunk*, the bytes of many as they stand in a row. Rows are loaded as chunks, and what was appended
+to a list one by one becomes a chunk when the list is next appended to in another epoch.
 """
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeVar
@@ -15,8 +19,9 @@ from snapshots.errors import SerializationError
 from statebackend.descriptors import ListStateDescriptor
 from statebackend.exact_values import compile_exact
 from statebackend.heap.handle import HeapStateHandle
+from statebackend.heap.history import FrozenEntries
 from statebackend.heap.stored_form import Load
-from statebackend.heap.table import MISSING, HeapTable
+from statebackend.heap.table import HeapTable, Row, address_of_row
 from statebackend.internal_states import InternalListState
 from statebackend.key_context import AnyKeyContext
 
@@ -28,119 +33,202 @@ CHUNK_ELEMENTS: Final = 1 << 14
 _COUNT: Final = struct.Struct(">i")
 
 
-class _ListChange:
-    """``appended`` are stored elements; ``is_replaced`` says that nothing older counts."""
-
-    __slots__ = ("appended", "is_replaced")
-
-    def __init__(self) -> None:
-        self.appended: list[Any] = []
-        self.is_replaced = False
-
-
-class ListTable(HeapTable):
-    """What is stored under a key is a list: of elements, or of encoded chunks. It is never empty."""
+class Chunk(bytes):
+    """Encoded elements with their number in front."""
 
     __slots__ = ()
 
-    def merged(self, stored: Any, change: Any) -> Any:
-        return self.absorbed([] if stored is MISSING else list(stored), change)
 
-    def absorbed(self, stored: Any, change: Any) -> Any:
-        result: list[Any] = [] if stored is MISSING or change.is_replaced else stored
-        result.extend(self._chunks(change.appended) if self.form.is_encoded else change.appended)
-        return result or MISSING
+class _ListChange:
+    """``older`` and its length are what was there before, ``items`` is the live list; None stands for no list."""
+
+    __slots__ = ("items", "key_group", "older", "older_length")
+
+    def __init__(self, key_group: int, older: list[Any] | None) -> None:
+        self.key_group = key_group
+        self.items = self.older = older
+        self.older_length = 0 if older is None else len(older)
+
+
+class ListTable(HeapTable):
+    """What is stored under a key is never an empty list."""
+
+    __slots__ = ()
+
+    def begin_change(self, key: Any, key_group: int) -> _ListChange:
+        """Notes that a list is about to change for the first time in this epoch; raises if it may not be stored."""
+        history = self.history
+        older = history.live.get(key)
+        if older is None:
+            self.check_new_key(key, key_group)
+        elif self.form.is_encoded and history.is_settled:
+            _pack_end(older)
+        change = history.epoch.changes[key] = _ListChange(key_group, older)
+        return change
+
+    def new_keys(self, changes: dict[Any, Any]) -> dict[Any, int]:
+        return {key: change.key_group for key, change in changes.items() if change.older is None}
+
+    def stored_at(self, entries: FrozenEntries, keys: list[Any]) -> list[Any]:
+        stored = []
+        for key in keys:
+            items, length = self._list_at(entries, key)
+            stored.append(items[:length] if items is not None and length else None)
+        return stored
+
+    def changed_rows(self, entries: FrozenEntries) -> list[Row]:
+        groups, to_bytes = entries.groups(self.new_keys), self.keys.to_bytes
+        changes = entries.first_changes()
+        addressed = [(groups[key], *to_bytes(key), key) for key in changes]
+        addressed.sort(key=address_of_row)
+        rows: list[Row] = []
+        for key_group, key_bytes, namespace, key in addressed:
+            first = changes[key]
+            items, length = self._list_at(entries, key)
+            start = first.older_length
+            if items is not first.older:
+                start = 0
+                if first.older is not None:
+                    rows.append((key_group, key_bytes, namespace, None, None))
+            if items is None or not length:
+                entries.gone.append(key)
+                continue
+            rows += [(key_group, key_bytes, namespace, None, chunk) for chunk in self._chunks(items[start:length])]
+        return rows
 
     def rows_of(self, stored: Any) -> Iterator[tuple[bytes | None, bytes]]:
-        for chunk in stored if self.form.is_encoded else self._chunks(stored):
-            yield None, chunk
-
-    def changed_rows_of(self, in_base: bool, change: Any) -> Iterator[tuple[bytes | None, bytes | None]]:
-        if change.is_replaced and in_base:
-            yield None, None
-        for chunk in self._chunks(change.appended):
+        for chunk in self._chunks(stored):
             yield None, chunk
 
     def load_entry(self, key_group: int, key: Any, user_key: bytes | None, value: bytes | None, load: Load) -> None:
         if value is None:
-            self.base[key_group].pop(key, None)
+            self.history.remove_restored(key)
             return
         stored = self.load_value(value, load)
-        elements = self.base[key_group].setdefault(key, [])
+        items = self.history.live.get(key)
+        if items is None:
+            items = []
+            self.history.put_restored(key, key_group, items)
         if self.form.is_encoded:
-            elements.append(stored)
+            items.append(Chunk(stored))
         else:
-            elements.extend(stored)
+            items.extend(stored)
 
     def entry_count(self) -> int:
-        return sum(map(len, self.base.values()))
+        if not self.form.is_encoded:
+            return sum(map(len, self.history.live.values()))
+        return sum(
+            _COUNT.unpack_from(item)[0] if item.__class__ is Chunk else 1
+            for items in self.history.live.values()
+            for item in items
+        )
 
-    def _chunks(self, elements: list[Any]) -> Iterator[bytes]:
-        """The rows of stored elements; those of mutable types are bytes already."""
-        for start in range(0, len(elements), CHUNK_ELEMENTS):
-            part = elements[start : start + CHUNK_ELEMENTS]
-            if self.form.is_encoded:
-                yield _COUNT.pack(len(part)) + b"".join(part)
+    def _list_at(self, entries: FrozenEntries, key: Any) -> tuple[list[Any] | None, int]:
+        """The list that was there, and how many of its items."""
+        items = entries.live.get(key)
+        length = 0 if items is None else len(items)
+        later = entries.later_changes(key)
+        return (later[0].older, later[0].older_length) if later else (items, length)
+
+    def _chunks(self, items: list[Any]) -> Iterator[bytes]:
+        """The rows of items."""
+        if not self.form.is_encoded:
+            for start in range(0, len(items), CHUNK_ELEMENTS):
+                yield self.form.write(items[start : start + CHUNK_ELEMENTS])
+            return
+        for is_chunk, run in itertools.groupby(items, _is_chunk):
+            if is_chunk:
+                yield from run
             else:
-                yield self.form.write(part)
+                elements = list(run)
+                for start in range(0, len(elements), CHUNK_ELEMENTS):
+                    yield _packed(elements[start : start + CHUNK_ELEMENTS])
+
+
+def _is_chunk(item: bytes) -> bool:
+    return item.__class__ is Chunk
+
+
+def _packed(elements: list[bytes]) -> Chunk:
+    return Chunk(_COUNT.pack(len(elements)) + b"".join(elements))
+
+
+def _pack_end(items: list[bytes]) -> None:
+    """Makes one chunk of the single elements at the end, of as many as fit. Nobody may be reading the list."""
+    start = len(items)
+    least = max(0, start - CHUNK_ELEMENTS)
+    while start > least and items[start - 1].__class__ is not Chunk:
+        start -= 1
+    if len(items) - start > 1:
+        items[start:] = [_packed(items[start:])]
 
 
 class HeapListState(HeapStateHandle, InternalListState[T]):
     """See the module."""
 
-    __slots__ = ("_read_chunk", "_read_element", "_store")
+    __slots__ = ("_begin", "_read_chunk", "_read_element", "_store")
 
     def __init__(
-        self, table: HeapTable, context: AnyKeyContext, descriptor: ListStateDescriptor[T]
+        self, table: ListTable, context: AnyKeyContext, descriptor: ListStateDescriptor[T]
     ) -> None:
         super().__init__(table, context)
+        self._begin = table.begin_change
         serializer = descriptor.element_serializer
         self._read_element = serializer.from_bytes
         self._read_chunk = table.form.serializer.from_bytes
         self._store = serializer.to_bytes if table.form.is_encoded else compile_exact(serializer, self.describe)
 
     def get(self) -> list[T]:
-        context = self._context
-        change = self._delta.get(context.key)
-        older: Any = ()
-        if change is None or not change.is_replaced:
-            older = self._base[context.key_group].get(context.key, ())
-        appended: Any = () if change is None else change.appended
+        items: Any = self._live.get(self._context.key, ())
         if not self._table.form.is_encoded:
-            return [*older, *appended]
+            return [*items]
+        read_element, read_chunk = self._read_element, self._read_chunk
+        elements: list[T] = []
         try:
-            elements = [element for chunk in older for element in self._read_chunk(chunk)]
-            return elements + [self._read_element(element) for element in appended]
+            for item in items:
+                if item.__class__ is Chunk:
+                    elements += read_chunk(item)
+                else:
+                    elements.append(read_element(item))
         except Exception as error:
             raise self._unreadable(error) from error
+        return elements
 
     def add(self, element: T) -> None:
         stored = self._stored(0, element)
-        change = self._delta.get(self._context.key)
+        change = self._changes.get(self._context.key)
         if change is None:
             change = self._begin_change()
-        change.appended.append(stored)
+        items = change.items
+        if items is None:
+            items = change.items = self._live[self._context.key] = []
+        items.append(stored)
 
     def add_all(self, elements: Iterable[T]) -> None:
         stored = [self._stored(position, element) for position, element in enumerate(elements)]
         if stored:
-            (self._delta.get(self._context.key) or self._begin_change()).appended.extend(stored)
+            change = self._changes.get(self._context.key) or self._begin_change()
+            if change.items is None:
+                change.items = self._live[self._context.key] = stored
+            else:
+                change.items.extend(stored)
 
     def update(self, elements: Iterable[T]) -> None:
         stored = [self._stored(position, element) for position, element in enumerate(elements)]
-        change = self._delta.get(self._context.key) or self._begin_change()
-        change.appended = stored
-        change.is_replaced = True
+        if not stored:
+            self.clear()
+            return
+        change = self._changes.get(self._context.key) or self._begin_change()
+        change.items = self._live[self._context.key] = stored
 
     def clear(self) -> None:
-        self.update(())
+        key = self._context.key
+        if key in self._live:
+            (self._changes.get(key) or self._begin_change()).items = None
+            del self._live[key]
 
     def _begin_change(self) -> _ListChange:
-        key = self._context.key
-        self._admit(key, self._context.key_group)
-        change: _ListChange = _ListChange()
-        self._delta[key] = change
-        return change
+        return self._begin(self._context.key, self._context.key_group)
 
     def _stored(self, position: int, element: T) -> Any:
         if element is None:

@@ -1,13 +1,13 @@
 """Map state on the heap.
 
 What is stored under a key is a dict from entry keys of user keys to stored values; a null value has a stored form like
-any other. A change holds the entries that were put or removed, over the dict that they apply to, which is left alone
-until the fold.
+any other. It is changed in place, entry by entry, until it is cleared; then another dict takes its place. A change
+holds the dict that was there before and what its entries were that have been put or removed since.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
@@ -16,8 +16,9 @@ from statebackend.descriptors import MapStateDescriptor
 from statebackend.errors import StateRestoreError
 from statebackend.exact_values import compile_exact
 from statebackend.heap.handle import HeapStateHandle
+from statebackend.heap.history import FrozenEntries, copy_now
 from statebackend.heap.stored_form import EntryKeys, KeyForm, Load, StoredForm
-from statebackend.heap.table import DELETED, MISSING, HeapTable
+from statebackend.heap.table import MISSING, HeapTable, Row, address_of_row
 from statebackend.internal_states import InternalMapState
 from statebackend.key_context import AnyKeyContext
 from statebackend.key_groups import KeyGroupRange
@@ -28,42 +29,26 @@ V = TypeVar("V")
 
 _NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
 
+
 class _MapChange:
-    """``entries`` over ``older``; `DELETED` only for what ``older`` has. ``size`` is the entries of both together."""
+    """``older`` is the dict that was there before, or None; ``undo`` its entries as they were, of those that changed.
 
-    __slots__ = ("entries", "is_cleared", "older", "size")
+    ``entries`` is the dict to put into: ``older`` itself, unless ``is_replaced``. It is live unless it is empty.
+    """
 
-    def __init__(self, older: Mapping[Any, Any]) -> None:
-        self.entries: dict[Any, Any] = {}
+    __slots__ = ("entries", "is_replaced", "key_group", "older", "undo")
+
+    def __init__(self, key_group: int, older: dict[Any, Any] | None) -> None:
+        self.key_group = key_group
         self.older = older
-        self.is_cleared = False
-        self.size = len(older)
+        self.is_replaced = older is None
+        self.entries: dict[Any, Any] = {} if older is None else older
+        self.undo: dict[Any, Any] = {}
 
-    def clear(self) -> None:
-        self.entries = {}
-        self.older = _NOTHING
-        self.is_cleared = True
-        self.size = 0
-
-    def get(self, user_key: Any) -> Any:
-        stored = self.entries.get(user_key, MISSING)
-        if stored is MISSING:
-            return self.older.get(user_key, MISSING)
-        return MISSING if stored is DELETED else stored
-
-    def put(self, user_key: Any, stored: Any) -> None:
-        if self.get(user_key) is MISSING:
-            self.size += 1
-        self.entries[user_key] = stored
-
-    def remove(self, user_key: Any) -> None:
-        if self.get(user_key) is MISSING:
-            return
-        self.size -= 1
-        if user_key in self.older:
-            self.entries[user_key] = DELETED
-        else:
-            del self.entries[user_key]
+    def note(self, user_key: Any) -> None:
+        """To be called before an entry is put or removed."""
+        if not self.is_replaced and user_key not in self.undo:
+            self.undo[user_key] = self.entries.get(user_key, MISSING)
 
 
 class MapTable(HeapTable):
@@ -81,51 +66,119 @@ class MapTable(HeapTable):
         assert isinstance(other, MapTable)
         return super().can_take_entries_of(other) and self.user_keys.is_like(other.user_keys)
 
-    def merged(self, stored: Any, change: Any) -> Any:
-        return self.absorbed(MISSING if stored is MISSING else dict(stored), change)
+    def begin_change(self, key: Any, key_group: int) -> _MapChange:
+        """Notes that a map is about to change for the first time in this epoch; raises if it may not be stored."""
+        history = self.history
+        older = history.live.get(key)
+        if older is None:
+            self.check_new_key(key, key_group)
+        change = history.epoch.changes[key] = _MapChange(key_group, older)
+        return change
 
-    def absorbed(self, stored: Any, change: Any) -> Any:
-        entries: dict[Any, Any] = {} if stored is MISSING or change.is_cleared else stored
-        for user_key, value in change.entries.items():
-            if value is DELETED:
-                entries.pop(user_key, None)
-            else:
-                entries[user_key] = value
-        return entries or MISSING
+    def new_keys(self, changes: dict[Any, Any]) -> dict[Any, int]:
+        return {key: change.key_group for key, change in changes.items() if change.older is None}
+
+    def stored_at(self, entries: FrozenEntries, keys: list[Any]) -> list[Any]:
+        return [self._map_at(entries, key)[1] or None for key in keys]
 
     def rows_of(self, stored: Any) -> Iterator[tuple[bytes | None, bytes]]:
         to_bytes, write = self.user_keys.to_bytes, self.form.write
         for user_key, value in sorted([(to_bytes(user_key), value) for user_key, value in stored.items()], key=_first):
             yield user_key, write(value)
 
-    def changed_rows_of(self, in_base: bool, change: Any) -> Iterator[tuple[bytes | None, bytes | None]]:
-        if change.is_cleared and in_base:
-            yield None, None
-        to_bytes, write = self.user_keys.to_bytes, self.form.write
-        changed = [(to_bytes(user_key), value) for user_key, value in change.entries.items()]
-        changed.sort(key=_first)
-        for user_key, value in changed:
-            yield user_key, None if value is DELETED else write(value)
+    def changed_rows(self, entries: FrozenEntries) -> list[Row]:
+        groups, to_bytes = entries.groups(self.new_keys), self.keys.to_bytes
+        changes = entries.first_changes()
+        addressed = [(groups[key], *to_bytes(key), key) for key in changes]
+        addressed.sort(key=address_of_row)
+        rows: list[Row] = []
+        for key_group, key_bytes, namespace, key in addressed:
+            first = changes[key]
+            # What the entries were that were changed, the first change of each first.
+            before: dict[Any, Any] = {}
+            for epoch in reversed(entries.epochs):
+                change = epoch.changes.get(key)
+                if change is not None:
+                    before.update(change.undo)
+            found, stored = self._map_at(entries, key, first.older, before)
+            if found is None:
+                entries.gone.append(key)
+            if found is not first.older:
+                before = {}
+                if first.older is not None:
+                    rows.append((key_group, key_bytes, namespace, None, None))
+            rows += [
+                (key_group, key_bytes, namespace, user_key, value)
+                for user_key, value in self._changed_entries(stored, before)
+            ]
+        return rows
 
     def load_entry(self, key_group: int, key: Any, user_key: bytes | None, value: bytes | None, load: Load) -> None:
-        maps = self.base[key_group]
         if user_key is None:
             if value is not None:
                 raise StateRestoreError("a row of a map state has a value but no user key")
-            maps.pop(key, None)
+            self.history.remove_restored(key)
             return
-        entries = maps.get(key)
+        entries = self.history.live.get(key)
         if value is not None:
             if entries is None:
-                entries = maps[key] = {}
+                entries = {}
+                self.history.put_restored(key, key_group, entries)
             entries[self.user_keys.from_bytes(user_key)] = self.load_value(value, load)
         elif entries is not None:
             entries.pop(self.user_keys.from_bytes(user_key), None)
             if not entries:
-                del maps[key]
+                self.history.remove_restored(key)
 
     def entry_count(self) -> int:
-        return sum(len(entries) for maps in self.base.values() for entries in maps.values())
+        return sum(map(len, self.history.live.values()))
+
+    def _map_at(
+        self, frozen: FrozenEntries, key: Any, partly: dict[Any, Any] | None = None, user_keys: Iterable[Any] = ()
+    ) -> tuple[dict[Any, Any] | None, dict[Any, Any]]:
+        """The dict that was there, as an identity, and its entries as they were.
+
+        If it is the dict ``partly``, only those of the given user keys.
+        """
+        later = frozen.later_changes(key)
+        while True:
+            found: dict[Any, Any] | None = later[0].older if later else frozen.live.get(key)
+            if found is None:
+                stored = {}
+            elif found is not partly:
+                stored = copy_now(found)
+            else:
+                read = [(user_key, found.get(user_key, MISSING)) for user_key in user_keys]
+                stored = {user_key: value for user_key, value in read if value is not MISSING}
+            later = frozen.later_changes(key)
+            # The first change since may have begun meanwhile, and what was read may be its doing.
+            if not later or later[0].older is found:
+                break
+        undone: dict[Any, Any] = {}
+        for change in reversed(later):
+            if found is not None and change.older is found:
+                undone.update(copy_now(change.undo))
+        for user_key in user_keys if found is partly else undone:
+            if user_key in undone:
+                stored[user_key] = undone[user_key]
+                if stored[user_key] is MISSING:
+                    del stored[user_key]
+        return found, stored
+
+    def _changed_entries(
+        self, stored: dict[Any, Any], before: dict[Any, Any]
+    ) -> Iterator[tuple[bytes, bytes | None]]:
+        """Sorted entries of an increment; of ``before`` those that are gone count."""
+        to_bytes, write = self.user_keys.to_bytes, self.form.write
+        changed = [(to_bytes(user_key), value) for user_key, value in stored.items()]
+        changed += [
+            (to_bytes(user_key), MISSING)
+            for user_key, value in before.items()
+            if value is not MISSING and user_key not in stored
+        ]
+        changed.sort(key=_first)
+        for user_key, value in changed:
+            yield user_key, None if value is MISSING else write(value)
 
 
 def _first(pair: tuple[bytes, Any]) -> bytes:
@@ -135,12 +188,13 @@ def _first(pair: tuple[bytes, Any]) -> bytes:
 class HeapMapState(HeapStateHandle, InternalMapState[K, V]):
     """See the module."""
 
-    __slots__ = ("_entry_key", "_read", "_store", "_to_key")
+    __slots__ = ("_begin", "_entry_key", "_read", "_store", "_to_key")
 
     def __init__(
         self, table: MapTable, context: AnyKeyContext, descriptor: MapStateDescriptor[K, V]
     ) -> None:
         super().__init__(table, context)
+        self._begin = table.begin_change
         self._entry_key = table.user_keys.compile_entry_key(lambda: f"{self.describe()}, key of the map")
         self._to_key = table.user_keys.to_key
         storage = NullableSerializer(descriptor.value_serializer)
@@ -156,63 +210,63 @@ class HeapMapState(HeapStateHandle, InternalMapState[K, V]):
 
     def put(self, key: K, value: V | None) -> None:
         entry_key, stored = self._entry_key(key), self._stored(value)
-        change = self._delta.get(self._context.key) or self._begin_change()
-        change.put(entry_key, stored)
+        change = self._changes.get(self._context.key) or self._begin_change()
+        change.note(entry_key)
+        entries = change.entries
+        if not entries:
+            self._live[self._context.key] = entries
+        entries[entry_key] = stored
 
     def put_all(self, entries: Mapping[K, V | None]) -> None:
-        owned = [(self._entry_key(key), self._stored(value)) for key, value in entries.items()]
+        owned = {self._entry_key(key): self._stored(value) for key, value in entries.items()}
         if owned:
-            change = self._delta.get(self._context.key) or self._begin_change()
-            for entry_key, stored in owned:
-                change.put(entry_key, stored)
+            change = self._changes.get(self._context.key) or self._begin_change()
+            for entry_key in owned:
+                change.note(entry_key)
+            if not change.entries:
+                self._live[self._context.key] = change.entries
+            change.entries.update(owned)
 
     def remove(self, key: K) -> None:
         entry_key = self._entry_key(key)
-        if self._find(entry_key) is not MISSING:
-            (self._delta.get(self._context.key) or self._begin_change()).remove(entry_key)
+        current_key = self._context.key
+        entries = self._live.get(current_key)
+        if entries is not None and entry_key in entries:
+            change = self._changes.get(current_key) or self._begin_change()
+            change.note(entry_key)
+            del entries[entry_key]
+            if not entries:
+                del self._live[current_key]
 
     def items(self) -> Iterator[tuple[K, V | None]]:
-        context = self._context
-        current_key, change = context.key, self._delta.get(context.key)
-        older = self._base[context.key_group].get(current_key, _NOTHING) if change is None else change.older
-        entries = list(older.items())
-        if change is not None:
-            entries += [entry for entry in change.entries.items() if entry[0] not in older]
-        return self._live_items(current_key, entries)
+        current_key = self._context.key
+        return self._live_items(current_key, list(self._live.get(current_key, _NOTHING)))
 
     def is_empty(self) -> bool:
-        context = self._context
-        change = self._delta.get(context.key)
-        if change is None:
-            return context.key not in self._base[context.key_group]
-        return bool(change.size == 0)
+        return self._context.key not in self._live
 
     def clear(self) -> None:
-        (self._delta.get(self._context.key) or self._begin_change()).clear()
+        key = self._context.key
+        if key in self._live:
+            change = self._changes.get(key) or self._begin_change()
+            # In this order: from then on nothing of the older dict is changed or noted.
+            change.entries = {}
+            change.is_replaced = True
+            del self._live[key]
 
-    def _live_items(self, current_key: Any, entries: list[tuple[Any, Any]]) -> Iterator[tuple[K, V | None]]:
+    def _live_items(self, current_key: Any, user_keys: list[Any]) -> Iterator[tuple[K, V | None]]:
         """The entries that were there, as they are now: changed meanwhile, or gone."""
-        delta, to_key, value_of = self._delta, self._to_key, self._value
-        for entry_key, stored in entries:
-            change = delta.get(current_key)
-            current = stored if change is None else change.get(entry_key)
+        live, to_key, value_of = self._live, self._to_key, self._value
+        for entry_key in user_keys:
+            current = live.get(current_key, _NOTHING).get(entry_key, MISSING)
             if current is not MISSING:
                 yield to_key(entry_key), value_of(current)
 
     def _find(self, entry_key: Any) -> Any:
-        context = self._context
-        change = self._delta.get(context.key)
-        if change is not None:
-            return change.get(entry_key)
-        return self._base[context.key_group].get(context.key, _NOTHING).get(entry_key, MISSING)
+        return self._live.get(self._context.key, _NOTHING).get(entry_key, MISSING)
 
     def _begin_change(self) -> _MapChange:
-        context = self._context
-        key = context.key
-        self._admit(key, context.key_group)
-        change = _MapChange(self._base[context.key_group].get(key, _NOTHING))
-        self._delta[key] = change
-        return change
+        return self._begin(self._context.key, self._context.key_group)
 
     def _value(self, stored: Any) -> Any:
         if self._read is None:

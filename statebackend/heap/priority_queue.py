@@ -1,6 +1,6 @@
 """Priority queues on the heap: a table whose entry keys are the entries of the queue, and a binary heap beside it.
 
-The table is that of a value state with nothing as its values, so base, delta and snapshots are the same. The binary
+The table is that of a value state with nothing as its values, so its history and snapshots are the same. The binary
 heap holds the entries of all key groups. It is made when the queue is first used, in linear time, and from then on kept
 with the table, across epochs and when the table catches up with increments, so that an epoch of a backend that a worker
 keeps costs what it adds and polls.
@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 from statebackend.encoded_priority_queue import KEY_GROUP_SUFFIX, EncodedPriorityQueue, key_group_of
 from statebackend.errors import StateBackendClosedError, StateRestoreError
 from statebackend.heap.stored_form import EntryKeys, Load, RawKeyForm, RawStoredForm
-from statebackend.heap.table import DELETED, HeapTable
+from statebackend.heap.table import HeapTable
 from statebackend.heap.value_state import ValueTable
 from statebackend.key_groups import KeyGroupRange
 from typeserializers.type_serializer import TypeSerializer
@@ -54,11 +54,10 @@ class QueueEntryKeys(EntryKeys):
 class QueueTable(ValueTable):
     """See the module; ``heap`` is None until it is asked for."""
 
-    __slots__ = ("dead", "heap", "key_groups")
+    __slots__ = ("dead", "heap")
 
     def __init__(self, name: str, key_groups: KeyGroupRange) -> None:
         super().__init__(name, QueueEntryKeys(), RawStoredForm(), key_groups)
-        self.key_groups = key_groups
         self.heap: list[bytes] | None = None
         self.dead: set[bytes] = set()
 
@@ -73,27 +72,32 @@ class QueueTable(ValueTable):
 
     def entries_alive(self) -> Iterator[bytes]:
         """The entries of the queue, in no order."""
-        delta = self.delta
-        for entries in self.base.values():
-            yield from (entry for entry in entries if entry not in delta)
-        yield from (entry for entry, change in delta.items() if change is not DELETED)
+        return iter(self.history.live)
 
     def entries_in(self, key_group: int) -> list[bytes]:
-        """The entries of a key group, in order. Costs their number and that of the changes."""
-        delta, groups = self.delta, self.groups
-        entries = [entry for entry in self.base[key_group] if entry not in delta]
-        entries += [
-            entry for entry, change in delta.items() if change is not DELETED and groups[entry] == key_group
-        ]
-        entries.sort()
-        return entries
+        """The entries of a key group, in order. Costs the size of the queue."""
+        suffix = KEY_GROUP_SUFFIX.pack(key_group)
+        return sorted(entry for entry in self.history.live if entry.endswith(suffix))
 
-    def holds(self, entry: bytes) -> bool:
-        """Whether an entry is in the queue; its key group is the subtask's own."""
-        change = self.delta.get(entry)
-        if change is None:
-            return entry in self.base[key_group_of(entry)]
-        return change is not DELETED
+    def add(self, entry: bytes) -> bool:
+        """Makes an entry part of the table; returns whether it was not. Its key group is the subtask's own."""
+        history = self.history
+        if entry in history.live:
+            return False
+        if entry not in history.epoch.changes:
+            self.admit(entry, entry[-2] << 8 | entry[-1])
+        history.live[entry] = _PRESENT
+        return True
+
+    def remove(self, entry: bytes) -> bool:
+        """Takes an entry out of the table; returns whether it was there."""
+        history = self.history
+        if entry not in history.live:
+            return False
+        if entry not in history.epoch.changes:
+            self.admit(entry, entry[-2] << 8 | entry[-1])
+        del history.live[entry]
+        return True
 
     def put_in(self, heap: list[bytes], entry: bytes) -> bool:
         """Puts an entry that was added into the heap; returns whether it is at the top."""
@@ -122,14 +126,16 @@ class QueueTable(ValueTable):
 
     def load_entry(self, key_group: int, key: Any, user_key: bytes | None, value: bytes | None, load: Load) -> None:
         entry = key + KEY_GROUP_SUFFIX.pack(key_group)
-        entries, heap = self.base[key_group], self.heap
+        heap = self.heap
         if value:
             raise StateRestoreError("it has a value, so the file is not that of a priority queue")
         if value is None:
-            if entries.pop(entry, None) is not None and heap is not None:
-                self.take_out(heap, entry)
-        elif entry not in entries:
-            entries[entry] = _PRESENT
+            if entry in self.history.live:
+                self.history.remove_restored(entry)
+                if heap is not None:
+                    self.take_out(heap, entry)
+        elif entry not in self.history.live:
+            self.history.put_restored(entry, key_group, _PRESENT)
             if heap is not None:
                 self.put_in(heap, entry)
 
@@ -155,20 +161,12 @@ class HeapPriorityQueue(EncodedPriorityQueue[T]):
         heap = table.heap
         if heap is None:
             heap = table.built_heap()
-        if table.holds(entry):
-            return False
-        table.delta[entry] = _PRESENT
-        table.groups[entry] = entry[-2] << 8 | entry[-1]
-        return table.put_in(heap, entry)
+        return table.add(entry) and table.put_in(heap, entry)
 
     def remove_entry(self, entry: bytes) -> bool:
         table = self._open_table()
         heap = table.built_heap()
-        if not table.holds(entry):
-            return False
-        table.delta[entry] = DELETED
-        table.groups[entry] = key_group_of(entry)
-        return table.take_out(heap, entry)
+        return table.remove(entry) and table.take_out(heap, entry)
 
     def head(self) -> bytes | None:
         table = self._table or self._open_table()
@@ -181,8 +179,7 @@ class HeapPriorityQueue(EncodedPriorityQueue[T]):
         table = self._open_table()
         heap = table.built_heap()
         entry = heap[0]
-        table.delta[entry] = DELETED
-        table.groups[entry] = entry[-2] << 8 | entry[-1]
+        table.remove(entry)
         table.take_out(heap, entry)
 
     def size(self) -> int:
@@ -195,6 +192,9 @@ class HeapPriorityQueue(EncodedPriorityQueue[T]):
     def entries(self) -> Iterator[tuple[T, int]]:
         in_order = sorted(self._open_table().entries_alive(), key=lambda entry: (entry[-2:], entry))
         return ((self.element_of(entry), key_group_of(entry)) for entry in in_order)
+
+    def bind(self) -> None:
+        """Does nothing: the table is asked for its dicts at every access."""
 
     def close(self) -> None:
         """Makes every later access an error."""

@@ -134,6 +134,12 @@ class EntryKeys:
         else:
             self._use_pairs(keys, namespaces)
 
+    @property
+    def plain_key_serializer(self) -> TypeSerializer[Any] | None:
+        """The serializer of the keys where each key is its own entry key, else None."""
+        key = self._forms[0]
+        return key.serializer if key.is_object and not self._is_namespaced else None
+
     def is_like(self, other: EntryKeys) -> bool:
         """Whether entry keys look the same in both."""
         return all(form.is_like(others) for form, others in zip(self._forms, other._forms, strict=True))

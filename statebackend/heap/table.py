@@ -1,16 +1,12 @@
-"""One state on the heap: a *base*, and a *delta* of what changed since the last snapshot.
+"""One state on the heap: its entries, in which form they are kept, and what rows they are.
 
-The base holds, per key group, a dict from entry keys to what is stored. The delta is one dict from entry keys to
-changes, with the key group of each changed key beside it. A read looks into the delta first and then into the base; a
-write goes to the delta alone. So what a snapshot has to write is the delta as it stands, whatever the size of the
-state, and the base is touched by nobody but `fold`, which moves a delta that is safely written into it.
-
-A snapshot that is written in the background takes the delta away and puts an empty one in its place; until it is
-folded, the frozen delta belongs between the two in every read. Maps and lists have changes of their own granularity, so
-that neither a put nor an append copies what is there.
+A table of each kind of state says what is stored under a key, what an epoch notes of a change (see
+`statebackend.heap.history`), and how to go back from what is stored now to what was stored when a snapshot was
+prepared. Maps and lists have changes of their own granularity, so that neither a put nor an append copies what is
+there.
 
 Rows are in canonical form and order (see `statebackend.canonical_entries`). In an increment a row without a value says
-that everything under a key, or one map entry, is gone; it is written only if the base holds such a thing.
+that everything under a key, or one map entry, is gone; it is written only if completed snapshots hold such a thing.
 """
 
 from __future__ import annotations
@@ -18,10 +14,11 @@ from __future__ import annotations
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from statebackend.canonical_entries import CanonicalBatch, CanonicalRow
 from statebackend.errors import StateBackendError, StateRestoreError
+from statebackend.heap.history import EntryHistory, FrozenEntries
 from statebackend.heap.stored_form import EntryKeys, Load, StoredForm
 from statebackend.key_groups import KeyGroupRange
 
@@ -42,122 +39,116 @@ class _Mark:
 
 
 MISSING: Final = _Mark("MISSING")
-"""There is no such entry here; an older layer may have it."""
-
-DELETED: Final = _Mark("DELETED")
-"""The entry is gone, whatever an older layer says."""
+"""There is no such map entry."""
 
 
-class KeyGroupMaps(dict[int, dict[Any, Any]]):
-    """The base: a dict per key group, made when it is first asked for; other subtasks' groups are refused."""
+class _Bound(Protocol):
+    """A handle that holds the dicts of a table's current epoch."""
 
-    __slots__ = ("_key_groups",)
-
-    def __init__(self, key_groups: KeyGroupRange) -> None:
-        self._key_groups = key_groups
-
-    def __missing__(self, key_group: int) -> dict[Any, Any]:
-        if key_group not in self._key_groups:
-            raise StateBackendError(
-                f"key group {key_group} does not belong to this subtask ({self._key_groups}): "
-                f"the record was routed to the wrong subtask"
-            )
-        entries = self[key_group] = {}
-        return entries
+    def bind(self) -> None: ...
 
 
 class HeapTable(ABC):
-    """See the module; subclasses are the kinds of state."""
+    """See the module; subclasses are the kinds of state. ``handle`` is told when its epoch ends."""
 
-    __slots__ = ("_check_key", "base", "delta", "form", "groups", "keys", "name")
+    __slots__ = ("_check_key", "form", "handle", "history", "key_groups", "keys", "name")
 
     def __init__(self, name: str, keys: EntryKeys, form: StoredForm, key_groups: KeyGroupRange) -> None:
         self.name = name
         self.keys = keys
         self.form = form
-        self.base = KeyGroupMaps(key_groups)
-        self.delta: dict[Any, Any] = {}
-        self.groups: dict[Any, int] = {}
+        self.key_groups = key_groups
+        self.history = EntryHistory()
+        self.handle: _Bound | None = None
         self._check_key = keys.compile_check(lambda: f"state {name!r}, current key")
 
     @abstractmethod
-    def merged(self, stored: Any, change: Any) -> Any:
-        """What is stored after a change (both may be absent, as `MISSING`); leaves what was given as it is."""
+    def new_keys(self, changes: dict[Any, Any]) -> dict[Any, int]:
+        """The key groups of the keys that were not there before these changes."""
 
     @abstractmethod
-    def absorbed(self, stored: Any, change: Any) -> Any:
-        """The same as `merged`, in place where that saves copying."""
+    def stored_at(self, entries: FrozenEntries, keys: list[Any]) -> list[Any]:
+        """What was stored under the keys, as nobody will change it; None where there was nothing."""
+
+    @abstractmethod
+    def changed_rows(self, entries: FrozenEntries) -> list[Row]:
+        """The increment, in canonical order; fills in ``entries.gone``. Costs the number of changes."""
 
     @abstractmethod
     def rows_of(self, stored: Any) -> Iterator[tuple[bytes | None, bytes]]:
         """The user keys and values of the rows of what is stored, in canonical order."""
 
     @abstractmethod
-    def changed_rows_of(self, in_base: bool, change: Any) -> Iterator[tuple[bytes | None, bytes | None]]:
-        """The user keys and values of the rows of a change, in canonical order."""
-
-    @abstractmethod
     def load_entry(self, key_group: int, key: Any, user_key: bytes | None, value: bytes | None, load: Load) -> None:
-        """Puts one row into the base; without a value, takes away what it speaks of."""
+        """Takes in one row; without a value, takes away what it speaks of."""
 
-    @abstractmethod
     def entry_count(self) -> int:
-        """How many entries the base holds: values, lists, map entries. Costs the number of keys."""
+        """How many entries there are: values, lists, map entries. May cost the number of keys."""
+        return len(self.history.live)
 
-    def admit(self, key: Any, key_group: int) -> None:
-        """Lets a key into the delta; raises, changing nothing, if its group is foreign or the key does not fit."""
-        if key not in self.base[key_group]:
-            self._check_key(key)
-        self.groups[key] = key_group
+    @property
+    def is_clean(self) -> bool:
+        """Whether completed snapshots hold everything, and none is under way."""
+        return not self.history.readers and not self.history.has_unwritten_changes
 
-    def changed_rows(self) -> list[Row]:
-        """The increment: the rows of the delta. Costs the size of the delta."""
-        base, groups, to_bytes = self.base, self.groups, self.keys.to_bytes
-        changed = [(groups[key], *to_bytes(key), key) for key in self.delta]
-        changed.sort(key=address_of_row)
-        return [
-            (key_group, key_bytes, namespace, user_key, value)
-            for key_group, key_bytes, namespace, key in changed
-            for user_key, value in self.changed_rows_of(key in base[key_group], self.delta[key])
-        ]
+    def check_new_key(self, key: Any, key_group: int) -> None:
+        """Raises if a key that is not there may not be: its group is foreign, or it cannot be written."""
+        if key_group not in self.key_groups:
+            raise StateBackendError(
+                f"key group {key_group} does not belong to this subtask ({self.key_groups}): "
+                f"the record was routed to the wrong subtask"
+            )
+        self._check_key(key)
 
-    def fold(self) -> None:
-        """Moves the delta, once it is written, into the base. Costs the size of the delta."""
-        base, groups, absorbed = self.base, self.groups, self.absorbed
-        for key, change in self.delta.items():
-            entries = base[groups[key]]
-            stored = absorbed(entries.get(key, MISSING), change)
-            if stored is MISSING:
-                entries.pop(key, None)
-            else:
-                entries[key] = stored
-        self.delta.clear()
-        self.groups.clear()
+    def take_in_groups(self) -> None:
+        """Makes ``history.groups`` know the key groups of all that is there. On the owner's thread."""
+        self.history.take_in_all_groups(self.new_keys)
+
+    def freeze(self) -> FrozenEntries:
+        """The entries as they are, for a snapshot; takes the same time whatever there is."""
+        frozen = self.history.freeze()
+        if self.handle is not None:
+            self.handle.bind()
+        return frozen
+
+    def settle(self) -> None:
+        """Stops noting what was there before if no snapshot is being written."""
+        if self.history.epoch.before is not None and not self.history.readers:
+            self.history.epoch.before = None
+            if self.handle is not None:
+                self.handle.bind()
 
     def rows(self) -> Iterator[Row]:
-        """The whole state, base and delta, in canonical order. Must be used up before the next write."""
-        for key_group, key_bytes, namespace, _, stored in self._sorted_entries():
-            for user_key, value in self.rows_of(stored):
-                yield key_group, key_bytes, namespace, user_key, value
+        """All there is, in canonical order. On the owner's thread; must be used up before the next write."""
+        live = self.history.live
+        for key_group, addressed in self._sorted_keys():
+            for _, key_bytes, namespace, key in addressed:
+                for user_key, value in self.rows_of(live[key]):
+                    yield key_group, key_bytes, namespace, user_key, value
+
+    def rows_at(self, entries: FrozenEntries) -> Iterator[Row]:
+        """All there was when the entries were frozen, in canonical order."""
+        for key_group, keys in _by_key_group(entries.keys(), entries.groups(self.new_keys)):
+            stored = dict(zip(keys, self.stored_at(entries, keys), strict=True))
+            present = [key for key in keys if stored[key] is not None]
+            for _, key_bytes, namespace, key in self._addressed(key_group, present):
+                for user_key, value in self.rows_of(stored[key]):
+                    yield key_group, key_bytes, namespace, user_key, value
 
     def addresses(self) -> Iterator[tuple[int, bytes, bytes]]:
         """Key group, key and namespace of everything that is stored, in canonical order; encodes no values."""
-        return ((key_group, key, namespace) for key_group, key, namespace, _, _ in self._sorted_entries())
-
-    def entry_keys(self) -> Iterator[Any]:
-        """The entry keys of everything that is stored, base and delta."""
-        return (key for _, _, _, key, _ in self._sorted_entries())
+        return (address[:3] for _, addressed in self._sorted_keys() for address in addressed)
 
     def can_take_entries_of(self, other: HeapTable) -> bool:
         """Whether entries of the other table would look the same here, given that their bytes mean the same."""
         return self.form.is_encoded and other.form.is_encoded and self.keys.is_like(other.keys)
 
     def take_entries_of(self, other: HeapTable) -> None:
-        """Takes base and delta over from a table whose handles are no longer used."""
-        self.base, self.delta, self.groups = other.base, other.delta, other.groups
+        """Goes on with the entries of a table whose handles are no longer used, and with their history."""
+        self.history = other.history
 
     def load_batch(self, batch: CanonicalBatch, load: Load) -> None:
-        """Puts rows into the base, later ones over earlier ones; raises `StateRestoreError` for a row it cannot read.
+        """Takes in rows, later ones over earlier ones; raises `StateRestoreError` for a row it cannot read.
 
         What was loaded before the failing row stays: the caller throws the table away.
         """
@@ -179,30 +170,31 @@ class HeapTable(ABC):
             raise StateRestoreError(f"the value ends at byte {end} of {len(value)}; another serializer wrote it")
         return stored
 
-    def _sorted_entries(self) -> Iterator[tuple[int, bytes, bytes, Any, Any]]:
-        changed: dict[int, list[Any]] = {}
-        for key, key_group in self.groups.items():
-            changed.setdefault(key_group, []).append(key)
-        for key_group in sorted(self.base.keys() | changed.keys()):
-            entries = self.base[key_group]
-            if key_group in changed:
-                entries = self._with_changes(entries, changed[key_group])
-            to_bytes = self.keys.to_bytes
-            addressed = [(key_group, *to_bytes(key), key) for key in entries]
-            addressed.sort(key=address_of_row)
-            for _, key_bytes, namespace, key in addressed:
-                yield key_group, key_bytes, namespace, key, entries[key]
+    def _sorted_keys(self) -> Iterator[tuple[int, list[tuple[int, bytes, bytes, Any]]]]:
+        self.take_in_groups()
+        for key_group, keys in _by_key_group(list(self.history.live), self.history.groups):
+            yield key_group, self._addressed(key_group, keys)
 
-    def _with_changes(self, entries: dict[Any, Any], keys: Iterable[Any]) -> dict[Any, Any]:
-        current = dict(entries)
-        for key in keys:
-            stored = self.merged(current.get(key, MISSING), self.delta[key])
-            if stored is MISSING:
-                current.pop(key, None)
-            else:
-                current[key] = stored
-        return current
+    def _addressed(self, key_group: int, keys: Iterable[Any]) -> list[tuple[int, bytes, bytes, Any]]:
+        to_bytes = self.keys.to_bytes
+        addressed = [(key_group, *to_bytes(key), key) for key in keys]
+        addressed.sort(key=address_of_row)
+        return addressed
 
 
 address_of_row = operator.itemgetter(0, 1, 2)
 """Key group, key and namespace: the order of rows."""
+
+
+def _by_key_group(keys: list[Any], groups: dict[Any, int]) -> Iterator[tuple[int, list[Any]]]:
+    """The keys of each key group, in the order of key groups; keys without one came later and are left out."""
+    keys_of: dict[int | None, list[Any]] = {}
+    for key, key_group in zip(keys, map(groups.get, keys), strict=True):
+        found = keys_of.get(key_group)
+        if found is None:
+            keys_of[key_group] = [key]
+        else:
+            found.append(key)
+    keys_of.pop(None, None)
+    for key_group in sorted(keys_of):  # type: ignore[type-var]
+        yield key_group, keys_of[key_group]  # type: ignore[misc]

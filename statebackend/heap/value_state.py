@@ -1,17 +1,22 @@
-"""Value state on the heap. A change is the new stored value, or `DELETED`."""
+"""Value state on the heap.
+
+An epoch notes the key group of a key that was not there, and `EXISTED` for one that was. What was stored under it is
+noted apart, in ``before``, and only while a snapshot may ask for it: most epochs of most jobs then keep no old values.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from snapshots.errors import SerializationError
 from statebackend.descriptors import ValueStateDescriptor
 from statebackend.exact_values import compile_exact, exact_condition, guarded
 from statebackend.heap.handle import HeapStateHandle
+from statebackend.heap.history import FrozenEntries
 from statebackend.heap.stored_form import Load
-from statebackend.heap.table import DELETED, MISSING, HeapTable, Row, address_of_row
+from statebackend.heap.table import HeapTable, Row, address_of_row
 from statebackend.internal_states import InternalValueState
 from statebackend.key_context import AnyKeyContext
 from typeserializers.code_generation import GeneratedFunction
@@ -19,97 +24,112 @@ from typeserializers.type_serializer import TypeSerializer
 
 T = TypeVar("T")
 
+EXISTED: Final = -1
+"""The change of a key that was there before."""
+
 
 class ValueTable(HeapTable):
     """What is stored under a key is the value's stored form."""
 
     __slots__ = ()
 
-    def merged(self, stored: Any, change: Any) -> Any:
-        return MISSING if change is DELETED else change
+    def admit(self, key: Any, key_group: int) -> None:
+        """Notes that a key is about to change for the first time in this epoch; raises if it may not be stored."""
+        history = self.history
+        live, epoch = history.live, history.epoch
+        if epoch.before is not None:
+            if history.readers:
+                epoch.before[key] = live.get(key)
+            else:
+                self.settle()
+        if key in live:
+            epoch.changes[key] = EXISTED
+        else:
+            self.check_new_key(key, key_group)
+            epoch.changes[key] = key_group
 
-    absorbed = merged
+    def new_keys(self, changes: dict[Any, Any]) -> dict[Any, int]:
+        return {key: key_group for key, key_group in changes.items() if key_group >= 0}
 
-    def changed_rows(self) -> list[Row]:
-        # The same as for other kinds without a generator per key: an epoch changes values more than anything else.
-        base, groups, to_bytes, write = self.base, self.groups, self.keys.to_bytes, self.form.write
+    def stored_at(self, entries: FrozenEntries, keys: list[Any]) -> list[Any]:
+        stored = list(map(entries.live.get, keys))
+        befores = [epoch.before for epoch in entries.last.later() if epoch.before]
+        if befores:
+            for place, key in enumerate(keys):
+                for before in befores:
+                    if key in before:
+                        stored[place] = before[key]
+                        break
+        return stored
+
+    def changed_rows(self, entries: FrozenEntries) -> list[Row]:
+        changes = entries.first_changes()
+        groups, to_bytes, write = entries.groups(self.new_keys), self.keys.to_bytes, self.form.write
         rows: list[Row] = []
-        for key, change in self.delta.items():
-            if change is not DELETED:
+        for (key, change), stored in zip(changes.items(), self.stored_at(entries, list(changes)), strict=True):
+            if stored is not None:
                 key_bytes, namespace = to_bytes(key)
-                rows.append((groups[key], key_bytes, namespace, None, write(change)))
-            elif key in base[groups[key]]:
+                rows.append((groups[key], key_bytes, namespace, None, write(stored)))
+                continue
+            entries.gone.append(key)
+            if change == EXISTED:
                 key_bytes, namespace = to_bytes(key)
                 rows.append((groups[key], key_bytes, namespace, None, None))
         rows.sort(key=address_of_row)
         return rows
 
-    def fold(self) -> None:
-        base, groups = self.base, self.groups
-        for key, change in self.delta.items():
-            if change is DELETED:
-                base[groups[key]].pop(key, None)
-            else:
-                base[groups[key]][key] = change
-        self.delta.clear()
-        groups.clear()
-
     def rows_of(self, stored: Any) -> Iterator[tuple[bytes | None, bytes]]:
         yield None, self.form.write(stored)
 
-    def changed_rows_of(self, in_base: bool, change: Any) -> Iterator[tuple[bytes | None, bytes | None]]:
-        if change is not DELETED:
-            yield None, self.form.write(change)
-        elif in_base:
-            yield None, None
-
     def load_entry(self, key_group: int, key: Any, user_key: bytes | None, value: bytes | None, load: Load) -> None:
         if value is None:
-            self.base[key_group].pop(key, None)
+            self.history.remove_restored(key)
         else:
-            self.base[key_group][key] = self.load_value(value, load)
-
-    def entry_count(self) -> int:
-        return sum(map(len, self.base.values()))
+            self.history.put_restored(key, key_group, self.load_value(value, load))
 
 
-class HeapObjectValueState(HeapStateHandle, InternalValueState[T]):
-    """Values of an immutable type; `update` is generated for the serializer (see `create_value_state`)."""
+class _HeapValueState(HeapStateHandle, InternalValueState[T]):
+    """What both forms of value share."""
 
-    __slots__ = ("_default", "_exact")
+    __slots__ = ("_admit",)
+
+    def __init__(self, table: ValueTable, context: AnyKeyContext) -> None:
+        super().__init__(table, context)
+        self._admit = table.admit
+
+    def clear(self) -> None:
+        key = self._context.key
+        if key in self._live:
+            if key not in self._changes:
+                self._admit(key, self._context.key_group)
+            del self._live[key]
+
+
+class HeapObjectValueState(_HeapValueState[T]):
+    """Values of an immutable type; `create_value_state` makes a subclass whose `update` is generated."""
+
+    __slots__ = ("_default", "_exact", "_first_group", "_last_group")
 
     def __init__(
-        self, table: HeapTable, context: AnyKeyContext, descriptor: ValueStateDescriptor[T]
+        self, table: ValueTable, context: AnyKeyContext, descriptor: ValueStateDescriptor[T]
     ) -> None:
         super().__init__(table, context)
         self._default = descriptor.default
         self._exact = compile_exact(descriptor.serializer, self.describe)
+        self._first_group, self._last_group = table.key_groups.start, table.key_groups.end
 
     def value(self) -> T | None:
-        value: Any = self._delta.get(self._context.key)
-        if value is None:
-            context = self._context
-            value = self._base[context.key_group].get(context.key)
-            return self._default if value is None else value
-        return self._default if value is DELETED else value
-
-    def update(self, value: T | None) -> None:
-        raise NotImplementedError("made by create_value_state")
-
-    def clear(self) -> None:
-        key = self._context.key
-        if key not in self._delta:
-            self._admit(key, self._context.key_group)
-        self._delta[key] = DELETED
+        value: Any = self._live.get(self._context.key)
+        return self._default if value is None else value
 
 
-class HeapEncodedValueState(HeapStateHandle, InternalValueState[T]):
+class HeapEncodedValueState(_HeapValueState[T]):
     """Values of a mutable type, kept as bytes."""
 
     __slots__ = ("_encoded_default", "_read", "_serializer", "_write")
 
     def __init__(
-        self, table: HeapTable, context: AnyKeyContext, descriptor: ValueStateDescriptor[T]
+        self, table: ValueTable, context: AnyKeyContext, descriptor: ValueStateDescriptor[T]
     ) -> None:
         super().__init__(table, context)
         serializer = descriptor.serializer
@@ -119,11 +139,8 @@ class HeapEncodedValueState(HeapStateHandle, InternalValueState[T]):
         self._encoded_default = None if descriptor.default is None else self._encode(descriptor.default)
 
     def value(self) -> T | None:
-        context = self._context
-        encoded: Any = self._delta.get(context.key)
+        encoded: Any = self._live.get(self._context.key)
         if encoded is None:
-            encoded = self._base[context.key_group].get(context.key)
-        if encoded is None or encoded is DELETED:
             encoded = self._encoded_default
             if encoded is None:
                 return None
@@ -144,15 +161,9 @@ class HeapEncodedValueState(HeapStateHandle, InternalValueState[T]):
         except Exception:
             encoded = self._encode(value)
         key = self._context.key
-        if key not in self._delta:
+        if key not in self._changes:
             self._admit(key, self._context.key_group)
-        self._delta[key] = encoded
-
-    def clear(self) -> None:
-        key = self._context.key
-        if key not in self._delta:
-            self._admit(key, self._context.key_group)
-        self._delta[key] = DELETED
+        self._live[key] = encoded
 
     def _encode(self, value: T) -> bytes:
         try:
@@ -162,22 +173,26 @@ class HeapEncodedValueState(HeapStateHandle, InternalValueState[T]):
 
 
 def create_value_state(
-    table: HeapTable, context: AnyKeyContext, descriptor: ValueStateDescriptor[Any]
+    table: ValueTable, context: AnyKeyContext, descriptor: ValueStateDescriptor[Any]
 ) -> HeapStateHandle:
     """The handle for a table and the form it keeps its values in."""
     if table.form.is_encoded:
         return HeapEncodedValueState(table, context, descriptor)
-    return _object_value_state(descriptor.serializer)(table, context, descriptor)
+    return _object_value_state(descriptor.serializer, table.keys.plain_key_serializer)(table, context, descriptor)
 
 
 @functools.lru_cache(maxsize=256)
-def _object_value_state(serializer: TypeSerializer[Any]) -> type[HeapObjectValueState[Any]]:
-    """A class whose `update` has the check of this serializer built in: a call would cost as much as the rest."""
-    body = {"__slots__": (), "update": _compile_update(serializer)}
+def _object_value_state(
+    serializer: TypeSerializer[Any], key_serializer: TypeSerializer[Any] | None
+) -> type[HeapObjectValueState[Any]]:
+    """A class whose `update` has the checks of these serializers built in: a call would cost as much as the rest."""
+    body = {"__slots__": (), "update": _compile_update(serializer, key_serializer)}
     return type("HeapObjectValueState", (HeapObjectValueState,), body)
 
 
-def _compile_update(serializer: TypeSerializer[Any]) -> Callable[[Any, Any], None]:
+def _compile_update(
+    serializer: TypeSerializer[Any], key_serializer: TypeSerializer[Any] | None
+) -> Callable[[Any, Any], None]:
     function = GeneratedFunction("update", "self, value")
     condition = exact_condition(serializer, "value", "value", function) or "False"
     lines = ["if value is None: return self.clear()"]
@@ -186,9 +201,20 @@ def _compile_update(serializer: TypeSerializer[Any]) -> Callable[[Any, Any], Non
         lines = ["exact = None", *lines, "if exact is None: value = self._exact(value)"]
     else:
         lines.append("else: value = self._exact(value)")
-    lines += [
-        "key = self._context.key",
-        "if key not in self._delta: self._admit(key, self._context.key_group)",
-        "self._delta[key] = value",
-    ]
+    lines += ["key = self._context.key", "if key not in self._changes:"]
+    key_condition = None
+    if key_serializer is not None:
+        key_condition = exact_condition(key_serializer, "key", "key", function)
+    if key_condition is None or ":=" in key_condition:
+        lines.append("    self._admit(key, self._context.key_group)")
+    else:
+        # What `ValueTable.admit` does while nobody asks what was there before.
+        lines += [
+            "    if self._before is not None: self._admit(key, self._context.key_group)",
+            f"    elif key in self._live: self._changes[key] = {EXISTED}",
+            f"    elif {key_condition} and self._first_group <= self._context.key_group <= self._last_group:",
+            "        self._changes[key] = self._context.key_group",
+            "    else: self._admit(key, self._context.key_group)",
+        ]
+    lines.append("self._live[key] = value")
     return function.compile(lines)

@@ -1,0 +1,178 @@
+"""The asynchronous part of a snapshot of the heap: an increment per state, in canonical Parquet.
+
+Per state the rows are written of what completed snapshots do not hold, and the files that were there are referred to.
+If those do not add up to the state, or have become too many, it is written whole. A state that nobody registered stays
+in its files: it is not even read, as long as this subtask may go on referring to them.
+
+A task reads frozen entries, through tables with serializers of its own, and files. What it has written counts from the
+moment it is complete; until then it changes nothing for its backend.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
+from typing import Any, Final
+
+import xxhash
+from attrs import frozen
+
+from checkpoint.errors import CheckpointError
+from checkpoint.file_system import CheckpointFileSystem
+from checkpoint.handles import FileHandle
+from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from statebackend.canonical_entries import CanonicalBatch, batches_of, encoded_canonical
+from statebackend.heap.history import FrozenEntries
+from statebackend.heap.state_content import Source, StateContent
+from statebackend.heap.table import HeapTable, Row
+from statebackend.key_groups import KeyGroupRange
+from statebackend.keyed_state_backend import KeyedStateSnapshot
+from statebackend.snapshot_task import SnapshotTask
+from statebackend.state_files import StateFiles, StoredFile, handle_of_files
+from statebackend.state_meta import StateMeta
+from statebackend.ttl.row_filter import RowFilter, kept_rows
+
+FILE_SUFFIX: Final = ".parquet"
+
+
+@frozen(eq=False)
+class FrozenState:
+    """One state when the snapshot was prepared; ``table`` reads ``entries``, or the files if there are none.
+
+    ``row_filter`` is for the state written whole.
+    """
+
+    meta: StateMeta
+    content: StateContent
+    files: StateFiles
+    sources: tuple[Source, ...]
+    table: HeapTable
+    entries: FrozenEntries | None
+    row_filter: RowFilter | None
+
+
+@frozen
+class SnapshotTarget:
+    """Where a snapshot goes and what it says of itself; ``number`` counts the snapshots of a backend."""
+
+    number: int
+    state_id: str
+    backend: str
+    path_prefix: str
+    file_system: CheckpointFileSystem
+    key_groups: KeyGroupRange
+    key_snapshot: TypeSerializerSnapshot[Any]
+    sequence: int
+
+
+class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
+    """See the module; ``lock`` guards the contents of the states."""
+
+    def __init__(self, states: Sequence[FrozenState], target: SnapshotTarget, lock: threading.Lock) -> None:
+        super().__init__()
+        self._states = states
+        self._target = target
+        self._lock = lock
+        self._written: list[FileHandle] = []
+        self._new_files: list[StateFiles] = []
+
+    def write(self) -> KeyedStateSnapshot:
+        target = self._target
+        digest = xxhash.xxh3_128()
+        entries = 0
+        for number, state in enumerate(self._states):
+            self.raise_if_cancelled()
+            changed = [] if state.entries is None else state.table.changed_rows(state.entries)
+            if changed:
+                entries += len(changed)
+                _digest_rows(digest, state.meta.name, changed)
+            self.raise_if_cancelled()
+            self._new_files.append(self._files_of(state, changed, f"{target.path_prefix}-{number}"))
+        handle = handle_of_files(
+            target.state_id,
+            target.backend,
+            target.key_groups,
+            target.key_snapshot,
+            target.sequence,
+            [(state.meta, files) for state, files in zip(self._states, self._new_files, strict=True)],
+        )
+        written = sum(file.size_bytes for file in self._written)
+        return KeyedStateSnapshot(handle, digest.hexdigest(), entries, written)
+
+    def remove_written(self) -> None:
+        for file in self._written:
+            # The first error is the one to report; a file that stays behind is an orphan and harms nothing.
+            with contextlib.suppress(CheckpointError):
+                self._target.file_system.delete(file.path)
+
+    def ended(self, snapshot: KeyedStateSnapshot | None) -> None:
+        if snapshot is not None:
+            with self._lock:
+                for state, files in zip(self._states, self._new_files, strict=True):
+                    state.content.complete(self._target.number, files, self._target.file_system)
+        for state in self._states:
+            if state.entries is not None:
+                state.entries.release(is_written=snapshot is not None)
+        # Whoever keeps the task must not keep what it has read.
+        self._states = ()
+
+    def _files_of(self, state: FrozenState, changed: list[Row], stem: str) -> StateFiles:
+        """The files of a state after the snapshot: those it had, if nothing is to be written."""
+        kept = state.files.stored
+        if state.files.needs_base or (state.entries is not None and state.files.should_merge):
+            rows = kept_rows(state.row_filter, self._all_rows(state))
+            return StateFiles(self._stored(f"{stem}{FILE_SUFFIX}", batches_of(rows)))
+        places = state.files.increments_to_merge()
+        if places is not None:
+            merged = StateFiles(list(kept))
+            batches = batches_of(self._merged_rows(kept[places.start : places.stop]))
+            merged.replace(places, next(iter(self._stored(f"{stem}-merged{FILE_SUFFIX}", batches)), None))
+            kept = merged.stored
+        if not changed:
+            return state.files if places is None else StateFiles(kept)
+        return StateFiles([*kept, *self._stored(f"{stem}{FILE_SUFFIX}", batches_of(changed))])
+
+    def _stored(self, path: str, batches: Iterable[CanonicalBatch]) -> list[StoredFile]:
+        """Writes rows to a file; none if there are no rows."""
+        content, row_count = encoded_canonical(self._watched(batches))
+        if not row_count:
+            return []
+        file = self._target.file_system.write_file(path, content)
+        self._written.append(file)
+        return [StoredFile(file, self._target.state_id)]
+
+    def _all_rows(self, state: FrozenState) -> Iterator[Row]:
+        if state.entries is not None:
+            return state.table.rows_at(state.entries)
+        for source in state.sources:
+            for batch in self._watched(source.batches(self._target.key_groups)):
+                state.table.load_batch(batch, state.table.form.load)
+        return state.table.rows()
+
+    def _merged_rows(self, files: Iterable[StoredFile]) -> list[Row]:
+        """The rows of some increments in canonical order; those of a key keep their order."""
+        rows: list[Row] = []
+        for stored in files:
+            source = Source(self._target.file_system, stored.handle)
+            for batch in self._watched(source.batches(self._target.key_groups)):
+                rows += zip(*batch, strict=True)
+        rows.sort(key=itemgetter(0, 1, 2))
+        return rows
+
+    def _watched(self, batches: Iterable[CanonicalBatch]) -> Iterator[CanonicalBatch]:
+        for batch in batches:
+            self.raise_if_cancelled()
+            yield batch
+
+
+def _digest_rows(digest: Any, name: str, rows: list[Row]) -> None:
+    """Adds rows to a digest in a form that no other rows have: all lengths, then all bytes."""
+    digest.update(f"{name}\0{len(rows)}\0".encode())
+    key_groups, *columns = zip(*rows, strict=True)
+    digest.update(array("i", key_groups).tobytes())
+    for column in columns:
+        digest.update(array("q", [-1 if item is None else len(item) for item in column]).tobytes())
+        digest.update(b"".join([item for item in column if item is not None]))

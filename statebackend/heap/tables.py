@@ -1,0 +1,66 @@
+"""The tables of the kinds of state, made for serializers, for bytes, and for another thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from statebackend.descriptors import USER_KEY_ROLE, StateKind, storage_serializer
+from statebackend.heap.list_state import ListTable
+from statebackend.heap.map_state import MapTable
+from statebackend.heap.priority_queue import QueueTable
+from statebackend.heap.stored_form import EntryKeys, KeyForm, RawEntryKeys, RawKeyForm, RawStoredForm, StoredForm
+from statebackend.heap.table import HeapTable
+from statebackend.heap.value_state import ValueTable
+from statebackend.key_groups import KeyGroupRange
+from statebackend.state_meta import StateMeta
+from typeserializers.type_serializer import TypeSerializer
+
+_KEY_ROLES: Final = frozenset({"namespace", USER_KEY_ROLE})
+
+_Table = Callable[[str, EntryKeys, StoredForm, KeyGroupRange, KeyForm], HeapTable]
+
+_TABLES: Final[dict[StateKind, _Table]] = {
+    StateKind.VALUE: lambda name, keys, form, key_groups, _: ValueTable(name, keys, form, key_groups),
+    StateKind.LIST: lambda name, keys, form, key_groups, _: ListTable(name, keys, form, key_groups),
+    StateKind.MAP: MapTable,
+    StateKind.REDUCING: lambda name, keys, form, key_groups, _: ValueTable(name, keys, form, key_groups),
+    StateKind.AGGREGATING: lambda name, keys, form, key_groups, _: ValueTable(name, keys, form, key_groups),
+    StateKind.PRIORITY_QUEUE: lambda name, _, form, key_groups, user_keys: QueueTable(name, key_groups),
+}
+
+
+def create_table(
+    name: str,
+    kind: StateKind,
+    key_serializer: TypeSerializer[Any],
+    serializers: Mapping[str, TypeSerializer[Any]],
+    key_groups: KeyGroupRange,
+) -> HeapTable:
+    """An empty table; ``serializers`` are those of the descriptor by role, and that of namespaces."""
+    keys = EntryKeys(KeyForm(key_serializer), serializers["namespace"])
+    is_immutable = all(
+        serializer.is_immutable_type for role, serializer in serializers.items() if role not in _KEY_ROLES
+    )
+    form = StoredForm(storage_serializer(kind, dict(serializers)), is_encoded=not is_immutable)
+    user_keys = KeyForm(serializers[USER_KEY_ROLE]) if USER_KEY_ROLE in serializers else RawKeyForm()
+    return _TABLES[kind](name, keys, form, key_groups, user_keys)
+
+
+def create_raw_table(meta: StateMeta, key_groups: KeyGroupRange) -> HeapTable:
+    """An empty table whose entries stay bytes, for a state that nobody has registered."""
+    return _TABLES[meta.kind](meta.name, RawEntryKeys(), RawStoredForm(), key_groups, RawKeyForm())
+
+
+def reading_table(
+    table: HeapTable,
+    kind: StateKind,
+    key_serializer: TypeSerializer[Any],
+    serializers: Mapping[str, TypeSerializer[Any]],
+) -> HeapTable:
+    """A table through which another thread may read frozen entries of ``table``, which has these serializers."""
+    own_key_serializer = key_serializer.duplicate()
+    own = {role: serializer.duplicate() for role, serializer in serializers.items()}
+    if own_key_serializer is key_serializer and all(own[role] is serializers[role] for role in own):
+        return table
+    return create_table(table.name, kind, own_key_serializer, own, table.key_groups)
