@@ -19,6 +19,9 @@ from statebackend.contract.priority_queue_contract import PriorityQueueContract
 from statebackend.contract.rescale_contract import RescaleContract
 from statebackend.contract.snapshot_contract import SnapshotContract
 from statebackend.contract.state_metrics_contract import StateMetricsContract
+from statebackend.contract.ttl_cleanup_contract import TtlCleanupContract
+from statebackend.contract.ttl_restore_contract import TtlRestoreContract
+from statebackend.contract.ttl_state_contract import TtlStateContract
 from statebackend.contract.value_state_contract import ValueStateContract
 
 
@@ -35,6 +38,9 @@ class StateBackendContract(
     SnapshotContract,
     RescaleContract,
     MigrationContract,
+    TtlStateContract,
+    TtlRestoreContract,
+    TtlCleanupContract,
     StateMetricsContract,
 ):
     """Subclass it and implement `create_state_backend`; pytest collects the subclass if its name begins with Test."""
