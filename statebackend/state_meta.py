@@ -79,11 +79,16 @@ def meta_of_descriptor(descriptor: StateDescriptor, namespace_serializer: TypeSe
 def merge_metas(metas: Sequence[KeyedStateMeta]) -> KeyedStateMeta | None:
     """The states of several subtasks as those of one; None if there are no metas.
 
-    Raises `StateRestoreError` if a state has another schema in one subtask than in another, which happens when it was
-    registered, and so migrated, in some of them only.
+    Raises `StateRestoreError` if the keys, or a state, have another schema in one subtask than in another. For a state
+    that happens when it was registered, and so migrated, in some of them only.
     """
     if not metas:
         return None
+    if len({snapshot_to_bytes(meta.key_snapshot) for meta in metas}) > 1:
+        raise StateRestoreError(
+            "the keys of one operator were written by different serializers in different subtasks: these handles are "
+            "not of one snapshot of one operator"
+        )
     states: dict[str, StateMeta] = {}
     for meta in metas:
         for state in meta.states:
@@ -96,8 +101,17 @@ def merge_metas(metas: Sequence[KeyedStateMeta]) -> KeyedStateMeta | None:
     return KeyedStateMeta(metas[0].key_snapshot, max(meta.sequence for meta in metas), tuple(states.values()))
 
 
+def distinct_metas(metas: Sequence[KeyedStateMeta]) -> tuple[KeyedStateMeta, ...]:
+    """One of each group of metas that have the same keys and the same states under the same schemas."""
+    distinct: dict[object, KeyedStateMeta] = {}
+    for meta in metas:
+        states = frozenset((state.name, _schema(state)) for state in meta.states)
+        distinct.setdefault((snapshot_to_bytes(meta.key_snapshot), states), meta)
+    return tuple(distinct.values())
+
+
 def _schema(state: StateMeta) -> tuple[object, ...]:
-    roles = sorted((role, snapshot_to_bytes(snapshot)) for role, snapshot in state.role_snapshots.items())
+    roles = frozenset((role, snapshot_to_bytes(snapshot)) for role, snapshot in state.role_snapshots.items())
     return state.kind, snapshot_to_bytes(state.namespace_snapshot), roles
 
 

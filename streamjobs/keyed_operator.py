@@ -15,14 +15,18 @@ import contextlib
 import gc
 import os
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import GeneratorType
 from typing import Any
 
+from snapshots.compatibility import CompatibilityKind
 from snapshots.errors import StateFormatError
 from statebackend.descriptors import StateDescriptor
-from statebackend.errors import StateBackendError
+from statebackend.errors import StateBackendError, StateRegistrationError
+from statebackend.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
 from statebackend.operator_state import OperatorStateDescriptor
+from statebackend.schema_resolution import judge_state
+from statebackend.state_meta import meta_of_descriptor
 from statebackend.states import State
 from streamjobs.errors import NullKeyError, StreamJobError, UserFunctionError
 from streamjobs.functions import KeyedProcessFunction, ProcessContext, RuntimeContext
@@ -42,7 +46,13 @@ def paused_garbage_collection() -> Iterator[None]:
 
 
 class SubtaskContext(RuntimeContext):
-    """The runtime context of a subtask that has state."""
+    """The runtime context of a subtask that has state.
+
+    ``planned`` are the keyed states that `open()` registered on the driver. All subtasks must take over the same
+    restored states in the same epoch, or those of one state would be left under two schemas, which no other parallelism
+    could restore. So a restored state is taken over under another schema only if it is planned, and what is planned
+    must be registered in `open()` of every subtask. (A state whose schema stays may be registered at any time.)
+    """
 
     def __init__(
         self,
@@ -53,8 +63,11 @@ class SubtaskContext(RuntimeContext):
         epoch_id: int,
         *,
         is_restored: bool,
+        planned: Collection[str],
     ) -> None:
         self.state = state
+        self._planned = frozenset(planned)
+        self._registered: set[str] = set()
         self._is_restored = is_restored
         self._operator_uid = operator_uid
         self._subtask_index = subtask_index
@@ -82,10 +95,37 @@ class SubtaskContext(RuntimeContext):
         return self._is_restored
 
     def register(self, descriptor: StateDescriptor) -> State:
-        return self.state.keyed.get_state(descriptor)
+        name = descriptor.name
+        if name not in self._planned and name not in self._registered:
+            self._check_keeps_schema(descriptor)
+        state = self.state.keyed.get_state(descriptor)
+        self._registered.add(name)
+        return state
 
     def register_operator_state(self, descriptor: OperatorStateDescriptor) -> State:
         return self.state.register_operator_state(descriptor)
+
+    def check_planned_are_registered(self) -> None:
+        """Raises `StateRegistrationError` if `open()` left out a restored state that it registered on the driver."""
+        missing = self._planned - self._registered if self._is_restored else ()
+        left_out = [state.name for state in self.state.keyed.current_meta().states if state.name in missing]
+        if left_out:
+            raise StateRegistrationError(
+                f"operator {self._operator_uid!r}: open() registered {', '.join(map(repr, left_out))} on the driver, "
+                f"and does not in subtask {self._subtask_index}; register the same states in every subtask"
+            )
+
+    def _check_keeps_schema(self, descriptor: StateDescriptor) -> None:
+        stored = self.state.keyed.current_meta().state(descriptor.name)
+        if stored is None or meta_of_descriptor(descriptor, VOID_NAMESPACE_SERIALIZER).has_schema_of(stored):
+            return
+        verdict = judge_state(stored, descriptor, VOID_NAMESPACE_SERIALIZER)
+        # What is incompatible is refused by the backend, which says why.
+        if verdict.kind is not CompatibilityKind.INCOMPATIBLE:
+            raise StateRegistrationError(
+                f"operator {self._operator_uid!r}: the schema of state {descriptor.name!r} has changed, and its open() "
+                f"does not register it on the driver; register it in open(), so that all subtasks migrate it together"
+            )
 
 
 class KeyedProcessOperator:
@@ -100,6 +140,7 @@ class KeyedProcessOperator:
     def open(self) -> None:
         """Lets the function register its state, which is when restored state is migrated."""
         self._function.open(self._runtime_context)
+        self._runtime_context.check_planned_are_registered()
 
     def process(self, rows: Sequence[Any], keys: Sequence[Any], key_groups: Sequence[int]) -> list[Any]:
         """Processes records with their keys and key groups; returns what was emitted, in order.

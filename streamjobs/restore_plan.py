@@ -25,7 +25,7 @@ from statebackend.operator_state import (
     split_handle,
 )
 from statebackend.schema_resolution import SchemaReport
-from statebackend.state_meta import KeyedStateMeta, decode_meta, merge_metas
+from statebackend.state_meta import KeyedStateMeta, decode_meta, distinct_metas
 from streamjobs.errors import JobRestoreError
 
 
@@ -40,10 +40,10 @@ class RestoredState:
         """The state of an operator, if there is any."""
         return next((operator for operator in self.metadata.operators if operator.uid == uid), None)
 
-    def meta_of(self, uid: str) -> KeyedStateMeta | None:
-        """What the keyed state of an operator is, over all its subtasks."""
+    def keyed_metas_of(self, uid: str) -> tuple[KeyedStateMeta, ...]:
+        """What the keyed state of an operator is: the meta data of its subtasks, alike ones once."""
         keyed = [split_handle(handle)[0] for handle in self._handles(uid)]
-        return merge_metas([decode_meta(handle.meta, len(handle.files)) for handle in keyed])
+        return distinct_metas([decode_meta(handle.meta, len(handle.files)) for handle in keyed])
 
     def operator_state_metas_of(self, uid: str) -> tuple[OperatorStateMeta, ...]:
         """What the operator state of an operator is, over all its subtasks."""

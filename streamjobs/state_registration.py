@@ -11,13 +11,14 @@ from typing import Any, TypeVar, cast
 
 from attrs import frozen
 
+from snapshots.compatibility import worst_kind
 from statebackend.descriptors import StateDescriptor, StateKind
 from statebackend.errors import NoCurrentKeyError, StateRegistrationError
 from statebackend.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
 from statebackend.operator_state import OperatorStateDescriptor, OperatorStateMeta, judge_operator_state
 from statebackend.operator_state.tables import TABLES
-from statebackend.schema_resolution import SchemaReport, judge_key_serializer, judge_state
-from statebackend.state_meta import KeyedStateMeta
+from statebackend.schema_resolution import SchemaReport, StateVerdict, judge_key_serializer, judge_state
+from statebackend.state_meta import KeyedStateMeta, StateMeta
 from statebackend.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
 from streamjobs.errors import UserFunctionError
 from streamjobs.functions import KeyedProcessFunction, RuntimeContext
@@ -65,6 +66,11 @@ class RegisteredStates:
 
     keyed: tuple[StateDescriptor, ...] = ()
     operator: tuple[OperatorStateDescriptor, ...] = ()
+
+    @property
+    def keyed_names(self) -> tuple[str, ...]:
+        """The names of the keyed states."""
+        return tuple(descriptor.name for descriptor in self.keyed)
 
 
 class RegistrationContext(RuntimeContext):
@@ -148,19 +154,25 @@ def schema_report(
     operator_uid: str,
     key_serializer: TypeSerializer[Any],
     registered: RegisteredStates,
-    keyed: KeyedStateMeta,
+    keyed: Sequence[KeyedStateMeta],
     operator_state: Sequence[OperatorStateMeta],
 ) -> SchemaReport:
-    """The verdict on everything that the operator registers, over what was stored."""
-    restored = {state.name: state for state in keyed.states}
+    """The verdict on everything that the operator registers, over what was stored in all its subtasks.
+
+    ``keyed`` is what `distinct_metas` leaves of the subtasks' meta data; there is at least one.
+    """
+    restored: dict[str, list[StateMeta]] = {}
+    for meta in keyed:
+        for state in meta.states:
+            restored.setdefault(state.name, []).append(state)
     restored_operator_state = {state.name: state for state in operator_state}
     descriptors = {descriptor.name: descriptor for descriptor in registered.keyed}
     operator_descriptors = {descriptor.name: descriptor for descriptor in registered.operator}
     return SchemaReport(
         operator_uid,
-        judge_key_serializer(keyed.key_snapshot, key_serializer),
+        _worst([judge_key_serializer(meta.key_snapshot, key_serializer) for meta in keyed]),
         verdicts=tuple(
-            judge_state(restored[name], descriptor, VOID_NAMESPACE_SERIALIZER)
+            _worst([judge_state(state, descriptor, VOID_NAMESPACE_SERIALIZER) for state in restored[name]])
             for name, descriptor in descriptors.items()
             if name in restored
         ),
@@ -174,3 +186,8 @@ def schema_report(
             name for name in restored_operator_state if name not in operator_descriptors
         ),
     )
+
+
+def _worst(verdicts: Sequence[StateVerdict]) -> StateVerdict:
+    worst = worst_kind([verdict.kind for verdict in verdicts])
+    return next(verdict for verdict in verdicts if verdict.kind is worst)

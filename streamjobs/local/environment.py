@@ -286,17 +286,17 @@ class _Run:
         if operator.key_group_of is not None:
             return
         uid = operator.node.uid
-        meta = self._restored.meta_of(uid) if self._restored is not None else None
+        metas = self._restored.keyed_metas_of(uid) if self._restored is not None else ()
         if not records:
-            if meta is not None:
-                operator.key_serializer = meta.key_snapshot.restore_serializer()
+            if metas:
+                operator.key_serializer = metas[0].key_snapshot.restore_serializer()
             return
         operator.types = column_types(operator.getters, types, operator.node.keys, records[0])
         operator.key_serializer = key_serializer_for(operator.types, uid)
         operator.key_group_of = key_group_hasher(operator.types, self._environment.max_parallelism)
-        if self._restored is not None and meta is not None and uid not in self.schema_reports:
+        if self._restored is not None and metas and uid not in self.schema_reports:
             report = schema_report(
-                uid, operator.key_serializer, operator.states, meta, self._restored.operator_state_metas_of(uid)
+                uid, operator.key_serializer, operator.states, metas, self._restored.operator_state_metas_of(uid)
             )
             report.raise_if_incompatible()
             check_states(report, self._allow_non_restored_state)
@@ -333,7 +333,13 @@ class _Run:
             contextlib.closing(SubtaskState(backend, restore.operator)) as state,
         ):
             context = SubtaskContext(
-                state, uid, subtask_index, environment.parallelism, self._epoch_id, is_restored=restore.is_restored
+                state,
+                uid,
+                subtask_index,
+                environment.parallelism,
+                self._epoch_id,
+                is_restored=restore.is_restored,
+                planned=operator.states.keyed_names,
             )
             running = KeyedProcessOperator(copy.deepcopy(operator.node.function), context)
             try:

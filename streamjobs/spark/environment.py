@@ -175,13 +175,13 @@ class SparkStreamEnvironment:
         check_backend(restored, self.backend)
         reports: dict[str, SchemaReport] = {}
         for operator in pipeline.operators.values():
-            meta = restored.meta_of(operator.uid)
-            if meta is not None:
+            metas = restored.keyed_metas_of(operator.uid)
+            if metas:
                 report = schema_report(
                     operator.uid,
                     operator.key_serializer,
                     operator.states,
-                    meta,
+                    metas,
                     restored.operator_state_metas_of(operator.uid),
                 )
                 check_states(report, allow_non_restored_state)

@@ -210,6 +210,7 @@ class EpochProtocol:
                 parallelism=parts.parallelism,
                 max_parallelism=parts.identity.max_parallelism,
                 backend=parts.backend,
+                planned=operator.states.keyed_names,
                 restore=self._restore[operator.uid],
                 file_system=parts.file_system,
                 local_root=parts.local_root,

@@ -69,6 +69,7 @@ class SubtaskTask:
     parallelism: int
     max_parallelism: int
     backend: StateBackend
+    planned: tuple[str, ...]
     restore: tuple[SubtaskRestore, ...]
     file_system: CheckpointFileSystem
     local_root: str
@@ -124,6 +125,7 @@ class SubtaskTask:
             self.parallelism,
             self.epoch_id,
             is_restored=self.restore[subtask_index].is_restored,
+            planned=self.planned,
         )
         operator = KeyedProcessOperator(function, context)
         writer = RowWriter(self.output_schema, self.operator_uid)

@@ -10,11 +10,20 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pyarrow.parquet as pq
 import pytest
+
+from checkpoint.completed_checkpoint_store import CompletedCheckpointStore
+from checkpoint.file_system import CheckpointFileSystem
+from checkpoint.metadata import CheckpointMetadata
+from checkpoint.savepoint import read_savepoint
+from statebackend.operator_state import split_handle
+from statebackend.operator_state.entries import read_slices
+from statebackend.operator_state.handles import StatePart
 
 pytestmark = pytest.mark.spark
 
@@ -25,39 +34,40 @@ FILES = 8
 ROWS_PER_FILE = 40
 
 
-def make_source(work: Path) -> list[tuple[str, int, int]]:
-    """Writes the files; returns what the job must emit for them, sorted."""
+def make_source(work: Path, files: range = range(FILES)) -> list[tuple[str, int, int]]:
+    """Writes the files; returns what the job must emit for all up to the last of them, sorted."""
     source = work / "source"
-    source.mkdir(parents=True)
+    source.mkdir(parents=True, exist_ok=True)
     times: Counter[str] = Counter()
     expected = []
-    for number in range(FILES):
+    for number in range(files.stop):
         rows = [
             (WORDS[(number * 13 + row * row) % len(WORDS)], number * ROWS_PER_FILE + row)
             for row in range(ROWS_PER_FILE)
         ]
         path = source / f"{number:05d}.json"
-        path.write_text("".join(json.dumps({"word": word, "number": value}) + "\n" for word, value in rows))
-        os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))
+        if number in files:
+            path.write_text("".join(json.dumps({"word": word, "number": value}) + "\n" for word, value in rows))
+            os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))
         for word, value in rows:
             times[word] += 1
             expected.append((word, value, times[word]))
     return sorted(expected)
 
 
-def start(master: str, backend: str, work: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:
+def start(master: str, backend: str, work: Path, log: IO[bytes], *options: str) -> subprocess.Popen[bytes]:
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(PROGRAM.parent)]),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     return subprocess.Popen(
-        [sys.executable, str(PROGRAM), master, backend, str(work)], env=environment, stdout=log, stderr=log
+        [sys.executable, str(PROGRAM), master, backend, str(work), *options], env=environment, stdout=log, stderr=log
     )
 
 
-def written(work: Path) -> list[tuple[str, int, int]]:
-    files = sorted((work / "out").glob("epoch=*/*.parquet"))
+def written(work: Path, out: str = "out") -> list[tuple[str, int, int]]:
+    files = sorted((work / out).glob("epoch=*/*.parquet"))
     return sorted(
         (row["word"], row["number"], row["times"]) for file in files for row in pq.ParquetFile(file).read().to_pylist()
     )
@@ -67,6 +77,35 @@ def completed_epochs(work: Path) -> int:
     """The number of epochs of which there is, or was, a checkpoint."""
     names = [path.parent.name for path in (work / "job" / "checkpoints").glob("chk-*/_metadata")]
     return max((int(name.removeprefix("chk-")) + 1 for name in names), default=0)
+
+
+def operator_state(metadata: CheckpointMetadata, file_system: CheckpointFileSystem) -> list[dict[str, list[Any]]]:
+    """The rows of each operator state, decoded, subtask by subtask."""
+    [operator] = metadata.operators
+    found = []
+    for subtask in operator.subtasks:
+        states = split_handle(subtask.handle)[1].states
+        rows = {state.name: [row for part in state.parts for row in decoded(part, file_system)] for state in states}
+        found.append(rows)
+    return found
+
+
+def decoded(part: StatePart, file_system: CheckpointFileSystem) -> Iterator[Any]:
+    serializers = {role: part.snapshot("state", role).restore_serializer() for role in part.envelopes}
+    for key, value in read_slices(file_system, part.slices):
+        if key is None:
+            yield serializers["element"].from_bytes(value)
+        else:
+            yield serializers["key"].from_bytes(key), serializers["value"].from_bytes(value)
+
+
+def check_operator_state(found: list[dict[str, list[Any]]], numbers: range, epochs: range) -> None:
+    """Each number was handled once, by one subtask, all counts add up, and every subtask has the same names."""
+    assert sorted(number for subtask in found for number in subtask["handled"]) == list(numbers)
+    assert [len(subtask["counts"]) for subtask in found] == [1] * len(found)
+    assert [subtask["counts"][0][0] for subtask in found] == list(range(len(found)))
+    for subtask in found:
+        assert subtask["names"] == [(epoch, f"epoch {epoch}") for epoch in epochs]
 
 
 @pytest.mark.parametrize("backend", ["rocksdb", "heap"])
@@ -89,6 +128,45 @@ def test_drivers_killed_again_and_again_lose_and_double_nothing(tmp_path: Path, 
     # Spark notes the files of a batch before the batch itself, so after a kill in between two files become one epoch.
     assert 4 < completed_epochs(tmp_path) <= FILES
     assert written(tmp_path) == expected
+    file_system = CheckpointFileSystem.from_uri(tmp_path / "job")
+    metadata = CompletedCheckpointStore.peek(file_system)
+    assert metadata is not None
+    found = operator_state(metadata, file_system)
+    check_operator_state(found, range(FILES * ROWS_PER_FILE), range(completed_epochs(tmp_path)))
+    assert [subtask["counts"][0][1] for subtask in found] == [len(subtask["handled"]) for subtask in found]
+
+
+def test_operator_state_goes_through_a_kill_a_savepoint_and_another_parallelism_and_backend(tmp_path: Path) -> None:
+    make_source(tmp_path)
+    log_path = tmp_path / "log"
+    with log_path.open("wb") as log:
+        driver = start("local[2]", "rocksdb", tmp_path, log)
+        with contextlib.suppress(ProcessLookupError):
+            while completed_epochs(tmp_path) < 3 and driver.poll() is None:
+                time.sleep(0.01)
+            driver.send_signal(signal.SIGKILL)
+        assert driver.wait() == -signal.SIGKILL
+        driver = start("local[2]", "rocksdb", tmp_path, log, "job", "2", "savepoint")
+        assert driver.wait(timeout=180) == 0, log_path.read_text(errors="replace")[-4000:]
+        epochs = completed_epochs(tmp_path)
+        file_system, metadata = read_savepoint(tmp_path / "savepoint")
+        check_operator_state(
+            operator_state(metadata, file_system), range(FILES * ROWS_PER_FILE), range(epochs)
+        )
+        expected = make_source(tmp_path, range(FILES, FILES + 2))
+        driver = start("local[2]", "heap", tmp_path, log, "rescaled", "3", "rescaled-savepoint", "savepoint")
+        assert driver.wait(timeout=180) == 0, log_path.read_text(errors="replace")[-4000:]
+    assert sorted(written(tmp_path) + written(tmp_path, "out-rescaled")) == expected
+    file_system, metadata = read_savepoint(tmp_path / "rescaled-savepoint")
+    found = operator_state(metadata, file_system)
+    # Two files may become one epoch.
+    last = metadata.checkpoint_id + 1
+    assert epochs < last <= epochs + 2
+    check_operator_state(found, range((FILES + 2) * ROWS_PER_FILE), range(last))
+    # What was handled before was dealt out evenly; what was counted stayed with the subtask of the same index.
+    before = [sum(number < FILES * ROWS_PER_FILE for number in subtask["handled"]) for subtask in found]
+    assert max(before) - min(before) <= 1
+    assert sum(subtask["counts"][0][1] for subtask in found) == (FILES + 2) * ROWS_PER_FILE
 
 
 def test_executors_in_processes_of_their_own_share_state_through_checkpoints(tmp_path: Path) -> None:
