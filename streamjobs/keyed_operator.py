@@ -26,7 +26,7 @@ from statebackend.errors import StateBackendError, StateRegistrationError
 from statebackend.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
 from statebackend.operator_state import OperatorStateDescriptor
 from statebackend.schema_resolution import judge_state
-from statebackend.state_meta import meta_of_descriptor
+from statebackend.state_meta import StateMeta
 from statebackend.states import State
 from streamjobs.errors import NullKeyError, StreamJobError, UserFunctionError
 from streamjobs.functions import KeyedProcessFunction, ProcessContext, RuntimeContext
@@ -117,11 +117,15 @@ class SubtaskContext(RuntimeContext):
 
     def _check_keeps_schema(self, descriptor: StateDescriptor) -> None:
         stored = self.state.keyed.current_meta().state(descriptor.name)
-        if stored is None or meta_of_descriptor(descriptor, VOID_NAMESPACE_SERIALIZER).has_schema_of(stored):
+        if stored is None:
             return
         verdict = judge_state(stored, descriptor, VOID_NAMESPACE_SERIALIZER)
-        # What is incompatible is refused by the backend, which says why.
-        if verdict.kind is not CompatibilityKind.INCOMPATIBLE:
+        if verdict.kind is CompatibilityKind.INCOMPATIBLE:
+            # The backend refuses it, and says why.
+            return
+        snapshots = {role: serializer.snapshot_configuration() for role, serializer in verdict.serializers.items()}
+        namespace_snapshot = snapshots.pop("namespace", stored.namespace_snapshot)
+        if not StateMeta(stored.name, stored.kind, namespace_snapshot, snapshots).has_schema_of(stored):
             raise StateRegistrationError(
                 f"operator {self._operator_uid!r}: the schema of state {descriptor.name!r} has changed, and its open() "
                 f"does not register it on the driver; register it in open(), so that all subtasks migrate it together"

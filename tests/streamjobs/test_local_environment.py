@@ -356,3 +356,43 @@ def test_a_failure_says_where_in_the_program_it_happened() -> None:
 
     with pytest.raises(UserFunctionError, match=r"division by zero \(test_local_environment.py, line \d+, in divide\)"):
         run(Divides(), SALES)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_state_registered_late_or_in_some_subtasks_only_is_never_left_under_two_schemas(
+    tmp_path: Path, backend: str
+) -> None:
+    """What only some subtasks migrate could be restored at no other parallelism."""
+
+    class Late(KeyedProcessFunction[str, Sale, Any]):
+        def open(self, context: RuntimeContext) -> None:
+            self.runtime = context
+
+        def process_element(self, value: Sale, context: ProcessContext[str]) -> Iterator[Any]:
+            yield self.runtime.get_state(ValueStateDescriptor("totals", RENAMED)).value()
+
+    class InSubtaskZero(ReadTotals):
+        def open(self, context: RuntimeContext) -> None:
+            if context.subtask_index == 0:
+                super().open(context)
+
+    class LateAndUnchanged(Late):
+        def process_element(self, value: Sale, context: ProcessContext[str]) -> Iterator[Any]:
+            yield self.runtime.get_state(ValueStateDescriptor("totals", Totals)).value()
+            yield self.runtime.get_list_state(ListStateDescriptor("amounts", int)).get()
+
+    def restart(function: Any, parallelism: int = 4, **options: Any) -> list[Any]:
+        return run(
+            function, SALES[:1], job_dir=tmp_path / "job", backend=backend, parallelism=parallelism, **options
+        )
+
+    restart(SumPerShop())
+    with pytest.raises(UserFunctionError, match=r"schema of state 'totals' has changed, and its open\(\) does not"):
+        restart(Late(), allow_non_restored_state=True)
+    with pytest.raises(StateRegistrationError, match=r"open\(\) registered .*'totals'.* and does not in subtask 1"):
+        restart(InSubtaskZero())
+    assert restart(LateAndUnchanged(), allow_non_restored_state=True) == [Totals(1, 3), [3]]
+    # All subtasks migrate, those without a record too, so that any parallelism restores what one epoch has left.
+    assert restart(ReadTotals()) == [("north", TotalsRenamed(3.0, 1, "new"), [3], [(3, 1)])]
+    for parallelism in (1, 3, 16):
+        assert restart(ReadTotals(), parallelism) == [("north", TotalsRenamed(3.0, 1, "new"), [3], [(3, 1)])]

@@ -16,9 +16,12 @@ import pytest
 
 from checkpoint import CorruptMetadataError, JobDirectoryLockedError, JobDirectoryMismatchError
 from statebackend import (
+    BroadcastStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
+    SplitListStateDescriptor,
     StateMigrationException,
+    UnionListStateDescriptor,
     ValueStateDescriptor,
 )
 from streamjobs import (
@@ -613,3 +616,115 @@ def test_local_state_lies_in_a_directory_of_the_user_unless_one_is_named(
     environment_of_job.execute("count words", trigger={"availableNow": True}).await_termination()
     assert rows_of(sink) == workplace.expected()
     assert {path.name for path in (tmp_path / "tmp").iterdir()} == {"statebackend", f"statebackend-{os.getuid()}"}
+
+
+def test_subtasks_without_rows_migrate_too_so_that_any_parallelism_restores_what_one_epoch_left(
+    workplace: Workplace,
+) -> None:
+    workplace.run(memory_sink(), parallelism=4)
+    workplace.add_batch([("a", 100)])
+    workplace.run(memory_sink(), CountWordsUpgraded(), parallelism=4)
+    workplace.add_batch([("a", 1), ("b", 1), ("c", 1)])
+    sink = memory_sink()
+    workplace.run(sink, CountWordsUpgraded(), parallelism=3)
+    assert rows_of(sink) == [("a", 5, 112), ("b", 4, 27), ("c", 2, 6)]
+
+
+@attrs.frozen
+class Handled:
+    word: str
+
+
+@attrs.frozen
+class HandledWithNumber:
+    word: str
+    number: int = -1
+
+
+class CountWordsPerSubtask(CountWords):
+    """Keeps operator state of each mode, whose schema is that of ``handled``."""
+
+    handled: type = Handled
+
+    def open(self, context: RuntimeContext) -> None:
+        super().open(context)
+        record = AttrsSerializer(self.handled, name="Handled")
+        store = context.operator_state
+        self.words = store.get_list_state(SplitListStateDescriptor("words", record))
+        self.indexes = store.get_union_list_state(UnionListStateDescriptor("indexes", int))
+        self.indexes.update([context.subtask_index])
+        self.limits = store.get_broadcast_state(BroadcastStateDescriptor("limits", record, int))
+        self.limits.put(self.handled("limit"), 7)
+
+    def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[tuple[str, int, int]]:
+        self.words.add(self.handled(value.word))
+        yield from super().process_element(value, context)
+
+
+class CountWordsPerSubtaskUpgraded(CountWordsPerSubtask):
+    handled = HandledWithNumber
+
+
+class CountWordsPerSubtaskIncompatible(CountWords):
+    def open(self, context: RuntimeContext) -> None:
+        super().open(context)
+        context.operator_state.get_list_state(SplitListStateDescriptor("words", int))
+        context.operator_state.get_list_state(SplitListStateDescriptor("limits", int))
+
+
+@pytest.mark.parametrize("moment", ["stage", "commit"])
+def test_operator_state_is_judged_migrated_and_counted_once(workplace: Workplace, moment: str) -> None:
+    from streamjobs.spark.sinks import ParquetSink
+
+    output = ParquetSink(workplace.directory / "out")
+    with pytest.raises((EpochError, KeyboardInterrupt)):
+        workplace.run(DiesOnce(output, moment, 1), CountWordsPerSubtask())
+    job = workplace.run(output, CountWordsPerSubtask())
+    savepoint = workplace.directory / "savepoint"
+    report = job.savepoint(savepoint)
+    # Seven rows: a replayed epoch did not add its rows twice.
+    assert report.operator_state_rows == {"words": {"words": 7, "indexes": 2, "limits": 2}}
+
+    def check(function: KeyedProcessFunction[Any, Any, Any]) -> Any:
+        environment = workplace.environment("checked", backend="heap", parallelism=3)
+        words = environment.from_dataframe(workplace.stream()).key_by("word")
+        words.process(function, uid="words", schema="word string, times bigint, total bigint").sink_to(memory_sink())
+        return environment.check(from_savepoint=savepoint)["words"]
+
+    refused = check(CountWordsPerSubtaskIncompatible())
+    assert not refused.is_compatible
+    assert refused.unregistered_operator_state == ("indexes",)
+    with pytest.raises(JobRestoreError, match=r"does not register: 'words' \(operator state\), 'indexes' \(operator"):
+        workplace.run(memory_sink(), job="upgraded", execute={"from_savepoint": savepoint})
+    assert check(CountWordsPerSubtaskUpgraded()).is_compatible
+
+    workplace.add_batch([("a", 100)])
+    upgraded = workplace.run(
+        memory_sink(),
+        CountWordsPerSubtaskUpgraded(),
+        job="upgraded",
+        backend="heap",
+        parallelism=3,
+        execute={"from_savepoint": savepoint},
+    )
+    migrated = {state.state_name: state for state in upgraded.restore_report() if state.is_operator_state}
+    assert {name: state.entries_migrated for name, state in migrated.items()} == {"words": 7, "indexes": 0, "limits": 3}
+    assert "<key>.number: migrate [field-added]" in str(migrated["limits"])
+    rows = upgraded.savepoint(workplace.directory / "upgraded savepoint").operator_state_rows
+    assert rows == {"words": {"words": 8, "indexes": 3, "limits": 3}}
+
+    # In this process, from what Spark has left.
+    class Tell(CountWordsPerSubtaskUpgraded):
+        def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[Any]:
+            yield sorted(record.word for record in self.words.get()), dict(self.limits.items())
+
+    @attrs.frozen
+    class Word:
+        word: str
+        number: int
+
+    local = LocalStreamEnvironment(max_parallelism=16)
+    results: list[Any] = []
+    local.from_elements([Word("z", 9)]).key_by("word").process(Tell(), uid="words").sink_to(results)
+    local.execute("local", from_savepoint=workplace.directory / "upgraded savepoint")
+    assert results == [(["a", "a", "a", "a", "b", "b", "b", "c"], {HandledWithNumber("limit"): 7})]
