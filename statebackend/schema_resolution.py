@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from snapshots.compatibility import (
     CompatibilityKind,
@@ -34,6 +34,11 @@ _FIXED_ROLES = {
     "key": "the keys of the operator",
     "namespace": "the namespaces of the state",
     USER_KEY_ROLE: "the keys of the map",
+}
+
+_FIXES = {
+    "key": "Keep the types of the columns in key_by; with another key, begin an operator of another uid",
+    "namespace": "Keep their type",
 }
 
 _FIXED_ROLES_OF_KIND = {StateKind.PRIORITY_QUEUE: {**_FIXED_ROLES, ELEMENT_ROLE: "the elements of the queue"}}
@@ -117,8 +122,8 @@ def _judge(
     serializers: dict[str, TypeSerializer[Any]] = {}
     for role, new in new_serializers.items():
         verdict = resolve_compatibility(old_snapshots[role], new)
-        if role in fixed_roles and verdict.is_after_migration:
-            verdict = _refuse_migration(role, fixed_roles[role], verdict)
+        if role in fixed_roles and (verdict.is_after_migration or verdict.is_incompatible):
+            verdict = _refuse_change(role, fixed_roles[role], verdict)
         kinds.append(verdict.kind)
         prefix = f"<{role}>" if role in fixed_roles else ""
         findings += [finding.below(prefix) for finding in verdict.findings]
@@ -127,7 +132,7 @@ def _judge(
     return StateVerdict(name, worst_kind(kinds), tuple(findings), serializers)
 
 
-def _refuse_migration(
+def _refuse_change(
     role: str, what: str, verdict: TypeSerializerSchemaCompatibility[Any]
 ) -> TypeSerializerSchemaCompatibility[Any]:
     refusal = Finding(
@@ -135,9 +140,11 @@ def _refuse_migration(
         FieldVerdict.REFUSE,
         f"{role}-migration",
         f"{what} decide where an entry is stored, so their bytes cannot be migrated on restore",
-        "Keep their type, or rewrite the savepoint offline",
+        _FIXES.get(role, "Keep their type, or register the state under another name and fill it from the old one"),
     )
-    return TypeSerializerSchemaCompatibility.incompatible(refusal, *verdict.findings)
+    # What the serializers advise would make another value readable, and is no way out here.
+    findings = (evolve(finding, fix="") for finding in verdict.findings)
+    return TypeSerializerSchemaCompatibility.incompatible(refusal, *findings)
 
 
 @frozen
