@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.backends.setting import MAX_PARALLELISM, Record
 from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.handles import StateHandle
-from statebackend import KeyedStateBackend, KeyedStateBackendParameters, StateBackend
+from statebackend import KeyedStateBackend, KeyedStateBackendParameters, StateBackend, StateMetricsConfig
 from statebackend.backend_registry import state_backend
 from statebackend.canonical_handles import export_canonical_handle
 from statebackend.key_groups import key_group_range_of_subtask
@@ -29,7 +29,9 @@ class Subtask:
         self._numbers = itertools.count(1)
         self._opened: list[KeyedStateBackend] = []
 
-    def open(self, backend: str | StateBackend, *restore: StateHandle) -> KeyedStateBackend:
+    def open(
+        self, backend: str | StateBackend, *restore: StateHandle, metrics: StateMetricsConfig | None = None
+    ) -> KeyedStateBackend:
         """A backend in a local directory of its own, restored from the handles."""
         parameters = KeyedStateBackendParameters(
             operator_uid=OPERATOR_UID,
@@ -40,6 +42,7 @@ class Subtask:
             file_prefix=f"state/{OPERATOR_UID}-0",
             local_directory=os.path.join(self.directory, "local", str(next(self._numbers))),
             restore=tuple(RestoredHandle(handle, self.file_system) for handle in restore),
+            metrics=metrics,
         )
         opened = state_backend(backend).create_keyed_state_backend(parameters)
         self._opened.append(opened)

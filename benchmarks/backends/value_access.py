@@ -17,7 +17,7 @@ from benchmarks.backends.measuring import compared
 from benchmarks.backends.setting import Record, Setting, key_group_of
 from benchmarks.backends.subtask import Subtask, fill
 from benchmarks.result import Result
-from statebackend import ValueStateDescriptor
+from statebackend import StateMetricsConfig, ValueStateDescriptor
 
 ROCKSDB_AIMS = {1: 0.5, 20: 3.0}
 """The least ratio by how often an epoch touches each key."""
@@ -98,12 +98,14 @@ def _with_new_keys(existing: list[Record], run: Callable[[list[Record]], float])
 class ValueLoop:
     """Ours: a backend in which all keys exist, and an epoch of it; a call gives records per second."""
 
-    def __init__(self, setting: Setting, backend: str, records: list[Record]) -> None:
+    def __init__(
+        self, setting: Setting, backend: str, records: list[Record], metrics: StateMetricsConfig | None = None
+    ) -> None:
         self._setting = setting
         self._records = records
         self._turns = 0
         self.subtask = Subtask(setting.new_directory(backend))
-        self.backend = self.subtask.open(backend)
+        self.backend = self.subtask.open(backend, metrics=metrics)
         self.state: Any = self.backend.get_state(_COUNT)
         fill(self.backend, self.state, records)
         self.subtask.snapshot(self.backend)

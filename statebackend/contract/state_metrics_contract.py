@@ -11,15 +11,17 @@ from checkpoint.handles import StateHandle
 from statebackend.contract.contract_base import LIST, MAP, VALUE, ContractBase, contents, fill, filled
 from statebackend.contract.folding_functions import IMMUTABLE_SUM, MUTABLE_SUM, SUM
 from statebackend.contract.harness import BackendHarness
-from statebackend.descriptors import StateDescriptor
+from statebackend.descriptors import PriorityQueueDescriptor, StateDescriptor
 from statebackend.internal_states import MergingState
 from statebackend.key_context import NamespacedKeyContext
 from statebackend.keyed_state_backend import KeyedStateBackend
 from statebackend.metrics import StateMetrics, StateMetricsConfig
 from statebackend.metrics.measured_states import MeasuredHandle
+from typeserializers.fixed_width import ShortSerializer
 from typeserializers.strings import StringSerializer
 
 TEXT = StringSerializer()
+QUEUE: PriorityQueueDescriptor[int] = PriorityQueueDescriptor("queue", ShortSerializer())
 EVERY_ACCESS = StateMetricsConfig(latency_sample_interval=1)
 
 FOLDING_READS: list[Callable[[Any], object]] = [lambda state: state.get()]
@@ -89,6 +91,7 @@ class StateMetricsContract(ContractBase):
     ) -> None:
         for descriptor, _, _ in ACCESSES:
             assert not isinstance(backend.get_state(descriptor), MeasuredHandle)
+        assert not isinstance(backend.get_priority_queue(QUEUE), MeasuredHandle)
         snapshot = harness.snapshot(backend)
         assert backend.parameters.metrics is None
         assert dict(backend.collect_metrics(snapshot).states) == {}
@@ -115,6 +118,24 @@ class StateMetricsContract(ContractBase):
         expected = len(writes) * len(reads) * rounds, len(writes) * rounds
         assert (metrics.reads, metrics.writes) == expected
         assert (metrics.read_latency.count, metrics.write_latency.count) == expected
+
+    def test_accesses_to_a_priority_queue_are_counted_and_timed(self, harness: BackendHarness) -> None:
+        backend = self.open_measured(harness)
+        queue = backend.get_priority_queue(QUEUE)
+        assert backend.get_priority_queue(QUEUE) is queue
+        queue.add(3, 1)
+        queue.add_all([(1, 1), (2, 2), (4, 3)])
+        queue.remove(2, 2)
+        assert queue.poll() == 1
+        assert (queue.peek(), queue.peek_key_group(), queue.is_empty(), queue.size()) == (3, 1, False, 2)
+        assert list(queue.entries()) == [(3, 1), (4, 3)]
+        assert list(queue.subset_of_key_group(3)) == [4]
+        metrics = backend.collect_metrics(harness.snapshot(backend)).states["queue"]
+        assert (metrics.reads, metrics.writes) == (6, 4)
+        assert (metrics.read_latency.count, metrics.write_latency.count) == (6, 4)
+        assert metrics.entries == 2 or metrics.entries is None or not metrics.entries_are_exact
+        assert list(queue.poll_while(lambda element: element < 4)) == [(3, 1)]
+        assert backend.collect_metrics().states["queue"].writes == 5
 
     def test_accesses_are_counted_exactly_and_timed_one_in_so_many(self, harness: BackendHarness) -> None:
         backend = self.open_measured(harness, config=StateMetricsConfig(latency_sample_interval=10))
