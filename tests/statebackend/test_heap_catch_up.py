@@ -8,6 +8,7 @@ import pytest
 from checkpoint.errors import CorruptFileError
 from statebackend.contract.contract_base import LIST, MAP, VALUE, content, contents, fill, filled
 from statebackend.contract.harness import BackendHarness
+from statebackend.contract.priority_queue_contract import TIMERS, timer
 from statebackend.contract.schemas import LegV1, LegV2, flight_v1, flight_v2, leg_v1, leg_v2
 from statebackend.descriptors import ValueStateDescriptor
 from statebackend.errors import StateBackendClosedError
@@ -133,6 +134,44 @@ def test_an_unregistered_state_is_caught_up_with_too(harness):
 
 def unchanged(harness, backend, keys=KEYS):
     return contents(harness, backend) == filled(keys, 0)
+
+
+def test_a_priority_queue_is_caught_up_with_in_its_order(harness):
+    backend = harness.open(HEAP)
+    backend.get_priority_queue(TIMERS).add_all((timer(10 * number, number), number % 10) for number in range(100))
+    handle = harness.snapshot(backend).handle
+    assert backend.get_priority_queue(TIMERS).peek() == timer(0)
+    backend.release_states()
+    other = harness.open(HEAP, handle)
+    queue = other.get_priority_queue(TIMERS)
+    assert sum(1 for _ in queue.poll_while(lambda element: element.timestamp < 50)) == 5
+    queue.remove(timer(700, 70), 0)
+    queue.add(timer(45, 3), 3)
+    handle = harness.snapshot(other).handle
+    table = backend._states["timers"].table
+    assert catch_up(harness, backend, handle)
+    caught_up = backend.get_priority_queue(TIMERS)
+    assert backend._states["timers"].table is table
+    assert caught_up.size() == 95
+    assert caught_up.add(timer(700, 70), 0) is False
+    assert caught_up.add(timer(20, 2), 2) is True
+    polled = [element.timestamp for element, _ in caught_up.poll_while(lambda element: True)]
+    assert polled == [20, 45, *range(50, 1000, 10)]
+    assert not catch_up(harness, backend, handle)
+
+
+def test_released_queues_are_dead_and_their_tables_are_kept(harness):
+    backend = harness.open(HEAP)
+    queue = backend.get_priority_queue(TIMERS)
+    queue.add_all([(timer(2), 2), (timer(1), 1)])
+    harness.snapshot(backend)
+    table = backend._states["timers"].table
+    heap = table.heap
+    backend.release_states()
+    with pytest.raises(StateBackendClosedError):
+        queue.peek()
+    assert backend.get_priority_queue(TIMERS).poll() == timer(1)
+    assert backend._states["timers"].table.heap is heap
 
 
 def test_an_epoch_that_another_attempt_won_is_not_caught_up_with(harness):

@@ -1,6 +1,7 @@
 """Random events on heap and RocksDB side by side, against plain dicts: writes, barriers, crashes, savepoints, upgrades.
 
-All kinds of state take part, some of them in namespaces, whose serializer has to be reconfigured after the upgrade.
+All kinds of state and a priority queue take part; some states are in namespaces, whose serializer has to be
+reconfigured after the upgrade.
 
 States are registered when they are first used, so that most epochs carry some state that nobody has registered. A crash
 takes everything back to the last barrier or savepoint, on both sides and in the model.
@@ -41,6 +42,7 @@ from statebackend.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
+    PriorityQueueDescriptor,
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
@@ -49,9 +51,13 @@ from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
 
 MAX_PARALLELISM = 4
 
+TIMERS = PriorityQueueDescriptor("timers", tuple[int, str])
+"""Positive longs are written in their order; the texts are of one length."""
+
 KEYS = st.integers(0, 7)
 NUMBERS = st.integers(-3, 3)
 NAMESPACES = st.sampled_from(["red", "green", "blue"])
+TIMES = st.tuples(st.integers(0, 12), st.sampled_from(["a", "b", "c"]))
 USER_KEYS = st.sampled_from(["", "a", "ab", "b", "é"])
 
 
@@ -170,6 +176,14 @@ class Side:
             return backend.get_state(descriptor)
         return backend.get_or_create_keyed_state(NAMESPACE_SERIALIZERS[self.version], descriptor)
 
+    def queues(self):
+        return [backend.get_priority_queue(TIMERS) for backend in self.subtasks]
+
+    def queue_of(self, timer):
+        """The queue of the subtask of a timer, and its key group."""
+        group = self.harness.key_group(timer[0])
+        return self.queues()[subtask_of_key_group(group, len(self.subtasks), MAX_PARALLELISM)], group
+
     def barrier(self):
         self.handles = tuple(self.harness.snapshot(backend).handle for backend in self.subtasks)
 
@@ -205,6 +219,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
             Side(RocksDBStateBackend(cache_entries=3), f"{self.directory}/rocksdb"),
         ]
         self.model = {name: {} for name in DESCRIPTORS[1]}
+        self.model["timers"] = set()
         self.committed = copy.deepcopy(self.model)
         self.version = self.committed_version = 1
 
@@ -298,6 +313,43 @@ class KeyedStateMachine(RuleBasedStateMachine):
                 del self.model[name][key, found]
             elif found == namespace:
                 self.model[name][key, found].append(key)
+
+    @rule(timers=st.lists(TIMES, min_size=1, max_size=5))
+    def add_timers(self, timers):
+        for timer in timers:
+            is_new = timer not in self.model["timers"]
+            self.model["timers"].add(timer)
+            for side in self.sides:
+                queue, group = side.queue_of(timer)
+                assert queue.add(timer, group) is (is_new and queue.peek() == timer)
+
+    @rule(timer=TIMES)
+    def remove_timer(self, timer):
+        is_known = timer in self.model["timers"]
+        self.model["timers"].discard(timer)
+        for side in self.sides:
+            queue, group = side.queue_of(timer)
+            was_head = queue.peek() == timer
+            assert queue.remove(timer, group) is (is_known and was_head)
+
+    @rule(number=st.integers(0, 12), adds=st.lists(TIMES, max_size=2))
+    def poll_timers(self, number, adds):
+        """Timers up to a number are due; at each, others may be added that are not."""
+        due = sorted(timer for timer in self.model["timers"] if timer[0] <= number)
+        later = {(time + 13, name) for time, name in adds}
+        for side in self.sides:
+            polled = []
+            for queue in side.queues():
+                for timer, group in queue.poll_while(lambda timer: timer[0] <= number):
+                    assert group == side.harness.key_group(timer[0])
+                    polled.append(timer)
+                    for added in later:
+                        target, added_group = side.queue_of(added)
+                        target.add(added, added_group)
+            assert sorted(polled) == due
+        self.model["timers"] -= set(due)
+        if due:
+            self.model["timers"] |= later
 
     @rule(key=KEYS, user_key=USER_KEYS)
     def read(self, key, user_key):
@@ -397,6 +449,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
     def check_everything(self):
         expected = self.expected()
         for side in self.sides:
+            assert sorted(timer for queue in side.queues() for timer in queue) == sorted(self.model["timers"])
             assert {name: side.content(name) for name in expected} == expected
 
     def teardown(self):

@@ -2,7 +2,7 @@
 
 The files are never regenerated: a new version gets new files next to the old ones. Each was written by version 1 in two
 epochs, the second of which overwrites, appends and removes. Those called "folding" hold the kinds that came later, and
-namespaces.
+namespaces; those called "queue" hold a priority queue of timers.
 """
 
 import json
@@ -18,6 +18,7 @@ from statebackend.backend_registry import state_backend
 from statebackend.contract.contract_base import content, contents, filled
 from statebackend.contract.folding_functions import MUTABLE_SUM, SUM
 from statebackend.contract.harness import BackendHarness
+from statebackend.contract.priority_queue_contract import TIMERS, timer
 from statebackend.contract.schemas import LegV1, LegV2, leg_v1, leg_v2
 from statebackend.descriptors import ListStateDescriptor, StateKind, ValueStateDescriptor
 from statebackend.state_meta import KeyedStateMeta, StateFile, StateMeta, decode_meta, encode_meta
@@ -84,6 +85,28 @@ def test_folding_state_and_namespaces_of_version_1_are_restored(tmp_path, name, 
     sums = {("mutable sum", *address): str(2 * (address[0] + len(address[1])) + 1) for address in addresses}
     del sums["mutable sum", 3, "pane"]
     assert found == {**sums, **{("panes", *address): [0, 1] for address in addresses}}
+    harness.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        ("heap-1-queue", "heap"),
+        ("rocksdb-1-queue", "rocksdb"),
+        ("canonical-1-queue", "heap"),
+        ("canonical-1-queue", "rocksdb"),
+    ],
+)
+def test_priority_queues_of_version_1_are_restored(tmp_path, name, backend):
+    harness = BackendHarness(str(tmp_path))
+    harness.file_system = CheckpointFileSystem.from_uri(GOLDEN / name / "store")
+    restored = harness.open(state_backend(backend), golden_handle(name))
+    expected = [(timer(1000 * number, number, "pane" * (number % 2)), number % 10) for number in (-1, 0, 1, 2, 4, 5)]
+    expected.insert(2, (timer(500, 7), 7))
+    rows = [row for batch in restored.export_state("timers") for row in zip(*batch, strict=True)]
+    written = [(group, TIMERS.element_serializer.to_bytes(element)) for element, group in expected]
+    assert rows == [(*row, b"\x00", None, b"") for row in sorted(written)]
+    assert list(restored.get_priority_queue(TIMERS).poll_while(lambda element: True)) == expected
     harness.close()
 
 
