@@ -33,21 +33,18 @@ def with_marks(changes: Iterable[Change]) -> Iterator[Change]:
 def merge_increments(paths: Sequence[str], directory: str, target: str) -> SstWriter | None:
     """Writes what the increments, given in order, say together; None if that is nothing.
 
-    Takes the files as its own. ``directory`` is for the temporary database, on the same device.
+    Takes the files as its own. ``directory`` is for the temporary database, on the same device. Memory does not grow
+    with the files.
     """
     store = RocksDBStore(os.path.join(directory, "merging"))
     try:
         family = store.column_family("increments")
         for path in paths:
             family.ingest(path)
-        deleted = [
-            mark[len(DELETION_MARK) :]
-            for mark, _ in family.scan_prefix(DELETION_MARK)
-            if family.get(mark[len(DELETION_MARK) :]) is None
-        ]
         writer = SstWriter(target)
-        deletions: Iterator[Change] = ((key, None) for key in deleted)
-        writer.write(with_marks(heapq.merge(_alive(family), deletions, key=itemgetter(0))))
+        deletions: Iterator[Change] = ((mark[len(DELETION_MARK) :], None) for mark in _last_marks(family))
+        writer.write(heapq.merge(_alive(family), deletions, key=itemgetter(0)))
+        writer.write((mark, b"") for mark in _last_marks(family))
     finally:
         store.close()
     if not writer.entry_count:
@@ -58,3 +55,9 @@ def merge_increments(paths: Sequence[str], directory: str, target: str) -> SstWr
 
 def _alive(family: ColumnFamily) -> Iterator[Change]:
     return itertools.takewhile(lambda entry: not entry[0].startswith(DELETION_MARK), family.scan(_FIRST_KEY))
+
+
+def _last_marks(family: ColumnFamily) -> Iterator[bytes]:
+    """The marks of the keys that were deleted last, in order."""
+    get = family.get
+    return (mark for mark, _ in family.scan_prefix(DELETION_MARK) if get(mark[len(DELETION_MARK) :]) is None)

@@ -5,12 +5,14 @@ once, becomes one file per changed state, which is *both* ingested into the loca
 increment of the checkpoint. Its cost depends on the keys touched, not on the size of the state.
 
 How the database is filled is in `statebackend.rocksdb.restoring`, how a schema changes in
-`statebackend.rocksdb.state_migration`, what a snapshot stores in `statebackend.rocksdb.snapshot_files`.
+`statebackend.rocksdb.state_migration`, what a snapshot stores in `statebackend.rocksdb.snapshot_task`.
 """
 
 from __future__ import annotations
 
+import functools
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 
@@ -20,6 +22,7 @@ from snapshots.compatibility import CompatibilityKind
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.canonical_entries import BATCH_ROWS, CanonicalBatch
 from statebackend.descriptors import PriorityQueueDescriptor, StateDescriptor, StateKind
+from statebackend.errors import StateBackendError
 from statebackend.folding_states import handle_of_kind
 from statebackend.internal_states import InternalState
 from statebackend.key_context import has_namespaces
@@ -28,8 +31,6 @@ from statebackend.keyed_state_backend import (
     Address,
     KeyedStateBackend,
     KeyedStateBackendParameters,
-    KeyedStateSnapshot,
-    KeyedStateSnapshotTask,
     StateBackend,
 )
 from statebackend.metrics.state_metrics import StateStatistics
@@ -43,12 +44,11 @@ from statebackend.rocksdb.local_directory import LocalStateDirectory
 from statebackend.rocksdb.map_state import RocksDBMapState
 from statebackend.rocksdb.priority_queue import RocksDBPriorityQueue, split_element_key
 from statebackend.rocksdb.restoring import ROCKSDB_BACKEND, open_or_restore
-from statebackend.rocksdb.snapshot_files import store_table
+from statebackend.rocksdb.snapshot_task import FrozenState, FrozenTable, RocksDBSnapshotTask
 from statebackend.rocksdb.state_migration import migrate_state
 from statebackend.rocksdb.store import DEFAULT_MEMORY_BUDGET_BYTES, MIN_MEMORY_BUDGET_BYTES
 from statebackend.rocksdb.value_state import create_value_state
 from statebackend.schema_resolution import StateVerdict
-from statebackend.snapshot_task import SynchronousSnapshotTask
 from statebackend.state_files import handle_of_files
 from statebackend.state_meta import KeyedStateMeta, StateMeta, decode_meta, merge_metas
 from statebackend.ttl.expiry_sweep import Pass
@@ -73,7 +73,12 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         self._cache_entries = cache_entries
         self._restored_meta: KeyedStateMeta | None = None
         self._key_snapshot: TypeSerializerSnapshot[Any] = self.key_serializer.snapshot_configuration()
-        self._snapshot_taken: str | None = None
+        self._order = 0
+        self._under_way: list[RocksDBSnapshotTask] = []
+        # Tasks end on other threads; a deque takes them in without a lock.
+        self._ended: deque[RocksDBSnapshotTask] = deque()
+        self._last_done: FrozenState | None = None
+        self._broken_by: BaseException | None = None
         self._digest = xxhash.xxh3_128()
         self._entries_written = 0
         self._is_local = False
@@ -150,26 +155,41 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         table.meta = meta
         return table, entries
 
-    def create_snapshot_task(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshotTask:
+    def create_snapshot_task(self, checkpoint_id: int, state_id: str) -> RocksDBSnapshotTask:
+        self._settle()
         self._write_out()
-        tables = self._database.tables.values()
-        written = 0
-        for number, table in enumerate(tables):
-            stem = f"{checkpoint_id:012d}-{state_id}-{number}"
-            row_filter = self.row_filter(table.meta.name)
-            written += store_table(self._database, self.parameters, table, stem, state_id, row_filter)
-        handle = handle_of_files(
-            state_id,
-            ROCKSDB_BACKEND,
-            self.key_group_range,
-            self._key_snapshot,
-            self._database.sequence,
-            [(table.meta, table.files) for table in tables],
-        )
+        self._order += 1
+        stem = f"{checkpoint_id:012d}-{state_id}"
+        tables = [self._freeze(table) for table in self._database.tables.values()]
         digest, entries = self._digest.hexdigest(), self._entries_written
         self._digest, self._entries_written = xxhash.xxh3_128(), 0
-        self._snapshot_taken = state_id
-        return SynchronousSnapshotTask(KeyedStateSnapshot(handle, digest, entries, written))
+        state = FrozenState(state_id, stem, digest, entries, self._database.version, tables)
+        sequence = self._database.sequence
+        handle_of = functools.partial(
+            handle_of_files, state_id, ROCKSDB_BACKEND, self.key_group_range, self._key_snapshot, sequence
+        )
+        task = RocksDBSnapshotTask(state, self.parameters, self._database.directory, handle_of, self._ended.append)
+        self._under_way.append(task)
+        return task
+
+    def _freeze(self, table: StateTable) -> FrozenTable:
+        frozen = table.files.freeze(self._order)
+        files = frozen.as_files()
+        whole = self._database.scan(table) if files.needs_base or files.should_merge else None
+        return FrozenTable(table.meta, frozen, whole, self.row_filter(table.meta.name), table.files.is_exact)
+
+    def _settle(self) -> None:
+        """Takes note of the snapshots that have ended, on the backend's own thread."""
+        while self._ended:
+            task = self._ended.popleft()
+            self._under_way.remove(task)
+            for table in task.frozen_state.tables:
+                if task.is_done:
+                    table.frozen.chain.complete(table.frozen, table.stored, table.is_exact)
+                else:
+                    table.frozen.chain.thaw(table.frozen)
+            if task.is_done:
+                self._last_done = task.frozen_state
 
     def export_state(self, name: str) -> Iterator[CanonicalBatch]:
         self.check_open()
@@ -227,9 +247,20 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         for table in self._database.tables.values():
             if table.state is not None:
                 table.state.close()
-        # A forked child must leave the directory alone: it is its parent's.
-        if not self._database.is_inherited:
-            self._database.close(self._snapshot_taken)
+        # A forked child must leave the directory alone: it is its parent's, and so are the threads of its tasks.
+        if self._database.is_inherited:
+            return
+        for task in self._under_way:
+            task.is_out.wait()
+        self._settle()
+        self._database.close(self._local_state_id())
+
+    def _local_state_id(self) -> str | None:
+        """The state id of the completed snapshot that the database holds exactly, if there is one."""
+        last = self._last_done
+        if last is None or last.version != self._database.version:
+            return None
+        return last.state_id if all(table.is_exact for table in last.tables) else None
 
     def _write_out(self) -> None:
         for table in self._database.tables.values():
@@ -237,15 +268,22 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
                 self._spill(table.state)
 
     def _spill(self, state: WriteBackCache) -> None:
+        if self._broken_by is not None:
+            raise StateBackendError(
+                f"the state of operator {self.parameters.operator_uid!r} is incomplete, since changes could not be "
+                f"written out before ({self._broken_by}); restore it from the last completed checkpoint"
+            ) from self._broken_by
         changes = state.drain()
         if not changes:
             return
-        changes.sort()
-        self._snapshot_taken = None
-        self._database.directory.begin_change()
-        _digest_changes(self._digest, state.name, changes)
-        self._entries_written += len(changes)
-        self._database.ingest(self._database.tables[state.name], with_marks(changes))
+        try:
+            changes.sort()
+            _digest_changes(self._digest, state.name, changes)
+            self._entries_written += len(changes)
+            self._database.ingest(self._database.tables[state.name], with_marks(changes))
+        except BaseException as error:
+            self._broken_by = error
+            raise
 
     def _split_of(self, table: StateTable) -> Callable[[bytes], tuple[int, bytes, bytes, bytes]]:
         if table.meta.kind is StateKind.PRIORITY_QUEUE:

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator
+import tempfile
+from collections.abc import Callable, Generator, Iterable
 
 from attrs import define, field
 
 from statebackend.key_groups import KeyGroupRange
 from statebackend.rocksdb.cached_state import Change, WriteBackCache
 from statebackend.rocksdb.composite_key import KEY_GROUP
+from statebackend.rocksdb.file_chain import FileChain
+from statebackend.rocksdb.increments import merge_increments
 from statebackend.rocksdb.local_directory import LocalStateDirectory, LocalVersion
-from statebackend.rocksdb.store import ColumnFamily, RocksDBStore, SstWriter
-from statebackend.state_files import StateFiles
+from statebackend.rocksdb.store import ColumnFamily, RocksDBStore, Scan, SstWriter
 from statebackend.state_meta import StateMeta
 
 
@@ -28,12 +30,15 @@ class StateTable:
 
     meta: StateMeta
     column_family: ColumnFamily
-    files: StateFiles = field(factory=StateFiles)
+    files: FileChain = field(factory=FileChain)
     state: WriteBackCache | None = None
 
 
 class LocalDatabase:
-    """The database in a subtask's local directory; without a store until `create` or `open_version`."""
+    """The database in a subtask's local directory; without a store until `create` or `open_version`.
+
+    ``version`` is another number after every change of what the database holds.
+    """
 
     def __init__(
         self,
@@ -46,6 +51,7 @@ class LocalDatabase:
         self.key_groups = key_groups
         self.tables: dict[str, StateTable] = {}
         self.sequence = 0
+        self.version = 0
         self._family_numbers = itertools.count()
         self._check_open = check_open
         self._memory_budget_bytes = memory_budget_bytes
@@ -81,10 +87,11 @@ class LocalDatabase:
 
     def add_table(self, meta: StateMeta) -> StateTable:
         """An empty table."""
+        self._change()
         table = self.tables[meta.name] = StateTable(meta, self._new_column_family(meta.name))
         return table
 
-    def adopt_table(self, meta: StateMeta, family_name: str, files: StateFiles) -> None:
+    def adopt_table(self, meta: StateMeta, family_name: str, files: FileChain) -> None:
         """A table whose column family exists."""
         self.tables[meta.name] = StateTable(meta, self.store.column_family(family_name), files)
 
@@ -94,13 +101,19 @@ class LocalDatabase:
         self.sequence += 1
         return number
 
-    def scan(self, table: StateTable) -> Iterator[tuple[bytes, bytes]]:
-        """All entries of a state, in key order."""
+    def scan(self, table: StateTable) -> Generator[tuple[bytes, bytes], None, None]:
+        """All entries that a state has at the time of the call, in key order."""
+        return self._scan(table.column_family.scan(KEY_GROUP.pack(self.key_groups.start)))
+
+    def _scan(self, rows: Scan) -> Generator[tuple[bytes, bytes], None, None]:
         end = self.key_groups.end
-        for raw_key, value in table.column_family.scan(KEY_GROUP.pack(self.key_groups.start)):
-            if raw_key[0] << 8 | raw_key[1] > end:
-                return
-            yield raw_key, value
+        try:
+            for raw_key, value in rows:
+                if raw_key[0] << 8 | raw_key[1] > end:
+                    return
+                yield raw_key, value
+        finally:
+            rows.close()
         # A scan also ends when the store is closed; what was read of it must not pass for the whole.
         self._check_open()
 
@@ -124,9 +137,10 @@ class LocalDatabase:
     def replace(self, table: StateTable, written: SstWriter | None) -> None:
         """Makes a file the whole content of a state, whose old column family goes; nothing that can fail is left."""
         old_family = table.column_family
-        discard_pending(table.files)
+        self._change()
+        table.files.discard()
         table.column_family = self._new_column_family(table.meta.name)
-        table.files = StateFiles()
+        table.files = FileChain()
         if written is not None:
             self._take_in(table, written)
         if table.state is not None:
@@ -145,20 +159,30 @@ class LocalDatabase:
             self.directory.close()
 
     def _take_in(self, table: StateTable, written: SstWriter) -> None:
+        self._change()
         # The database takes the file as its own, so a second link is kept for the upload.
         kept = self.directory.new_file(".sst")
         os.link(written.path, kept)
         table.column_family.ingest(written.path)
-        table.files.pending.append(kept)
+        table.files.append(kept)
+        self._merge_pending(table.files)
+
+    def _merge_pending(self, files: FileChain) -> None:
+        """Keeps the number of pending files small when a cache is written out again and again in one epoch."""
+        while merged := files.mergeable():
+            with tempfile.TemporaryDirectory(dir=self.directory.path) as directory:
+                links = [os.path.join(directory, f"{file.number}.sst") for file in merged]
+                for file, link in zip(merged, links, strict=True):
+                    os.link(file.path, link)
+                writer = merge_increments(links, directory, self.directory.new_file(".sst"))
+            files.replace_last(merged, None if writer is None else writer.path)
+
+    def _change(self) -> None:
+        self.version += 1
+        self.directory.begin_change()
 
     def _new_column_family(self, name: str) -> ColumnFamily:
         return self.store.column_family(f"{next(self._family_numbers)}:{name}")
-
-
-def discard_pending(files: StateFiles) -> None:
-    """Removes the local files that were to be uploaded."""
-    for path in files.pending:
-        os.unlink(path)
 
 
 def _family_number(name: str) -> int:

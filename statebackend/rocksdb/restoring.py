@@ -21,8 +21,9 @@ from statebackend.key_groups import KeyGroupRange
 from statebackend.keyed_state_backend import KeyedStateBackendParameters, RestoredHandle
 from statebackend.rocksdb.cached_state import Change
 from statebackend.rocksdb.composite_key import CHUNK_NUMBER, KEY_GROUP
+from statebackend.rocksdb.file_chain import FileChain
 from statebackend.rocksdb.local_database import LocalDatabase, StateTable
-from statebackend.state_files import StateFiles, stored_files
+from statebackend.state_files import stored_files
 from statebackend.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta
 
 ROCKSDB_BACKEND: Final = "rocksdb"
@@ -75,7 +76,7 @@ def _open_local(database: LocalDatabase, handles: tuple[RestoredHandle, ...], me
         return False
     for state in metas[0].states:
         database.adopt_table(
-            state, version.column_families[state.name], StateFiles(stored_files(handle, state))
+            state, version.column_families[state.name], FileChain(stored_files(handle, state))
         )
     return True
 
@@ -98,7 +99,7 @@ def _import_native(
         and restored.file_system.uri == parameters.file_system.uri
     )
     # Files with keys outside the range, or in another store, must not be referred to by our checkpoints.
-    table.files = StateFiles(files) if is_own else StateFiles(needs_base=True)
+    table.files = FileChain(files) if is_own else FileChain(needs_base=True)
 
 
 def _import_canonical(

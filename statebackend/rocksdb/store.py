@@ -173,24 +173,34 @@ class ColumnFamily:
         self._handle = handle
         self.get = handle.get
 
-    def scan(self, from_key: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def scan(self, from_key: bytes) -> Scan:
         """All entries from ``from_key`` on, in key order; the caller stops when it has passed what it wants.
 
-        Closing the store ends the scan, since it could not be closed otherwise.
+        Shows what is there at the time of the call, whatever happens later, and may be read by any thread, one at a
+        time. Closing the store ends the scan, since it could not be closed otherwise.
         """
-        return self._store.track(self._scan(from_key))
+        return self._store.track(self._scan(self._iterator(from_key)))
 
-    def scan_prefix(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """All entries whose key begins with ``prefix``, in key order; ends like `scan`."""
-        return self._store.track(self._scan_prefix(prefix))
+    def scan_prefix(self, prefix: bytes) -> Scan:
+        """All entries whose key begins with ``prefix``, in key order; otherwise like `scan`."""
+        return self._store.track(self._scan_prefix(self._iterator(prefix), prefix))
 
-    def _scan(self, from_key: bytes) -> Scan:
+    def _iterator(self, from_key: bytes) -> Any:
+        self._store.check_process()
+        if self._handle is None:
+            _released()
         with _translated("scan", self._store.path):
-            yield from self._handle.items(from_key=from_key)
+            return self._handle.items(from_key=from_key)
 
-    def _scan_prefix(self, prefix: bytes) -> Scan:
+    # The iterators are held by the generators alone, so that closing these lets go of the database.
+
+    def _scan(self, iterator: Any) -> Scan:
         with _translated("scan", self._store.path):
-            for key, value in self._handle.items(from_key=prefix):
+            yield from iterator
+
+    def _scan_prefix(self, iterator: Any, prefix: bytes) -> Scan:
+        with _translated("scan", self._store.path):
+            for key, value in iterator:
                 if not key.startswith(prefix):
                     return
                 yield key, value
