@@ -158,9 +158,10 @@ class KeyedProcessOperator:
         set_current_key = self._backend.set_current_key
         row: Any = None
         try:
-            if self._backend.key_serializer.equal_values_have_equal_bytes:
+            backend = self._backend
+            if backend.key_serializer.equal_values_have_equal_bytes and not backend.sweeps_every_record:
                 # The same as set_current_key, spelled out: a call per record would cost a third of the loop.
-                key_context = self._backend.context
+                key_context = backend.context
                 for row, key, key_group in zip(rows, keys, key_groups, strict=True):
                     key_context.key = context.current_key = key
                     key_context.key_group = key_group

@@ -23,10 +23,13 @@ from checkpoint.relative_path import path_segment
 from checkpoint.savepoint import write_savepoint
 from statebackend.backend_registry import state_backend
 from statebackend.canonical_handles import export_canonical_handle
+from statebackend.clock import StoppedClock
+from statebackend.descriptors import StateDescriptor
 from statebackend.key_groups import KeyGroupRange
 from statebackend.keyed_state_backend import KeyedStateBackendParameters, RestoredHandle
 from statebackend.operator_state import export_operator_state, join_handles, split_handle
 from statebackend.state_meta import decode_meta
+from statebackend.ttl.config import StateTtlConfig
 
 
 @frozen
@@ -57,7 +60,11 @@ class ExportedSubtask:
 
 @frozen
 class ExportTask:
-    """One subtask's handle to export; picklable."""
+    """One subtask's handle to export; picklable.
+
+    What has expired at ``now_ms`` is left out: ``ttl`` says, by state, how long entries live, since nobody registers
+    the states here.
+    """
 
     operator_uid: str
     subtask_index: int
@@ -65,6 +72,8 @@ class ExportTask:
     handle: StateHandle
     source: CheckpointFileSystem
     target: CheckpointFileSystem
+    ttl: Mapping[str, StateTtlConfig]
+    now_ms: int
 
     def run(self) -> ExportedSubtask:
         """Writes the files."""
@@ -81,8 +90,11 @@ class ExportTask:
                 file_prefix="unused",
                 local_directory=os.path.join(local_directory, "state"),
                 restore=(RestoredHandle(handle, self.source),),
+                clock=StoppedClock(self.now_ms),
             )
             with state_backend(handle.backend).create_keyed_state_backend(parameters) as backend:
+                for name, ttl in self.ttl.items():
+                    backend.declare_ttl(name, ttl)
                 exported, rows = export_canonical_handle(backend, self.target, directory, part, uuid.uuid4().hex)
         copied, operator_state_rows = export_operator_state(operator_state, self.source, self.target, directory, part)
         return ExportedSubtask(
@@ -91,11 +103,32 @@ class ExportTask:
 
 
 def export_tasks(
-    metadata: CheckpointMetadata, source: CheckpointFileSystem, target: CheckpointFileSystem
+    metadata: CheckpointMetadata,
+    source: CheckpointFileSystem,
+    target: CheckpointFileSystem,
+    registered: Mapping[str, Iterable[StateDescriptor]],
+    now_ms: int,
 ) -> Sequence[ExportTask]:
-    """The tasks that rewrite a checkpoint whose files are in ``source``."""
+    """The tasks that rewrite a checkpoint whose files are in ``source``.
+
+    ``registered`` are the descriptors of keyed state by operator uid; what has expired by them at ``now_ms`` is left
+    out.
+    """
+    ttl_by_operator = {
+        uid: {descriptor.name: descriptor.ttl for descriptor in descriptors if descriptor.ttl is not None}
+        for uid, descriptors in registered.items()
+    }
     return [
-        ExportTask(operator.uid, subtask.subtask_index, metadata.max_parallelism, subtask.handle, source, target)
+        ExportTask(
+            operator.uid,
+            subtask.subtask_index,
+            metadata.max_parallelism,
+            subtask.handle,
+            source,
+            target,
+            ttl_by_operator.get(operator.uid, {}),
+            now_ms,
+        )
         for operator in metadata.operators
         for subtask in operator.subtasks
     ]

@@ -26,6 +26,7 @@ from checkpoint.job_directory import JobDirectory
 from checkpoint.metadata import CheckpointKind, CheckpointMetadata
 from checkpoint.savepoint import read_savepoint
 from statebackend.backend_registry import state_backend
+from statebackend.clock import Clock, StoppedClock, wall_clock
 from statebackend.key_groups import check_parallelism, key_group_range_of_subtask, subtask_of_key_group
 from statebackend.keyed_state_backend import (
     KeyedStateBackendParameters,
@@ -79,7 +80,8 @@ class LocalStreamEnvironment:
 
     Without ``job_dir`` its checkpoints live in a temporary directory for as long as the environment does. With
     ``epoch_size`` an epoch, and so a checkpoint, ends after that many elements; without, all elements are one epoch.
-    ``metrics`` turns metrics of keyed state on (see `LocalJob.metrics`).
+    ``metrics`` turns metrics of keyed state on (see `LocalJob.metrics`). ``clock`` gives the time, in milliseconds,
+    that an epoch has for state with a time-to-live; it is asked once per epoch.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class LocalStreamEnvironment:
         max_parallelism: int = 128,
         epoch_size: int | None = None,
         metrics: StateMetricsConfig | None = None,
+        clock: Clock = wall_clock,
     ) -> None:
         try:
             check_parallelism(parallelism, max_parallelism)
@@ -102,6 +105,7 @@ class LocalStreamEnvironment:
         self.parallelism = parallelism
         self.max_parallelism = max_parallelism
         self.metrics = metrics
+        self.clock = clock
         self._epoch_size = epoch_size
         self._temporary = tempfile.TemporaryDirectory(prefix="statebackend-local-")
         self._job_dir = os.fspath(job_dir) if job_dir is not None else os.path.join(self._temporary.name, "job")
@@ -162,6 +166,8 @@ class LocalStreamEnvironment:
                 run.operator_state_restore_reports,
                 run.epochs,
                 run.state_metrics,
+                {uid: operator.states.keyed for uid, operator in operators.items()},
+                self.clock,
             )
 
     def close(self) -> None:
@@ -190,6 +196,7 @@ class _Run:
         latest = store.latest()
         first = restored.metadata.checkpoint_id + 1 if restored is not None else 0
         self._epoch_id = first
+        self._epoch_clock = StoppedClock(environment.clock())
         self._coordinator = CheckpointCoordinator(
             directory.identity.job_id,
             directory.run_id,
@@ -207,6 +214,7 @@ class _Run:
 
     def epoch(self, nodes: Sequence[Any], elements: list[Any], types: Mapping[str, str]) -> None:
         """Runs one epoch over the elements and gives what comes out to the sink."""
+        self._epoch_clock = StoppedClock(self._environment.clock())
         records = elements
         acknowledgements: list[Acknowledgement] = []
         for node in nodes:
@@ -327,6 +335,7 @@ class _Run:
             local_directory=os.path.join(self._local_directory.name, number, str(subtask_index)),
             restore=restore.keyed,
             metrics=environment.metrics,
+            clock=self._epoch_clock,
         )
         with (
             environment.backend.create_keyed_state_backend(parameters) as backend,

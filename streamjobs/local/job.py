@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from checkpoint.completed_checkpoint_store import CompletedCheckpointStore
 from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.savepoint import create_savepoint_directory
+from statebackend.clock import Clock
+from statebackend.descriptors import StateDescriptor
 from statebackend.keyed_state_backend import StateRestoreReport
 from statebackend.metrics import KeyedStateMetrics
 from statebackend.schema_resolution import SchemaReport
@@ -30,6 +32,8 @@ class LocalJob:
         operator_state_restore_reports: Sequence[StateRestoreReport],
         epochs: int,
         state_metrics: Sequence[OperatorMetrics],
+        registered: Mapping[str, Iterable[StateDescriptor]],
+        clock: Clock,
     ) -> None:
         self.schema_reports = schema_reports
         """The verdicts on restored state, by operator uid."""
@@ -43,6 +47,8 @@ class LocalJob:
         """The metrics of keyed state by operator uid in each epoch; empty mappings if metrics are off."""
         self._store = store
         self._file_system = file_system
+        self._registered = registered
+        self._clock = clock
 
     def metrics(self) -> Mapping[str, KeyedStateMetrics]:
         """The metrics of keyed state by operator uid, over all epochs; empty if metrics are off.
@@ -59,5 +65,6 @@ class LocalJob:
         started_s = time.monotonic()
         with self._store.pin(latest.checkpoint_id) as metadata:
             target = create_savepoint_directory(path)
-            exported = [task.run() for task in export_tasks(metadata, self._file_system, target)]
+            tasks = export_tasks(metadata, self._file_system, target, self._registered, self._clock())
+            exported = [task.run() for task in tasks]
             return finish_savepoint(metadata, exported, target, {}, started_s)

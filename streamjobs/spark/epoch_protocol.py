@@ -36,6 +36,7 @@ from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.handles import OperatorState, StateHandle
 from checkpoint.job_directory import JobIdentity
 from checkpoint.metadata import CheckpointKind, CheckpointMetadata
+from statebackend.clock import wall_clock
 from statebackend.keyed_state_backend import StateBackend
 from statebackend.metrics import StateMetricsConfig
 from streamjobs.errors import EpochError, SourceProgressMismatchError
@@ -196,6 +197,8 @@ class EpochProtocol:
 
     def _tasks(self, epoch_id: int) -> Mapping[str, SubtaskTask]:
         parts = self.parts
+        # One time for the whole epoch, so that a stage that Spark runs again makes the same state.
+        processing_time_ms = wall_clock()
         return {
             operator.uid: SubtaskTask(
                 job_id=parts.identity.job_id,
@@ -214,6 +217,7 @@ class EpochProtocol:
                 restore=self._restore[operator.uid],
                 file_system=parts.file_system,
                 local_root=parts.local_root,
+                processing_time_ms=processing_time_ms,
                 metrics=parts.metrics,
             )
             for operator in parts.pipeline.operators.values()

@@ -138,8 +138,9 @@ class SparkJob:
         with ExitStack() as pins:
             with self._protocol.committing:
                 metadata = pins.enter_context(parts.store.pin(self._committed_epoch()))
+            registered = {uid: operator.states.keyed for uid, operator in parts.pipeline.operators.items()}
             return take_savepoint(
-                self._spark, metadata, parts.file_system, parts.spark_checkpoint_directory, path
+                self._spark, metadata, parts.file_system, parts.spark_checkpoint_directory, path, registered
             )
 
     def _committed_epoch(self) -> int:

@@ -25,6 +25,7 @@ from pyspark import cloudpickle
 from checkpoint.acknowledgement import Acknowledgement
 from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.relative_path import path_segment
+from statebackend.clock import StoppedClock
 from statebackend.key_groups import key_group_range_of_subtask, subtask_of_key_group
 from statebackend.keyed_state_backend import (
     KeyedStateBackendParameters,
@@ -73,6 +74,7 @@ class SubtaskTask:
     restore: tuple[SubtaskRestore, ...]
     file_system: CheckpointFileSystem
     local_root: str
+    processing_time_ms: int
     metrics: StateMetricsConfig | None = None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -173,6 +175,7 @@ class SubtaskTask:
             file_prefix=f"shared/{uid}/{subtask_index:05d}",
             local_directory=os.path.join(self.local_root, uid, f"{subtask_index:05d}-of-{self.parallelism:05d}"),
             restore=self.restore[subtask_index].keyed,
+            clock=StoppedClock(self.processing_time_ms),
             metrics=self.metrics,
         )
 
