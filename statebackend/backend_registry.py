@@ -6,7 +6,7 @@ without arguments and gives a `StateBackend`:
     [project.entry-points."statebackend.backends"]
     paged = "paged_state:PagedStateBackend"
 
-The built-in names cannot be taken by others.
+``docs/writing-a-backend.md`` says what such a backend implements. The built-in names cannot be taken by others.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from checkpoint.handles import StateHandle
 from statebackend.contract.contract_base import LIST, MAP, VALUE, ContractBase, contents, fill, filled
@@ -17,6 +18,8 @@ from statebackend.key_context import NamespacedKeyContext
 from statebackend.keyed_state_backend import KeyedStateBackend
 from statebackend.metrics import StateMetrics, StateMetricsConfig
 from statebackend.metrics.measured_states import MeasuredHandle
+from statebackend.ttl.config import StateTtlConfig
+from statebackend.ttl.states import TtlState
 from typeserializers.fixed_width import ShortSerializer
 from typeserializers.strings import StringSerializer
 
@@ -147,6 +150,15 @@ class StateMetricsContract(ContractBase):
         assert (metrics.reads, metrics.writes) == (5_000, 5_000)
         for latency in (metrics.read_latency, metrics.write_latency):
             assert 400 < latency.count < 600
+
+    def test_metrics_are_outside_of_a_time_to_live(self, harness: BackendHarness) -> None:
+        backend = self.open_measured(harness)
+        state: Any = backend.get_state(evolve(VALUE, ttl=StateTtlConfig(1_000_000)))
+        assert isinstance(getattr(state, "wrapped", None), TtlState)
+        state.update(1)
+        assert state.value() == 1
+        metrics = backend.collect_metrics(harness.snapshot(backend)).states["value"]
+        assert (metrics.reads, metrics.writes) == (1, 1)
 
     def test_an_access_that_fails_is_counted_and_fails_as_it_would(self, harness: BackendHarness) -> None:
         backend = self.open_measured(harness)

@@ -6,6 +6,7 @@ directory, by hand, since a machine without a network may have no build tools.
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -87,6 +88,21 @@ def test_a_new_process_finds_it_too(site_packages: Path) -> None:
         check=False,
     )
     assert (result.returncode, result.stdout.strip()) == (0, "sqlite"), result.stderr
+
+
+def test_it_uses_what_the_guide_names_and_nothing_else() -> None:
+    guide = (REPOSITORY / "docs" / "writing-a-backend.md").read_text()
+    ours = {"checkpoint", "migration", "snapshots", "statebackend", "streamjobs", "typeserializers"}
+    used = set()
+    for path in sorted((PROJECT / "src").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                assert not ours & {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in ours:
+                assert not [alias.name for alias in node.names if alias.name.startswith("_")]
+                used.add(node.module)
+    assert used >= {"statebackend", "statebackend.entry_encoder", "statebackend.internal_states"}
+    assert [module for module in sorted(used) if "." in module and f"`{module}" not in guide] == []
 
 
 @attrs.frozen
