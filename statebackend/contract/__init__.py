@@ -12,6 +12,7 @@ pytest must be installed; nothing else of the project imports this package.
 import pytest
 
 _ASSERTING_MODULES = (
+    "backend_configuration_contract",
     "folding_state_contract",
     "key_enumeration_contract",
     "keyed_context_contract",

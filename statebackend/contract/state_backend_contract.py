@@ -7,6 +7,7 @@ increments, digests.
 
 from __future__ import annotations
 
+from statebackend.contract.backend_configuration_contract import BackendConfigurationContract
 from statebackend.contract.folding_state_contract import FoldingStateContract
 from statebackend.contract.key_enumeration_contract import KeyEnumerationContract
 from statebackend.contract.keyed_context_contract import KeyedContextContract
@@ -42,5 +43,6 @@ class StateBackendContract(
     TtlRestoreContract,
     TtlCleanupContract,
     StateMetricsContract,
+    BackendConfigurationContract,
 ):
     """Subclass it and implement `create_state_backend`; pytest collects the subclass if its name begins with Test."""
