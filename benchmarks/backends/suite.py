@@ -28,6 +28,7 @@ GROUPS = {
     "memory": "benchmarks.backends.bulk_memory",
     "rocksdb_map": "benchmarks.backends.map_iteration",
     "list_append": "benchmarks.backends.list_append",
+    "operator_state": "benchmarks.backends.operator_state",
     "state_metrics": "benchmarks.backends.metrics_cost",
 }
 """The groups of lines, each a function of that name in a module; it takes the `Setting` and yields results."""

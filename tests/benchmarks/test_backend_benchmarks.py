@@ -23,6 +23,7 @@ LINES = {
     "memory": 4,
     "rocksdb_map": 4,
     "list_append": 4,
+    "operator_state": 2,
     "state_metrics": 4,
 }
 

@@ -1,0 +1,122 @@
+"""What operator state costs a subtask in every epoch: read when it is registered, written only if it changed.
+
+The state is a broadcast map of records. The bare engine is a pickled dict in a file of the same store, read at the
+beginning of the epoch, and written at its end if it changed: no schema, no copies, no isolation.
+"""
+
+from __future__ import annotations
+
+import pickle
+import uuid
+from collections.abc import Callable, Iterator
+
+import attrs
+
+from benchmarks.backends.measuring import OURS, medians
+from benchmarks.backends.setting import MAX_PARALLELISM, Setting
+from benchmarks.result import Result
+from checkpoint.file_system import CheckpointFileSystem
+from checkpoint.handles import FileHandle, StateHandle
+from statebackend import BroadcastStateDescriptor, OperatorStateBackend, OperatorStateBackendParameters
+from statebackend.operator_state import continued_operator_state, join_handles
+from statebackend.state_meta import KeyedStateMeta, encode_meta
+from statebackend.states import MapState
+from typeserializers import LongSerializer
+
+ENTRIES = 10_000
+
+AIM = 0.5
+
+PICKLE = "pickled dict"
+
+
+@attrs.frozen
+class Rule:
+    """An entry of moderate size."""
+
+    name: str
+    threshold: float
+    is_active: bool = True
+
+
+RULES: BroadcastStateDescriptor[str, Rule] = BroadcastStateDescriptor("rules", str, Rule)
+
+
+def operator_state(setting: Setting) -> Iterator[Result]:
+    """An epoch that leaves the state as it was, and one that changes an entry."""
+    entries = {f"rule {number}": Rule(f"rule {number}", number / 2) for number in range(setting.count(ENTRIES))}
+    for changes, what in ((False, "leaves"), (True, "changes")):
+        file_system = CheckpointFileSystem.from_uri(setting.new_directory("operator-state"))
+        ours, pickled = _Subtask(file_system, entries), _Pickled(file_system, entries)
+        measured = medians(
+            setting,
+            {
+                OURS: lambda: _milliseconds(setting, lambda: ours.epoch(changes)),  # noqa: B023
+                PICKLE: lambda: _milliseconds(setting, lambda: pickled.epoch(changes)),  # noqa: B023
+            },
+        )
+        name = f"operator state of {len(entries):,} records, an epoch that {what} it"
+        yield Result(name, measured[OURS], measured[PICKLE], PICKLE, "ms", AIM)
+
+
+def _milliseconds(setting: Setting, work: Callable[[], None]) -> float:
+    start = setting.clock()
+    work()
+    return (setting.clock() - start) * 1e3
+
+
+class _Subtask:
+    """Epochs as a runtime runs them: each has a backend of its own, made from the handle of the one before."""
+
+    def __init__(self, file_system: CheckpointFileSystem, entries: dict[str, Rule]) -> None:
+        self._file_system = file_system
+        no_keyed_state = encode_meta(KeyedStateMeta(LongSerializer().snapshot_configuration(), 0, ()))
+        self._keyed = StateHandle("keyed", "heap", 0, MAX_PARALLELISM - 1, no_keyed_state)
+        self._handle = self._keyed
+        self._number = 0
+        self._run(lambda rules: rules.put_all(entries))
+
+    def epoch(self, changes: bool) -> None:
+        """Opens, looks at an entry, changes it if asked to, and takes the snapshot."""
+
+        def use(rules: MapState[str, Rule]) -> None:
+            if rules.get("rule 7") is None:
+                raise AssertionError("an entry is gone")
+            if changes:
+                rules.put("rule 7", Rule("rule 7", float(self._number)))
+
+        self._run(use)
+
+    def _run(self, use: Callable[[MapState[str, Rule]], None]) -> None:
+        self._number += 1
+        [restored] = continued_operator_state([self._handle], self._file_system)
+        parameters = OperatorStateBackendParameters(
+            operator_uid="rules", file_system=self._file_system, file_prefix="rules", restore=restored
+        )
+        with OperatorStateBackend(parameters) as backend:
+            use(backend.get_state(RULES))
+            snapshot = backend.snapshot(self._number, uuid.uuid4().hex)
+        self._handle = join_handles(self._keyed, snapshot.handle)
+
+
+class _Pickled:
+    """The same with a pickle."""
+
+    def __init__(self, file_system: CheckpointFileSystem, entries: dict[str, Rule]) -> None:
+        self._file_system = file_system
+        self._number = 0
+        self._file = self._written(entries)
+
+    def epoch(self, changes: bool) -> None:
+        """Reads the dict, and writes it if it is to change."""
+        entries = pickle.loads(self._file_system.read_file(self._file))
+        if entries.get("rule 7") is None:
+            raise AssertionError("an entry is gone")
+        if changes:
+            entries["rule 7"] = Rule("rule 7", float(self._number))
+            self._file = self._written(entries)
+
+    def _written(self, entries: dict[str, Rule]) -> FileHandle:
+        self._number += 1
+        data = pickle.dumps(entries, protocol=pickle.HIGHEST_PROTOCOL)
+        return self._file_system.write_file(f"pickled-{self._number}", data)
