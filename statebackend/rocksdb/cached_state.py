@@ -33,7 +33,7 @@ class WriteBackCache(Protocol):
     column_family: ColumnFamily
 
     def drain(self) -> list[Change]:
-        """What changed since the last call, in no order; the cache is empty afterwards."""
+        """What changed since the last call, or a part of it, in no order; the cache is empty after an empty one."""
 
     def close(self) -> None:
         """Makes every later access an error."""
@@ -69,7 +69,7 @@ class CachedState(InternalState):
 
     @abstractmethod
     def drain(self) -> list[Change]:
-        """What changed since the last call, in no order; the cache is empty afterwards."""
+        """What changed since the last call, or a part of it, in no order; the cache is empty after an empty one."""
 
     def admit(self, entry: Any) -> Any:
         """Puts an entry for the current key into the cache, writing the cache out first if it is full."""

@@ -273,14 +273,12 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
                 f"the state of operator {self.parameters.operator_uid!r} is incomplete, since changes could not be "
                 f"written out before ({self._broken_by}); restore it from the last completed checkpoint"
             ) from self._broken_by
-        changes = state.drain()
-        if not changes:
-            return
         try:
-            changes.sort()
-            _digest_changes(self._digest, state.name, changes)
-            self._entries_written += len(changes)
-            self._database.ingest(self._database.tables[state.name], with_marks(changes))
+            while changes := state.drain():
+                changes.sort()
+                _digest_changes(self._digest, state.name, changes)
+                self._entries_written += len(changes)
+                self._database.ingest(self._database.tables[state.name], with_marks(changes))
         except BaseException as error:
             self._broken_by = error
             raise

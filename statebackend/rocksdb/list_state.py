@@ -24,23 +24,25 @@ _COUNT = struct.Struct(">i")
 
 
 class _CachedList:
-    """``elements`` are all elements if ``is_loaded``, else the appended ones; ``appended`` are their bytes."""
+    """``elements`` are all elements if they were read, else None; ``appended`` are the bytes of the appended ones."""
 
-    __slots__ = ("appended", "chunk_keys", "elements", "is_loaded", "is_replaced", "prefix")
+    __slots__ = ("appended", "chunk_keys", "elements", "is_replaced", "prefix")
 
     def __init__(self, prefix: bytes) -> None:
         self.prefix = prefix
-        self.elements: list[Any] = []
+        self.elements: list[Any] | None = None
         self.appended: list[bytes] = []
         self.chunk_keys: list[bytes] | None = None
-        self.is_loaded = False
         self.is_replaced = False
 
 
 class RocksDBListState(CachedState, InternalListState[T]):
-    """Appends are buffered as bytes; the elements are decoded only when the list is read."""
+    """Appends are buffered as bytes; the elements are decoded only when the list is read.
 
-    __slots__ = ("_chunk_serializer", "_element_serializer", "_exact", "_is_immutable", "_next_chunk_number")
+    ``_held`` counts the elements in memory, as bytes or as objects.
+    """
+
+    __slots__ = ("_chunk_serializer", "_element_serializer", "_exact", "_held", "_is_immutable", "_next_chunk_number")
 
     def __init__(
         self, element_serializer: TypeSerializer[T], next_chunk_number: Callable[[], int], *cache: Any
@@ -51,29 +53,39 @@ class RocksDBListState(CachedState, InternalListState[T]):
         self._is_immutable = element_serializer.is_immutable_type
         self._exact = compile_exact(element_serializer, self.describe)
         self._next_chunk_number = next_chunk_number
+        self._held = 0
 
     def get(self) -> list[T]:
-        cached = self._list()
-        self._load(cached)
+        elements = self._loaded(self._list())
         if self._is_immutable:
-            return list(cached.elements)
-        return [self._element_serializer.copy(element) for element in cached.elements]
+            return list(elements)
+        return [self._element_serializer.copy(element) for element in elements]
 
     def add(self, element: T) -> None:
-        self.add_all((element,))
+        if element is None:
+            raise self._refusal(0)
+        encoded = self.encode(self._element_serializer, element)
+        cached = self._list()
+        cached.appended.append(encoded)
+        self._held += 1
+        if cached.elements is not None:
+            cached.elements.append(self._owned(element, encoded))
 
     def add_all(self, elements: Iterable[T]) -> None:
-        owned, encoded = self._encode_all(elements)
-        if owned:
+        given, encoded = self._encode_all(elements)
+        if given:
             cached = self._list()
-            cached.elements += owned
             cached.appended += encoded
+            self._held += len(encoded)
+            if cached.elements is not None:
+                cached.elements += map(self._owned, given, encoded)
 
     def update(self, elements: Iterable[T]) -> None:
-        owned, encoded = self._encode_all(elements)
+        given, encoded = self._encode_all(elements)
         cached = self._list()
-        cached.elements, cached.appended = owned, encoded
-        cached.is_loaded = cached.is_replaced = True
+        self._held += len(given) - len(cached.appended)
+        cached.elements, cached.appended = list(map(self._owned, given, encoded)), encoded
+        cached.is_replaced = True
 
     def clear(self) -> None:
         self.update(())
@@ -87,25 +99,34 @@ class RocksDBListState(CachedState, InternalListState[T]):
                 raw_key = cached.prefix + CHUNK_NUMBER.pack(self._next_chunk_number())
                 changes.append((raw_key, _COUNT.pack(len(cached.appended)) + b"".join(cached.appended)))
         self._entries = {}
+        self._held = 0
         return changes
 
     def _list(self) -> _CachedList:
+        if self._held >= self._spill_size:
+            self._spill(self)
         cached: _CachedList | None = self._entries.get(self._context.key)
         if cached is None:
-            cached = self.admit(_CachedList(self.current_prefix()))
+            cached = self._entries[self._context.key] = _CachedList(self.current_prefix())
+            # A list without elements takes up room too.
+            self._held += 1
         return cached
 
-    def _load(self, cached: _CachedList) -> None:
-        if cached.is_loaded:
-            return
-        self.cache_misses += 1
-        stored: list[Any] = []
-        cached.chunk_keys = []
-        for raw_key, chunk in self.column_family.scan_prefix(cached.prefix):
-            cached.chunk_keys.append(raw_key)
-            stored += self.decode(self._chunk_serializer, chunk)
-        cached.elements = stored + cached.elements
-        cached.is_loaded = True
+    def _loaded(self, cached: _CachedList) -> list[Any]:
+        """All elements of a list."""
+        elements = cached.elements
+        if elements is None:
+            self.cache_misses += 1
+            elements = []
+            cached.chunk_keys = []
+            for raw_key, chunk in self.column_family.scan_prefix(cached.prefix):
+                cached.chunk_keys.append(raw_key)
+                elements += self.decode(self._chunk_serializer, chunk)
+            read = self._element_serializer.codec.read
+            elements += [read(encoded, 0)[0] for encoded in cached.appended]
+            cached.elements = elements
+            self._held += len(elements)
+        return elements
 
     def _chunk_keys(self, cached: _CachedList) -> list[bytes]:
         if cached.chunk_keys is None:
@@ -113,15 +134,17 @@ class RocksDBListState(CachedState, InternalListState[T]):
         return cached.chunk_keys
 
     def _encode_all(self, elements: Iterable[T]) -> tuple[list[Any], list[bytes]]:
-        owned = list(elements)
-        for position, element in enumerate(owned):
+        given = list(elements)
+        for position, element in enumerate(given):
             if element is None:
-                raise SerializationError(
-                    f"state {self.name!r}", (f"[{position}]: None cannot be an element of a list state",)
-                )
+                raise self._refusal(position)
+        return given, [self.encode(self._element_serializer, element) for element in given]
+
+    def _owned(self, element: Any, encoded: bytes) -> Any:
+        """What is kept of an element: what its bytes say, and nothing of the caller's."""
         if self._is_immutable:
-            owned = [self._exact(element) for element in owned]
-        encoded = [self.encode(self._element_serializer, element) for element in owned]
-        if not self._is_immutable:
-            owned = [self.decode(self._element_serializer, element) for element in encoded]
-        return owned, encoded
+            return self._exact(element)
+        return self._element_serializer.codec.read(encoded, 0)[0]
+
+    def _refusal(self, position: int) -> SerializationError:
+        return SerializationError(f"state {self.name!r}", (f"[{position}]: None cannot be an element of a list state",))

@@ -1,9 +1,19 @@
-"""Map state on RocksDB: one row per map entry, whose value begins with a flag that says whether it is null."""
+"""Map state on RocksDB: one row per map entry, whose value begins with a flag that says whether it is null.
+
+The cache of a map knows some of its entries, and never has to know all: to iterate is to merge the known entries over a
+scan, and to clear is to note that what is stored is gone, which is written out in parts. Only a map with few entries is
+read whole, so that a small map that is walked through at every record is read once in an epoch.
+
+An iteration gives the entries that there were when it began, in the order of their key bytes, whether they were cached
+or not. Each is given as it is by the time that its turn comes: changed meanwhile, or left out if it is gone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
+from typing import Any, Final, TypeVar
 
 from statebackend.exact_values import compile_exact
 from statebackend.internal_states import InternalMapState
@@ -14,26 +24,45 @@ from typeserializers.type_serializer import TypeSerializer
 K = TypeVar("K")
 V = TypeVar("V")
 
-_KEY, _VALUE, _ENCODED, _IS_DIRTY = range(4)
+SMALL_MAP: Final = 256
+"""Stored entries up to which an iteration reads a map into the cache."""
+
+DELETIONS_AT_ONCE: Final = 100_000
+"""Stored entries of cleared maps that are written out as deleted in one part."""
+
+_KEY, _VALUE, _ENCODED, _IS_DIRTY, _KEY_BYTES = range(5)
+
+_key_bytes_of = itemgetter(_KEY_BYTES)
 
 
 class _CachedMap:
-    """The known entries of one map; ``is_complete`` says that no entry of it is unknown."""
+    """The known entries of one map; ``is_complete`` says that no entry of it is unknown.
 
-    __slots__ = ("entries", "is_complete", "prefix")
+    ``is_cleared`` says that all stored rows from ``deleted_up_to`` on are to be deleted, but for those of entries.
+    """
+
+    __slots__ = ("deleted_up_to", "entries", "is_cleared", "is_complete", "prefix")
 
     def __init__(self, prefix: bytes) -> None:
         self.prefix = prefix
         self.entries: dict[Any, list[Any]] = {}
         self.is_complete = False
+        self.is_cleared = False
+        self.deleted_up_to = prefix
 
 
 class RocksDBMapState(CachedState, InternalMapState[K, V]):
-    """An entry of a cached map is ``[user key, value, bytes or None if there is none, is dirty]``."""
+    """An entry of a cached map is ``[user key, value, bytes or None if there is none, is dirty, bytes of the key]``.
+
+    ``_changes`` counts whatever may change what an iteration sees, ``_drains`` how often the cache was written out.
+    """
 
     __slots__ = (
+        "_changes",
+        "_drains",
         "_exact_key",
         "_exact_value",
+        "_held",
         "_is_immutable",
         "_key_is_object",
         "_key_serializer",
@@ -48,62 +77,157 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
         self._is_immutable = value_serializer.is_immutable_type
         self._exact_key = compile_exact(key_serializer, lambda: f"{self.describe()}, key of the map", refuse_none=True)
         self._exact_value = compile_exact(self._value_serializer, self.describe)
+        self._held = self._changes = self._drains = 0
 
     def get(self, key: K) -> V | None:
-        entry = self._entry(self._map(), self._exact_key(key))
+        entry = self._entry(self._exact_key(key))
         return None if entry[_ENCODED] is None else self._value(entry)
 
     def contains(self, key: K) -> bool:
-        return self._entry(self._map(), self._exact_key(key))[_ENCODED] is not None
+        return self._entry(self._exact_key(key))[_ENCODED] is not None
 
     def put(self, key: K, value: V | None) -> None:
-        key, value, encoded = self._owned(key, value)
-        self._set(self._map(), key, value, encoded)
+        self._set(*self._owned(key, value))
 
     def put_all(self, entries: Mapping[K, V | None]) -> None:
-        owned = [self._owned(key, value) for key, value in entries.items()]
-        cached = self._map()
-        for key, value, encoded in owned:
-            self._set(cached, key, value, encoded)
+        for owned in [self._owned(key, value) for key, value in entries.items()]:
+            self._set(*owned)
 
     def remove(self, key: K) -> None:
-        self._set(self._map(), self._exact_key(key), None, None)
+        self._set(self._exact_key(key), None, None)
 
     def items(self) -> Iterator[tuple[K, V | None]]:
         cached = self._map()
-        self._complete(cached)
-        return self._live_items(list(cached.entries.values()))
+        if not cached.is_complete:
+            self.cache_misses += 1
+            rows = self.column_family.scan_prefix(cached.prefix)
+            room = min(SMALL_MAP, self._spill_size - self._held)
+            head = list(itertools.islice(rows, room + 1))
+            if len(head) > room:
+                return self._scanned_items(self._context.key, cached, itertools.chain(head, rows))
+            self._complete(cached, head)
+        return self._cached_items(self._context.key, cached.prefix, _alive(cached))
 
     def is_empty(self) -> bool:
         cached = self._map()
         if any(entry[_ENCODED] is not None for entry in cached.entries.values()):
             return False
-        self._complete(cached)
-        return all(entry[_ENCODED] is None for entry in cached.entries.values())
+        if not cached.is_complete:
+            self.cache_misses += 1
+            has_rows = False
+            for raw_key, _ in self.column_family.scan_prefix(cached.prefix):
+                has_rows = True
+                # All known entries are gone, so a row that is known is a row to be deleted.
+                if self._cache_key(raw_key[len(cached.prefix) :]) not in cached.entries:
+                    return False
+            cached.is_complete = not has_rows
+        return True
 
     def clear(self) -> None:
         cached = self._map()
-        self._complete(cached)
+        self._changes += 1
+        self._held -= len(cached.entries)
         for entry in cached.entries.values():
-            entry[_VALUE] = entry[_ENCODED] = None
-            entry[_IS_DIRTY] = True
+            # Iterations that are under way hold the entries themselves.
+            entry[_ENCODED] = None
+        cached.entries = {}
+        cached.is_cleared = cached.is_complete = True
 
     def drain(self) -> list[Change]:
-        write_key = self._key_serializer.to_bytes
-        changes = [
-            (cached.prefix + write_key(entry[_KEY]), entry[_ENCODED])
-            for cached in self._entries.values()
-            for entry in cached.entries.values()
-            if entry[_IS_DIRTY]
-        ]
+        changes: list[Change] = []
+        for cached in self._entries.values():
+            prefix = cached.prefix
+            dirty = [
+                (prefix + entry[_KEY_BYTES], entry[_ENCODED]) for entry in cached.entries.values() if entry[_IS_DIRTY]
+            ]
+            if cached.is_cleared:
+                self._add_deletions(changes, cached, {raw_key for raw_key, _ in dirty})
+                if cached.is_cleared:
+                    # The rest of the deletions comes first, in the parts that follow.
+                    return changes
+            changes += dirty
+            for entry in cached.entries.values():
+                entry[_IS_DIRTY] = False
         self._entries = {}
+        self._held = 0
+        self._drains += 1
+        self._changes += 1
         return changes
 
-    def _live_items(self, entries: list[list[Any]]) -> Iterator[tuple[K, V | None]]:
-        """The entries that were there, as they are now: changed meanwhile, or gone."""
+    def _add_deletions(self, changes: list[Change], cached: _CachedMap, rewritten: set[bytes]) -> None:
+        """Adds deletions of stored rows until there are enough for one part; the map is not cleared when it is done."""
+        scan = self.column_family.scan(cached.deleted_up_to)
+        for raw_key, _ in scan:
+            if not raw_key.startswith(cached.prefix):
+                break
+            if len(changes) >= DELETIONS_AT_ONCE:
+                cached.deleted_up_to = raw_key
+                scan.close()
+                return
+            if raw_key not in rewritten:
+                changes.append((raw_key, None))
+        cached.is_cleared = False
+
+    def _cached_items(
+        self, context_key: Any, prefix: bytes, entries: list[list[Any]]
+    ) -> Iterator[tuple[K, V | None]]:
+        drains = self._drains
         for entry in entries:
+            if self._drains != drains:
+                current = self._current(context_key, prefix, entry[_KEY_BYTES])
+                if current is None:
+                    continue
+                entry = current
             if entry[_ENCODED] is not None:
                 yield entry[_KEY], self._value(entry)
+
+    def _scanned_items(
+        self, context_key: Any, cached: _CachedMap, rows: Iterable[tuple[bytes, Any]]
+    ) -> Iterator[tuple[K, V | None]]:
+        prefix, start = cached.prefix, len(cached.prefix)
+        if cached.entries:
+            # Known entries have to be merged in from the beginning.
+            changes, rows = -1, _merged(prefix, _alive(cached), rows)
+        else:
+            changes = self._changes
+        read_key, read_value = self._key_serializer.codec.read, self._value_serializer.codec.read
+        drains = self._drains
+        for raw_key, encoded in rows:
+            if self._changes == changes:
+                try:
+                    key, key_end = read_key(raw_key, start)
+                    value, value_end = read_value(encoded, 0)
+                except Exception:
+                    key_end = -1
+                if key_end != len(raw_key) or value_end != len(encoded):
+                    key = self.decode(self._key_serializer, raw_key[start:])
+                    value = self.decode(self._value_serializer, encoded)
+                yield key, value
+                continue
+            entry = self._current(context_key, prefix, raw_key[start:], encoded if self._drains == drains else None)
+            if entry is not None and entry[_ENCODED] is not None:
+                yield entry[_KEY], self._value(entry)
+        # Closing the backend ends the scan, and must not pass for the end of the map.
+        self._entries.get(context_key)
+
+    def _current(
+        self, context_key: Any, prefix: bytes, key_bytes: bytes, stored: bytes | None = None
+    ) -> list[Any] | None:
+        """An entry as it is now, or None if there is none.
+
+        ``stored`` is what its row says, if that is known to be so still. Nothing is added to the cache.
+        """
+        cached = self._entries.get(context_key)
+        if cached is not None:
+            known: list[Any] | None = cached.entries.get(self._cache_key(key_bytes))
+            if known is not None or cached.is_complete:
+                return known
+        encoded = self.column_family.get(prefix + key_bytes) if stored is None else stored
+        return None if encoded is None else self._stored_entry(key_bytes, encoded)
+
+    def _stored_entry(self, key_bytes: bytes, encoded: bytes | None) -> list[Any]:
+        value = None if encoded is None else self.decode(self._value_serializer, encoded)
+        return [self.decode(self._key_serializer, key_bytes), value, encoded, False, key_bytes]
 
     def _owned(self, key: K, value: V | None) -> tuple[K, V | None, bytes]:
         key = self._exact_key(key)
@@ -111,49 +235,57 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
             value = self._exact_value(value)
         return key, value, self.encode(self._value_serializer, value)
 
+    def _cache_key(self, key_bytes: bytes) -> Any:
+        return self.decode(self._key_serializer, key_bytes) if self._key_is_object else key_bytes
+
     def _map(self) -> _CachedMap:
+        if self._held >= self._spill_size:
+            self._spill(self)
         cached: _CachedMap | None = self._entries.get(self._context.key)
         if cached is None:
-            cached = self.admit(_CachedMap(self.current_prefix()))
+            cached = self._entries[self._context.key] = _CachedMap(self.current_prefix())
+            # A map without entries takes up room too.
+            self._held += 1
         return cached
 
-    def _entry(self, cached: _CachedMap, key: K) -> list[Any]:
-        cache_key = key if self._key_is_object else self.encode(self._key_serializer, key)
+    def _entry(self, key: K) -> list[Any]:
+        cached = self._map()
+        key_bytes = None if self._key_is_object else self.encode(self._key_serializer, key)
+        cache_key = key if key_bytes is None else key_bytes
         entry = cached.entries.get(cache_key)
         if entry is None:
+            if key_bytes is None:
+                key_bytes = self.encode(self._key_serializer, key)
             encoded = None
             if not cached.is_complete:
                 self.cache_misses += 1
-                encoded = self.column_family.get(cached.prefix + self.encode(self._key_serializer, key))
+                encoded = self.column_family.get(cached.prefix + key_bytes)
             value = None if encoded is None else self.decode(self._value_serializer, encoded)
-            entry = cached.entries[cache_key] = [key, value, encoded, False]
+            entry = cached.entries[cache_key] = [key, value, encoded, False, key_bytes]
+            self._held += 1
         return entry
 
-    def _set(self, cached: _CachedMap, key: K, value: V | None, encoded: bytes | None) -> None:
-        key_bytes = self.encode(self._key_serializer, key)
-        cache_key = key if self._key_is_object else key_bytes
+    def _set(self, key: K, value: V | None, encoded: bytes | None) -> None:
+        cached = self._map()
+        key_bytes = None if self._key_is_object else self.encode(self._key_serializer, key)
+        cache_key = key if key_bytes is None else key_bytes
+        self._changes += 1
         entry = cached.entries.get(cache_key)
         if entry is None:
-            cached.entries[cache_key] = [key, value, encoded, True]
+            if key_bytes is None:
+                key_bytes = self.encode(self._key_serializer, key)
+            cached.entries[cache_key] = [key, value, encoded, True, key_bytes]
+            self._held += 1
         else:
             entry[_VALUE], entry[_ENCODED], entry[_IS_DIRTY] = value, encoded, True
 
-    def _complete(self, cached: _CachedMap) -> None:
-        if cached.is_complete:
-            return
-        self.cache_misses += 1
-        known = cached.entries
-        complete: dict[Any, list[Any]] = {}
-        for raw_key, encoded in self.column_family.scan_prefix(cached.prefix):
-            key_bytes = raw_key[len(cached.prefix) :]
-            key = self.decode(self._key_serializer, key_bytes)
-            cache_key = key if self._key_is_object else key_bytes
-            entry = known.pop(cache_key, None)
-            if entry is None:
-                entry = [key, self.decode(self._value_serializer, encoded), encoded, False]
-            complete[cache_key] = entry
-        complete.update(known)
-        cached.entries = complete
+    def _complete(self, cached: _CachedMap, rows: list[tuple[bytes, bytes]]) -> None:
+        """Takes all stored rows of a map into the cache; known entries have the say."""
+        for raw_key, encoded in rows:
+            entry = self._stored_entry(raw_key[len(cached.prefix) :], encoded)
+            cache_key = entry[_KEY] if self._key_is_object else entry[_KEY_BYTES]
+            if cached.entries.setdefault(cache_key, entry) is entry:
+                self._held += 1
         cached.is_complete = True
 
     def _value(self, entry: list[Any]) -> V | None:
@@ -161,3 +293,26 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
         if self._is_immutable or value is None:
             return value
         return self._value_serializer.codec.read(entry[_ENCODED], 0)[0]
+
+
+def _alive(cached: _CachedMap) -> list[list[Any]]:
+    """The known entries that there are, in the order of their key bytes."""
+    return sorted((entry for entry in cached.entries.values() if entry[_ENCODED] is not None), key=_key_bytes_of)
+
+
+def _merged(
+    prefix: bytes, entries: list[list[Any]], rows: Iterable[tuple[bytes, Any]]
+) -> Iterator[tuple[bytes, Any]]:
+    """The rows and the raw keys of known entries, in order, each once."""
+    known = iter([prefix + entry[_KEY_BYTES] for entry in entries])
+    next_known = next(known, None)
+    for row in rows:
+        while next_known is not None and next_known < row[0]:
+            yield next_known, None
+            next_known = next(known, None)
+        if next_known == row[0]:
+            next_known = next(known, None)
+        yield row
+    while next_known is not None:
+        yield next_known, None
+        next_known = next(known, None)
