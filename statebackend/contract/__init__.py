@@ -13,6 +13,7 @@ import pytest
 
 _ASSERTING_MODULES = (
     "backend_configuration_contract",
+    "asynchronous_snapshot_contract",
     "folding_state_contract",
     "key_enumeration_contract",
     "keyed_context_contract",

@@ -19,6 +19,7 @@ from statebackend.keyed_state_backend import (
     KeyedStateBackend,
     KeyedStateBackendParameters,
     KeyedStateSnapshot,
+    KeyedStateSnapshotTask,
     Progress,
     RestoredHandle,
     StateBackend,
@@ -107,6 +108,11 @@ class BackendHarness:
         """A snapshot with ids that are used once."""
         number = next(self._numbers)
         return backend.snapshot(number, f"state-{number}")
+
+    def prepare(self, backend: KeyedStateBackend) -> KeyedStateSnapshotTask:
+        """The synchronous part of a snapshot with ids that are used once."""
+        number = next(self._numbers)
+        return backend.prepare_snapshot(number, f"state-{number}")
 
     def export(self, backend: KeyedStateBackend, part: str = "part") -> StateHandle:
         """A canonical savepoint of one subtask."""

@@ -7,6 +7,7 @@ increments, digests.
 
 from __future__ import annotations
 
+from statebackend.contract.asynchronous_snapshot_contract import AsynchronousSnapshotContract
 from statebackend.contract.backend_configuration_contract import BackendConfigurationContract
 from statebackend.contract.folding_state_contract import FoldingStateContract
 from statebackend.contract.key_enumeration_contract import KeyEnumerationContract
@@ -37,6 +38,7 @@ class StateBackendContract(
     KeyEnumerationContract,
     KeyedContextContract,
     SnapshotContract,
+    AsynchronousSnapshotContract,
     RescaleContract,
     MigrationContract,
     TtlStateContract,
