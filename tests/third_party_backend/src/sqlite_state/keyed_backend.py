@@ -7,6 +7,7 @@ describes. A restore reads them all into an empty database.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import tempfile
@@ -15,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from attrs import define, field
 
-from checkpoint import CheckpointFileSystem
+from checkpoint import CheckpointError, CheckpointFileSystem
 from snapshots import CompatibilityKind
 from sqlite_state.database import Row, SqliteDatabase, StateTable
 from sqlite_state.priority_queue import SqlitePriorityQueue
@@ -134,7 +135,11 @@ class SqliteKeyedStateBackend(KeyedStateBackend):
                 entries += len(changed)
                 digest.update(repr((held.meta.name, changed)).encode())
             path = f"{self.parameters.file_prefix}-{checkpoint_id:012d}-{state_id}-{number}.sqlite"
-            new = self._written(held, changed, path, state_id)
+            try:
+                new = self._written(held, changed, path, state_id)
+            except BaseException:
+                self._remove_written(files, state_id)
+                raise
             files.append(new)
             written += sum(stored.handle.size_bytes for stored in new.stored if stored.written_by == state_id)
         metas = [held.meta for held in self._states.values()]
@@ -235,6 +240,14 @@ class SqliteKeyedStateBackend(KeyedStateBackend):
             write_row_file(local, rows)
             handle = self.parameters.file_system.upload(local, path)
         return StateFiles([*kept, StoredFile(handle, state_id)])
+
+    def _remove_written(self, states: Iterable[StateFiles], state_id: str) -> None:
+        """Removes what a snapshot that failed has written of other states."""
+        for files in states:
+            for stored in files.stored:
+                if stored.written_by == state_id:
+                    with contextlib.suppress(CheckpointError):
+                        self.parameters.file_system.delete(stored.handle.path)
 
     def _migrate(self, held: _HeldState, descriptor: StateDescriptor) -> int:
         """Moves the rows, as the new serializers write them, to a new table; if one fails, nothing has changed."""
