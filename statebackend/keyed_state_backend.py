@@ -316,15 +316,16 @@ class KeyedStateBackend(ABC):
         self.context.key = NO_KEY
         self.context.key_group = -1
 
-    def may_refer_to(self, restored: RestoredHandle) -> bool:
-        """Whether snapshots may go on referring to the files of a handle in this backend's own format.
+    def may_refer_to(self, restored: RestoredHandle, own_format: str) -> bool:
+        """Whether snapshots may go on referring to the files of a restored handle.
 
-        They may if the files hold the keys of this subtask alone and are in its store; else the first snapshot must
-        write a base of its own. A savepoint's files are never referred to, whatever their format.
+        They may if the files are in the backend's own format, which has the backend's name, hold the keys of this
+        subtask alone, and are in its store. Otherwise the first snapshot must write a base of its own.
         """
         handle = restored.handle
         return (
-            KeyGroupRange(handle.key_group_start, handle.key_group_end) == self.key_group_range
+            handle.backend == own_format
+            and KeyGroupRange(handle.key_group_start, handle.key_group_end) == self.key_group_range
             and restored.file_system.uri == self.parameters.file_system.uri
         )
 

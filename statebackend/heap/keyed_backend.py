@@ -41,7 +41,6 @@ from statebackend.heap.value_state import create_value_state
 from statebackend.heap.worker_cache import WorkerCacheKey, worker_cache
 from statebackend.internal_states import InternalState
 from statebackend.key_context import has_namespaces
-from statebackend.key_groups import KeyGroupRange
 from statebackend.keyed_state_backend import (
     VOID_NAMESPACE_SERIALIZER,
     Address,
@@ -54,9 +53,10 @@ from statebackend.keyed_state_backend import (
     SubtaskIdentity,
 )
 from statebackend.metrics.state_metrics import StateStatistics
+from statebackend.restored_states import read_restored_states
 from statebackend.schema_resolution import StateVerdict
 from statebackend.state_files import StateFiles, StoredFile, stored_files
-from statebackend.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta, decode_meta, merge_metas
+from statebackend.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta, decode_meta, meta_of_descriptor
 from statebackend.ttl.expiry_sweep import Pass
 from statebackend.ttl.migration_source import migrated_storage_serializer
 from typeserializers.type_serializer import TypeSerializer
@@ -108,12 +108,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         verdict: StateVerdict | None,
     ) -> tuple[InternalState, int]:
         serializers = {**descriptor.serializers, "namespace": namespace_serializer}
-        meta = StateMeta(
-            descriptor.name,
-            descriptor.kind,
-            namespace_serializer.snapshot_configuration(),
-            {role: serializer.snapshot_configuration() for role, serializer in descriptor.serializers.items()},
-        )
+        meta = meta_of_descriptor(descriptor, namespace_serializer)
         held = self._states.get(descriptor.name) or _HeldState(meta)
         content, table, is_migration = held.content, held.table, False
         if table is None or held.serializers != serializers:
@@ -258,38 +253,20 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         self._states.clear()
 
     def _restore(self, handles: tuple[RestoredHandle, ...]) -> None:
-        for restored in handles:
-            if restored.handle.backend not in _READABLE_BACKENDS:
-                raise StateRestoreError(
-                    f"the state of operator {self.parameters.operator_uid!r} was written by the backend "
-                    f"{restored.handle.backend!r}, whose own format the heap does not read; "
-                    f"take a savepoint, which every backend reads"
-                )
-        metas = [decode_meta(restored.handle.meta, len(restored.handle.files)) for restored in handles]
-        merged = merge_metas(metas)
+        merged, metas = read_restored_states(self, _READABLE_BACKENDS)
         if merged is None:
             return
-        self.take_over_keys(merged.key_snapshot)
         self._restored_meta = merged
         self._sequence = merged.sequence
         self._states = {state.name: _HeldState(state) for state in merged.states}
         for restored, meta in zip(handles, metas, strict=True):
-            is_own = self._may_refer_to(restored)
+            is_own = self.may_refer_to(restored, HEAP_BACKEND)
             restored.file_system.verify_present(restored.handle.files)
             for state in meta.states:
                 files = stored_files(restored.handle, state)
                 held = self._states[state.name]
                 held.content.sources += tuple(Source(restored.file_system, stored.handle) for stored in files)
                 held.content.files = StateFiles(files) if is_own else StateFiles(needs_base=True)
-
-    def _may_refer_to(self, restored: RestoredHandle) -> bool:
-        """Whether our checkpoints may go on referring to the files: ours alone, in our store, no savepoint's."""
-        handle = restored.handle
-        return (
-            handle.backend == HEAP_BACKEND
-            and KeyGroupRange(handle.key_group_start, handle.key_group_end) == self.key_group_range
-            and restored.file_system.uri == self.parameters.file_system.uri
-        )
 
     def _reading_table(self, held: _HeldState) -> HeapTable:
         """A table that another thread may use to read frozen entries, or files if there are none."""
@@ -351,7 +328,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         """The meta data of a handle that this backend can catch up with, or None."""
         ours = self.parameters
         if (
-            not self._may_refer_to(restored)
+            not self.may_refer_to(restored, HEAP_BACKEND)
             or parameters.operator_uid != ours.operator_uid
             or parameters.key_serializer != ours.key_serializer
             or parameters.key_group_range != self.key_group_range

@@ -34,6 +34,7 @@ from statebackend.keyed_state_backend import (
     StateBackend,
 )
 from statebackend.metrics.state_metrics import StateStatistics
+from statebackend.restored_states import read_restored_states
 from statebackend.rocksdb.cached_state import CachedState, Change, WriteBackCache
 from statebackend.rocksdb.cleanup_pass import places_of_rows
 from statebackend.rocksdb.composite_key import KEY_GROUP, RawKeys
@@ -43,14 +44,14 @@ from statebackend.rocksdb.local_database import LocalDatabase, StateTable
 from statebackend.rocksdb.local_directory import LocalStateDirectory
 from statebackend.rocksdb.map_state import RocksDBMapState
 from statebackend.rocksdb.priority_queue import RocksDBPriorityQueue, split_element_key
-from statebackend.rocksdb.restoring import ROCKSDB_BACKEND, open_or_restore
+from statebackend.rocksdb.restoring import READABLE_BACKENDS, ROCKSDB_BACKEND, open_or_restore
 from statebackend.rocksdb.snapshot_task import FrozenState, FrozenTable, RocksDBSnapshotTask
 from statebackend.rocksdb.state_migration import migrate_state
 from statebackend.rocksdb.store import DEFAULT_MEMORY_BUDGET_BYTES, MIN_MEMORY_BUDGET_BYTES
 from statebackend.rocksdb.value_state import create_value_state
 from statebackend.schema_resolution import StateVerdict
 from statebackend.state_files import handle_of_files
-from statebackend.state_meta import KeyedStateMeta, StateMeta, decode_meta, merge_metas
+from statebackend.state_meta import KeyedStateMeta, StateMeta, meta_of_descriptor
 from statebackend.ttl.expiry_sweep import Pass
 from typeserializers.type_serializer import TypeSerializer
 
@@ -91,11 +92,8 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
             raise
 
     def _restore(self) -> None:
-        handles = self.parameters.restore
-        metas = [decode_meta(restored.handle.meta, len(restored.handle.files)) for restored in handles]
-        self._restored_meta = merge_metas(metas)
+        self._restored_meta, metas = read_restored_states(self, READABLE_BACKENDS)
         if self._restored_meta is not None:
-            self.take_over_keys(self._restored_meta.key_snapshot)
             self._key_snapshot = self.key_serializer.snapshot_configuration()
             self._database.sequence = self._restored_meta.sequence
         self._is_local = open_or_restore(self._database, self.parameters, metas, self._restored_meta)
@@ -141,12 +139,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
     ) -> tuple[StateTable, int]:
         """The table of a state, migrated if the verdict says so, and the number of entries migrated."""
         table = self._database.tables.get(descriptor.name)
-        meta = StateMeta(
-            descriptor.name,
-            descriptor.kind,
-            namespace_serializer.snapshot_configuration(),
-            {role: serializer.snapshot_configuration() for role, serializer in descriptor.serializers.items()},
-        )
+        meta = meta_of_descriptor(descriptor, namespace_serializer)
         if table is None:
             return self._database.add_table(meta), 0
         entries = 0

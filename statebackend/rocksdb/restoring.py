@@ -39,8 +39,8 @@ def open_or_restore(
 ) -> bool:
     """Fills the database with what the handles hold; returns whether it did so already.
 
-    ``metas`` are the handles' meta data, ``merged`` is theirs as one. Raises `StateRestoreError` for a handle in a
-    format of another backend, and what the store raises for missing and damaged files.
+    ``metas`` are the handles' meta data, ``merged`` is theirs as one; all handles are of `READABLE_BACKENDS`. Raises
+    what the store raises for missing and damaged files.
     """
     handles = parameters.restore
     if _open_local(database, handles, metas):
@@ -49,13 +49,7 @@ def open_or_restore(
     for state in merged.states if merged is not None else ():
         database.add_table(state)
     for restored, meta in zip(handles, metas, strict=True):
-        importer = _IMPORTERS.get(restored.handle.backend)
-        if importer is None:
-            raise StateRestoreError(
-                f"the state of operator {parameters.operator_uid!r} was written by the backend "
-                f"{restored.handle.backend!r}, whose own format RocksDB does not read; "
-                f"take a savepoint, which every backend reads"
-            )
+        importer = _IMPORTERS[restored.handle.backend]
         for state in meta.states:
             importer(database, parameters, database.tables[state.name], restored, state)
     return False
@@ -151,3 +145,6 @@ _IMPORTERS: Final[Mapping[str, Importer]] = {
     ROCKSDB_BACKEND: _import_native,
     CANONICAL_BACKEND: _import_canonical,
 }
+
+READABLE_BACKENDS: Final = frozenset(_IMPORTERS)
+"""Whose files can be restored here."""

@@ -191,7 +191,7 @@ class SqliteKeyedStateBackend(KeyedStateBackend):
             self._states[state.name] = _HeldState(state, self._database.new_table())
         for restored, meta in zip(handles, metas, strict=True):
             read = _READERS[restored.handle.backend]
-            is_own = restored.handle.backend == SQLITE_BACKEND and self.may_refer_to(restored)
+            is_own = self.may_refer_to(restored, SQLITE_BACKEND)
             for state in meta.states:
                 held = self._states[state.name]
                 files = stored_files(restored.handle, state)
