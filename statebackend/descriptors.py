@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from attrs import evolve, field, frozen
 
@@ -22,6 +22,12 @@ from typeserializers.lists import ListSerializer
 from typeserializers.nullable import NullableSerializer
 from typeserializers.type_serializer import TypeSerializer
 from typeserializers.void import NullValueSerializer
+
+if TYPE_CHECKING:
+    from types import UnionType
+    from typing import TypeAlias, _SpecialForm
+
+    TypeHint: TypeAlias = UnionType | _SpecialForm
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -47,7 +53,12 @@ class StateKind(enum.Enum):
     PRIORITY_QUEUE = "priority_queue"
 
 
-def _serializer(given: Any) -> TypeSerializer[Any]:
+def as_serializer(given: TypeSerializer[T] | type[T] | TypeHint) -> TypeSerializer[T]:
+    """A serializer as it is, or that of a type hint.
+
+    Type checkers infer the type of a descriptor from it. Hints that are no classes for them, such as ``int | str`` and
+    ``Annotated[...]``, they do not understand: annotate the variable that such a descriptor goes to.
+    """
     return given if isinstance(given, TypeSerializer) else serializer_for(given)
 
 
@@ -90,7 +101,7 @@ class ValueStateDescriptor(StateDescriptor, Generic[T]):
     Raises `StateRegistrationError` for a default that the serializer cannot write.
     """
 
-    serializer: TypeSerializer[T] = field(converter=_serializer)
+    serializer: TypeSerializer[T] = field(converter=as_serializer)
     default: T | None = None
 
     kind = StateKind.VALUE
@@ -116,7 +127,7 @@ class ValueStateDescriptor(StateDescriptor, Generic[T]):
 class ListStateDescriptor(StateDescriptor, Generic[T]):
     """A list of elements per key."""
 
-    element_serializer: TypeSerializer[T] = field(converter=_serializer)
+    element_serializer: TypeSerializer[T] = field(converter=as_serializer)
 
     kind = StateKind.LIST
 
@@ -132,8 +143,8 @@ class ListStateDescriptor(StateDescriptor, Generic[T]):
 class MapStateDescriptor(StateDescriptor, Generic[K, V]):
     """A map per key, each entry stored by itself."""
 
-    key_serializer: TypeSerializer[K] = field(converter=_serializer)
-    value_serializer: TypeSerializer[V] = field(converter=_serializer)
+    key_serializer: TypeSerializer[K] = field(converter=as_serializer)
+    value_serializer: TypeSerializer[V] = field(converter=as_serializer)
 
     kind = StateKind.MAP
 
@@ -170,7 +181,7 @@ class ReducingStateDescriptor(StateDescriptor, Generic[T]):
     """
 
     reduce_function: ReduceFunction[T] = field(validator=_check_reduce_function)
-    serializer: TypeSerializer[T] = field(converter=_serializer)
+    serializer: TypeSerializer[T] = field(converter=as_serializer)
 
     kind = StateKind.REDUCING
 
@@ -195,7 +206,7 @@ class AggregatingStateDescriptor(StateDescriptor, Generic[I, A, O]):
     """
 
     aggregate_function: AggregateFunction[I, A, O] = field(validator=_check_aggregate_function)
-    accumulator_serializer: TypeSerializer[A] = field(converter=_serializer)
+    accumulator_serializer: TypeSerializer[A] = field(converter=as_serializer)
 
     kind = StateKind.AGGREGATING
 
@@ -220,7 +231,7 @@ class PriorityQueueDescriptor(StateDescriptor, Generic[T]):
     It is registered with `KeyedStateBackend.get_priority_queue`.
     """
 
-    element_serializer: TypeSerializer[T] = field(converter=_serializer)
+    element_serializer: TypeSerializer[T] = field(converter=as_serializer)
 
     kind = StateKind.PRIORITY_QUEUE
 

@@ -32,7 +32,7 @@ from typeserializers.strings import StringSerializer
 from typeserializers.timers import Timer, TimerSerializer
 
 TIMERS: PriorityQueueDescriptor[Timer[int, str]] = PriorityQueueDescriptor(
-    "timers", TimerSerializer(LongSerializer(), StringSerializer())
+    "timers", TimerSerializer(LongSerializer(), serializer_for(str))
 )
 WORDS: PriorityQueueDescriptor[str] = PriorityQueueDescriptor("words", str)
 

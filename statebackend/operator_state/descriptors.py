@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from attrs import field, frozen
 
+from statebackend.descriptors import as_serializer
 from statebackend.errors import StateRegistrationError
-from typeserializers.inference import serializer_for
 from typeserializers.type_serializer import TypeSerializer
 
 T = TypeVar("T")
@@ -44,10 +44,6 @@ ROLES: Final[Mapping[OperatorStateMode, tuple[str, ...]]] = {
 """The roles of the serializers of each mode, in the order in which they are written."""
 
 
-def _serializer(given: Any) -> TypeSerializer[Any]:
-    return given if isinstance(given, TypeSerializer) else serializer_for(given)
-
-
 def _check_name(instance: Any, attribute: Any, name: Any) -> None:
     if not isinstance(name, str) or not name or len(name) > 200:
         raise StateRegistrationError(f"an operator state needs a name of 1 to 200 characters, not {name!r:.80}")
@@ -71,7 +67,7 @@ class OperatorStateDescriptor:
 class SplitListStateDescriptor(OperatorStateDescriptor, Generic[T]):
     """A list whose elements are dealt out evenly when the parallelism changes, and stay where they are when not."""
 
-    element_serializer: TypeSerializer[T] = field(converter=_serializer)
+    element_serializer: TypeSerializer[T] = field(converter=as_serializer)
 
     mode = OperatorStateMode.SPLIT
 
@@ -87,7 +83,7 @@ class UnionListStateDescriptor(OperatorStateDescriptor, Generic[T]):
     A subtask that goes on without choosing its own among them writes all of them into the next snapshot, as in Flink.
     """
 
-    element_serializer: TypeSerializer[T] = field(converter=_serializer)
+    element_serializer: TypeSerializer[T] = field(converter=as_serializer)
 
     mode = OperatorStateMode.UNION
 
@@ -100,8 +96,8 @@ class UnionListStateDescriptor(OperatorStateDescriptor, Generic[T]):
 class BroadcastStateDescriptor(OperatorStateDescriptor, Generic[K, V]):
     """A map that is the same in all subtasks; every restored subtask gets one whole copy."""
 
-    key_serializer: TypeSerializer[K] = field(converter=_serializer)
-    value_serializer: TypeSerializer[V] = field(converter=_serializer)
+    key_serializer: TypeSerializer[K] = field(converter=as_serializer)
+    value_serializer: TypeSerializer[V] = field(converter=as_serializer)
 
     mode = OperatorStateMode.BROADCAST
 
