@@ -4,13 +4,17 @@ All kinds of state and a priority queue take part; some states are in namespaces
 reconfigured after the upgrade.
 
 States are registered when they are first used, so that most epochs carry some state that nobody has registered. A crash
-takes everything back to the last barrier or savepoint, on both sides and in the model.
+takes everything back to the last barrier or savepoint, on both sides and in the model. Between barriers, snapshots are
+prepared, and written by another thread in any order, cancelled, or failed.
 """
 
+import contextlib
 import copy
+import itertools
 import operator
 import shutil
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -22,8 +26,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from checkpoint.errors import StorageError
 from statebackend.aggregate_function import AggregateFunction
 from statebackend.backend_registry import state_backend
+from statebackend.contract.gated_file_system import GatedFileSystem
 from statebackend.contract.harness import BackendHarness
 from statebackend.contract.schemas import (
     DelayV1,
@@ -48,8 +54,10 @@ from statebackend.descriptors import (
 )
 from statebackend.key_groups import KeyGroupRange, key_group_range_of_subtask, subtask_of_key_group
 from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
+from statebackend.snapshot_task import SnapshotTaskState
 
 MAX_PARALLELISM = 4
+MAX_PREPARED = 3
 
 TIMERS = PriorityQueueDescriptor("timers", tuple[int, str])
 """Positive longs are written in their order; the texts are of one length."""
@@ -132,12 +140,26 @@ READERS = {
 }
 
 
+def harness_in(directory):
+    """A harness whose store fails when it is told to."""
+    harness = BackendHarness(directory, MAX_PARALLELISM)
+    harness.file_system = GatedFileSystem.from_uri(harness.file_system.uri)
+    return harness
+
+
+def on_another_thread(function):
+    """What the function returns when another thread calls it."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(function).result()
+
+
 class Side:
     """All subtasks of the operator on one backend."""
 
-    def __init__(self, backend, directory):
+    def __init__(self, backend, harness):
         self.backend = backend
-        self.harness = BackendHarness(directory, MAX_PARALLELISM)
+        self.harness = harness
+        self.store = harness.file_system
         self.handles = ()
         self.subtasks = []
 
@@ -214,14 +236,17 @@ class KeyedStateMachine(RuleBasedStateMachine):
         super().__init__()
         self.directory = tempfile.mkdtemp(dir=parent_directory)
         self.sides = [
-            Side(state_backend("heap"), f"{self.directory}/heap"),
+            Side(state_backend("heap"), harness_in(f"{self.directory}/heap")),
             # A cache of three keys is written out in the middle of most epochs.
-            Side(RocksDBStateBackend(cache_entries=3), f"{self.directory}/rocksdb"),
+            Side(RocksDBStateBackend(cache_entries=3), harness_in(f"{self.directory}/rocksdb")),
         ]
         self.model = {name: {} for name in DESCRIPTORS[1]}
         self.model["timers"] = set()
         self.committed = copy.deepcopy(self.model)
         self.version = self.committed_version = 1
+        self.numbers = itertools.count()
+        self.committed_number = -1
+        self.prepared = []
 
     @initialize(parallelism=st.integers(1, 2))
     def start(self, parallelism):
@@ -379,6 +404,47 @@ class KeyedStateMachine(RuleBasedStateMachine):
             side.barrier()
         self.commit()
 
+    @precondition(lambda self: len(self.prepared) < MAX_PREPARED)
+    @rule()
+    def prepare(self):
+        tasks = [[side.harness.prepare(backend) for backend in side.subtasks] for side in self.sides]
+        self.prepared.append((next(self.numbers), tasks, copy.deepcopy(self.model)))
+
+    @precondition(lambda self: self.prepared)
+    @rule(chosen=st.integers(0, MAX_PREPARED - 1), looks_into=st.booleans())
+    def write(self, chosen, looks_into):
+        """In any order: what counts after a crash is the latest that was prepared of those that were written."""
+        number, tasks, model = self.prepared.pop(chosen % len(self.prepared))
+        for side, own in zip(self.sides, tasks, strict=True):
+            handles = tuple(on_another_thread(task.run).handle for task in own)
+            if number > self.committed_number:
+                side.handles = handles
+            if looks_into:
+                restored = Side(side.backend, side.harness)
+                restored.open(handles, self.parallelism, self.version, reuse_local=False)
+                self.check_side(restored, model)
+                restored.close()
+        if number > self.committed_number:
+            self.committed, self.committed_version, self.committed_number = model, self.version, number
+
+    @precondition(lambda self: self.prepared)
+    @rule(chosen=st.integers(0, MAX_PREPARED - 1))
+    def cancel(self, chosen):
+        for tasks in self.prepared.pop(chosen % len(self.prepared))[1]:
+            for task in tasks:
+                assert task.cancel()
+
+    @precondition(lambda self: self.prepared)
+    @rule(chosen=st.integers(0, MAX_PREPARED - 1), written=st.integers(0, 3))
+    def fail(self, chosen, written):
+        """The store fails after some files; a subtask that had nothing to write succeeds, unheard."""
+        for side, own in zip(self.sides, self.prepared.pop(chosen % len(self.prepared))[1], strict=True):
+            for task in own:
+                side.store.fails_from_write = written
+                with contextlib.suppress(StorageError):
+                    task.run()
+                side.store.fails_from_write = None
+
     @rule(reuse_local=st.booleans())
     def crash(self, reuse_local):
         self.model, self.version = copy.deepcopy(self.committed), self.committed_version
@@ -421,36 +487,45 @@ class KeyedStateMachine(RuleBasedStateMachine):
     def reopen(self, handles, reuse_local):
         for side, chosen in zip(self.sides, handles, strict=True):
             side.open(chosen, self.parallelism, self.version, reuse_local)
+        for _, tasks, _ in self.prepared:
+            for task in itertools.chain.from_iterable(tasks):
+                assert task.state is SnapshotTaskState.CANCELLED
+        self.prepared = []
 
     def commit(self):
         self.committed, self.committed_version = copy.deepcopy(self.model), self.version
+        self.committed_number = next(self.numbers)
 
     def flight_or_none(self, number):
         return None if number is None else FLIGHT[self.version](number)
 
-    def expected(self):
+    def expected(self, model=None):
+        model = self.model if model is None else model
         return {
-            "value": {key: FLIGHT[self.version](number) for key, number in self.model["value"].items()},
+            "value": {key: FLIGHT[self.version](number) for key, number in model["value"].items()},
             "list": {
-                key: [LEG[self.version](number) for number in numbers] for key, numbers in self.model["list"].items()
+                key: [LEG[self.version](number) for number in numbers] for key, numbers in model["list"].items()
             },
             "map": {
                 key: {user_key: self.flight_or_none(number) for user_key, number in entries.items()}
-                for key, entries in self.model["map"].items()
+                for key, entries in model["map"].items()
             },
-            "count": dict(self.model["count"]),
-            "total": dict(self.model["total"]),
-            "minutes": {key: [total] for key, total in self.model["minutes"].items()},
-            "pane": {address: list(numbers) for address, numbers in self.model["pane"].items()},
-            "pane total": {address: sum(numbers) for address, numbers in self.model["pane total"].items()},
-            "pane minutes": {address: [sum(numbers)] for address, numbers in self.model["pane minutes"].items()},
+            "count": dict(model["count"]),
+            "total": dict(model["total"]),
+            "minutes": {key: [total] for key, total in model["minutes"].items()},
+            "pane": {address: list(numbers) for address, numbers in model["pane"].items()},
+            "pane total": {address: sum(numbers) for address, numbers in model["pane total"].items()},
+            "pane minutes": {address: [sum(numbers)] for address, numbers in model["pane minutes"].items()},
         }
 
     def check_everything(self):
-        expected = self.expected()
         for side in self.sides:
-            assert sorted(timer for queue in side.queues() for timer in queue) == sorted(self.model["timers"])
-            assert {name: side.content(name) for name in expected} == expected
+            self.check_side(side, self.model)
+
+    def check_side(self, side, model):
+        expected = self.expected(model)
+        assert sorted(timer for queue in side.queues() for timer in queue) == sorted(model["timers"])
+        assert {name: side.content(name) for name in expected} == expected
 
     def teardown(self):
         try:
