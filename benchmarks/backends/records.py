@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import attrs
 
-from benchmarks.backends.setting import Record, Setting, key_group_of
+from benchmarks.backends.setting import Setting
 from typeserializers.records import AttrsSerializer
 
 _NAME = "benchmarks.backends.Reading"
@@ -50,11 +50,6 @@ def reading_of(key: int) -> ReadingV1:
 def migrated(reading: ReadingV1) -> ReadingV2:
     """What a migration must make of it."""
     return ReadingV2(reading.sensor, float(reading.degrees), reading.place)
-
-
-def all_records(keys: int) -> list[Record]:
-    """Every key below ``keys``, in order."""
-    return [(key, key_group_of(key)) for key in range(keys)]
 
 
 def hand_packed(keys: int) -> list[tuple[bytes, bytes]]:

@@ -14,7 +14,6 @@ from typing import Any
 from benchmarks.backends.bare_rocksdb import bare_store, ingest, write_sorted_file
 from benchmarks.backends.measuring import REQUIRED, compared
 from benchmarks.backends.records import (
-    all_records,
     check_sample,
     hand_migration,
     hand_packed,
@@ -22,7 +21,7 @@ from benchmarks.backends.records import (
     reading_v1,
     reading_v2,
 )
-from benchmarks.backends.setting import Setting, key_group_of
+from benchmarks.backends.setting import Setting, all_records, key_group_of
 from benchmarks.backends.subtask import Subtask
 from benchmarks.result import Result
 from checkpoint.handles import StateHandle

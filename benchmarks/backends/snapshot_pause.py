@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.alternating import Measurement
 from benchmarks.backends.measuring import REQUIRED, medians, report
-from benchmarks.backends.setting import Record, Setting, key_group_of
+from benchmarks.backends.setting import Record, Setting, all_records, key_group_of
 from benchmarks.backends.subtask import Subtask, fill
 from benchmarks.result import Result
 from statebackend import ValueStateDescriptor
@@ -74,7 +74,7 @@ class PauseLoop:
         self._subtask = Subtask(setting.new_directory(backend))
         self._backend = self._subtask.open(backend)
         self._state: Any = self._backend.get_state(ValueStateDescriptor("count", int))
-        fill(self._backend, self._state, [(key, key_group_of(key)) for key in range(keys)])
+        fill(self._backend, self._state, all_records(keys))
         start = setting.clock()
         finish = self._subtask.prepare_snapshot(self._backend)
         self.first_ms = (setting.clock() - start) * 1e3
