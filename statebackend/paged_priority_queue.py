@@ -14,6 +14,9 @@ be smaller than the top of the heap. A page is larger the more pages of its grou
 until the dead outnumber the living. An element behind the frontier may be in the store or not: adding or removing it
 does not ask, because the change says the same either way, and the head cannot change by it.
 
+Elements are polled in order over all key groups, so no group has anything left before the head. The queue keeps that
+*lower bound*, and a store in which removed elements have to be stepped over begins its first pages there.
+
 Invariant between two calls: the top of the heap is alive, or the heap is empty.
 
 RocksDB's own queue in Flink caches a sorted set per key group and asks the store whenever it runs empty; the heap over
@@ -52,12 +55,22 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
     The backend writes the changes back before every snapshot and export, and calls `close` at its end.
     """
 
-    __slots__ = ("_changes", "_frontiers", "_heap", "_is_closed", "_max_changes", "_members", "_page_sizes")
+    __slots__ = (
+        "_changes",
+        "_frontiers",
+        "_heap",
+        "_is_closed",
+        "_max_changes",
+        "_members",
+        "_page_sizes",
+        "lower_bound",
+    )
 
     def __init__(
         self, name: str, serializer: TypeSerializer[T], key_groups: KeyGroupRange, max_changes: int
     ) -> None:
         super().__init__(name, serializer, key_groups)
+        self.lower_bound = b""
         self._max_changes = max_changes
         self._changes: dict[bytes, bool] = {}
         self._heap: list[bytes] | None = None
@@ -85,10 +98,14 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
     def take_changes(self) -> dict[bytes, bool]:
         """What changed since the last call: entries, with whether they are in the queue now.
 
-        The caller puts them into the store, where the queue looks for them from then on.
+        The caller puts them into the store, where the queue looks for them from then on. No element in the store is
+        smaller than ``lower_bound`` then.
         """
         changes = self._changes
         if changes:
+            # All that was changed was removed if nothing is left.
+            first = self._heap[0] if self._heap else max(changes)
+            self.lower_bound = first[:-2]
             self._changes = {}
             self._heap = None
             self._members, self._frontiers, self._page_sizes = set(), {}, {}

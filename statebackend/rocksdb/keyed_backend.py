@@ -127,8 +127,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         queue = table.state = RocksDBPriorityQueue(
             descriptor.element_serializer,
             self.key_group_range,
-            descriptor.name,
-            table.column_family,
+            table,
             self._spill,
             self._cache_entries,
         )

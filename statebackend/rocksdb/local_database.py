@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import tempfile
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 
 from attrs import define, field
 
@@ -26,12 +26,16 @@ from statebackend.state_meta import StateMeta
 
 @define(eq=False)
 class StateTable:
-    """One state: where its entries are, what its serializers were, its handle if registered, and its files."""
+    """One state: where its entries are, what its serializers were, its handle if registered, and its files.
+
+    ``lower_bound`` are bytes below which a priority queue has no element.
+    """
 
     meta: StateMeta
     column_family: ColumnFamily
     files: FileChain = field(factory=FileChain)
     state: WriteBackCache | None = None
+    lower_bound: bytes = b""
 
 
 class LocalDatabase:
@@ -55,6 +59,7 @@ class LocalDatabase:
         self._family_numbers = itertools.count()
         self._check_open = check_open
         self._memory_budget_bytes = memory_budget_bytes
+        self._lower_bounds: Mapping[str, bytes] = {}
         self._store: RocksDBStore | None = None
 
     def create(self) -> None:
@@ -71,6 +76,7 @@ class LocalDatabase:
             store.close()
             return False
         self._family_numbers = itertools.count(1 + max((_family_number(name) for name in present), default=-1))
+        self._lower_bounds = version.lower_bounds
         self._store = store
         return True
 
@@ -93,7 +99,8 @@ class LocalDatabase:
 
     def adopt_table(self, meta: StateMeta, family_name: str, files: FileChain) -> None:
         """A table whose column family exists."""
-        self.tables[meta.name] = StateTable(meta, self.store.column_family(family_name), files)
+        table = self.tables[meta.name] = StateTable(meta, self.store.column_family(family_name), files)
+        table.lower_bound = self._lower_bounds.get(meta.name, b"")
 
     def next_chunk_number(self) -> int:
         """The number of the next list chunk; it only grows, across snapshots too."""
@@ -150,11 +157,12 @@ class LocalDatabase:
     def close(self, snapshot_taken: str | None) -> None:
         """Closes the store and the directory, which holds exactly the snapshot of that state id, if one is given."""
         families = {name: table.column_family.name for name, table in self.tables.items()}
+        bounds = {name: table.lower_bound for name, table in self.tables.items() if table.lower_bound}
         try:
             if self._store is not None:
                 self._store.close()
             if snapshot_taken is not None:
-                self.directory.write_version(LocalVersion(snapshot_taken, families))
+                self.directory.write_version(LocalVersion(snapshot_taken, families, bounds))
         finally:
             self.directory.close()
 

@@ -1,7 +1,7 @@
 """A subtask's directory on the local disk: the database, and which version of the state it holds.
 
     <directory>/lock       held while a backend is open
-    <directory>/VERSION    JSON: state id, boot id, column families; absent while the database is being changed
+    <directory>/VERSION    JSON: state id, boot id, column families, lower bounds; absent during changes
     <directory>/db/        the RocksDB database
     <directory>/files/     sorted files on their way in or out
 
@@ -27,17 +27,21 @@ import uuid
 from collections.abc import Mapping
 from typing import Final
 
-from attrs import frozen
+from attrs import field, frozen
 
 _BOOT_ID_PATH: Final = "/proc/sys/kernel/random/boot_id"
 
 
 @frozen
 class LocalVersion:
-    """What a local database holds: the state id of the snapshot, and the column family of each state."""
+    """What a local database holds: the state id of the snapshot, and the column family of each state.
+
+    ``lower_bounds`` are bytes below which a priority queue has no element.
+    """
 
     state_id: str
     column_families: Mapping[str, str]
+    lower_bounds: Mapping[str, bytes] = field(factory=dict)
 
 
 class LocalStateDirectory:
@@ -73,7 +77,8 @@ class LocalStateDirectory:
                 content = json.load(file)
             if content["boot_id"] != _boot_id() or not os.path.isdir(self.database_path):
                 return None
-            return LocalVersion(str(content["state_id"]), dict(content["column_families"]))
+            bounds = {name: bytes.fromhex(bound) for name, bound in dict(content.get("lower_bounds", {})).items()}
+            return LocalVersion(str(content["state_id"]), dict(content["column_families"]), bounds)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -88,6 +93,7 @@ class LocalStateDirectory:
             "state_id": version.state_id,
             "boot_id": _boot_id(),
             "column_families": dict(version.column_families),
+            "lower_bounds": {name: bound.hex() for name, bound in version.lower_bounds.items()},
         }
         temporary = f"{self._version_path}.new"
         with open(temporary, "w", encoding="utf-8") as file:

@@ -4,6 +4,10 @@
 
 So the elements of a key group lie in the queue's order, whatever their type. A row has no namespace and needs no
 serializer to be taken apart: a queue that nobody registers travels on by its bytes alone.
+
+What was polled is a deletion in the database until files are compacted, and a scan has to step over each. So scans of a
+key group begin at the lower bound of the queue, which is kept with the local database. It is only lost by a restore,
+whose first scan finds the heads behind the deletions in the files, once.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from statebackend.key_groups import KeyGroupRange
 from statebackend.paged_priority_queue import PagedPriorityQueue
 from statebackend.rocksdb.cached_state import Change, WriteBackCache
 from statebackend.rocksdb.composite_key import KEY_GROUP, VOID_NAMESPACE_BYTES
+from statebackend.rocksdb.local_database import StateTable
 from statebackend.rocksdb.store import ColumnFamily
 from typeserializers.type_serializer import TypeSerializer
 
@@ -29,26 +34,27 @@ def split_element_key(raw: bytes) -> tuple[int, bytes, bytes, bytes]:
 class RocksDBPriorityQueue(PagedPriorityQueue[T]):
     """See the module."""
 
-    __slots__ = ("_spill", "column_family")
+    __slots__ = ("_spill", "_table", "column_family")
 
     def __init__(
         self,
         serializer: TypeSerializer[T],
         key_groups: KeyGroupRange,
-        name: str,
-        column_family: ColumnFamily,
+        table: StateTable,
         spill: Callable[[WriteBackCache], Any],
         max_changes: int,
     ) -> None:
-        super().__init__(name, serializer, key_groups, max_changes)
-        self.column_family = column_family
+        super().__init__(table.meta.name, serializer, key_groups, max_changes)
+        self.column_family: ColumnFamily = table.column_family
+        self.lower_bound = table.lower_bound
+        self._table = table
         self._spill = spill
 
     def drain(self) -> list[Change]:
         """What changed since the last call, in no order."""
-        return [
-            (entry[-2:] + entry[:-2], b"" if is_present else None) for entry, is_present in self.take_changes().items()
-        ]
+        changes = self.take_changes()
+        self._table.lower_bound = self.lower_bound
+        return [(entry[-2:] + entry[:-2], b"" if is_present else None) for entry, is_present in changes.items()]
 
     def write_back(self) -> None:
         self._spill(self)
@@ -56,8 +62,9 @@ class RocksDBPriorityQueue(PagedPriorityQueue[T]):
     def stored_page(self, key_group: int, after: bytes | None, limit: int) -> list[bytes]:
         prefix = KEY_GROUP.pack(key_group)
         page: list[bytes] = []
-        # What follows an element's raw key is that key with a zero byte behind it, or anything greater.
-        for raw_key, _ in self.column_family.scan(prefix if after is None else prefix + after + b"\x00"):
+        # The smallest key behind an element's is that with a zero byte at its end.
+        first = self.lower_bound if after is None else after + b"\x00"
+        for raw_key, _ in self.column_family.scan(prefix + first):
             if not raw_key.startswith(prefix):
                 break
             page.append(raw_key[2:])
@@ -66,13 +73,15 @@ class RocksDBPriorityQueue(PagedPriorityQueue[T]):
         return page
 
     def stored_heads(self, limit: int) -> Iterator[tuple[int, list[bytes]]]:
-        # One scan goes on from group to group while they fit into a page; groups without elements cost nothing.
-        key_group, end = self.key_groups.start, self.key_groups.end
+        # One scan goes on from group to group; it is only begun anew at full pages, and where that skips deletions.
+        key_group, end, lower_bound = self.key_groups.start, self.key_groups.end, self.lower_bound
         while key_group <= end:
             page: list[bytes] = []
-            for raw_key, _ in self.column_family.scan(KEY_GROUP.pack(key_group)):
+            for raw_key, _ in self.column_family.scan(KEY_GROUP.pack(key_group) + lower_bound):
                 found = raw_key[0] << 8 | raw_key[1]
                 if found != key_group:
+                    if page and lower_bound:
+                        break
                     if page:
                         yield key_group, page
                         page = []

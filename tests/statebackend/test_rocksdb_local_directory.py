@@ -8,6 +8,7 @@ import pytest
 
 from statebackend.contract.contract_base import VALUE, contents, fill, filled
 from statebackend.contract.harness import BackendHarness
+from statebackend.contract.priority_queue_contract import TIMERS, timer
 from statebackend.descriptors import ValueStateDescriptor
 from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
 from statebackend.rocksdb.local_directory import LocalStateDirectory, LocalVersion
@@ -53,6 +54,42 @@ def test_a_local_database_needs_no_file_of_the_store(harness):
     backend = harness.open(ROCKSDB, handle, local="local")
     assert backend.is_local
     assert contents(harness, backend) == filled(KEYS, 0)
+
+
+def test_the_scans_of_a_queue_begin_where_its_elements_do(harness):
+    def opened(handle):
+        backend = harness.open(ROCKSDB, *([handle] if handle else []), local="local")
+        assert backend.is_local is (handle is not None)
+        table = backend._database.tables.get("timers")
+        return backend, None if table is None else table.lower_bound
+
+    def after(backend):
+        handle = harness.snapshot(backend).handle
+        backend.close()
+        return handle
+
+    write = TIMERS.element_serializer.to_bytes
+    backend, _ = opened(None)
+    backend.get_priority_queue(TIMERS).add_all((timer(number), number % 10) for number in range(100))
+    backend, bound = opened(after(backend))
+    assert bound == write(timer(0))
+    queue = backend.get_priority_queue(TIMERS)
+    assert sum(1 for _ in queue.poll_while(lambda element: element.timestamp < 60)) == 60
+    backend, bound = opened(after(backend))
+    assert bound == write(timer(60))
+    # An epoch that does not register the queue keeps the bound; an earlier element lowers it.
+    backend, bound = opened(after(backend))
+    assert bound == write(timer(60))
+    assert backend.get_priority_queue(TIMERS).add(timer(3), 3) is True
+    backend, bound = opened(after(backend))
+    assert bound == write(timer(3))
+    queue = backend.get_priority_queue(TIMERS)
+    assert [element.timestamp for element, _ in queue.poll_while(lambda element: True)] == [3, *range(60, 100)]
+    backend, bound = opened(after(backend))
+    assert bound == write(timer(99))
+    assert backend.get_priority_queue(TIMERS).add(timer(5), 5) is True
+    backend, _ = opened(after(backend))
+    assert list(backend.get_priority_queue(TIMERS)) == [timer(5)]
 
 
 @pytest.mark.parametrize("offset", [0, 1])
