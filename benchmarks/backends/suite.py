@@ -29,6 +29,8 @@ GROUPS = {
     "rocksdb_map": "benchmarks.backends.map_iteration",
     "list_append": "benchmarks.backends.list_append",
     "operator_state": "benchmarks.backends.operator_state",
+    "state_ttl": "benchmarks.backends.ttl_cost",
+    "priority_queue": "benchmarks.backends.queue_access",
     "state_metrics": "benchmarks.backends.metrics_cost",
 }
 """The groups of lines, each a function of that name in a module; it takes the `Setting` and yields results."""

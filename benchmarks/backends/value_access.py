@@ -107,14 +107,19 @@ class ValueLoop:
     """Ours: a backend in which all keys exist, and an epoch of it; a call gives records per second."""
 
     def __init__(
-        self, setting: Setting, backend: str, records: list[Record], metrics: StateMetricsConfig | None = None
+        self,
+        setting: Setting,
+        backend: str,
+        records: list[Record],
+        metrics: StateMetricsConfig | None = None,
+        descriptor: ValueStateDescriptor[int] = _COUNT,
     ) -> None:
         self._setting = setting
         self._records = records
         self._turns = 0
         self.subtask = Subtask(setting.new_directory(backend))
         self.backend = self.subtask.open(backend, metrics=metrics)
-        self.state: Any = self.backend.get_state(_COUNT)
+        self.state: Any = self.backend.get_state(descriptor)
         fill(self.backend, self.state, records)
         self.subtask.snapshot(self.backend)
 

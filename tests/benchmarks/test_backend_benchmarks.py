@@ -24,6 +24,8 @@ LINES = {
     "rocksdb_map": 4,
     "list_append": 4,
     "operator_state": 2,
+    "state_ttl": 4,
+    "priority_queue": 2,
     "state_metrics": 4,
 }
 
