@@ -137,7 +137,7 @@ class LocalStreamEnvironment:
         operators = {
             node.uid: _Operator(
                 node,
-                [field_getter(key) for key in node.keys],
+                [field_getter(key, node.uid, "key_by") for key in node.keys],
                 registered_states(copy.deepcopy(node.function), node.uid, self.parallelism),
             )
             for node in nodes
@@ -277,7 +277,7 @@ class _Run:
         )
         for subtask_index, share in enumerate(shares):
             if operator.node.order_by:
-                order = [field_getter(name) for name in operator.node.order_by]
+                order = [field_getter(name, operator.node.uid, "order_by") for name in operator.node.order_by]
                 share.sort(key=lambda index: tuple(get(records[index]) for get in order))
             emitted += self._run_subtask(
                 operator,
@@ -299,7 +299,7 @@ class _Run:
             if metas:
                 operator.key_serializer = metas[0].key_snapshot.restore_serializer()
             return
-        operator.types = column_types(operator.getters, types, operator.node.keys, records[0])
+        operator.types = column_types(operator.getters, types, operator.node.keys, records[0], uid)
         operator.key_serializer = key_serializer_for(operator.types, uid)
         operator.key_group_of = key_group_hasher(operator.types, self._environment.max_parallelism)
         if self._restored is not None and metas and uid not in self.schema_reports:

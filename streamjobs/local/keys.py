@@ -16,23 +16,38 @@ _TYPE_NAMES: Final[Mapping[type, str]] = {
 }
 
 
-def field_getter(key: Any) -> Callable[[Any], Any]:
-    """A function from a record to one key column: a field by name, or what the given function returns."""
+def field_getter(key: Any, operator_uid: str, given_to: str) -> Callable[[Any], Any]:
+    """A function from a record to one column: a field by name, or what the given function returns.
+
+    The getter raises `JobDefinitionError` for a record without the field; ``given_to`` is ``key_by`` or ``order_by``.
+    """
     if callable(key):
         function: Callable[[Any], Any] = key
         return function
     if not isinstance(key, str):
-        raise JobDefinitionError(f"key_by takes field names or functions, not {type(key).__name__}")
+        raise JobDefinitionError(
+            f"operator {operator_uid!r}: {given_to} takes field names or functions, not {type(key).__name__}"
+        )
     by_item, by_attribute = operator.itemgetter(key), operator.attrgetter(key)
 
     def get(record: Any) -> Any:
-        return by_item(record) if isinstance(record, Mapping) else by_attribute(record)
+        try:
+            return by_item(record) if isinstance(record, Mapping) else by_attribute(record)
+        except (KeyError, AttributeError) as error:
+            raise JobDefinitionError(
+                f"operator {operator_uid!r}: {given_to}({key!r}), but a record has no field of that name: "
+                f"{record!r:.200}"
+            ) from error
 
     return get
 
 
 def column_types(
-    getters: Sequence[Callable[[Any], Any]], declared: Mapping[str, str], keys: Sequence[Any], first_record: Any
+    getters: Sequence[Callable[[Any], Any]],
+    declared: Mapping[str, str],
+    keys: Sequence[Any],
+    first_record: Any,
+    operator_uid: str,
 ) -> tuple[str, ...]:
     """The Spark names of the key columns' types: as declared, else those of the first record's values."""
     types = []
@@ -44,8 +59,8 @@ def column_types(
         name = _TYPE_NAMES.get(type(value))
         if name is None:
             raise JobDefinitionError(
-                f"the key {key!r} is {value!r:.80}, a {type(value).__name__}, which cannot be a key; keys are "
-                f"{', '.join(known.__name__ for known in _TYPE_NAMES)}"
+                f"operator {operator_uid!r}: the key {key!r} is {value!r:.80}, a {type(value).__name__}, which cannot "
+                f"be a key; keys are {', '.join(known.__name__ for known in _TYPE_NAMES)}"
             )
         types.append(name)
     return tuple(types)

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 from attrs import frozen
 from pyspark import cloudpickle
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BinaryType, StructField, StructType
@@ -122,10 +123,10 @@ def _prepare_operator(
         raise JobDefinitionError(
             f"operator {node.uid!r}: two of its input columns have the same name ({', '.join(frame.columns)})"
         )
-    keyed = frame.select(*[_key_column(key, index) for index, key in enumerate(node.keys)])
-    types = [field.dataType.simpleString() for field in keyed.schema.fields]
-    # Asking for the plan's schema finds unknown columns in order_by before anything runs.
-    frame.select(*node.order_by).schema  # noqa: B018
+    keys = [_key_column(key, index, node.uid) for index, key in enumerate(node.keys)]
+    types = [field.dataType.simpleString() for field in _selected(frame, keys, node.uid, "key_by").fields]
+    # Unknown columns in order_by are found before anything runs.
+    _selected(frame, node.order_by, node.uid, "order_by")
     try:
         function_pickle: bytes = cloudpickle.dumps(node.function)  # type: ignore[no-untyped-call]
     except Exception as error:
@@ -165,7 +166,7 @@ def _operator_columns(
     max_parallelism: int,
 ) -> OperatorColumns:
     expression_keys = {
-        name: _key_column(key, index)
+        name: _key_column(key, index, node.uid)
         for index, (key, name) in enumerate(zip(node.keys, key_columns, strict=True))
         if name not in row_columns
     }
@@ -201,10 +202,23 @@ def _operator_plan(
     return observed.where(columns.is_data).drop(ACKNOWLEDGEMENT_COLUMN)
 
 
-def _key_column(key: Any, index: int) -> Column:
+def _selected(frame: DataFrame, columns: Sequence[Any], uid: str, given_to: str) -> StructType:
+    """The types of columns of a frame; asking for them has Spark analyse the expressions."""
+    try:
+        return frame.select(*columns).schema
+    except AnalysisException as error:
+        raise JobDefinitionError(
+            f"operator {uid!r}: {given_to} does not fit the operator's input, which has the columns "
+            f"{', '.join(frame.columns)}: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def _key_column(key: Any, index: int, uid: str) -> Column:
     column = F.col(key) if isinstance(key, str) else key
     if not isinstance(column, Column):
-        raise JobDefinitionError(f"key_by takes column names or expressions, not {type(key).__name__}")
+        raise JobDefinitionError(
+            f"operator {uid!r}: key_by takes column names or expressions, not {type(key).__name__}"
+        )
     return column if isinstance(key, str) else column.alias(f"{KEY_COLUMN_PREFIX}{index}")
 
 

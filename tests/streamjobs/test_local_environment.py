@@ -396,3 +396,20 @@ def test_a_state_registered_late_or_in_some_subtasks_only_is_never_left_under_tw
     assert restart(ReadTotals()) == [("north", TotalsRenamed(3.0, 1, "new"), [3], [(3, 1)])]
     for parallelism in (1, 3, 16):
         assert restart(ReadTotals(), parallelism) == [("north", TotalsRenamed(3.0, 1, "new"), [3], [(3, 1)])]
+
+
+def test_a_key_or_order_that_no_record_has_is_reported_with_the_operator() -> None:
+    def build(key: Any, order_by: Any = ()) -> None:
+        environment = LocalStreamEnvironment()
+        stream = environment.from_elements(SALES).key_by(key)
+        stream.process(SumPerShop(), uid="totals", order_by=order_by).sink_to([])
+        environment.execute("sales")
+
+    with pytest.raises(JobDefinitionError, match=r"operator 'totals': key_by\('shp'\), but a record has no field"):
+        build("shp")
+    with pytest.raises(JobDefinitionError, match=r"operator 'totals': order_by\('when'\), but a record has no field"):
+        build("shop", "when")
+    with pytest.raises(JobDefinitionError, match=r"operator 'totals': key_by takes field names or functions, not int"):
+        build(7)
+    with pytest.raises(JobDefinitionError, match=r"operator 'totals': the key .* is 1.5, a float, which cannot"):
+        build(lambda sale: 1.5)

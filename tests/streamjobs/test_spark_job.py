@@ -489,6 +489,16 @@ def test_wrong_definitions_are_refused(workplace: Workplace) -> None:
     words.process(CountWords(), uid="words").sink_to(memory_sink())
     with pytest.raises(JobDefinitionError, match="schema"):
         environment.execute("no schema")
+    for key, order_by, message in (
+        ("wrod", (), r"operator 'words': key_by does not fit the operator's input, .*columns word, number: .*wrod"),
+        ("word", "nubmer", r"operator 'words': order_by does not fit the operator's input, .*columns word, number: "),
+        (7, (), r"operator 'words': key_by takes column names or expressions, not int"),
+    ):
+        environment = workplace.environment()
+        stream = environment.from_dataframe(workplace.stream()).key_by(key)
+        stream.process(CountWords(), uid="words", schema="word string", order_by=order_by).sink_to(memory_sink())
+        with pytest.raises(JobDefinitionError, match=message):
+            environment.execute("misspelt")
     assert not (workplace.directory / "job").exists()
 
 
