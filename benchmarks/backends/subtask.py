@@ -30,9 +30,13 @@ class Subtask:
         self._opened: list[KeyedStateBackend] = []
 
     def open(
-        self, backend: str | StateBackend, *restore: StateHandle, metrics: StateMetricsConfig | None = None
+        self,
+        backend: str | StateBackend,
+        *restore: StateHandle,
+        metrics: StateMetricsConfig | None = None,
+        local: str | None = None,
     ) -> KeyedStateBackend:
-        """A backend in a local directory of its own, restored from the handles."""
+        """A backend restored from the handles, in a local directory of its own unless ``local`` names one."""
         parameters = KeyedStateBackendParameters(
             operator_uid=OPERATOR_UID,
             key_serializer=LongSerializer(),
@@ -40,7 +44,7 @@ class Subtask:
             key_group_range=key_group_range_of_subtask(0, 1, MAX_PARALLELISM),
             file_system=self.file_system,
             file_prefix=f"state/{OPERATOR_UID}-0",
-            local_directory=os.path.join(self.directory, "local", str(next(self._numbers))),
+            local_directory=os.path.join(self.directory, "local", local or str(next(self._numbers))),
             restore=tuple(RestoredHandle(handle, self.file_system) for handle in restore),
             metrics=metrics,
         )

@@ -31,6 +31,7 @@ GROUPS = {
     "operator_state": "benchmarks.backends.operator_state",
     "state_ttl": "benchmarks.backends.ttl_cost",
     "priority_queue": "benchmarks.backends.queue_access",
+    "timers": "benchmarks.backends.timers",
     "state_metrics": "benchmarks.backends.metrics_cost",
 }
 """The groups of lines, each a function of that name in a module; it takes the `Setting` and yields results."""

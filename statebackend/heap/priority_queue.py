@@ -21,7 +21,7 @@ from statebackend.encoded_priority_queue import KEY_GROUP_SUFFIX, EncodedPriorit
 from statebackend.errors import StateBackendClosedError, StateRestoreError
 from statebackend.heap.stored_form import EntryKeys, Load, RawKeyForm, RawStoredForm
 from statebackend.heap.table import HeapTable
-from statebackend.heap.value_state import ValueTable
+from statebackend.heap.value_state import EXISTED, ValueTable
 from statebackend.key_groups import KeyGroupRange
 from typeserializers.type_serializer import TypeSerializer
 from typeserializers.void import VOID_NAMESPACE, VoidNamespaceSerializer
@@ -79,25 +79,16 @@ class QueueTable(ValueTable):
         suffix = KEY_GROUP_SUFFIX.pack(key_group)
         return sorted(entry for entry in self.history.live if entry.endswith(suffix))
 
-    def add(self, entry: bytes) -> bool:
-        """Makes an entry part of the table; returns whether it was not. Its key group is the subtask's own."""
+    def admit(self, key: Any, key_group: int) -> None:
+        # The queue has made the entry, and so knows that element and key group may be stored.
         history = self.history
-        if entry in history.live:
-            return False
-        if entry not in history.epoch.changes:
-            self.admit(entry, entry[-2] << 8 | entry[-1])
-        history.live[entry] = _PRESENT
-        return True
-
-    def remove(self, entry: bytes) -> bool:
-        """Takes an entry out of the table; returns whether it was there."""
-        history = self.history
-        if entry not in history.live:
-            return False
-        if entry not in history.epoch.changes:
-            self.admit(entry, entry[-2] << 8 | entry[-1])
-        del history.live[entry]
-        return True
+        epoch = history.epoch
+        if epoch.before is not None:
+            if history.readers:
+                epoch.before[key] = history.live.get(key)
+            else:
+                self.settle()
+        epoch.changes[key] = EXISTED if key in history.live else key_group
 
     def put_in(self, heap: list[bytes], entry: bytes) -> bool:
         """Puts an entry that was added into the heap; returns whether it is at the top."""
@@ -161,12 +152,28 @@ class HeapPriorityQueue(EncodedPriorityQueue[T]):
         heap = table.heap
         if heap is None:
             heap = table.built_heap()
-        return table.add(entry) and table.put_in(heap, entry)
+        history = table.history
+        live = history.live
+        if entry in live:
+            return False
+        if entry not in history.epoch.changes:
+            table.admit(entry, entry[-2] << 8 | entry[-1])
+        live[entry] = _PRESENT
+        if table.dead:
+            return table.put_in(heap, entry)
+        heappush(heap, entry)
+        return heap[0] is entry
 
     def remove_entry(self, entry: bytes) -> bool:
-        table = self._open_table()
+        table = self._table or self._open_table()
         heap = table.built_heap()
-        return table.remove(entry) and table.take_out(heap, entry)
+        history = table.history
+        if entry not in history.live:
+            return False
+        if entry not in history.epoch.changes:
+            table.admit(entry, entry[-2] << 8 | entry[-1])
+        del history.live[entry]
+        return table.take_out(heap, entry)
 
     def head(self) -> bytes | None:
         table = self._table or self._open_table()
@@ -176,11 +183,16 @@ class HeapPriorityQueue(EncodedPriorityQueue[T]):
         return heap[0] if heap else None
 
     def remove_head(self) -> None:
-        table = self._open_table()
+        table = self._table or self._open_table()
         heap = table.built_heap()
-        entry = heap[0]
-        table.remove(entry)
-        table.take_out(heap, entry)
+        entry, history = heap[0], table.history
+        if entry not in history.epoch.changes:
+            table.admit(entry, entry[-2] << 8 | entry[-1])
+        del history.live[entry]
+        if table.dead:
+            table.take_out(heap, entry)
+        else:
+            heappop(heap)
 
     def size(self) -> int:
         table = self._open_table()

@@ -26,6 +26,7 @@ LINES = {
     "operator_state": 2,
     "state_ttl": 4,
     "priority_queue": 2,
+    "timers": 3,
     "state_metrics": 4,
 }
 
