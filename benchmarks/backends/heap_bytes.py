@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from benchmarks.backends.setting import Setting, key_group_of
@@ -43,23 +44,27 @@ def heap_bytes(setting: Setting) -> Iterator[Result]:
 
 def _measured(setting: Setting, keys: int) -> Iterator[tuple[str, int]]:
     kept: list[Any] = []
-    yield _BARE, _traced(lambda: kept.append({_FIRST_KEY + key: _FIRST_KEY - key for key in range(keys)}))
+    with _tracing() as allocated:
+        kept.append({_FIRST_KEY + key: _FIRST_KEY - key for key in range(keys)})
+        bare = allocated()
+    yield _BARE, bare
     kept.clear()
     with Subtask(setting.new_directory("bytes")) as subtask:
         backend = subtask.open("heap")
         state: Any = backend.get_state(ValueStateDescriptor("count", int))
-        handles: list[Any] = []
-
-        def first_epoch() -> None:
+        with _tracing() as allocated:
             _update_all(backend, state, keys, _FIRST_KEY)
-            handles.append(subtask.snapshot(backend))
-
-        after_snapshot = _traced(first_epoch)
+            handle = subtask.snapshot(backend)
+            after_snapshot = allocated()
+            _update_all(backend, state, keys, _FIRST_KEY + 1)
+            changed = allocated()
         yield "after a snapshot", after_snapshot
-        again = _traced(lambda: _update_all(backend, state, keys, _FIRST_KEY + 1))
-        yield "while every entry has changed since", after_snapshot + again
+        yield "while every entry has changed since", changed
         subtask.close()
-        yield "after a restore", _traced(lambda: kept.append(_restored(subtask, handles[0])))
+        with _tracing() as allocated:
+            kept.append(_restored(subtask, handle))
+            restored = allocated()
+        yield "after a restore", restored
 
 
 def _restored(subtask: Subtask, handle: Any) -> KeyedStateBackend:
@@ -74,13 +79,17 @@ def _update_all(backend: KeyedStateBackend, state: Any, keys: int, minuend: int)
         state.update(minuend - key)
 
 
-def _traced(work: Callable[[], object]) -> int:
-    """The bytes that the work leaves allocated."""
+@contextmanager
+def _tracing() -> Iterator[Callable[[], int]]:
+    """Gives a function that says how many bytes are allocated of those that were allocated since."""
+
+    def allocated() -> int:
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
     gc.collect()
     tracemalloc.start()
     try:
-        work()
-        gc.collect()
-        return tracemalloc.get_traced_memory()[0]
+        yield allocated
     finally:
         tracemalloc.stop()
