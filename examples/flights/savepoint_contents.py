@@ -19,6 +19,7 @@ from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.handles import StateHandle
 from checkpoint.savepoint import read_savepoint
 from statebackend.descriptors import USER_KEY_ROLE, StateKind, storage_serializer
+from statebackend.operator_state import split_handle
 from statebackend.state_meta import StateMeta, decode_meta
 
 
@@ -41,7 +42,7 @@ def state_contents(savepoint: Path, operator_uid: str, state_name: str) -> Mappi
         if operator.uid != operator_uid:
             continue
         for subtask in operator.subtasks:
-            handle = subtask.handle
+            handle, _ = split_handle(subtask.handle)
             meta = decode_meta(handle.meta, len(handle.files))
             state = meta.state(state_name)
             if state is None:

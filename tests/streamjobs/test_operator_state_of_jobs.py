@@ -491,3 +491,45 @@ def test_unchanged_operator_state_is_referred_to_and_not_written_again() -> None
     paths = [file.path for handle in handles(job) for file in split_handle(handle)[1].files]
     assert len(paths) == PARALLELISM
     assert all("-000000000000-" in path for path in paths)
+
+
+def test_the_example_of_the_guide_loses_no_count_over_restarts_and_parallelisms(tmp_path: Path) -> None:
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "writing-a-job.md").read_text(encoding="utf-8")
+    blocks = [block.partition("```")[0] for block in guide.split("```python\n")[1:]]
+    [example] = [block for block in blocks if "class CountDamaged" in block]
+    names: dict[str, Any] = {"KeyedProcessFunction": KeyedProcessFunction}
+    exec(example, names)
+
+    @attrs.frozen
+    class Payment:
+        shop: int
+        amount: int | None
+
+    payments = [Payment(number, None if number % 3 else number) for number in range(20)]
+    for parallelism in (3, 5, 1):
+        environment = LocalStreamEnvironment(
+            job_dir=tmp_path / "job", parallelism=parallelism, max_parallelism=16, epoch_size=7
+        )
+        stream = environment.from_elements(payments).key_by("shop")
+        stream.process(names["CountDamaged"](), uid="damaged").sink_to([])
+        job = environment.execute("payments")
+    damaged: list[int] = []
+
+    class Look(Probe):
+        def on_open(self, context: RuntimeContext) -> None:
+            self.damaged = context.operator_state.get_list_state(SplitListStateDescriptor("damaged", int))
+            if context.is_restored:
+                damaged.extend(self.damaged.get())
+
+        def process_element(self, value: Any, context: ProcessContext[int]) -> Iterator[Any]:
+            yield from ()
+
+        def __deepcopy__(self, memo: Any) -> Any:
+            return self
+
+    savepoint = job.savepoint(tmp_path / "savepoint").path
+    environment = LocalStreamEnvironment(parallelism=2, max_parallelism=16)
+    stream = environment.from_elements([Payment(0, 0)]).key_by("shop")
+    stream.process(Look(), uid="damaged").sink_to([])
+    environment.execute("payments", from_savepoint=savepoint)
+    assert sum(damaged) == 3 * sum(payment.amount is None for payment in payments)
