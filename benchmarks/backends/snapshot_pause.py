@@ -3,16 +3,26 @@
 Two backends that differ in their number of keys take turns. In each turn the same number of keys is changed, the
 snapshot is prepared (the synchronous part), the same keys are changed again while its writing is still to come, then it
 is written, and they are changed once more. The slowest of these accesses shows work that was put off to a later one.
+
+A snapshot as a whole is beside what the bare engine has for the same: a checkpoint of rocksdict after a flush, and a
+dict that is pickled into a file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import pickle
+import shutil
+import struct
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
+import rocksdict
+
 from benchmarks.alternating import Measurement
-from benchmarks.backends.measuring import REQUIRED, medians, report
+from benchmarks.backends.bare_rocksdb import bare_store
+from benchmarks.backends.measuring import REQUIRED, compared, medians, report
 from benchmarks.backends.setting import Record, Setting, all_records, key_group_of
 from benchmarks.backends.subtask import Subtask, fill
 from benchmarks.result import Result
@@ -34,6 +44,8 @@ def heap_snapshot(setting: Setting) -> Iterator[Result]:
         name = f"heap snapshot, synchronous part, {many.keys:,} keys, all changed"
         yield Result(name, many.first_ms, HEAP_BOUND_MS, REQUIRED, "ms", 1.0)
         yield from _lines(setting, "heap", many, few, HEAP_BOUND_MS)
+        peer = _pickled_dict(setting, many.keys)
+        yield from _whole_snapshot(setting, "heap", many, {"a dict pickled into a file": peer})
 
 
 def rocksdb_snapshot(setting: Setting) -> Iterator[Result]:
@@ -43,6 +55,9 @@ def rocksdb_snapshot(setting: Setting) -> Iterator[Result]:
         many = stack.enter_context(PauseLoop(setting, "rocksdb", setting.count(2_000_000), dirty))
         few = stack.enter_context(PauseLoop(setting, "rocksdb", setting.count(100_000), dirty))
         yield from _lines(setting, "RocksDB", many, few, ROCKSDB_BOUND_MS)
+        database = stack.enter_context(bare_store(setting.new_directory("bare"), has_log=False))
+        peer = _bare_checkpoint(setting, database, many.keys, many.dirty)
+        yield from _whole_snapshot(setting, "RocksDB", many, {"bare rocksdict, flush and checkpoint": peer})
 
 
 def _lines(setting: Setting, title: str, many: PauseLoop, few: PauseLoop, bound_ms: float) -> Iterator[Result]:
@@ -60,6 +75,48 @@ def _lines(setting: Setting, title: str, many: PauseLoop, few: PauseLoop, bound_
             name = f"{title} slowest access {moment}, {keys}"
             report(name, measurement)
             yield Result(name, measurement.median, bound_ms, REQUIRED, "ms", 1.0)
+
+
+def _whole_snapshot(
+    setting: Setting, title: str, loop: PauseLoop, peers: dict[str, Callable[[], float]]
+) -> Iterator[Result]:
+    name = f"{title} whole snapshot, {loop.keys:,} keys, {loop.dirty:,} changed"
+    yield from compared(setting, name, "ms", loop.whole_snapshot_ms, peers)
+
+
+def _pickled_dict(setting: Setting, keys: int) -> Callable[[], float]:
+    table = dict.fromkeys(range(keys), 1)
+    path = setting.new_directory("pickled")
+
+    def contender() -> float:
+        start = setting.clock()
+        with open(path, "wb") as file:
+            pickle.dump(table, file, pickle.HIGHEST_PROTOCOL)
+            file.flush()
+            os.fsync(file.fileno())
+        return (setting.clock() - start) * 1e3
+
+    return contender
+
+
+def _bare_checkpoint(setting: Setting, database: Any, keys: int, dirty: int) -> Callable[[], float]:
+    pack, source = struct.Struct(">q").pack, setting.random()
+    for key in range(keys):
+        database[pack(key)] = pack(0)
+    database.flush()
+
+    def contender() -> float:
+        for key in source.sample(range(keys), dirty):
+            database[pack(key)] = pack(1)
+        path = setting.new_directory("checkpoint")
+        start = setting.clock()
+        database.flush()
+        rocksdict.Checkpoint(database).create_checkpoint(path)
+        elapsed = setting.clock() - start
+        shutil.rmtree(path)
+        return elapsed * 1e3
+
+    return contender
 
 
 class PauseLoop:
@@ -101,6 +158,14 @@ class PauseLoop:
                 finish()
             reached.append(self._slowest_access_ms(records))
         return elapsed * 1e3
+
+    def whole_snapshot_ms(self) -> float:
+        """Both parts of a snapshot after as many changes."""
+        keys = self._random.sample(range(self.keys), self.dirty)
+        fill(self._backend, self._state, [(key, key_group_of(key)) for key in keys])
+        start = self._setting.clock()
+        self._subtask.snapshot(self._backend)
+        return (self._setting.clock() - start) * 1e3
 
     def _slowest_access_ms(self, records: list[Record]) -> float:
         clock, slowest = self._setting.clock, 0.0

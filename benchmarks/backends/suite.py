@@ -30,7 +30,6 @@ GROUPS = {
     "list_append": "benchmarks.backends.list_append",
     "operator_state": "benchmarks.backends.operator_state",
     "state_ttl": "benchmarks.backends.ttl_cost",
-    "priority_queue": "benchmarks.backends.queue_access",
     "timers": "benchmarks.backends.timers",
     "state_metrics": "benchmarks.backends.metrics_cost",
 }

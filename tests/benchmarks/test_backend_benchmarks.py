@@ -15,8 +15,8 @@ LINES = {
     "rocksdb_value": 6,
     "heap_value": 4,
     "heap_bytes": 3,
-    "heap_snapshot": 8,
-    "rocksdb_snapshot": 7,
+    "heap_snapshot": 9,
+    "rocksdb_snapshot": 8,
     "rocksdb_restore": 4,
     "rocksdb_migration": 2,
     "heap_restore": 2,
@@ -25,7 +25,6 @@ LINES = {
     "list_append": 4,
     "operator_state": 2,
     "state_ttl": 4,
-    "priority_queue": 2,
     "timers": 3,
     "state_metrics": 4,
 }
