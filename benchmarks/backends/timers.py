@@ -23,13 +23,13 @@ AIM = 0.3
 FIRST_POLLS_MS = 30.0
 """Bound of opening a backend with a large queue and polling a few timers of it."""
 
-TIMERS: PriorityQueueDescriptor[Timer[int, str]] = PriorityQueueDescriptor(
+TIMERS: PriorityQueueDescriptor[Timer[int, str | None]] = PriorityQueueDescriptor(
     "timers", TimerSerializer(LongSerializer(), StringSerializer())
 )
 
 _POLLED = 10
 
-Entries = list[tuple[Timer[int, str], int]]
+Entries = list[tuple[Timer[int, str | None], int]]
 
 
 def timers(setting: Setting) -> Iterator[Result]:

@@ -91,6 +91,27 @@ def test_a_removed_frontier_still_says_that_more_may_follow():
     assert sum(1 for _ in queue.poll_while(lambda element: True)) == 3 * (100 - FIRST_PAGE)
 
 
+def test_a_frontier_that_was_removed_before_it_was_read_leads_on_too():
+    queue = stored(1_000)
+    last_of_second_page = FIRST_PAGE + 64 - 1
+    for group in KEY_GROUPS:
+        queue.remove(timer(last_of_second_page, group), group)
+    polled = [element.timestamp for element, _ in queue.poll_while(lambda element: True)]
+    assert polled == [number for number in range(1_000) if number != last_of_second_page for _ in KEY_GROUPS]
+
+
+def test_a_heap_freed_of_the_dead_still_knows_its_frontiers():
+    queue = stored(100)
+    for group in KEY_GROUPS:
+        queue.remove(timer(FIRST_PAGE - 1, group), group)
+    size = len(queue._heap)
+    for number in range(2_000):
+        queue.add(timer(10, 7 + number), 4)
+        queue.remove(timer(10, 7 + number), 4)
+    assert len(queue._heap) < size + 2_000
+    assert sum(1 for _ in queue.poll_while(lambda element: True)) == 3 * 99
+
+
 def test_changes_are_written_back_when_there_are_too_many():
     generator = random.Random(1)
     queue = ListedQueue(max_changes=10)
@@ -104,6 +125,14 @@ def test_changes_are_written_back_when_there_are_too_many():
     model.check()
 
 
+def test_what_is_written_back_is_no_longer_held():
+    queue = ListedQueue(max_changes=100)
+    for number in range(5_000):
+        queue.add(timer(number), 3)
+        assert len(queue._heap) <= FIRST_PAGE + 100
+    assert queue.size() == 5_000
+
+
 def test_the_heap_does_not_grow_with_what_was_removed(tmp_path):
     harness = BackendHarness(str(tmp_path))
     heap_queue = harness.open(HeapStateBackend()).get_priority_queue(TIMERS)
@@ -113,7 +142,10 @@ def test_the_heap_does_not_grow_with_what_was_removed(tmp_path):
             queue.add(timer(number), 3)
             assert queue.remove(timer(number), 3) is False
         assert len(heap(queue)) < 3_000
-        assert list(queue.poll_while(lambda element: True)) == [(timer(0), 3)]
+        for number in range(1, 20_000, 100):
+            assert queue.add(timer(number), 3) is False
+        expected = [0, *range(1, 20_000, 100)]
+        assert [element.timestamp for element, _ in queue.poll_while(lambda element: True)] == expected
     harness.close()
 
 
@@ -121,7 +153,7 @@ def test_the_rocksdb_queue_finds_the_heads_of_full_sparse_and_empty_key_groups(t
     harness = BackendHarness(str(tmp_path), max_parallelism=1 << 15)
     backend = harness.open(RocksDBStateBackend())
     entries = [(timer(number, number), group) for group in (0, 1, 7, 8, 300, 32_767) for number in range(group % 50)]
-    entries += [(timer(number), group) for group in (2, 20_000) for number in range(5 * FIRST_PAGE)]
+    entries += [(timer(number), group) for group in (2, 20_000) for number in range(2 * LARGEST_PAGE + 5)]
     backend.get_priority_queue(TIMERS).add_all(entries)
     restored = harness.open(RocksDBStateBackend(), harness.snapshot(backend).handle).get_priority_queue(TIMERS)
     heads = dict(restored.stored_heads(FIRST_PAGE))
@@ -130,6 +162,8 @@ def test_the_rocksdb_queue_finds_the_heads_of_full_sparse_and_empty_key_groups(t
         group: sorted(write(element) for element, found in entries if found == group)[:FIRST_PAGE]
         for group in {group for _, group in entries}
     }
-    polled = list(restored.poll_while(lambda element: True))
-    assert polled == sorted(entries, key=lambda entry: (write(entry[0]), entry[1]))
+    in_order = sorted(entries, key=lambda entry: (write(entry[0]), entry[1]))
+    assert restored.size() == len(entries)
+    assert sorted(restored.entries(), key=lambda entry: (write(entry[0]), entry[1])) == in_order
+    assert list(restored.poll_while(lambda element: True)) == in_order
     harness.close()
