@@ -15,20 +15,25 @@ A snapshot is read by another thread while the owner goes on writing. It needs n
 * the reader reads the live entry first, and then asks the epochs since whether it was changed.
 
 If a change is missing from the epochs, it had not begun when the live entry was read. Single operations of dicts and
-lists are atomic in CPython; `keys_now` and `copy_now` are the two that walk a dict which may change.
+lists are atomic in CPython; `copy_now` is the one that walks a dict which may change.
 
-The key groups of entries are kept apart, in ``groups``. The owner's hot path does not touch it: for a key that was not
-there, the epoch notes the key group, and who reads the state takes it over from there (`take_in_groups`).
+Which keys there are in a key group is kept apart, in lists of *members*, at eight bytes a key. The owner's hot path
+does not touch them: for a key that was not there the epoch says so, and who reads the state takes it over from there.
+Nor does a removal: members may be gone or be listed twice, until so many are that the lists are made anew.
 """
 
 from __future__ import annotations
 
+import bisect
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 NewKeys = Callable[[dict[Any, Any]], dict[Any, int]]
 """From the changes of an epoch to the key groups of the keys that were not there before."""
+
+_MIN_GONE: Final = 1024
+"""Members that are gone below which their lists are left alone."""
 
 
 class Epoch:
@@ -37,13 +42,13 @@ class Epoch:
     ``before`` holds what was stored under keys whose change does not say it, as long as somebody may ask; else None.
     """
 
-    __slots__ = ("before", "changes", "following", "groups_taken_in")
+    __slots__ = ("before", "changes", "following", "is_taken_in")
 
     def __init__(self, before: dict[Any, Any] | None = None) -> None:
         self.changes: dict[Any, Any] = {}
         self.before = before
         self.following: Epoch | None = None
-        self.groups_taken_in = False
+        self.is_taken_in = False
 
     def later(self) -> Iterator[Epoch]:
         """The epochs after this one, including those that begin during the iteration."""
@@ -56,18 +61,18 @@ class Epoch:
 class EntryHistory:
     """Live entries and their epochs. Only `FrozenEntries` may be used on other threads than the owner's."""
 
-    __slots__ = ("_gone", "_groups_lock", "_lock", "_unwritten", "epoch", "groups", "live", "readers")
+    __slots__ = ("_gone", "_lock", "_members", "_members_lock", "_unwritten", "epoch", "live", "readers")
 
     def __init__(self) -> None:
         self.live: dict[Any, Any] = {}
-        self.groups: dict[Any, int] = {}
         self.epoch = Epoch()
         self.readers = 0
         """Snapshots that may still ask what was there before."""
         self._unwritten: tuple[Epoch, ...] = ()
-        self._gone: list[FrozenEntries] = []
+        self._members: dict[int, list[Any]] = {}
+        self._gone = 0
         self._lock = threading.Lock()
-        self._groups_lock = threading.Lock()
+        self._members_lock = threading.Lock()
 
     @property
     def has_unwritten_changes(self) -> bool:
@@ -88,31 +93,58 @@ class EntryHistory:
             self.readers += 1
             return FrozenEntries(self, self._unwritten)
 
-    def take_in_groups(self, epochs: tuple[Epoch, ...], new_keys: NewKeys) -> None:
-        """Makes ``groups`` know all keys of these epochs, which have ended."""
-        with self._groups_lock:
-            for epoch in epochs:
-                if not epoch.groups_taken_in:
-                    self.groups.update(new_keys(epoch.changes))
-                    epoch.groups_taken_in = True
+    def live_keys(self, new_keys: NewKeys, first_group: int = 0) -> Iterator[tuple[int, list[Any]]]:
+        """The live keys of each key group, in the order of key groups, from one on. On the owner's thread.
 
-    def take_in_all_groups(self, new_keys: NewKeys) -> None:
-        """Makes ``groups`` know all keys that are live. On the owner's thread."""
+        A group's keys are listed when it is its turn.
+        """
         with self._lock:
             unwritten = self._unwritten
-        self.take_in_groups(unwritten, new_keys)
-        with self._groups_lock:
-            self.groups.update(new_keys(self.epoch.changes))
+        self._take_in(unwritten, new_keys)
+        new: dict[int, list[Any]] = {}
+        for key, key_group in new_keys(self.epoch.changes).items():
+            new.setdefault(key_group, []).append(key)
+        key_groups = sorted(self._member_groups() | new.keys())
+        start = bisect.bisect_left(key_groups, first_group)
+        for key_group in key_groups[start:] + key_groups[:start]:
+            keys = dict.fromkeys(self._members_of(key_group) + new.get(key_group, []))
+            yield key_group, [key for key in keys if key in self.live]
 
     def put_restored(self, key: Any, key_group: int, stored: Any) -> None:
         """Stores what files say, which is no change. Nobody may be reading."""
+        if key not in self.live:
+            members = self._members.get(key_group)
+            if members is None:
+                members = self._members[key_group] = []
+            members.append(key)
         self.live[key] = stored
-        self.groups[key] = key_group
 
     def remove_restored(self, key: Any) -> None:
-        """Takes away what files say is gone."""
-        self.live.pop(key, None)
-        self.groups.pop(key, None)
+        """Takes away what files say is gone. Nobody may be reading."""
+        if self.live.pop(key, None) is not None:
+            self._gone += 1
+            self._renew_members(self.epoch)
+
+    def _member_groups(self) -> set[int]:
+        with self._members_lock:
+            return set(self._members)
+
+    def _members_of(self, key_group: int) -> list[Any]:
+        with self._members_lock:
+            return list(self._members.get(key_group, ()))
+
+    def _take_in(self, epochs: tuple[Epoch, ...], new_keys: NewKeys) -> None:
+        """Makes the new keys of epochs that have ended members."""
+        with self._members_lock:
+            for epoch in epochs:
+                if not epoch.is_taken_in:
+                    for key, key_group in new_keys(epoch.changes).items():
+                        members = self._members.get(key_group)
+                        if members is None:
+                            self._members[key_group] = [key]
+                        else:
+                            members.append(key)
+                    epoch.is_taken_in = True
 
     def _release(self, frozen: FrozenEntries, is_written: bool) -> None:
         with self._lock:
@@ -120,16 +152,27 @@ class EntryHistory:
             if is_written:
                 # An older snapshot that is completed later finds its epochs gone already.
                 self._unwritten = tuple(epoch for epoch in self._unwritten if epoch not in frozen.epochs)
-                self._gone.append(frozen)
-            if self.readers or not self._gone:
-                return
-            gone, self._gone = self._gone, []
-        with self._groups_lock:
-            for written in gone:
-                for key in written.gone:
-                    # In this order: the owner notes a key as changed before it makes it live.
-                    if key not in self.live and not any(key in epoch.changes for epoch in written.last.later()):
-                        self.groups.pop(key, None)
+                self._gone += frozen.gone
+            is_read = self.readers > 0
+        if not is_read:
+            self._renew_members(frozen.last)
+
+    def _renew_members(self, written: Epoch) -> None:
+        """Drops members that are gone, if there are many.
+
+        What an epoch later than ``written`` changed stays: a snapshot that is prepared meanwhile may ask for it.
+        """
+        if self._gone <= max(_MIN_GONE, len(self.live) // 2):
+            return
+        with self._members_lock:
+            self._gone = 0
+            for members in self._members.values():
+                # In this order: the owner notes a key as changed before it makes it live.
+                members[:] = [
+                    key
+                    for key in dict.fromkeys(members)
+                    if key in self.live or any(key in epoch.changes for epoch in written.later())
+                ]
 
 
 class FrozenEntries:
@@ -141,18 +184,23 @@ class FrozenEntries:
         self._history = history
         self.epochs = epochs
         self.last: Final = epochs[-1]
-        self.gone: list[Any] = []
-        """Keys that were changed and are not there; filled in by who writes them."""
+        self.gone = 0
+        """How many keys were changed and are not there; filled in by who writes them."""
 
     @property
     def live(self) -> dict[Any, Any]:
         """The entries as they are now, to be read before `later_changes` is asked."""
         return self._history.live
 
-    def groups(self, new_keys: NewKeys) -> dict[Any, int]:
-        """The key groups of all keys that were there; more keys may be in it."""
-        self._history.take_in_groups(self.epochs, new_keys)
-        return self._history.groups
+    def keys(self, new_keys: NewKeys) -> Iterator[tuple[int, list[Any]]]:
+        """The keys of each key group, in the order of key groups; some may have come later, or been gone before."""
+        self.take_in(new_keys)
+        for key_group in sorted(self._history._member_groups()):
+            yield key_group, list(dict.fromkeys(self._history._members_of(key_group)))
+
+    def take_in(self, new_keys: NewKeys) -> None:
+        """To be called by who writes the changes."""
+        self._history._take_in(self.epochs, new_keys)
 
     def first_changes(self) -> dict[Any, Any]:
         """The changed keys, each with its first change, which knows what completed snapshots hold of it."""
@@ -167,24 +215,9 @@ class FrozenEntries:
         """What was done to a key since, in order."""
         return [epoch.changes[key] for epoch in self.last.later() if key in epoch.changes]
 
-    def keys(self) -> list[Any]:
-        """All keys that were there; keys that came later may be among them."""
-        keys = keys_now(self._history.live)
-        changed = [key for epoch in self.last.later() for key in keys_now(epoch.changes)]
-        return list(dict.fromkeys(keys + changed)) if changed else keys
-
     def release(self, *, is_written: bool) -> None:
         """To be called once, when nothing will be read any more; ``is_written`` says that the snapshot is complete."""
         self._history._release(self, is_written)
-
-
-def keys_now(entries: dict[Any, Any]) -> list[Any]:
-    """The keys of a dict that another thread may be changing, as they are at one moment."""
-    try:
-        return list(entries)
-    except RuntimeError:
-        # The collector of garbage may run other code in the middle, and so let the other thread in.
-        return keys_now(entries)
 
 
 def copy_now(entries: dict[Any, Any]) -> dict[Any, Any]:
@@ -192,4 +225,5 @@ def copy_now(entries: dict[Any, Any]) -> dict[Any, Any]:
     try:
         return entries.copy()
     except RuntimeError:
+        # The collector of garbage may run other code in the middle, and so let the other thread in.
         return copy_now(entries)

@@ -195,7 +195,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         held = self._states[name]
         table = self._table_of(held)
         is_namespaced = has_namespaces(held.meta.namespace_snapshot.restore_serializer())
-        places = places_of_table(table, self.parameters.clock())
+        places = places_of_table(table, self.context.key_group, self.parameters.clock())
         if is_namespaced:
             return ((key_group, *entry_key) for key_group, entry_key in places)
         return ((key_group, key, VOID_NAMESPACE) for key_group, key in places)

@@ -59,8 +59,9 @@ class ListTable(HeapTable):
         """Notes that a list is about to change for the first time in this epoch; raises if it may not be stored."""
         history = self.history
         older = history.live.get(key)
+        self.check_key_group(key_group)
         if older is None:
-            self.check_new_key(key, key_group)
+            self.check_new_key(key)
         elif self.form.is_encoded and history.is_settled:
             _pack_end(older)
         change = history.epoch.changes[key] = _ListChange(key_group, older)
@@ -77,9 +78,8 @@ class ListTable(HeapTable):
         return stored
 
     def changed_rows(self, entries: FrozenEntries) -> list[Row]:
-        groups, to_bytes = entries.groups(self.new_keys), self.keys.to_bytes
-        changes = entries.first_changes()
-        addressed = [(groups[key], *to_bytes(key), key) for key in changes]
+        to_bytes, changes = self.keys.to_bytes, entries.first_changes()
+        addressed = [(change.key_group, *to_bytes(key), key) for key, change in changes.items()]
         addressed.sort(key=address_of_row)
         rows: list[Row] = []
         for key_group, key_bytes, namespace, key in addressed:
@@ -91,7 +91,7 @@ class ListTable(HeapTable):
                 if first.older is not None:
                     rows.append((key_group, key_bytes, namespace, None, None))
             if items is None or not length:
-                entries.gone.append(key)
+                entries.gone += 1
                 continue
             rows += [(key_group, key_bytes, namespace, None, chunk) for chunk in self._chunks(items[start:length])]
         return rows

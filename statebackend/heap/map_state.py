@@ -70,8 +70,9 @@ class MapTable(HeapTable):
         """Notes that a map is about to change for the first time in this epoch; raises if it may not be stored."""
         history = self.history
         older = history.live.get(key)
+        self.check_key_group(key_group)
         if older is None:
-            self.check_new_key(key, key_group)
+            self.check_new_key(key)
         change = history.epoch.changes[key] = _MapChange(key_group, older)
         return change
 
@@ -87,9 +88,8 @@ class MapTable(HeapTable):
             yield user_key, write(value)
 
     def changed_rows(self, entries: FrozenEntries) -> list[Row]:
-        groups, to_bytes = entries.groups(self.new_keys), self.keys.to_bytes
-        changes = entries.first_changes()
-        addressed = [(groups[key], *to_bytes(key), key) for key in changes]
+        to_bytes, changes = self.keys.to_bytes, entries.first_changes()
+        addressed = [(change.key_group, *to_bytes(key), key) for key, change in changes.items()]
         addressed.sort(key=address_of_row)
         rows: list[Row] = []
         for key_group, key_bytes, namespace, key in addressed:
@@ -102,7 +102,7 @@ class MapTable(HeapTable):
                     before.update(change.undo)
             found, stored = self._map_at(entries, key, first.older, before)
             if found is None:
-                entries.gone.append(key)
+                entries.gone += 1
             if found is not first.older:
                 before = {}
                 if first.older is not None:

@@ -85,7 +85,10 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
         entries = 0
         for number, state in enumerate(self._states):
             self.raise_if_cancelled()
-            changed = [] if state.entries is None else state.table.changed_rows(state.entries)
+            changed = []
+            if state.entries is not None:
+                state.entries.take_in(state.table.new_keys)
+                changed = state.table.changed_rows(state.entries)
             if changed:
                 entries += len(changed)
                 _digest_rows(digest, state.meta.name, changed)

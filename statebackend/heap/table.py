@@ -91,18 +91,21 @@ class HeapTable(ABC):
         """Whether completed snapshots hold everything, and none is under way."""
         return not self.history.readers and not self.history.has_unwritten_changes
 
-    def check_new_key(self, key: Any, key_group: int) -> None:
-        """Raises if a key that is not there may not be: its group is foreign, or it cannot be written."""
+    def check_key_group(self, key_group: int) -> None:
+        """Raises `StateBackendError` if the key group is foreign."""
         if key_group not in self.key_groups:
             raise StateBackendError(
                 f"key group {key_group} does not belong to this subtask ({self.key_groups}): "
                 f"the record was routed to the wrong subtask"
             )
+
+    def check_new_key(self, key: Any) -> None:
+        """Raises `SerializationError` if a key that is not there cannot be written."""
         self._check_key(key)
 
-    def take_in_groups(self) -> None:
-        """Makes ``history.groups`` know the key groups of all that is there. On the owner's thread."""
-        self.history.take_in_all_groups(self.new_keys)
+    def live_keys(self, first_group: int = 0) -> Iterator[tuple[int, list[Any]]]:
+        """The keys of each key group, unsorted, in the order of key groups, from one on. On the owner's thread."""
+        return self.history.live_keys(self.new_keys, first_group)
 
     def freeze(self) -> FrozenEntries:
         """The entries as they are, for a snapshot; takes the same time whatever there is."""
@@ -128,7 +131,7 @@ class HeapTable(ABC):
 
     def rows_at(self, entries: FrozenEntries) -> Iterator[Row]:
         """All there was when the entries were frozen, in canonical order."""
-        for key_group, keys in _by_key_group(entries.keys(), entries.groups(self.new_keys)):
+        for key_group, keys in entries.keys(self.new_keys):
             stored = dict(zip(keys, self.stored_at(entries, keys), strict=True))
             present = [key for key in keys if stored[key] is not None]
             for _, key_bytes, namespace, key in self._addressed(key_group, present):
@@ -171,8 +174,7 @@ class HeapTable(ABC):
         return stored
 
     def _sorted_keys(self) -> Iterator[tuple[int, list[tuple[int, bytes, bytes, Any]]]]:
-        self.take_in_groups()
-        for key_group, keys in _by_key_group(list(self.history.live), self.history.groups):
+        for key_group, keys in self.live_keys():
             yield key_group, self._addressed(key_group, keys)
 
     def _addressed(self, key_group: int, keys: Iterable[Any]) -> list[tuple[int, bytes, bytes, Any]]:
@@ -184,17 +186,3 @@ class HeapTable(ABC):
 
 address_of_row = operator.itemgetter(0, 1, 2)
 """Key group, key and namespace: the order of rows."""
-
-
-def _by_key_group(keys: list[Any], groups: dict[Any, int]) -> Iterator[tuple[int, list[Any]]]:
-    """The keys of each key group, in the order of key groups; keys without one came later and are left out."""
-    keys_of: dict[int | None, list[Any]] = {}
-    for key, key_group in zip(keys, map(groups.get, keys), strict=True):
-        found = keys_of.get(key_group)
-        if found is None:
-            keys_of[key_group] = [key]
-        else:
-            found.append(key)
-    keys_of.pop(None, None)
-    for key_group in sorted(keys_of):  # type: ignore[type-var]
-        yield key_group, keys_of[key_group]  # type: ignore[misc]

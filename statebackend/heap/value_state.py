@@ -1,37 +1,45 @@
 """Value state on the heap.
 
-An epoch notes the key group of a key that was not there, and `EXISTED` for one that was. What was stored under it is
-noted apart, in ``before``, and only while a snapshot may ask for it: most epochs of most jobs then keep no old values.
+An epoch notes the key group of a key that changes, by its complement if the key was not there. What was stored under it
+is noted apart, in ``before``, and only while a snapshot may ask for it: most epochs of most jobs keep no old values.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from snapshots.errors import SerializationError
 from statebackend.descriptors import ValueStateDescriptor
 from statebackend.exact_values import compile_exact, exact_condition, guarded
 from statebackend.heap.handle import HeapStateHandle
 from statebackend.heap.history import FrozenEntries
-from statebackend.heap.stored_form import Load
+from statebackend.heap.stored_form import EntryKeys, Load, StoredForm
 from statebackend.heap.table import HeapTable, Row, address_of_row
 from statebackend.internal_states import InternalValueState
 from statebackend.key_context import AnyKeyContext
+from statebackend.key_groups import KeyGroupRange
 from typeserializers.code_generation import GeneratedFunction
 from typeserializers.type_serializer import TypeSerializer
 
 T = TypeVar("T")
 
-EXISTED: Final = -1
-"""The change of a key that was there before."""
+
+@functools.lru_cache(maxsize=64)
+def _complements(end: int) -> tuple[int, ...]:
+    """The complements of all key groups up to one: numbers that are made once, and not for every key."""
+    return tuple(~key_group for key_group in range(end + 1))
 
 
 class ValueTable(HeapTable):
     """What is stored under a key is the value's stored form."""
 
-    __slots__ = ()
+    __slots__ = ("complements",)
+
+    def __init__(self, name: str, keys: EntryKeys, form: StoredForm, key_groups: KeyGroupRange) -> None:
+        super().__init__(name, keys, form, key_groups)
+        self.complements = _complements(key_groups.end)
 
     def admit(self, key: Any, key_group: int) -> None:
         """Notes that a key is about to change for the first time in this epoch; raises if it may not be stored."""
@@ -42,14 +50,15 @@ class ValueTable(HeapTable):
                 epoch.before[key] = live.get(key)
             else:
                 self.settle()
+        self.check_key_group(key_group)
         if key in live:
-            epoch.changes[key] = EXISTED
-        else:
-            self.check_new_key(key, key_group)
             epoch.changes[key] = key_group
+        else:
+            self.check_new_key(key)
+            epoch.changes[key] = self.complements[key_group]
 
     def new_keys(self, changes: dict[Any, Any]) -> dict[Any, int]:
-        return {key: key_group for key, key_group in changes.items() if key_group >= 0}
+        return {key: ~change for key, change in changes.items() if change < 0}
 
     def stored_at(self, entries: FrozenEntries, keys: list[Any]) -> list[Any]:
         stored = list(map(entries.live.get, keys))
@@ -64,17 +73,17 @@ class ValueTable(HeapTable):
 
     def changed_rows(self, entries: FrozenEntries) -> list[Row]:
         changes = entries.first_changes()
-        groups, to_bytes, write = entries.groups(self.new_keys), self.keys.to_bytes, self.form.write
+        to_bytes, write = self.keys.to_bytes, self.form.write
         rows: list[Row] = []
         for (key, change), stored in zip(changes.items(), self.stored_at(entries, list(changes)), strict=True):
             if stored is not None:
                 key_bytes, namespace = to_bytes(key)
-                rows.append((groups[key], key_bytes, namespace, None, write(stored)))
+                rows.append((change if change >= 0 else ~change, key_bytes, namespace, None, write(stored)))
                 continue
-            entries.gone.append(key)
-            if change == EXISTED:
+            entries.gone += 1
+            if change >= 0:
                 key_bytes, namespace = to_bytes(key)
-                rows.append((groups[key], key_bytes, namespace, None, None))
+                rows.append((change, key_bytes, namespace, None, None))
         rows.sort(key=address_of_row)
         return rows
 
@@ -108,7 +117,7 @@ class _HeapValueState(HeapStateHandle, InternalValueState[T]):
 class HeapObjectValueState(_HeapValueState[T]):
     """Values of an immutable type; `create_value_state` makes a subclass whose `update` is generated."""
 
-    __slots__ = ("_default", "_exact", "_first_group", "_last_group")
+    __slots__ = ("_complements", "_default", "_exact", "_first_group", "_last_group")
 
     def __init__(
         self, table: ValueTable, context: AnyKeyContext, descriptor: ValueStateDescriptor[T]
@@ -116,6 +125,7 @@ class HeapObjectValueState(_HeapValueState[T]):
         super().__init__(table, context)
         self._default = descriptor.default
         self._exact = compile_exact(descriptor.serializer, self.describe)
+        self._complements = table.complements
         self._first_group, self._last_group = table.key_groups.start, table.key_groups.end
 
     def value(self) -> T | None:
@@ -210,11 +220,12 @@ def _compile_update(
     else:
         # What `ValueTable.admit` does while nobody asks what was there before.
         lines += [
-            "    if self._before is not None: self._admit(key, self._context.key_group)",
-            f"    elif key in self._live: self._changes[key] = {EXISTED}",
-            f"    elif {key_condition} and self._first_group <= self._context.key_group <= self._last_group:",
-            "        self._changes[key] = self._context.key_group",
-            "    else: self._admit(key, self._context.key_group)",
+            "    key_group = self._context.key_group",
+            "    if self._before is not None or not self._first_group <= key_group <= self._last_group:",
+            "        self._admit(key, key_group)",
+            "    elif key in self._live: self._changes[key] = key_group",
+            f"    elif {key_condition}: self._changes[key] = self._complements[key_group]",
+            "    else: self._admit(key, key_group)",
         ]
     lines.append("self._live[key] = value")
     return function.compile(lines)
