@@ -3,8 +3,11 @@
 import bisect
 import random
 
+import pytest
+
 from statebackend.contract.harness import BackendHarness
 from statebackend.contract.priority_queue_contract import TIMERS, QueueModel, timer
+from statebackend.errors import StateRestoreError
 from statebackend.heap.keyed_backend import HeapStateBackend
 from statebackend.key_groups import KeyGroupRange
 from statebackend.paged_priority_queue import FIRST_PAGE, LARGEST_PAGE, PagedPriorityQueue
@@ -110,6 +113,18 @@ def test_a_heap_freed_of_the_dead_still_knows_its_frontiers():
         queue.remove(timer(10, 7 + number), 4)
     assert len(queue._heap) < size + 2_000
     assert sum(1 for _ in queue.poll_while(lambda element: True)) == 3 * 99
+
+
+@pytest.mark.parametrize("damaged", [b"", b"\x80", TIMERS.element_serializer.to_bytes(timer(1)) + b"\x00"])
+def test_a_damaged_element_is_named_and_stays(damaged):
+    queue = stored(3)
+    bisect.insort(queue.stored[4], damaged)
+    for _ in range(2):
+        with pytest.raises(StateRestoreError, match=rf"timers.*element {damaged.hex()} in key group 4"):
+            list(queue.poll_while(lambda element: True))
+    with pytest.raises(StateRestoreError, match="timers"):
+        list(queue.subset_of_key_group(4))
+    assert damaged in queue.stored[4]
 
 
 def test_changes_are_written_back_when_there_are_too_many():
