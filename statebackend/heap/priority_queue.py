@@ -21,7 +21,7 @@ from statebackend.encoded_priority_queue import KEY_GROUP_SUFFIX, EncodedPriorit
 from statebackend.errors import StateBackendClosedError, StateRestoreError
 from statebackend.heap.stored_form import EntryKeys, Load, RawKeyForm, RawStoredForm
 from statebackend.heap.table import HeapTable
-from statebackend.heap.value_state import EXISTED, ValueTable
+from statebackend.heap.value_state import ValueTable
 from statebackend.key_groups import KeyGroupRange
 from typeserializers.type_serializer import TypeSerializer
 from typeserializers.void import VOID_NAMESPACE, VoidNamespaceSerializer
@@ -88,7 +88,7 @@ class QueueTable(ValueTable):
                 epoch.before[key] = history.live.get(key)
             else:
                 self.settle()
-        epoch.changes[key] = EXISTED if key in history.live else key_group
+        epoch.changes[key] = key_group if key in history.live else self.complements[key_group]
 
     def put_in(self, heap: list[bytes], entry: bytes) -> bool:
         """Puts an entry that was added into the heap; returns whether it is at the top."""
