@@ -114,6 +114,11 @@ class RegistrationContext(RuntimeContext):
         return False
 
     def register(self, descriptor: StateDescriptor) -> State:
+        if descriptor.kind not in _UNUSABLE:
+            raise StateRegistrationError(
+                f"state {descriptor.name!r} of operator {self._operator_uid!r} is a {descriptor.kind.value}, which a "
+                f"function cannot register"
+            )
         self._remember(self._keyed, descriptor.name, descriptor)
         return _UNUSABLE[descriptor.kind]()
 
