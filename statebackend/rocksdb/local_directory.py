@@ -88,7 +88,7 @@ class LocalStateDirectory:
             os.unlink(self._version_path)
 
     def write_version(self, version: LocalVersion) -> None:
-        """Says what the closed database holds."""
+        """Says what the closed database holds, if there is room to say it: what has no version is restored instead."""
         content = {
             "state_id": version.state_id,
             "boot_id": _boot_id(),
@@ -96,9 +96,10 @@ class LocalStateDirectory:
             "lower_bounds": {name: bound.hex() for name, bound in version.lower_bounds.items()},
         }
         temporary = f"{self._version_path}.new"
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(content, file)
-        os.replace(temporary, self._version_path)
+        with contextlib.suppress(OSError):
+            with open(temporary, "w", encoding="utf-8") as file:
+                json.dump(content, file)
+            os.replace(temporary, self._version_path)
 
     def wipe(self) -> None:
         """Removes database, version and leftover files; the lock stays."""
