@@ -73,7 +73,7 @@ from statebackend.schema_resolution import (
     judge_key_serializer,
     judge_state,
 )
-from statebackend.snapshot_task import SnapshotTask, SnapshotTasks
+from statebackend.snapshot_task import SnapshotTask, SnapshotTasks, SnapshotTimes
 from statebackend.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta
 from statebackend.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
 from statebackend.ttl.config import StateTtlConfig
@@ -185,8 +185,7 @@ class KeyedStateBackend(ABC):
         self._record_sweeps: dict[str, Callable[[], None]] = {}
         self._tasks: SnapshotTasks[KeyedStateSnapshot] = SnapshotTasks()
         self._closed = False
-        self._last_task: KeyedStateSnapshotTask | None = None
-        self._last_synchronous_s = 0.0
+        self._last_times = SnapshotTimes()
 
     @abstractmethod
     def restored_meta(self) -> KeyedStateMeta | None:
@@ -258,7 +257,8 @@ class KeyedStateBackend(ABC):
         self.check_open()
         started = time.monotonic()
         task = self.create_snapshot_task(checkpoint_id, state_id)
-        self._last_task, self._last_synchronous_s = task, time.monotonic() - started
+        self._last_times = task.times
+        self._last_times.synchronous_s = time.monotonic() - started
         self._tasks.add(task)
         return task
 
@@ -279,14 +279,14 @@ class KeyedStateBackend(ABC):
         No state is in it if metrics are off. To be called on the backend's thread, before it is closed.
         """
         handles = {name: known.state for name, known in self._registered.items()}
-        if snapshot is None or self._last_task is None:
+        if snapshot is None:
             return KeyedStateMetrics(states_measured(handles, self.state_statistics, None))
         costs = SnapshotMetrics(
             snapshots=1,
             entries_written=snapshot.entries_written,
             bytes_written=snapshot.bytes_written,
-            synchronous_s=self._last_synchronous_s,
-            asynchronous_s=self._last_task.duration_s,
+            synchronous_s=self._last_times.synchronous_s,
+            asynchronous_s=self._last_times.asynchronous_s,
         )
         return KeyedStateMetrics(states_measured(handles, self.state_statistics, snapshot.handle), costs)
 

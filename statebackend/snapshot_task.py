@@ -19,6 +19,8 @@ from collections.abc import Mapping
 from concurrent.futures import CancelledError, Executor, Future
 from typing import Final, Generic, TypeVar
 
+from attrs import define
+
 from statebackend.errors import StateBackendError
 
 S = TypeVar("S")
@@ -56,6 +58,14 @@ class SnapshotTaskError(StateBackendError, RuntimeError):
     """A snapshot was told to do what it cannot do in its state."""
 
 
+@define
+class SnapshotTimes:
+    """How long the two parts took. Apart from the task, so that who wants to know does not keep what was frozen."""
+
+    synchronous_s: float = 0.0
+    asynchronous_s: float = 0.0
+
+
 class SnapshotTask(ABC, Generic[S]):
     """The asynchronous part; `run` may be called on any thread, once, and `cancel` on any thread at any time.
 
@@ -66,8 +76,7 @@ class SnapshotTask(ABC, Generic[S]):
     def __init__(self) -> None:
         self._transition_lock = threading.Lock()
         self._state = SnapshotTaskState.PREPARED
-        self.duration_s = 0.0
-        """How long `run` took to write everything."""
+        self.times = SnapshotTimes()
 
     @abstractmethod
     def write(self) -> S:
@@ -103,7 +112,7 @@ class SnapshotTask(ABC, Generic[S]):
         started = time.monotonic()
         try:
             snapshot = self.write()
-            self.duration_s = time.monotonic() - started
+            self.times.asynchronous_s = time.monotonic() - started
             self.raise_if_cancelled()
             self._move(SnapshotEvent.WRITTEN)
         except BaseException as error:
