@@ -1,6 +1,12 @@
 """Where state lives: descriptors, state handles, key groups, and the backends."""
 
 from statebackend.aggregate_function import AggregateFunction, ReduceFunction
+from statebackend.backend_parameters import (
+    KeyedStateBackendParameters,
+    KeyedStateSnapshot,
+    RestoredHandle,
+    StateRestoreReport,
+)
 from statebackend.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -20,14 +26,7 @@ from statebackend.errors import (
     StateRestoreError,
 )
 from statebackend.key_groups import KeyGroupRange, key_group_range_of_subtask, subtask_of_key_group
-from statebackend.keyed_state_backend import (
-    KeyedStateBackend,
-    KeyedStateBackendParameters,
-    KeyedStateSnapshot,
-    RestoredHandle,
-    StateBackend,
-    StateRestoreReport,
-)
+from statebackend.keyed_state_backend import KeyedStateBackend, StateBackend
 from statebackend.metrics import LatencyHistogram, StateMetrics, StateMetricsConfig
 from statebackend.operator_state import (
     BroadcastState,

@@ -15,7 +15,8 @@ from typing import Any, Final, TypeVar
 from snapshots.errors import SerializationError
 from statebackend.errors import StateBackendError, StateRestoreError
 from statebackend.key_context import AnyKeyContext, has_namespaces
-from statebackend.keyed_state_backend import Address, KeyedStateBackend
+from statebackend.key_enumeration import Address
+from statebackend.keyed_state_backend import KeyedStateBackend
 from typeserializers.type_serializer import TypeSerializer
 from typeserializers.void import VOID_NAMESPACE
 

@@ -14,24 +14,23 @@ A `StateBackend` is the picklable configuration from which subtasks make their b
 
 from __future__ import annotations
 
-import bisect
-import functools
-import itertools
-import operator
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from typing import Any, Final, TypeVar, overload
+from collections.abc import Iterator
+from typing import Any, TypeVar, overload
 
-from attrs import define, field, frozen
+from attrs import frozen
 
-from checkpoint.file_system import CheckpointFileSystem
-from checkpoint.handles import StateHandle
 from snapshots.compatibility import CompatibilityKind
-from snapshots.errors import SerializationError
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from statebackend.backend_parameters import (
+    KeyedStateBackendParameters,
+    KeyedStateSnapshot,
+    KeyedStateSnapshotTask,
+    RestoredHandle,
+    StateRestoreReport,
+)
 from statebackend.canonical_entries import CanonicalBatch
-from statebackend.clock import Clock, wall_clock
 from statebackend.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -44,7 +43,6 @@ from statebackend.descriptors import (
 )
 from statebackend.errors import (
     StateBackendClosedError,
-    StateBackendError,
     StateMigrationException,
     StateRegistrationError,
 )
@@ -56,14 +54,14 @@ from statebackend.internal_states import (
     InternalState,
     InternalValueState,
 )
-from statebackend.key_context import NO_KEY, AnyKeyContext, KeyContext, NamespacedKeyContext, has_namespaces
+from statebackend.key_context import NO_KEY, AnyKeyContext, NamespacedKeyContext, has_namespaces
+from statebackend.key_enumeration import null_namespace
 from statebackend.key_groups import KeyGroupRange
 from statebackend.metrics.collection import states_measured
 from statebackend.metrics.measured_states import measured
 from statebackend.metrics.state_metrics import (
     KeyedStateMetrics,
     SnapshotMetrics,
-    StateMetricsConfig,
     StateStatistics,
 )
 from statebackend.priority_queue import KeyGroupedPriorityQueue
@@ -73,16 +71,10 @@ from statebackend.schema_resolution import (
     judge_key_serializer,
     judge_state,
 )
-from statebackend.snapshot_task import SnapshotTask, SnapshotTasks, SnapshotTimes
+from statebackend.snapshot_task import SnapshotTasks, SnapshotTimes
 from statebackend.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta
 from statebackend.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
-from statebackend.ttl.config import StateTtlConfig
-from statebackend.ttl.expiry_sweep import ExpirySweep, Pass, Place
-from statebackend.ttl.registration import TtlRegistration
-from statebackend.ttl.row_filter import RowFilter, expired_row_filter
-from statebackend.ttl.states import TtlState
-from statebackend.ttl.stored_form import TIMED_ROLES
-from typeserializers.ttl import TtlSerializer
+from statebackend.ttl.expiring_states import ExpiringStates
 from typeserializers.type_serializer import TypeSerializer
 from typeserializers.void import VoidNamespaceSerializer
 
@@ -94,73 +86,6 @@ O = TypeVar("O")  # noqa: E741
 
 VOID_NAMESPACE_SERIALIZER = VoidNamespaceSerializer()
 
-Address = tuple[int, bytes, bytes]
-"""Where state is: key group, and the bytes of key and namespace."""
-
-_EVERY_NAMESPACE: Final[Any] = object()
-
-Progress = Callable[[str, int], None]
-"""Called with the name of a state and the number of entries migrated so far."""
-
-
-def _no_progress(state_name: str, entries: int) -> None:
-    """Reports to nobody."""
-
-
-@frozen
-class RestoredHandle:
-    """A state handle and the store that its files are in."""
-
-    handle: StateHandle
-    file_system: CheckpointFileSystem
-
-
-@frozen(kw_only=True)
-class KeyedStateBackendParameters:
-    """Everything a subtask's backend is made from.
-
-    ``file_system`` and ``file_prefix`` say where snapshots put their files; ``local_directory`` is the subtask's own
-    directory on the local disk, kept between epochs. ``clock`` says what the time is for state with a time-to-live.
-    ``metrics`` turns metrics on (see `statebackend.metrics`).
-    """
-
-    operator_uid: str
-    key_serializer: TypeSerializer[Any]
-    max_parallelism: int
-    key_group_range: KeyGroupRange
-    file_system: CheckpointFileSystem
-    file_prefix: str
-    local_directory: str
-    restore: tuple[RestoredHandle, ...] = ()
-    progress: Progress = field(default=_no_progress, eq=False)
-    clock: Clock = field(default=wall_clock, eq=False)
-    metrics: StateMetricsConfig | None = None
-
-
-@define
-class StateRestoreReport:
-    """What happened to one restored state when it was registered."""
-
-    state_name: str
-    verdict: StateVerdict
-    entries_migrated: int = 0
-    duration_s: float = 0.0
-
-
-@frozen
-class KeyedStateSnapshot:
-    """What a barrier gives: the handle, a digest of the content, and what it cost."""
-
-    handle: StateHandle
-    digest: str
-    entries_written: int
-    bytes_written: int
-
-
-KeyedStateSnapshotTask = SnapshotTask[KeyedStateSnapshot]
-"""The asynchronous part of a snapshot."""
-
-
 @frozen
 class _Registration:
     """A registered state, with what it was registered under."""
@@ -170,19 +95,14 @@ class _Registration:
     state: Any
 
 
-class KeyedStateBackend(ABC):
+class KeyedStateBackend(ExpiringStates):
     """The state of one subtask; see the module."""
 
     def __init__(self, parameters: KeyedStateBackendParameters) -> None:
-        self.parameters = parameters
-        self.key_serializer = parameters.key_serializer
+        super().__init__(parameters)
         self.key_group_range = parameters.key_group_range
-        self.context = KeyContext()
         self.restore_reports: list[StateRestoreReport] = []
-        self._key_is_its_own_entry_key = parameters.key_serializer.equal_values_have_equal_bytes
         self._registered: dict[str, _Registration] = {}
-        self._ttl_by_state: dict[str, StateTtlConfig | None] = {}
-        self._record_sweeps: dict[str, Callable[[], None]] = {}
         self._tasks: SnapshotTasks[KeyedStateSnapshot] = SnapshotTasks()
         self._closed = False
         self._last_times = SnapshotTimes()
@@ -190,19 +110,6 @@ class KeyedStateBackend(ABC):
     @abstractmethod
     def restored_meta(self) -> KeyedStateMeta | None:
         """What was restored, or None for a fresh start."""
-
-    @abstractmethod
-    def create_state(
-        self,
-        descriptor: StateDescriptor,
-        namespace_serializer: TypeSerializer[Any],
-        restored: StateMeta | None,
-        verdict: StateVerdict | None,
-    ) -> tuple[InternalState, int]:
-        """Makes the handle, migrating what was restored if the verdict says so; returns it and the entries migrated.
-
-        The handle sees the current key through `key_context_for`.
-        """
 
     def create_priority_queue(
         self, descriptor: PriorityQueueDescriptor[T], restored: StateMeta | None
@@ -230,18 +137,6 @@ class KeyedStateBackend(ABC):
     @abstractmethod
     def export_state(self, name: str) -> Iterator[CanonicalBatch]:
         """All entries of a state in canonical form, sorted by key group and key; works for unregistered states too."""
-
-    @abstractmethod
-    def current_meta(self) -> KeyedStateMeta:
-        """The states as they are now, registered or not, without files."""
-
-    @abstractmethod
-    def stored_addresses(self, name: str) -> Iterator[Address]:
-        """The addresses that have the state of that name, each once, sorted; none for an unknown name.
-
-        The elements of a priority queue stand in the place of keys.
-        Works for unregistered states too.
-        """
 
     @abstractmethod
     def free(self) -> None:
@@ -471,7 +366,7 @@ class KeyedStateBackend(ABC):
         `get_state`, and `SerializationError`, leaving it where it was, for a namespace that is None or does not fit.
         """
         if namespace is None:
-            raise _null_namespace(descriptor.name)
+            raise null_namespace(descriptor.name)
         state = self.get_or_create_keyed_state(namespace_serializer, descriptor)
         state.set_current_namespace(namespace)
         return state
@@ -481,78 +376,6 @@ class KeyedStateBackend(ABC):
         if not has_namespaces(namespace_serializer):
             return self.context
         return NamespacedKeyContext(self.context, namespace_serializer, state_name)
-
-    def get_keys(self, name: str, namespace: Any = _EVERY_NAMESPACE) -> Iterator[Any]:
-        """The keys that have the state of that name, in one namespace or in any, each once, in no promised order.
-
-        Works for unregistered states too. Costs a pass over the whole state. Whether what changes meanwhile is seen is
-        open; `apply_to_all_keys` lists the keys first.
-        """
-        self.check_open()
-        self._check_has_keys(name)
-        from_bytes = self.key_serializer.from_bytes
-        if namespace is _EVERY_NAMESPACE:
-            return (from_bytes(key) for (_, key), _ in itertools.groupby(self.stored_addresses(name), _key_of_address))
-        return (from_bytes(key) for _, key in self._keys_in(name, namespace))
-
-    def get_keys_and_namespaces(self, name: str) -> Iterator[tuple[Any, Any]]:
-        """The pairs of key and namespace that have the state of that name, each once; otherwise as `get_keys`."""
-        self.check_open()
-        self._check_has_keys(name)
-        serializer = self._stored_namespace_serializer(name)
-        if serializer is None:
-            return iter(())
-        key_from_bytes, namespace_from_bytes = self.key_serializer.from_bytes, serializer.from_bytes
-        return (
-            (key_from_bytes(key), namespace_from_bytes(namespace)) for _, key, namespace in self.stored_addresses(name)
-        )
-
-    def apply_to_all_keys(
-        self,
-        namespace: Any,
-        namespace_serializer: TypeSerializer[Any],
-        descriptor: StateDescriptor,
-        function: Callable[[Any, Any], object],
-    ) -> None:
-        """Calls ``function(key, state)`` for every key that has the state in the namespace, with that key current.
-
-        The keys are listed first, so the function may change the state, of any key. Afterwards key and namespace are
-        what they were; what the function raises ends the pass and is passed on.
-        """
-        state = self.get_or_create_keyed_state(namespace_serializer, descriptor)
-        if namespace is None:
-            raise _null_namespace(descriptor.name)
-        key_context, context = state.key_context, self.context
-        entry_namespace = key_context.entry_namespace(namespace)
-        previous = context.key, context.key_group, key_context.namespace
-        from_bytes = self.key_serializer.from_bytes
-        try:
-            for key_group, key_bytes in list(self._keys_in(descriptor.name, namespace)):
-                key = from_bytes(key_bytes)
-                self.set_current_key(key, key_group)
-                key_context.enter(entry_namespace)
-                function(key, state)
-        finally:
-            context.key, context.key_group, namespace_before = previous
-            key_context.enter(namespace_before)
-
-    def _keys_in(self, name: str, namespace: Any) -> Iterator[tuple[int, bytes]]:
-        if namespace is None:
-            raise _null_namespace(name)
-        serializer = self._stored_namespace_serializer(name)
-        if serializer is None:
-            return iter(())
-        wanted = serializer.to_bytes(namespace)
-        return ((key_group, key) for key_group, key, found in self.stored_addresses(name) if found == wanted)
-
-    def _check_has_keys(self, name: str) -> None:
-        meta = self.current_meta().state(name)
-        if meta is not None and meta.kind is StateKind.PRIORITY_QUEUE:
-            raise StateBackendError(f"state {name!r} is a priority queue, whose elements are not kept by key")
-
-    def _stored_namespace_serializer(self, name: str) -> TypeSerializer[Any] | None:
-        meta = self.current_meta().state(name)
-        return None if meta is None else meta.namespace_snapshot.restore_serializer()
 
     def _check_namespace_serializer(self, serializer: Any, descriptor: StateDescriptor) -> None:
         if not isinstance(serializer, TypeSerializer):
@@ -588,92 +411,9 @@ class KeyedStateBackend(ABC):
         if isinstance(descriptor, PriorityQueueDescriptor):
             return self.create_priority_queue(descriptor, restored), 0
         if descriptor.ttl is not None:
-            return self._create_with_ttl(descriptor, namespace_serializer, restored, verdict)
+            return self.create_with_ttl(descriptor, namespace_serializer, restored, verdict)
         self.declare_ttl(descriptor.name, None)
         return self.create_state(descriptor, namespace_serializer, restored, verdict)
-
-    def _create_with_ttl(
-        self,
-        descriptor: StateDescriptor,
-        namespace_serializer: TypeSerializer[Any],
-        restored: StateMeta | None,
-        verdict: StateVerdict | None,
-    ) -> tuple[Any, int]:
-        """Any backend's state of the stored form, under a handle that looks at the times."""
-        serializers = None if verdict is None else verdict.serializers
-        registration = TtlRegistration(descriptor, serializers, self.parameters.clock)
-        stored, entries = self.create_state(
-            registration.stored_descriptor, namespace_serializer, restored, verdict
-        )
-        handle = registration.handle(stored)
-        self.declare_ttl(descriptor.name, descriptor.ttl)
-        self._begin_cleanup(descriptor, handle)
-        return handle, entries
-
-    def _begin_cleanup(self, descriptor: StateDescriptor, handle: TtlState) -> None:
-        cleanup = None if descriptor.ttl is None else descriptor.ttl.incremental_cleanup
-        if cleanup is None:
-            return
-        begin_pass = functools.partial(self.cleanup_pass, descriptor.name)
-        handle.cleanup = ExpirySweep(
-            self.context, handle, begin_pass, cleanup.entries_per_access, self.parameters.clock
-        )
-        if cleanup.for_every_record:
-            self._record_sweeps[descriptor.name] = handle.cleanup
-
-    def declare_ttl(self, name: str, ttl: StateTtlConfig | None) -> None:
-        """Says how long the entries of a state live, which snapshots must know though nobody registers it."""
-        self._ttl_by_state[name] = ttl
-
-    def row_filter(self, name: str) -> RowFilter | None:
-        """What a snapshot that writes the state whole leaves out as of now; None for nothing.
-
-        To be called in the synchronous part of a snapshot, once per snapshot and state.
-        """
-        ttl = self._ttl_by_state.get(name)
-        filters = self.expired_filters(name) if ttl is not None and ttl.cleanup_full_snapshot else None
-        return None if filters is None else filters()
-
-    def expired_filters(self, name: str) -> Callable[[], RowFilter] | None:
-        """Makes filters of what has expired, each as of when it is made; None for a state without time-to-live."""
-        ttl, meta = self._ttl_by_state.get(name), self.current_meta().state(name)
-        if ttl is None or meta is None:
-            return None
-        serializer = meta.role_snapshots[TIMED_ROLES[meta.kind]].restore_serializer()
-        if not isinstance(serializer, TtlSerializer):
-            return None
-        kind, ttl_ms, clock = meta.kind, ttl.ttl_ms, self.parameters.clock
-        return lambda: expired_row_filter(kind, serializer, ttl_ms, clock())
-
-    def cleanup_pass(self, name: str) -> Pass:
-        """One pass of the incremental clean-up over a state (`statebackend.ttl.expiry_sweep`), from the current key on.
-
-        It must be cheap to begin and to go on with, and bear whatever happens to the state meanwhile. This one lists
-        all addresses when it begins; a backend that can do better overrides it.
-        """
-        addresses = list(self.stored_addresses(name))
-        start = bisect.bisect_left(addresses, (self.context.key_group, self.current_key_bytes(), b""))
-        place_of = self.place_decoder(name)
-        return (place_of(address) for address in itertools.chain(addresses[start:], addresses[:start]))
-
-    def place_decoder(self, name: str) -> Callable[[Address], Place]:
-        """From the address of an entry to key group, key and namespace as the contexts of handles hold them."""
-        namespaces = self._stored_namespace_serializer(name)
-        assert namespaces is not None
-        read_key = self.key_serializer.from_bytes if self._key_is_its_own_entry_key else _itself
-        keeps_namespace = isinstance(namespaces, VoidNamespaceSerializer) or namespaces.equal_values_have_equal_bytes
-        read_namespace = namespaces.from_bytes if keeps_namespace else _itself
-        return lambda address: (address[0], read_key(address[1]), read_namespace(address[2]))
-
-    def current_key_bytes(self) -> bytes:
-        """The bytes of the current key; empty if there is none, or none that fits."""
-        key = self.context.key
-        if not self._key_is_its_own_entry_key:
-            return key if isinstance(key, bytes) else b""
-        try:
-            return self.key_serializer.to_bytes(key)
-        except SerializationError:
-            return b""
 
     def check_open(self) -> None:
         """Raises `StateBackendClosedError` after `close`."""
@@ -688,17 +428,6 @@ class KeyedStateBackend(ABC):
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def _itself(data: bytes) -> bytes:
-    return data
-
-
-_key_of_address = operator.itemgetter(0, 1)
-
-
-def _null_namespace(state_name: str) -> SerializationError:
-    return SerializationError(f"state {state_name!r}, the namespace", ("None is no namespace",))
 
 
 @frozen

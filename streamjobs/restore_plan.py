@@ -14,8 +14,9 @@ from attrs import frozen
 from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.handles import OperatorState, StateHandle
 from checkpoint.metadata import CheckpointMetadata
+from statebackend.backend_parameters import RestoredHandle
 from statebackend.key_groups import KeyGroupRange, key_group_range_of_subtask
-from statebackend.keyed_state_backend import RestoredHandle, StateBackend
+from statebackend.keyed_state_backend import StateBackend
 from statebackend.operator_state import (
     OperatorStateMeta,
     RestoredOperatorState,

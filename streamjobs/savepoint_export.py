@@ -21,12 +21,12 @@ from checkpoint.handles import OperatorState, StateHandle, SubtaskState
 from checkpoint.metadata import CheckpointKind, CheckpointMetadata
 from checkpoint.relative_path import path_segment
 from checkpoint.savepoint import write_savepoint
+from statebackend.backend_parameters import KeyedStateBackendParameters, RestoredHandle
 from statebackend.backend_registry import state_backend
 from statebackend.canonical_handles import export_canonical_handle
 from statebackend.clock import StoppedClock
 from statebackend.descriptors import StateDescriptor
 from statebackend.key_groups import KeyGroupRange
-from statebackend.keyed_state_backend import KeyedStateBackendParameters, RestoredHandle
 from statebackend.operator_state import export_operator_state, join_handles, split_handle
 from statebackend.state_meta import decode_meta
 from statebackend.ttl.config import StateTtlConfig

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from checkpoint.acknowledgement import ReportValue
-from statebackend.keyed_state_backend import KeyedStateBackend, KeyedStateSnapshot, StateRestoreReport
+from statebackend.backend_parameters import KeyedStateSnapshot, StateRestoreReport
+from statebackend.keyed_state_backend import KeyedStateBackend
 from statebackend.operator_state import (
     OperatorStateBackend,
     OperatorStateBackendParameters,

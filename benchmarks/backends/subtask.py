@@ -11,10 +11,10 @@ from benchmarks.backends.setting import MAX_PARALLELISM, Record
 from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.handles import StateHandle
 from statebackend import KeyedStateBackend, KeyedStateBackendParameters, StateBackend, StateMetricsConfig
+from statebackend.backend_parameters import RestoredHandle
 from statebackend.backend_registry import state_backend
 from statebackend.canonical_handles import export_canonical_handle
 from statebackend.key_groups import key_group_range_of_subtask
-from statebackend.keyed_state_backend import RestoredHandle
 from typeserializers.fixed_width import LongSerializer
 
 OPERATOR_UID = "benchmark"

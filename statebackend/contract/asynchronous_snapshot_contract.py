@@ -16,6 +16,7 @@ import pytest
 
 from checkpoint.errors import StorageError
 from checkpoint.handles import StateHandle
+from statebackend.backend_parameters import KeyedStateSnapshot
 from statebackend.contract.contract_base import (
     LIST,
     MAP,
@@ -32,7 +33,7 @@ from statebackend.contract.harness import BackendHarness
 from statebackend.contract.schemas import LegV1, LegV2, leg_v1, leg_v2
 from statebackend.descriptors import ListStateDescriptor, PriorityQueueDescriptor, ValueStateDescriptor
 from statebackend.errors import StateBackendClosedError
-from statebackend.keyed_state_backend import KeyedStateBackend, KeyedStateSnapshot
+from statebackend.keyed_state_backend import KeyedStateBackend
 from statebackend.snapshot_task import SnapshotTaskError, SnapshotTaskState
 
 KEYS = range(20)

@@ -12,18 +12,17 @@ from attrs import evolve
 
 from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.handles import StateHandle
-from statebackend.canonical_handles import export_canonical_handle
-from statebackend.clock import Clock, wall_clock
-from statebackend.key_groups import key_group_range_of_subtask
-from statebackend.keyed_state_backend import (
-    KeyedStateBackend,
+from statebackend.backend_parameters import (
     KeyedStateBackendParameters,
     KeyedStateSnapshot,
     KeyedStateSnapshotTask,
     Progress,
     RestoredHandle,
-    StateBackend,
 )
+from statebackend.canonical_handles import export_canonical_handle
+from statebackend.clock import Clock, wall_clock
+from statebackend.key_groups import key_group_range_of_subtask
+from statebackend.keyed_state_backend import KeyedStateBackend, StateBackend
 from statebackend.metrics.state_metrics import StateMetricsConfig
 from typeserializers.fixed_width import LongSerializer
 from typeserializers.type_serializer import TypeSerializer

@@ -23,6 +23,12 @@ from attrs import define, evolve, field
 
 from snapshots.compatibility import CompatibilityKind
 from snapshots.envelope import snapshot_to_bytes
+from statebackend.backend_parameters import (
+    KeyedStateBackendParameters,
+    KeyedStateSnapshot,
+    KeyedStateSnapshotTask,
+    RestoredHandle,
+)
 from statebackend.canonical_entries import CanonicalBatch, batches_of
 from statebackend.descriptors import PriorityQueueDescriptor, StateDescriptor, StateKind
 from statebackend.errors import StateMigrationException, StateRestoreError
@@ -41,17 +47,8 @@ from statebackend.heap.value_state import create_value_state
 from statebackend.heap.worker_cache import WorkerCacheKey, worker_cache
 from statebackend.internal_states import InternalState
 from statebackend.key_context import has_namespaces
-from statebackend.keyed_state_backend import (
-    VOID_NAMESPACE_SERIALIZER,
-    Address,
-    KeyedStateBackend,
-    KeyedStateBackendParameters,
-    KeyedStateSnapshot,
-    KeyedStateSnapshotTask,
-    RestoredHandle,
-    StateBackend,
-    SubtaskIdentity,
-)
+from statebackend.key_enumeration import Address
+from statebackend.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, KeyedStateBackend, StateBackend, SubtaskIdentity
 from statebackend.metrics.state_metrics import StateStatistics
 from statebackend.restored_states import read_restored_states
 from statebackend.schema_resolution import StateVerdict

@@ -24,12 +24,12 @@ from checkpoint.errors import CheckpointError
 from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.handles import FileHandle
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from statebackend.backend_parameters import KeyedStateSnapshot
 from statebackend.canonical_entries import CanonicalBatch, batches_of, encoded_canonical
 from statebackend.heap.history import FrozenEntries
 from statebackend.heap.state_content import Source, StateContent
 from statebackend.heap.table import HeapTable, Row
 from statebackend.key_groups import KeyGroupRange
-from statebackend.keyed_state_backend import KeyedStateSnapshot
 from statebackend.snapshot_task import SnapshotTask
 from statebackend.state_files import StateFiles, StoredFile, handle_of_files
 from statebackend.state_meta import StateMeta

@@ -24,6 +24,7 @@ from checkpoint.file_system import CheckpointFileSystem
 from snapshots.compatibility import CompatibilityKind
 from snapshots.errors import StateFormatError
 from snapshots.type_serializer_snapshot import resolve_compatibility
+from statebackend.backend_parameters import Progress, StateRestoreReport
 from statebackend.errors import (
     StateBackendClosedError,
     StateBackendError,
@@ -31,7 +32,6 @@ from statebackend.errors import (
     StateRegistrationError,
     StateRestoreError,
 )
-from statebackend.keyed_state_backend import Progress, StateRestoreReport
 from statebackend.operator_state.descriptors import (
     BroadcastStateDescriptor,
     OperatorStateDescriptor,

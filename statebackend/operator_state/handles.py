@@ -31,8 +31,8 @@ from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import snapshot_from_bytes, snapshot_to_bytes
 from snapshots.errors import StateFormatError
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from statebackend.backend_parameters import KeyedStateSnapshot
 from statebackend.errors import StateRestoreError
-from statebackend.keyed_state_backend import KeyedStateSnapshot
 from statebackend.operator_state.descriptors import ROLES, OperatorStateMode
 from typeserializers.type_serializer import TypeSerializer
 

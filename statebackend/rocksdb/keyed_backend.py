@@ -20,19 +20,15 @@ import xxhash
 
 from snapshots.compatibility import CompatibilityKind
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from statebackend.backend_parameters import KeyedStateBackendParameters
 from statebackend.canonical_entries import BATCH_ROWS, CanonicalBatch
 from statebackend.descriptors import PriorityQueueDescriptor, StateDescriptor, StateKind
 from statebackend.errors import StateBackendError
 from statebackend.folding_states import handle_of_kind
 from statebackend.internal_states import InternalState
 from statebackend.key_context import has_namespaces
-from statebackend.keyed_state_backend import (
-    VOID_NAMESPACE_SERIALIZER,
-    Address,
-    KeyedStateBackend,
-    KeyedStateBackendParameters,
-    StateBackend,
-)
+from statebackend.key_enumeration import Address
+from statebackend.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, KeyedStateBackend, StateBackend
 from statebackend.metrics.state_metrics import StateStatistics
 from statebackend.restored_states import read_restored_states
 from statebackend.rocksdb.cached_state import CachedState, Change, WriteBackCache

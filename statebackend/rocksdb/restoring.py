@@ -14,11 +14,11 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
+from statebackend.backend_parameters import KeyedStateBackendParameters, RestoredHandle
 from statebackend.canonical_entries import CanonicalBatch, read_canonical
 from statebackend.descriptors import StateKind
 from statebackend.errors import StateRestoreError
 from statebackend.key_groups import KeyGroupRange
-from statebackend.keyed_state_backend import KeyedStateBackendParameters, RestoredHandle
 from statebackend.rocksdb.cached_state import Change
 from statebackend.rocksdb.composite_key import CHUNK_NUMBER, KEY_GROUP
 from statebackend.rocksdb.file_chain import FileChain

@@ -18,7 +18,7 @@ from attrs import define, field
 
 from checkpoint.errors import CheckpointError
 from checkpoint.handles import FileHandle, StateHandle
-from statebackend.keyed_state_backend import KeyedStateBackendParameters, KeyedStateSnapshot
+from statebackend.backend_parameters import KeyedStateBackendParameters, KeyedStateSnapshot
 from statebackend.rocksdb.file_chain import FrozenChain
 from statebackend.rocksdb.increments import merge_increments
 from statebackend.rocksdb.local_directory import LocalStateDirectory

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from migration.schema_migration import MigrationError, SchemaMigration
+from statebackend.backend_parameters import KeyedStateBackendParameters
 from statebackend.descriptors import StateDescriptor
 from statebackend.errors import StateMigrationException
-from statebackend.keyed_state_backend import KeyedStateBackendParameters
 from statebackend.rocksdb.local_database import LocalDatabase, StateTable
 from statebackend.state_migration import state_migration
 

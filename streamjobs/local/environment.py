@@ -25,14 +25,11 @@ from checkpoint.coordinator import CheckpointCoordinator
 from checkpoint.job_directory import JobDirectory
 from checkpoint.metadata import CheckpointKind, CheckpointMetadata
 from checkpoint.savepoint import read_savepoint
+from statebackend.backend_parameters import KeyedStateBackendParameters, StateRestoreReport
 from statebackend.backend_registry import state_backend
 from statebackend.clock import Clock, StoppedClock, wall_clock
 from statebackend.key_groups import check_parallelism, key_group_range_of_subtask, subtask_of_key_group
-from statebackend.keyed_state_backend import (
-    KeyedStateBackendParameters,
-    StateBackend,
-    StateRestoreReport,
-)
+from statebackend.keyed_state_backend import StateBackend
 from statebackend.metrics import StateMetricsConfig
 from statebackend.schema_resolution import SchemaReport
 from streamjobs.data_stream import DataStream

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from checkpoint.completed_checkpoint_store import CompletedCheckpointStore
 from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.savepoint import create_savepoint_directory
+from statebackend.backend_parameters import StateRestoreReport
 from statebackend.clock import Clock
 from statebackend.descriptors import StateDescriptor
-from statebackend.keyed_state_backend import StateRestoreReport
 from statebackend.metrics import KeyedStateMetrics
 from statebackend.schema_resolution import SchemaReport
 from streamjobs.errors import EpochError

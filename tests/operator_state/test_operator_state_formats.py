@@ -14,9 +14,9 @@ import pytest
 from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.handles import FileHandle, StateHandle
 from snapshots.envelope import snapshot_to_bytes
+from statebackend.backend_parameters import KeyedStateSnapshot
 from statebackend.contract.schemas import LegV1, LegV2, leg_v1, leg_v2
 from statebackend.errors import StateRestoreError
-from statebackend.keyed_state_backend import KeyedStateSnapshot
 from statebackend.operator_state import (
     BroadcastStateDescriptor,
     OperatorStateHandle,

@@ -6,6 +6,7 @@ import attrs
 import pytest
 
 from checkpoint.errors import CorruptFileError
+from statebackend.backend_parameters import RestoredHandle
 from statebackend.contract.contract_base import LIST, MAP, VALUE, content, contents, fill, filled
 from statebackend.contract.harness import BackendHarness
 from statebackend.contract.priority_queue_contract import TIMERS, timer
@@ -14,7 +15,7 @@ from statebackend.descriptors import ValueStateDescriptor
 from statebackend.errors import StateBackendClosedError
 from statebackend.heap.keyed_backend import HeapStateBackend
 from statebackend.heap.worker_cache import WorkerCache, WorkerCacheKey
-from statebackend.keyed_state_backend import RestoredHandle, SubtaskIdentity
+from statebackend.keyed_state_backend import SubtaskIdentity
 from statebackend.state_files import MAX_FILES
 from typeserializers import AttrsSerializer
 

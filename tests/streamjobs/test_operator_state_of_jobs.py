@@ -22,10 +22,10 @@ from statebackend import (
     UnionListStateDescriptor,
     ValueStateDescriptor,
 )
+from statebackend.backend_parameters import KeyedStateBackendParameters
 from statebackend.backend_registry import state_backend
 from statebackend.descriptors import PriorityQueueDescriptor
 from statebackend.key_groups import KeyGroupRange
-from statebackend.keyed_state_backend import KeyedStateBackendParameters
 from statebackend.operator_state import RestoredOperatorState, split_handle
 from streamjobs import JobRestoreError, KeyedProcessFunction, ProcessContext, RuntimeContext, UserFunctionError
 from streamjobs.local import LocalJob, LocalStreamEnvironment

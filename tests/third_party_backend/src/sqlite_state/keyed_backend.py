@@ -34,12 +34,14 @@ from statebackend import (
     StateMigrationException,
     StateVerdict,
 )
+from statebackend.backend_parameters import KeyedStateSnapshotTask
 from statebackend.canonical_entries import CanonicalBatch, batches_of, read_canonical
 from statebackend.descriptors import storage_serializer
 from statebackend.entry_encoder import EntryEncoder
 from statebackend.folding_states import handle_of_kind, stored_descriptor
 from statebackend.internal_states import InternalState
-from statebackend.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, Address, KeyedStateSnapshotTask
+from statebackend.key_enumeration import Address
+from statebackend.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
 from statebackend.metrics import StateStatistics
 from statebackend.restored_states import read_restored_states
 from statebackend.snapshot_task import SynchronousSnapshotTask
