@@ -174,10 +174,11 @@ class SchemaReport:
 
     def __str__(self) -> str:
         lines = [f"operator {self.operator_uid!r}: {'compatible' if self.is_compatible else 'incompatible'}"]
-        shown = [*self.verdicts, *self.operator_state_verdicts]
+        shown = [str(verdict) for verdict in self.verdicts]
         if self.key_verdict.kind is not CompatibilityKind.AS_IS:
-            shown.insert(0, self.key_verdict)
-        lines += [f"  {line}" for verdict in shown for line in str(verdict).splitlines()]
+            shown.insert(0, str(self.key_verdict))
+        shown += [f"operator {verdict}" for verdict in self.operator_state_verdicts]
+        lines += [f"  {line}" for verdict in shown for line in verdict.splitlines()]
         lines += [f"  state {name!r}: not registered, kept as it is" for name in self.unregistered]
         lines += [
             f"  operator state {name!r}: not registered, kept as it is" for name in self.unregistered_operator_state
