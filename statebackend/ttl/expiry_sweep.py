@@ -4,8 +4,11 @@ A sweep goes over the state in *passes*, one after the other, which the backend 
 (`KeyedStateBackend.cleanup_pass`): it gives the places of entries one by one. A place may be out of date when it is
 visited, because entries come and go meanwhile; so a visit goes through the state's handle, which sees what is there,
 and the worst that can happen is that there is nothing. Removing is an ordinary write of the current epoch, whether a
-snapshot is being written or not. No pass begins before the time has moved since the last one began: it would find
-nothing.
+snapshot is being written or not.
+
+After a pass the sweep rests until a quarter of the time-to-live has gone by since that pass began. So an entry is
+looked at some four times in its life, however often the state is accessed, and what has expired stays for a quarter
+longer at most, beside the time that a pass takes.
 
 A pass begins near the current key. Where a backend lives for one epoch, a sweep that always began at the same place
 would never get beyond what an epoch covers; begun where the epoch begins to work, it starts somewhere else each time.
@@ -17,11 +20,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
-from statebackend.clock import Clock
 from statebackend.key_context import NO_KEY, KeyContext
 from statebackend.ttl.states import TtlState
+
+PASSES_PER_LIFE: Final = 4
+"""How many passes are begun within one time-to-live."""
 
 Place = tuple[int, Any, Any]
 """A key group, and key and namespace as the contexts of handles hold them."""
@@ -33,12 +38,14 @@ Pass = Iterator["Place | None"]
 class ExpirySweep:
     """The clean-up of one state; a call looks at the next ``entries`` entries, and begins a pass when there is none."""
 
-    __slots__ = ("_begin_pass", "_begun_ms", "_clock", "_context", "_entries", "_places", "_state")
+    __slots__ = ("_begin_pass", "_begun_ms", "_clock", "_context", "_entries", "_places", "_rest_ms", "_state")
 
     def __init__(
-        self, context: KeyContext, state: TtlState, begin_pass: Callable[[], Pass], entries: int, clock: Clock
+        self, context: KeyContext, state: TtlState, begin_pass: Callable[[], Pass], entries: int
     ) -> None:
-        self._clock = clock
+        lifetime = state.lifetime
+        self._clock = lifetime.clock
+        self._rest_ms = max(1, lifetime.ttl_ms // PASSES_PER_LIFE)
         self._context = context
         self._state = state
         self._begin_pass = begin_pass
@@ -53,7 +60,7 @@ class ExpirySweep:
         places = self._places
         if places is None:
             now_ms = self._clock()
-            if now_ms == self._begun_ms:
+            if self._begun_ms is not None and 0 <= now_ms - self._begun_ms < self._rest_ms:
                 return
             self._begun_ms = now_ms
             places = self._places = self._begin_pass()

@@ -89,7 +89,7 @@ class _TtlFoldingState(TtlState):
 
     def remove_expired(self) -> None:
         stored: TtlValue[Any] | None = self._stored.get()
-        if stored is not None and self._lifetime.is_expired(stored):
+        if stored is not None and self.lifetime.is_expired(stored):
             self._stored.clear()
 
     def _visible(self) -> TtlValue[Any] | None:
@@ -98,10 +98,10 @@ class _TtlFoldingState(TtlState):
         stored: TtlValue[Any] | None = self._stored.get()
         if stored is None:
             return None
-        if self._lifetime.is_expired(stored):
+        if self.lifetime.is_expired(stored):
             self._stored.clear()
-            return stored if self._lifetime.returns_expired else None
-        if self._lifetime.renews_on_read and stored.last_access_timestamp < self._lifetime.clock():
+            return stored if self.lifetime.returns_expired else None
+        if self.lifetime.renews_on_read and stored.last_access_timestamp < self.lifetime.clock():
             self._renew(stored)
         return stored
 
@@ -122,12 +122,12 @@ class TtlReducingState(_TtlFoldingState, InternalReducingState[T]):
         if value is None:
             raise refusal(self._name, "None cannot be added to a reducing state")
         self._clean_up()
-        self._stored.add(self._lifetime.stamped(value))
+        self._stored.add(self.lifetime.stamped(value))
 
     def _renew(self, stored: TtlValue[T]) -> None:
         # Reducing with itself would change it, so it is put in anew.
         self._stored.clear()
-        self._stored.add(self._lifetime.stamped(stored.value))
+        self._stored.add(self.lifetime.stamped(stored.value))
 
 
 class TtlAggregatingState(_TtlFoldingState, InternalAggregatingState[I, O]):

@@ -40,11 +40,11 @@ Cleanup = Callable[[], None]
 class TtlState(InternalState):
     """What all kinds share: the state beneath, and the clean-up."""
 
-    __slots__ = ("_lifetime", "_stored", "cleanup")
+    __slots__ = ("_stored", "cleanup", "lifetime")
 
     def __init__(self, stored: Any, lifetime: Lifetime) -> None:
         self._stored: Any = stored
-        self._lifetime = lifetime
+        self.lifetime = lifetime
         self.cleanup: Cleanup | None = None
 
     @property
@@ -92,8 +92,8 @@ class TtlValueState(TtlState, InternalValueState[T]):
         now_ms = self._clock()
         if stored.last_access_timestamp + self._ttl_ms <= now_ms:
             self._stored.clear()
-            return stored.value if self._lifetime.returns_expired else self._default_value()
-        if self._lifetime.renews_on_read and stored.last_access_timestamp < now_ms:
+            return stored.value if self.lifetime.returns_expired else self._default_value()
+        if self.lifetime.renews_on_read and stored.last_access_timestamp < now_ms:
             self._stored.update(TtlValue(stored.value, now_ms))
         return stored.value
 
@@ -107,7 +107,7 @@ class TtlValueState(TtlState, InternalValueState[T]):
 
     def remove_expired(self) -> None:
         stored: TtlValue[T] | None = self._stored.value()
-        if stored is not None and self._lifetime.is_expired(stored):
+        if stored is not None and self.lifetime.is_expired(stored):
             self._stored.clear()
 
     def _default_value(self) -> T | None:
@@ -125,7 +125,7 @@ class TtlListState(TtlState, InternalListState[T]):
 
     def get(self) -> list[T]:
         self._clean_up()
-        lifetime = self._lifetime
+        lifetime = self.lifetime
         stored = self._stored.get()
         fresh = self._fresh(stored)
         now_ms = lifetime.clock()
@@ -160,7 +160,7 @@ class TtlListState(TtlState, InternalListState[T]):
             self._stored.update(fresh)
 
     def _fresh(self, stored: list[TtlValue[T]]) -> list[TtlValue[T]]:
-        last_expired_ms = self._lifetime.clock() - self._lifetime.ttl_ms
+        last_expired_ms = self.lifetime.clock() - self.lifetime.ttl_ms
         return [element for element in stored if element.last_access_timestamp > last_expired_ms]
 
     def _fresh_or_none(self) -> list[TtlValue[T]] | None:
@@ -172,7 +172,7 @@ class TtlListState(TtlState, InternalListState[T]):
         self._stored.add_all([element for elements in lists for element in elements])
 
     def _stamped(self, elements: Iterable[T]) -> list[TtlValue[T]]:
-        now_ms = self._lifetime.clock()
+        now_ms = self.lifetime.clock()
         stamped = [TtlValue(element, now_ms) for element in elements]
         for position, element in enumerate(stamped):
             if element.value is None:
@@ -196,11 +196,11 @@ class TtlMapState(TtlState, InternalMapState[K, V]):
 
     def put(self, key: K, value: V | None) -> None:
         self._clean_up()
-        self._stored.put(key, self._lifetime.stamped(value))
+        self._stored.put(key, self.lifetime.stamped(value))
 
     def put_all(self, entries: Mapping[K, V | None]) -> None:
         self._clean_up()
-        now_ms = self._lifetime.clock()
+        now_ms = self.lifetime.clock()
         self._stored.put_all({key: TtlValue(value, now_ms) for key, value in entries.items()})
 
     def remove(self, key: K) -> None:
@@ -214,7 +214,7 @@ class TtlMapState(TtlState, InternalMapState[K, V]):
 
     def is_empty(self) -> bool:
         self._clean_up()
-        is_visible = self._lifetime.is_visible
+        is_visible = self.lifetime.is_visible
         for key, stored in self._stored.items():
             if is_visible(stored):
                 return False
@@ -222,7 +222,7 @@ class TtlMapState(TtlState, InternalMapState[K, V]):
         return True
 
     def remove_expired(self) -> None:
-        is_expired = self._lifetime.is_expired
+        is_expired = self.lifetime.is_expired
         for key, stored in self._stored.items():
             if is_expired(stored):
                 self._stored.remove(key)
@@ -235,7 +235,7 @@ class TtlMapState(TtlState, InternalMapState[K, V]):
     def _visible_items(
         self, begun_at: tuple[Any, int], items: Iterator[tuple[K, TtlValue[V | None]]]
     ) -> Iterator[tuple[K, V | None]]:
-        context, lifetime = self.key_context, self._lifetime
+        context, lifetime = self.key_context, self.lifetime
         for key, stored in items:
             if (context.key, context.key_group) == begun_at:
                 visible = self._accessed(key, stored)
@@ -247,7 +247,7 @@ class TtlMapState(TtlState, InternalMapState[K, V]):
 
     def _accessed(self, key: K, stored: TtlValue[V | None]) -> TtlValue[V | None] | None:
         """The entry if it may be seen; removes it if its time is over, renews it if reading does so."""
-        lifetime = self._lifetime
+        lifetime = self.lifetime
         now_ms = lifetime.clock()
         if stored.last_access_timestamp + lifetime.ttl_ms <= now_ms:
             self._stored.remove(key)

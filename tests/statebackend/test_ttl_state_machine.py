@@ -48,14 +48,15 @@ NAMES = ("value", "list", "map", "sum")
 KEYS = st.integers(0, 3)
 NUMBERS = st.integers(-3, 3)
 USER_KEYS = st.sampled_from(["", "a", "ab"])
+DELAYS_MS = st.sampled_from([50, 20, 30, 49, 1, 120])
 
 TTLS = st.sampled_from(
     [
-        None,
         StateTtlConfig(50, incremental_cleanup=IncrementalCleanup(2)),
         StateTtlConfig(50, cleanup_full_snapshot=False, incremental_cleanup=None),
         StateTtlConfig(120, update_type=TtlUpdateType.ON_READ_AND_WRITE, incremental_cleanup=None),
         StateTtlConfig(200, update_type=TtlUpdateType.ON_READ_AND_WRITE),
+        None,
     ]
 )
 
@@ -236,9 +237,9 @@ class TtlStateMachine(RuleBasedStateMachine):
             side.open((), parallelism, reuse_local=True)
             side.register_all()
 
-    @rule(delta_ms=st.sampled_from([1, 20, 30, 49, 50, 120]))
-    def time_passes(self, delta_ms):
-        self.clock.now_ms += delta_ms
+    @rule(delay_ms=DELAYS_MS)
+    def time_passes(self, delay_ms):
+        self.clock.now_ms += delay_ms
         for side in self.sides:
             side.model.pass_time(self.clock.now_ms)
 
@@ -292,13 +293,26 @@ class TtlStateMachine(RuleBasedStateMachine):
             for key in range(4):
                 assert READERS[name](side.state(name, key)) == side.model.read(name, key, self.clock.now_ms)
 
-    @rule(key=KEYS, number=NUMBERS, delta_ms=st.sampled_from([0, 20, 50]))
-    def write_everything(self, key, number, delta_ms):
-        self.set_value(key, number)
-        self.write_list(key, [number], False)
-        self.put(key, {"a": number, "b": None})
-        self.add(key, number)
-        self.time_passes(delta_ms)
+    @rule(keys=st.sets(KEYS, min_size=1), number=NUMBERS, delays_ms=st.lists(DELAYS_MS, max_size=3))
+    def let_everything_age(self, keys, number, delays_ms):
+        for key in keys:
+            self.set_value(key, number)
+            self.write_list(key, [number], False)
+            self.put(key, {"a": number, "b": None})
+            self.add(key, number)
+        for delay_ms in delays_ms:
+            self.time_passes(delay_ms)
+            for name in NAMES:
+                self.read(name)
+
+    @rule(keys=st.sets(KEYS, min_size=1), number=NUMBERS, delay_ms=DELAYS_MS)
+    def age_across_a_crash(self, keys, number, delay_ms):
+        self.let_everything_age(keys, number, [])
+        self.barrier()
+        self.time_passes(delay_ms)
+        self.crash(reuse_local=True)
+        for name in NAMES:
+            self.read(name)
 
     @rule()
     def barrier(self):
@@ -405,7 +419,7 @@ class TtlStateMachine(RuleBasedStateMachine):
 
 
 SETTINGS = settings(
-    max_examples=60,
+    max_examples=50,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
