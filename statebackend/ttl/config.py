@@ -57,8 +57,8 @@ class IncrementalCleanup:
     """Each access to the state looks at some further entries, of any key, and removes those that have expired.
 
     ``entries_per_access`` bounds what an access costs more; a whole list or map may count as one. The default suffices:
-    an access adds one entry at most, and looks at two. With ``for_every_record`` the same happens whenever a key becomes current, so that a state that few records touch is
-    cleaned up too.
+    an access adds one entry at most, and looks at two. With ``for_every_record`` the same happens whenever a key
+    becomes current, so that a state that few records touch is cleaned up too.
     """
 
     entries_per_access: int = field(default=2, validator=_check_positive)

@@ -72,9 +72,7 @@ class ExpiringStates(KeyEnumeration):
         if cleanup is None:
             return
         begin_pass = functools.partial(self.cleanup_pass, descriptor.name)
-        handle.cleanup = ExpirySweep(
-            self.context, handle, begin_pass, cleanup.entries_per_access, self.parameters.clock
-        )
+        handle.cleanup = ExpirySweep(self.context, handle, begin_pass, cleanup.entries_per_access)
         if cleanup.for_every_record:
             self._record_sweeps[descriptor.name] = handle.cleanup
 
