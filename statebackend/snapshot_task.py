@@ -107,8 +107,11 @@ class SnapshotTask(ABC, Generic[S]):
         Raises `concurrent.futures.CancelledError` if it is or was cancelled, `SnapshotTaskError` if it ran before, and
         what the store and the serializers raise.
         """
-        self.raise_if_cancelled()
-        self._move(SnapshotEvent.RUN)
+        try:
+            self._move(SnapshotEvent.RUN)
+        except SnapshotTaskError:
+            self.raise_if_cancelled()
+            raise
         started = time.monotonic()
         try:
             snapshot = self.write()
