@@ -3,17 +3,18 @@
 A measured handle is outermost: what it times is what the user's function waits for, time to live and folding included.
 It is an internal handle like the one that it wraps, so whatever knows kinds of state takes it for one.
 
-Each method is generated: it adds one to a counter and calls the wrapped method, unless this access is one to be timed.
-The distances between timed accesses are random around the interval: with a fixed one, a function that calls the same
-methods for each record would have the same one timed every time. They come from a generator of this handle's own with
-a fixed seed, so that they repeat in a replay and draw nothing from anybody else's.
+The methods of a handle are closures, generated for each method of a kind and made for each handle: one counts down to
+the next access that is to be timed, and calls the wrapped method until then. How many accesses there were follows from
+what was drawn and what is left, so that a counter is not needed beside. The distances between timed accesses are random
+around the interval: they must not fall in step with whatever the function does every so many records. They come from a
+generator of the handle's own with a fixed seed, so that they repeat in a replay and draw nothing from anybody else's.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from statebackend.descriptors import StateDescriptor, StateKind
@@ -31,49 +32,47 @@ from statebackend.metrics.state_metrics import StateMetricsConfig
 from statebackend.priority_queue import KeyGroupedPriorityQueue
 from typeserializers.code_generation import GeneratedFunction
 
-_READ: Final = "read"
-_WRITE: Final = "write"
-
 
 class MeasuredHandle:
-    """The counters of a handle. Its subclasses are made by `_measured_class`."""
+    """What the methods of a handle count and time. Its subclasses are made by `_measured_class`."""
 
-    __slots__ = (
-        "_distance",
-        "next_timed_read",
-        "next_timed_write",
-        "read_latency",
-        "reads",
-        "wrapped",
-        "write_latency",
-        "writes",
-    )
+    __slots__ = ("_read_counts", "_write_counts", "read_latency", "wrapped", "write_latency")
 
-    measured_methods: Sequence[str] = ()
+    read_methods: Mapping[str, Callable[..., Any]] = {}
+    write_methods: Mapping[str, Callable[..., Any]] = {}
 
     def __init__(self, wrapped: Any, config: StateMetricsConfig) -> None:
         self.wrapped = wrapped
-        for name in self.measured_methods:
-            setattr(self, f"_{name}", getattr(wrapped, name))
-        interval = config.latency_sample_interval
-        draw = random.Random(interval).randrange
-        self._distance: Callable[[], int] = lambda: 1 + draw(2 * interval - 1)
-        self.reads = 0
-        self.writes = 0
         self.read_latency = LatencyHistogram()
         self.write_latency = LatencyHistogram()
-        self.next_timed_read = self._distance()
-        self.next_timed_write = self._distance()
+        interval = config.latency_sample_interval
+        draw = random.Random(interval).randrange
 
-    def record_read(self, latency_ns: int) -> None:
-        """Notes a timed read."""
-        self.read_latency.record(latency_ns)
-        self.next_timed_read = self.reads + self._distance()
+        def distance() -> int:
+            return 1 + draw(2 * interval - 1)
 
-    def record_write(self, latency_ns: int) -> None:
-        """Notes a timed write."""
-        self.write_latency.record(latency_ns)
-        self.next_timed_write = self.writes + self._distance()
+        self._read_counts = self._measure(self.read_methods, self.read_latency, distance)
+        self._write_counts = self._measure(self.write_methods, self.write_latency, distance)
+
+    def _measure(
+        self, methods: Mapping[str, Callable[..., Any]], latency: LatencyHistogram, distance: Callable[[], int]
+    ) -> list[Callable[[], int]]:
+        counts = []
+        for name, measure in methods.items():
+            method, count = measure(getattr(self.wrapped, name), latency.record, distance)
+            setattr(self, name, method)
+            counts.append(count)
+        return counts
+
+    @property
+    def reads(self) -> int:
+        """How many reads there were."""
+        return sum(count() for count in self._read_counts)
+
+    @property
+    def writes(self) -> int:
+        """How many writes there were."""
+        return sum(count() for count in self._write_counts)
 
 
 class MeasuredState(MeasuredHandle, InternalState):
@@ -93,26 +92,42 @@ class MeasuredState(MeasuredHandle, InternalState):
 class MeasuredQueue(MeasuredHandle, KeyGroupedPriorityQueue[Any]):
     """A measured priority queue."""
 
-    __slots__ = ()
+    __slots__ = ("_polled",)
+
+    def __init__(self, wrapped: Any, config: StateMetricsConfig) -> None:
+        super().__init__(wrapped, config)
+        self._polled = 0
+        self._write_counts.append(lambda: self._polled)
 
     def poll_while(self, is_due: Callable[[Any], bool]) -> Iterator[tuple[Any, int]]:
         # One write per element, like polling them one by one; what is_due does is not the queue's time.
         for entry in self.wrapped.poll_while(is_due):
-            self.writes += 1
+            self._polled += 1
             yield entry
 
 
-def _method(name: str, parameters: str, access: str) -> Callable[..., Any]:
-    function = GeneratedFunction(name, f"self, {parameters}" if parameters else "self")
+def _measurement(name: str, parameters: str) -> Callable[..., Any]:
+    """``measure(call, record, distance)`` makes a method that measures ``call``, and a function that says how often.
+
+    A method may be called again while it is being timed: ``left`` then falls below 0, and the count stays exact.
+    """
+    function = GeneratedFunction("measure", "call, record, distance")
     clock = function.bind("clock", time.perf_counter_ns)
-    call = f"self._{name}({parameters})"
     return function.compile(
         [
-            f"self.{access}s = count = self.{access}s + 1",
-            f"if count < self.next_timed_{access}: return {call}",
-            f"started = {clock}()",
-            f"try: return {call}",
-            f"finally: self.record_{access}({clock}() - started)",
+            "left = drawn = distance()",
+            f"def {name}({parameters}):",
+            "    nonlocal left, drawn",
+            "    left -= 1",
+            f"    if left > 0: return call({parameters})",
+            f"    started = {clock}()",
+            f"    try: return call({parameters})",
+            "    finally:",
+            f"        record({clock}() - started)",
+            "        more = distance()",
+            "        left += more",
+            "        drawn += more",
+            f"return {name}, lambda: drawn - left",
         ]
     )
 
@@ -120,12 +135,16 @@ def _method(name: str, parameters: str, access: str) -> Callable[..., Any]:
 def _measured_class(
     name: str, bases: tuple[type, ...], reads: dict[str, str], writes: dict[str, str]
 ) -> type[MeasuredHandle]:
-    """A class with a counting method for each name, whose parameters are given; the wrapped ones are in its slots."""
-    methods = {method: _method(method, parameters, _READ) for method, parameters in reads.items()}
-    methods |= {method: _method(method, parameters, _WRITE) for method, parameters in writes.items()}
-    slots = tuple(f"_{method}" for method in methods)
+    """A class with a slot for each method, whose parameters are given, in the place of the bases' method."""
     return type(
-        name, bases, {"__slots__": slots, "__module__": __name__, "measured_methods": tuple(methods), **methods}
+        name,
+        bases,
+        {
+            "__slots__": (*reads, *writes),
+            "__module__": __name__,
+            "read_methods": {method: _measurement(method, parameters) for method, parameters in reads.items()},
+            "write_methods": {method: _measurement(method, parameters) for method, parameters in writes.items()},
+        },
     )
 
 
