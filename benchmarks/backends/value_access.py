@@ -5,8 +5,8 @@ A turn is one epoch. Ours makes each record's key current as the runtime does fo
 in which RocksDB writes out what the epoch changed: bare rocksdict has written it by then too. The upload is not part of
 the loop in either. Ours goes through key groups and serializers; the peers know their keys.
 
-Records come in random order. In the order of the keys, a dict runs through memory from one end to the other, which no
-stream lets it do; that line has no aim.
+The keys were first seen in their order, and records come in random order. In the order in which keys were first seen, a
+dict runs through memory from one end to the other, which no stream lets it do; that line has no aim.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def heap_value(setting: Setting) -> Iterator[Result]:
         (often, f"{keys // 4:,} keys each 10 times an epoch", HEAP_AIM),
         (all_records(keys), f"{keys:,} keys each once an epoch in their order", None),
     ):
-        table = {key: 0 for key, _ in records}
+        table = dict.fromkeys(range(max(records)[0] + 1), 0)
         with ValueLoop(setting, "heap", records) as ours:
             yield from compared(
                 setting,
@@ -78,7 +78,7 @@ def heap_value(setting: Setting) -> Iterator[Result]:
 
 def _heap_new_keys(setting: Setting, keys: int) -> Iterator[Result]:
     existing = setting.shuffled_records(keys)
-    table = {key: 0 for key, _ in existing}
+    table = dict.fromkeys(range(keys), 0)
     with ValueLoop(setting, "heap", existing) as loop:
         yield from compared(
             setting,
@@ -120,7 +120,7 @@ class ValueLoop:
         self.subtask = Subtask(setting.new_directory(backend))
         self.backend = self.subtask.open(backend, metrics=metrics)
         self.state: Any = self.backend.get_state(descriptor)
-        fill(self.backend, self.state, records)
+        fill(self.backend, self.state, all_records(max(records)[0] + 1))
         self.subtask.snapshot(self.backend)
 
     def __enter__(self) -> ValueLoop:
