@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeVar
 
 from attrs import define, evolve, field
@@ -35,15 +35,12 @@ from statebackend.errors import StateMigrationException, StateRestoreError
 from statebackend.folding_states import handle_of_kind
 from statebackend.heap.cleanup_pass import places_of_table
 from statebackend.heap.handle import HeapStateHandle
-from statebackend.heap.list_state import HeapListState
-from statebackend.heap.map_state import HeapMapState
 from statebackend.heap.priority_queue import HeapPriorityQueue
 from statebackend.heap.snapshot_task import FrozenState, HeapSnapshotTask, SnapshotTarget
 from statebackend.heap.state_content import Source, StateContent
 from statebackend.heap.stored_form import Load
 from statebackend.heap.table import HeapTable
-from statebackend.heap.tables import create_raw_table, create_table, reading_table
-from statebackend.heap.value_state import create_value_state
+from statebackend.heap.tables import create_handle, create_raw_table, create_table, reading_table
 from statebackend.heap.worker_cache import WorkerCacheKey, worker_cache
 from statebackend.internal_states import InternalState
 from statebackend.key_context import has_namespaces
@@ -112,7 +109,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             is_migration = verdict is not None and verdict.kind is CompatibilityKind.AFTER_MIGRATION
             content, table = self._filled_table(held, descriptor.kind, serializers, is_migration)
         context = self.key_context_for(descriptor.name, namespace_serializer)
-        handle = _HANDLES[descriptor.kind](table, context, descriptor)
+        handle = create_handle(table, context, descriptor)
         state = handle_of_kind(handle, descriptor)
         # From here on nothing can fail: what is refused above has changed nothing.
         with self._lock:
@@ -362,18 +359,6 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             if held.handle is not None:
                 held.handle.close()
                 held.handle = None
-
-
-_HANDLES: Final[dict[StateKind, Callable[[Any, Any, Any], Any]]] = {
-    StateKind.VALUE: create_value_state,
-    StateKind.LIST: HeapListState,
-    StateKind.MAP: HeapMapState,
-    StateKind.REDUCING: lambda table, context, descriptor: create_value_state(table, context, descriptor.stored_value),
-    StateKind.AGGREGATING: lambda table, context, descriptor: create_value_state(
-        table, context, descriptor.stored_value
-    ),
-    StateKind.PRIORITY_QUEUE: lambda table, _, descriptor: HeapPriorityQueue(table, descriptor.element_serializer),
-}
 
 
 class HeapStateBackend(StateBackend):

@@ -1,17 +1,18 @@
-"""The tables of the kinds of state, made for serializers, for bytes, and for another thread."""
+"""The tables of the kinds of state, made for serializers, for bytes, and for another thread; and their handles."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from statebackend.descriptors import USER_KEY_ROLE, StateKind, storage_serializer
-from statebackend.heap.list_state import ListTable
-from statebackend.heap.map_state import MapTable
-from statebackend.heap.priority_queue import QueueTable
+from statebackend.descriptors import USER_KEY_ROLE, StateDescriptor, StateKind, storage_serializer
+from statebackend.heap.list_state import HeapListState, ListTable
+from statebackend.heap.map_state import HeapMapState, MapTable
+from statebackend.heap.priority_queue import HeapPriorityQueue, QueueTable
 from statebackend.heap.stored_form import EntryKeys, KeyForm, RawEntryKeys, RawKeyForm, RawStoredForm, StoredForm
 from statebackend.heap.table import HeapTable
-from statebackend.heap.value_state import ValueTable
+from statebackend.heap.value_state import ValueTable, create_value_state
+from statebackend.key_context import AnyKeyContext
 from statebackend.key_groups import KeyGroupRange
 from statebackend.state_meta import StateMeta
 from typeserializers.type_serializer import TypeSerializer
@@ -27,6 +28,18 @@ _TABLES: Final[dict[StateKind, _Table]] = {
     StateKind.REDUCING: lambda name, keys, form, key_groups, _: ValueTable(name, keys, form, key_groups),
     StateKind.AGGREGATING: lambda name, keys, form, key_groups, _: ValueTable(name, keys, form, key_groups),
     StateKind.PRIORITY_QUEUE: lambda name, _, form, key_groups, user_keys: QueueTable(name, key_groups),
+}
+
+
+_HANDLES: Final[dict[StateKind, Callable[[Any, Any, Any], Any]]] = {
+    StateKind.VALUE: create_value_state,
+    StateKind.LIST: HeapListState,
+    StateKind.MAP: HeapMapState,
+    StateKind.REDUCING: lambda table, context, descriptor: create_value_state(table, context, descriptor.stored_value),
+    StateKind.AGGREGATING: lambda table, context, descriptor: create_value_state(
+        table, context, descriptor.stored_value
+    ),
+    StateKind.PRIORITY_QUEUE: lambda table, _, descriptor: HeapPriorityQueue(table, descriptor.element_serializer),
 }
 
 
@@ -64,3 +77,8 @@ def reading_table(
     if own_key_serializer is key_serializer and all(own[role] is serializers[role] for role in own):
         return table
     return create_table(table.name, kind, own_key_serializer, own, table.key_groups)
+
+
+def create_handle(table: HeapTable, context: AnyKeyContext, descriptor: StateDescriptor) -> Any:
+    """A state handle, or a priority queue, over a table that was made for the descriptor."""
+    return _HANDLES[descriptor.kind](table, context, descriptor)
