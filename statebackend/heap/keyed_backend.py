@@ -189,10 +189,12 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         held = self._states[name]
         table = self._table_of(held)
         is_namespaced = has_namespaces(held.meta.namespace_snapshot.restore_serializer())
-        places = places_of_table(table, self.context.key_group, self.parameters.clock())
+        places = places_of_table(
+            table, held.meta.kind, self.context.key_group, self.parameters.clock, self.ttl_ms(name)
+        )
         if is_namespaced:
-            return ((key_group, *entry_key) for key_group, entry_key in places)
-        return ((key_group, key, VOID_NAMESPACE) for key_group, key in places)
+            return (place and (place[0], *place[1]) for place in places)
+        return (place and (*place, VOID_NAMESPACE) for place in places)
 
     def release_states(self) -> None:
         """Ends an epoch of a backend that is kept: its handles are dead, and descriptors are registered anew.

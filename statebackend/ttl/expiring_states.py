@@ -16,7 +16,7 @@ from statebackend.internal_states import InternalState
 from statebackend.key_enumeration import Address, KeyEnumeration
 from statebackend.schema_resolution import StateVerdict
 from statebackend.state_meta import StateMeta
-from statebackend.ttl.config import StateTtlConfig
+from statebackend.ttl.config import LONGEST_TTL_MS, StateTtlConfig
 from statebackend.ttl.expiry_sweep import ExpirySweep, Pass, Place
 from statebackend.ttl.registration import TtlRegistration
 from statebackend.ttl.row_filter import RowFilter, expired_row_filter
@@ -79,6 +79,11 @@ class ExpiringStates(KeyEnumeration):
     def declare_ttl(self, name: str, ttl: StateTtlConfig | None) -> None:
         """Says how long the entries of a state live, which snapshots must know though nobody registers it."""
         self._ttl_by_state[name] = ttl
+
+    def ttl_ms(self, name: str) -> int:
+        """How long the entries of a state live, in milliseconds; for ever if it has no time-to-live."""
+        ttl = self._ttl_by_state.get(name)
+        return LONGEST_TTL_MS if ttl is None else ttl.ttl_ms
 
     def row_filter(self, name: str) -> RowFilter | None:
         """What a snapshot that writes the state whole leaves out as of now; None for nothing.
