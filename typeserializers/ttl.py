@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-from attrs import frozen
+from attrs import define
 
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
@@ -25,9 +25,13 @@ T = TypeVar("T")
 
 
 
-@frozen
+@define(unsafe_hash=True)
 class TtlValue(Generic[T]):
-    """A value and when it was last used, in milliseconds."""
+    """A value and when it was last used, in milliseconds.
+
+    Not to be changed: it is shared. That is not enforced, because one is made at every write of state with a
+    time-to-live, and a frozen class takes more than twice as long for it.
+    """
 
     value: T
     last_access_timestamp: int
