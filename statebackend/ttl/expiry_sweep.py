@@ -8,7 +8,7 @@ snapshot is being written or not.
 
 After a pass the sweep rests until a quarter of the time-to-live has gone by since that pass began. So an entry is
 looked at some four times in its life, however often the state is accessed, and what has expired stays for a quarter
-longer at most, beside the time that a pass takes.
+longer at most, beside the time that a pass takes. If the clock goes backwards, it rests for as much longer.
 
 A pass begins near the current key. Where a backend lives for one epoch, a sweep that always began at the same place
 would never get beyond what an epoch covers; begun where the epoch begins to work, it starts somewhere else each time.
@@ -28,6 +28,8 @@ from statebackend.ttl.states import TtlState
 PASSES_PER_LIFE: Final = 4
 """How many passes are begun within one time-to-live."""
 
+ALWAYS_DUE: Final = -(1 << 64)
+
 Place = tuple[int, Any, Any]
 """A key group, and key and namespace as the contexts of handles hold them."""
 
@@ -36,9 +38,22 @@ Pass = Iterator["Place | None"]
 
 
 class ExpirySweep:
-    """The clean-up of one state; a call looks at the next ``entries`` entries, and begins a pass when there is none."""
+    """The clean-up of one state; a call looks at the next ``entries`` entries, and begins a pass when there is none.
 
-    __slots__ = ("_begin_pass", "_begun_ms", "_clock", "_context", "_entries", "_places", "_rest_ms", "_state")
+    Before ``due_ms`` a call does nothing, and a hot path may leave it out.
+    """
+
+    __slots__ = (
+        "_begin_pass",
+        "_begun_ms",
+        "_clock",
+        "_context",
+        "_entries",
+        "_places",
+        "_rest_ms",
+        "_state",
+        "due_ms",
+    )
 
     def __init__(
         self, context: KeyContext, state: TtlState, begin_pass: Callable[[], Pass], entries: int
@@ -51,22 +66,23 @@ class ExpirySweep:
         self._begin_pass = begin_pass
         self._entries = entries
         self._places: Pass | None = None
-        self._begun_ms: int | None = None
+        self._begun_ms = 0
+        self.due_ms = ALWAYS_DUE
 
     def __call__(self) -> None:
         context = self._context
-        if context.key is NO_KEY:
+        now_ms = self._clock()
+        if now_ms < self.due_ms or context.key is NO_KEY:
             return
         places = self._places
         if places is None:
-            now_ms = self._clock()
-            if self._begun_ms is not None and 0 <= now_ms - self._begun_ms < self._rest_ms:
-                return
             self._begun_ms = now_ms
+            self.due_ms = ALWAYS_DUE
             places = self._places = self._begin_pass()
         found = list(itertools.islice(places, self._entries))
         if len(found) < self._entries:
             self._places = None
+            self.due_ms = self._begun_ms + self._rest_ms
         if any(found):
             self._visit(found)
 

@@ -14,8 +14,8 @@ namespaces moves elements with the times they have.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol, TypeVar
 
 from snapshots.errors import SerializationError
 from statebackend.descriptors import ValueStateDescriptor
@@ -34,7 +34,14 @@ T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
 
-Cleanup = Callable[[], None]
+
+class Cleanup(Protocol):
+    """The incremental clean-up; a call before ``due_ms`` would do nothing."""
+
+    due_ms: int
+
+    def __call__(self) -> None: ...
+
 
 
 class TtlState(InternalState):
@@ -84,12 +91,13 @@ class TtlValueState(TtlState, InternalValueState[T]):
         self._read_default = serializer.from_bytes
 
     def value(self) -> T | None:
-        if self.cleanup is not None:
-            self.cleanup()
+        now_ms = self._clock()
+        cleanup = self.cleanup
+        if cleanup is not None and cleanup.due_ms <= now_ms:
+            cleanup()
         stored: TtlValue[T] | None = self._stored.value()
         if stored is None:
             return self._default_value()
-        now_ms = self._clock()
         if stored.last_access_timestamp + self._ttl_ms <= now_ms:
             self._stored.clear()
             return stored.value if self.lifetime.returns_expired else self._default_value()
@@ -98,12 +106,14 @@ class TtlValueState(TtlState, InternalValueState[T]):
         return stored.value
 
     def update(self, value: T | None) -> None:
-        if self.cleanup is not None:
-            self.cleanup()
+        now_ms = self._clock()
+        cleanup = self.cleanup
+        if cleanup is not None and cleanup.due_ms <= now_ms:
+            cleanup()
         if value is None:
             self._stored.clear()
         else:
-            self._stored.update(TtlValue(value, self._clock()))
+            self._stored.update(TtlValue(value, now_ms))
 
     def remove_expired(self) -> None:
         stored: TtlValue[T] | None = self._stored.value()
