@@ -25,6 +25,9 @@ from typeserializers.type_serializer import TypeSerializer
 Change = tuple[bytes, "bytes | None"]
 """A raw key with its new value, or None for a deletion."""
 
+Changes = dict[bytes, "bytes | None"]
+"""What changed, by raw key. The garbage collector need not look at it, as it does at 100,000 tuples."""
+
 
 class WriteBackCache(Protocol):
     """What a backend asks of everything that holds changes between two barriers: a state handle, or a queue."""
@@ -32,7 +35,7 @@ class WriteBackCache(Protocol):
     name: str
     column_family: ColumnFamily
 
-    def drain(self) -> list[Change]:
+    def drain(self) -> Changes:
         """What changed since the last call, or a part of it, in no order; the cache is empty after an empty one."""
 
     def close(self) -> None:
@@ -68,7 +71,7 @@ class CachedState(InternalState):
         return self._context
 
     @abstractmethod
-    def drain(self) -> list[Change]:
+    def drain(self) -> Changes:
         """What changed since the last call, or a part of it, in no order; the cache is empty after an empty one."""
 
     def admit(self, entry: Any) -> Any:

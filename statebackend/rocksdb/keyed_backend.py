@@ -31,10 +31,9 @@ from statebackend.key_enumeration import Address
 from statebackend.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, KeyedStateBackend, StateBackend
 from statebackend.metrics.state_metrics import StateStatistics
 from statebackend.restored_states import read_restored_states
-from statebackend.rocksdb.cached_state import CachedState, Change, WriteBackCache
+from statebackend.rocksdb.cached_state import CachedState, WriteBackCache
 from statebackend.rocksdb.cleanup_pass import places_of_rows
 from statebackend.rocksdb.composite_key import KEY_GROUP, RawKeys
-from statebackend.rocksdb.increments import with_marks
 from statebackend.rocksdb.list_state import RocksDBListState
 from statebackend.rocksdb.local_database import LocalDatabase, StateTable
 from statebackend.rocksdb.local_directory import LocalStateDirectory
@@ -263,10 +262,11 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
             ) from self._broken_by
         try:
             while changes := state.drain():
-                changes.sort()
-                _digest_changes(self._digest, state.name, changes)
+                keys = sorted(changes)
+                values = [changes[key] for key in keys]
+                _digest_changes(self._digest, state.name, keys, values)
                 self._entries_written += len(changes)
-                self._database.ingest(self._database.tables[state.name], with_marks(changes))
+                self._database.ingest_changes(self._database.tables[state.name], keys, values)
         except BaseException as error:
             self._broken_by = error
             raise
@@ -281,12 +281,13 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         return RawKeys(self.key_serializer, namespace_serializer, self.key_group_range, is_namespaced)
 
 
-def _digest_changes(digest: Any, name: str, changes: list[Change]) -> None:
+def _digest_changes(digest: Any, name: str, keys: list[bytes], values: list[bytes | None]) -> None:
     """Adds changes to a digest in a form that no other changes have: all lengths, then all bytes."""
-    digest.update(f"{name}\0{len(changes)}\0".encode())
-    for column in zip(*changes, strict=True):
-        digest.update(array("q", [-1 if item is None else len(item) for item in column]).tobytes())
-        digest.update(b"".join([item for item in column if item is not None]))
+    digest.update(f"{name}\0{len(keys)}\0".encode())
+    digest.update(array("q", map(len, keys)).tobytes())
+    digest.update(b"".join(keys))
+    digest.update(array("q", [-1 if value is None else len(value) for value in values]).tobytes())
+    digest.update(b"".join([value for value in values if value is not None]))
 
 
 _STATE_FACTORIES: Final[dict[StateKind, Callable[[Any, Callable[[], int], tuple[Any, ...]], CachedState]]] = {

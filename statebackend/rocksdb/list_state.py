@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from snapshots.errors import SerializationError
 from statebackend.exact_values import compile_exact
 from statebackend.internal_states import InternalListState
-from statebackend.rocksdb.cached_state import CachedState, Change
+from statebackend.rocksdb.cached_state import CachedState, Changes
 from statebackend.rocksdb.composite_key import CHUNK_NUMBER
 from typeserializers.lists import ListSerializer
 from typeserializers.type_serializer import TypeSerializer
@@ -90,14 +90,14 @@ class RocksDBListState(CachedState, InternalListState[T]):
     def clear(self) -> None:
         self.update(())
 
-    def drain(self) -> list[Change]:
-        changes: list[Change] = []
+    def drain(self) -> Changes:
+        changes: Changes = {}
         for cached in self._entries.values():
             if cached.is_replaced:
-                changes += [(key, None) for key in self._chunk_keys(cached)]
+                changes.update(dict.fromkeys(self._chunk_keys(cached)))
             if cached.appended:
                 raw_key = cached.prefix + CHUNK_NUMBER.pack(self._next_chunk_number())
-                changes.append((raw_key, _COUNT.pack(len(cached.appended)) + b"".join(cached.appended)))
+                changes[raw_key] = _COUNT.pack(len(cached.appended)) + b"".join(cached.appended)
         self._entries = {}
         self._held = 0
         return changes

@@ -18,7 +18,7 @@ from statebackend.key_groups import KeyGroupRange
 from statebackend.rocksdb.cached_state import Change, WriteBackCache
 from statebackend.rocksdb.composite_key import KEY_GROUP
 from statebackend.rocksdb.file_chain import FileChain
-from statebackend.rocksdb.increments import merge_increments
+from statebackend.rocksdb.increments import merge_increments, with_marks
 from statebackend.rocksdb.local_directory import LocalStateDirectory, LocalVersion
 from statebackend.rocksdb.store import ColumnFamily, RocksDBStore, Scan, SstWriter
 from statebackend.state_meta import StateMeta
@@ -141,17 +141,31 @@ class LocalDatabase:
         self._take_in(table, written)
         return written.entry_count
 
+    def ingest_changes(self, table: StateTable, keys: list[bytes], values: list[bytes | None]) -> None:
+        """Makes changes, at least one and in key order, part of the state and of the next snapshot."""
+        if None in values:
+            self.ingest(table, with_marks(zip(keys, values, strict=True)))
+            return
+        writer = SstWriter(self.directory.new_file(".sst"))
+        writer.put_all(keys, values)
+        writer.finish()
+        self._take_in(table, writer)
+
     def replace(self, table: StateTable, written: SstWriter | None) -> None:
-        """Makes a file the whole content of a state, whose old column family goes; nothing that can fail is left."""
-        old_family = table.column_family
-        self._change()
-        table.files.discard()
-        table.column_family = self._new_column_family(table.meta.name)
-        table.files = FileChain()
+        """Makes a file the whole content of a state, whose old column family goes; if that fails it is as it was."""
+        family, files = self._new_column_family(table.meta.name), FileChain()
         if written is not None:
-            self._take_in(table, written)
+            try:
+                self._ingest_file(family, files, written)
+            except BaseException:
+                self.store.drop(family.name)
+                raise
+        self._change()
+        old_family, table.column_family = table.column_family, family
+        old_files, table.files = table.files, files
         if table.state is not None:
-            table.state.column_family = table.column_family
+            table.state.column_family = family
+        old_files.discard()
         self.store.drop(old_family.name)
 
     def close(self, snapshot_taken: str | None) -> None:
@@ -168,12 +182,15 @@ class LocalDatabase:
 
     def _take_in(self, table: StateTable, written: SstWriter) -> None:
         self._change()
+        self._ingest_file(table.column_family, table.files, written)
+        self._merge_pending(table.files)
+
+    def _ingest_file(self, family: ColumnFamily, files: FileChain, written: SstWriter) -> None:
         # The database takes the file as its own, so a second link is kept for the upload.
         kept = self.directory.new_file(".sst")
         os.link(written.path, kept)
-        table.column_family.ingest(written.path)
-        table.files.append(kept)
-        self._merge_pending(table.files)
+        family.ingest(written.path)
+        files.append(kept)
 
     def _merge_pending(self, files: FileChain) -> None:
         """Keeps the number of pending files small when a cache is written out again and again in one epoch."""

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from statebackend.exact_values import compile_exact
 from statebackend.internal_states import InternalMapState
-from statebackend.rocksdb.cached_state import CachedState, Change
+from statebackend.rocksdb.cached_state import CachedState, Changes
 from typeserializers.nullable import NullableSerializer
 from typeserializers.type_serializer import TypeSerializer
 
@@ -133,19 +133,19 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
         cached.entries = {}
         cached.is_cleared = cached.is_complete = True
 
-    def drain(self) -> list[Change]:
-        changes: list[Change] = []
+    def drain(self) -> Changes:
+        changes: Changes = {}
         for cached in self._entries.values():
             prefix = cached.prefix
-            dirty = [
-                (prefix + entry[_KEY_BYTES], entry[_ENCODED]) for entry in cached.entries.values() if entry[_IS_DIRTY]
-            ]
+            dirty = {
+                prefix + entry[_KEY_BYTES]: entry[_ENCODED] for entry in cached.entries.values() if entry[_IS_DIRTY]
+            }
             if cached.is_cleared:
-                self._add_deletions(changes, cached, {raw_key for raw_key, _ in dirty})
+                self._add_deletions(changes, cached, dirty)
                 if cached.is_cleared:
                     # The rest of the deletions comes first, in the parts that follow.
                     return changes
-            changes += dirty
+            changes.update(dirty)
             for entry in cached.entries.values():
                 entry[_IS_DIRTY] = False
         self._entries = {}
@@ -154,7 +154,7 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
         self._changes += 1
         return changes
 
-    def _add_deletions(self, changes: list[Change], cached: _CachedMap, rewritten: set[bytes]) -> None:
+    def _add_deletions(self, changes: Changes, cached: _CachedMap, rewritten: Changes) -> None:
         """Adds deletions of stored rows until there are enough for one part; the map is not cleared when it is done."""
         scan = self.column_family.scan(cached.deleted_up_to)
         for raw_key, _ in scan:
@@ -165,7 +165,7 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
                 scan.close()
                 return
             if raw_key not in rewritten:
-                changes.append((raw_key, None))
+                changes[raw_key] = None
         cached.is_cleared = False
 
     def _cached_items(

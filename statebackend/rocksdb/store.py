@@ -23,7 +23,8 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
-from collections.abc import Generator, Iterator
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Final
 
 import rocksdict
@@ -110,7 +111,8 @@ def _options() -> Any:
     table.set_cache_index_and_filter_blocks(True)
     table.set_index_type(rocksdict.BlockBasedIndexType.two_level_index_search())
     table.set_partition_filters(True)
-    table.set_metadata_block_size(4 << 10)
+    table.set_metadata_block_size(32 << 10)
+    table.set_pin_top_level_index_and_filter(True)
     options = rocksdict.Options(raw_mode=True)
     options.create_if_missing(True)
     options.create_missing_column_families(True)
@@ -156,6 +158,12 @@ class SstWriter:
                 raise RocksDBError(f"RocksDB could not write a sorted file at {self.path}: {error}") from error
             count += 1
         self.entry_count += count
+
+    def put_all(self, keys: Sequence[bytes], values: Sequence[Any]) -> None:
+        """Appends keys with their values, none of which is a deletion; faster than `write`."""
+        with _translated("write a sorted file", self.path):
+            deque(map(self._writer.__setitem__, keys, values), maxlen=0)
+        self.entry_count += len(keys)
 
     def finish(self) -> None:
         """Completes the file; it must hold at least one entry."""

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from statebackend.exact_values import compile_exact
 from statebackend.internal_states import InternalValueState
-from statebackend.rocksdb.cached_state import CachedState, Change
+from statebackend.rocksdb.cached_state import CachedState, Changes
 from typeserializers.type_serializer import TypeSerializer
 
 T = TypeVar("T")
@@ -48,7 +48,9 @@ class RocksDBValueState(CachedState, InternalValueState[T]):
 
     def load(self) -> list[Any]:
         """Reads the entry of the current key into the cache."""
-        raw_key = self.raw_keys.prefix(self._context.key, self._context.key_group)
+        context = self._context
+        key = context.key
+        raw_key = self.raw_keys.prefix(key, context.key_group)
         encoded = self.column_family.get(raw_key)
         self.cache_misses += 1
         kept = None
@@ -61,7 +63,10 @@ class RocksDBValueState(CachedState, InternalValueState[T]):
             if end != len(encoded):
                 value = self.decode(self._serializer, encoded)
             kept = self.kept_form(value, encoded)
-        entry: list[Any] = self.admit([kept, raw_key, False])
+        if len(self._entries) >= self._spill_size:
+            self._spill(self)
+        entry: list[Any] = [kept, raw_key, False]
+        self._entries[key] = entry
         return entry
 
 
@@ -94,13 +99,13 @@ class RocksDBObjectValueState(RocksDBValueState[T]):
     def kept_form(self, value: T, encoded: bytes) -> Any:
         return value
 
-    def drain(self) -> list[Change]:
+    def drain(self) -> Changes:
         write = self._serializer.codec.write
-        changes = [
-            (raw_key, None if kept is None else write(kept))
+        changes = {
+            raw_key: None if kept is None else write(kept)
             for kept, raw_key, is_dirty in self._entries.values()
             if is_dirty
-        ]
+        }
         self._entries = {}
         return changes
 
@@ -127,8 +132,8 @@ class RocksDBEncodedValueState(RocksDBValueState[T]):
     def kept_form(self, value: T, encoded: bytes) -> Any:
         return encoded
 
-    def drain(self) -> list[Change]:
-        changes = [(raw_key, encoded) for encoded, raw_key, is_dirty in self._entries.values() if is_dirty]
+    def drain(self) -> Changes:
+        changes = {raw_key: encoded for encoded, raw_key, is_dirty in self._entries.values() if is_dirty}
         self._entries = {}
         return changes
 

@@ -15,6 +15,7 @@ from statebackend.descriptors import ValueStateDescriptor
 from statebackend.errors import StateBackendError
 from statebackend.rocksdb.file_chain import FileChain
 from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
+from statebackend.rocksdb.store import ColumnFamily, RocksDBError
 from statebackend.state_files import MERGED_AT_ONCE
 
 ROCKSDB = RocksDBStateBackend()
@@ -160,6 +161,26 @@ def test_a_migration_does_not_touch_a_snapshot_under_way(harness):
         again = harness.open(ROCKSDB, snapshot.handle, subtask=0, parallelism=2)
         harness.at(again, 1)
         assert again.get_state(descriptor).value() == expected
+
+
+def test_a_migration_that_cannot_be_taken_in_leaves_the_state_as_it_was(harness, monkeypatch):
+    backend = harness.open(ROCKSDB)
+    old, new = ValueStateDescriptor("leg", leg_v1()), ValueStateDescriptor("leg", leg_v2())
+    harness.at(backend, 1)
+    backend.get_state(old).update(LegV1("EWR", 1))
+    restored_backend = harness.open(ROCKSDB, harness.snapshot(backend).handle)
+
+    def full(*_):
+        raise RocksDBError("No space left on device")
+
+    with monkeypatch.context() as context:
+        context.setattr(ColumnFamily, "ingest", full)
+        with pytest.raises(RocksDBError, match="No space left"):
+            restored_backend.get_state(new)
+    carried = harness.open(ROCKSDB, harness.snapshot(restored_backend).handle)
+    for one in (carried, restored_backend):
+        harness.at(one, 1)
+        assert one.get_state(new).value() == LegV2("EWR", 1.0)
 
 
 def test_closing_waits_for_a_task_that_is_on_its_way_out(harness, monkeypatch):

@@ -109,6 +109,17 @@ def test_keys_out_of_order_are_an_error_that_names_the_file(tmp_path):
         writer.write([(b"b", b""), (b"a", b"")])
 
 
+def test_all_entries_are_written_at_once_in_order_or_refused_by_the_name_of_the_file(store, tmp_path):
+    writer = SstWriter(str(tmp_path / "all.sst"))
+    writer.put_all([b"x", b"y"], [b"1", b""])
+    writer.finish()
+    assert writer.entry_count == 2
+    store.column_family("a").ingest(writer.path)
+    assert list(store.column_family("a").scan(b"x")) == [(b"x", b"1"), (b"y", b"")]
+    with pytest.raises(RocksDBError, match=r"unsorted\.sst"):
+        SstWriter(str(tmp_path / "unsorted.sst")).put_all([b"b", b"a"], [b"", b""])
+
+
 @pytest.mark.parametrize("damage", ["unfinished", "truncated", "flipped", "missing"])
 def test_a_file_that_is_no_sorted_file_is_refused_by_name(store, tmp_path, damage):
     path = tmp_path / "damaged.sst"

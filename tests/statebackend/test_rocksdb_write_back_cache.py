@@ -153,13 +153,13 @@ def harness(tmp_path):
 def spills_of(backend, monkeypatch):
     """The numbers of changes that are written out from now on, as they come."""
     spilled = []
-    ingest = backend._database.ingest
+    ingest = backend._database.ingest_changes
 
-    def noted(table, entries):
-        spilled.append(ingest(table, entries))
-        return spilled[-1]
+    def noted(table, keys, values):
+        spilled.append(len(keys))
+        ingest(table, keys, values)
 
-    monkeypatch.setattr(backend._database, "ingest", noted)
+    monkeypatch.setattr(backend._database, "ingest_changes", noted)
     return spilled
 
 
