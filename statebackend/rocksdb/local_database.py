@@ -11,6 +11,7 @@ import itertools
 import os
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import Final
 
 from attrs import define, field
 
@@ -20,8 +21,11 @@ from statebackend.rocksdb.composite_key import KEY_GROUP
 from statebackend.rocksdb.file_chain import FileChain
 from statebackend.rocksdb.increments import merge_increments, with_marks
 from statebackend.rocksdb.local_directory import LocalStateDirectory, LocalVersion
-from statebackend.rocksdb.store import ColumnFamily, RocksDBStore, Scan, SstWriter
+from statebackend.rocksdb.store import FILES_AT_LEVEL_ZERO, ColumnFamily, RocksDBError, RocksDBStore, Scan, SstWriter
 from statebackend.state_meta import StateMeta
+
+MAX_LOCAL_FILES: Final = 64
+"""Files of one state, beyond those that RocksDB has merged, with which a local database is thrown away."""
 
 
 @define(eq=False)
@@ -68,11 +72,21 @@ class LocalDatabase:
         self._store = RocksDBStore(self.directory.database_path, self._memory_budget_bytes)
 
     def open_version(self, version: LocalVersion) -> bool:
-        """Opens the database that the directory holds, if it has all column families of that version."""
+        """Opens the database that the directory holds, if it is fit for use.
+
+        It is not if it is damaged, lacks a column family of that version, or consists of many files: each is looked
+        into at every read, and a database that is open for short times only may never get to merging them.
+        """
         self.directory.begin_change()
-        store = RocksDBStore(self.directory.database_path, self._memory_budget_bytes)
+        try:
+            store = RocksDBStore(self.directory.database_path, self._memory_budget_bytes)
+        except RocksDBError:
+            return False
         present = set(store.column_family_names)
-        if not set(version.column_families.values()) <= present:
+        wanted = set(version.column_families.values())
+        if not wanted <= present or any(
+            store.column_family(name).property_value(FILES_AT_LEVEL_ZERO) > MAX_LOCAL_FILES for name in wanted
+        ):
             store.close()
             return False
         self._family_numbers = itertools.count(1 + max((_family_number(name) for name in present), default=-1))

@@ -102,12 +102,15 @@ class RocksDBSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
 
     def ended(self, snapshot: KeyedStateSnapshot | None) -> None:
         self.is_done = snapshot is not None
-        for table in self.frozen_state.tables:
-            if table.whole is not None:
-                table.whole.close()
-                table.whole = None
-        self._report(self)
-        self.is_out.set()
+        try:
+            for table in self.frozen_state.tables:
+                if table.whole is not None:
+                    table.whole.close()
+                    table.whole = None
+            self._report(self)
+        finally:
+            # The backend's close waits for this, whatever happened.
+            self.is_out.set()
 
     def _store_table(self, table: FrozenTable, stem: str, directory: str) -> StateFiles:
         """Brings everything of a state into the store, merging files where there are too many."""

@@ -45,6 +45,9 @@ _MAX_SORTED_RUNS: Final = 16
 _MAX_OPEN_FILES: Final = 512
 """File handles that one store keeps; more files are opened when they are read."""
 
+FILES_AT_LEVEL_ZERO: Final = "num-files-at-level0"
+"""The property that counts the ingested files which were not merged yet."""
+
 DEFAULT_COLUMN_FAMILY: Final = "default"
 
 Scan = Generator[tuple[bytes, bytes], None, None]

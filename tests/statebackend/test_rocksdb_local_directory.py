@@ -141,6 +141,29 @@ def test_a_damaged_version_is_no_version(harness, content):
     assert contents(harness, backend) == filled(KEYS, 0)
 
 
+def test_a_damaged_database_is_restored(harness):
+    handle, _ = epoch(harness, None, 0)
+    database = os.path.join(harness.directory, "local", "local", "db")
+    files = [name for name in os.listdir(database) if name.endswith(".sst")]
+    os.unlink(os.path.join(database, files[0]))
+    backend = harness.open(ROCKSDB, handle, local="local")
+    assert not backend.is_local
+    assert contents(harness, backend) == filled(KEYS, 0)
+
+
+def test_a_database_of_many_files_is_restored(harness, monkeypatch):
+    handle, _ = epoch(harness, None, 0)
+    # The first files find a place below level zero, one at each level.
+    offsets = range(1, 9)
+    for offset in offsets:
+        handle, is_local = epoch(harness, handle, offset)
+        assert is_local
+    monkeypatch.setattr("statebackend.rocksdb.local_database.MAX_LOCAL_FILES", 0)
+    backend = harness.open(ROCKSDB, handle, local="local")
+    assert not backend.is_local
+    assert contents(harness, backend) == filled(KEYS, 0, *offsets)
+
+
 def test_another_parallelism_restores(harness):
     handle, _ = epoch(harness, None, 0)
     backend = harness.open(ROCKSDB, handle, local="local", subtask=0, parallelism=2)
