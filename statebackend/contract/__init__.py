@@ -26,6 +26,9 @@ _ASSERTING_MODULES = (
     "rescale_contract",
     "snapshot_contract",
     "state_metrics_contract",
+    "ttl_cleanup_contract",
+    "ttl_restore_contract",
+    "ttl_state_contract",
     "value_state_contract",
 )
 

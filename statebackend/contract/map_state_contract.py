@@ -170,6 +170,7 @@ class MapStateContract(ContractBase):
             harness.snapshot(backend)
         state.clear()
         assert (state.is_empty(), state.get("a")) == (True, None)
+        assert (list(state.items()), list(state.keys()), list(state.values())) == ([], [], [])
         state.put("b", 3)
         assert dict(state.items()) == {"b": 3}
         restored = self.reopen(harness, harness.snapshot(backend).handle)
@@ -188,6 +189,18 @@ class MapStateContract(ContractBase):
             handle = harness.snapshot(backend).handle
         restored = self.reopen(harness, handle).get_state(descriptor)
         assert (restored.get(math.nan), restored.get(0.0), restored.get(-0.0)) == (2, 3, 4)
+
+    def test_entries_are_compared_by_their_content(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
+        state, other = backend.get_state(LEGS), backend.get_state(MapStateDescriptor("more legs", str, leg_v1()))
+        plain = {"a": LegV1("EWR", 1), "b": LegV1("JFK", 2)}
+        state.put_all(plain)
+        other.put_all(plain)
+        for _ in range(2):
+            by_key = [sorted(entries.items(), key=lambda entry: entry[0]) for entries in (state, other)]
+            assert by_key[0] == by_key[1] == list(plain.items())
+            harness.snapshot(backend)
+        other.put("b", LegV1("JFK", 3))
+        assert dict(state.items()) == plain != dict(other.items())
 
     def test_unhashable_user_keys_are_keys_like_others(
         self, harness: BackendHarness, backend: KeyedStateBackend

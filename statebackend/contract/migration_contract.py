@@ -15,7 +15,9 @@ from statebackend.contract.schemas import (
     CheckedLongSerializer,
     DelayV1,
     FlightV1,
+    FlightV2,
     LegV1,
+    LegV2,
     UncheckedLongSerializer,
     WordSerializer,
     flight_v1,
@@ -35,7 +37,8 @@ from statebackend.descriptors import (
     ValueStateDescriptor,
 )
 from statebackend.errors import StateMigrationException
-from statebackend.keyed_state_backend import KeyedStateBackend
+from statebackend.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, KeyedStateBackend
+from statebackend.state_meta import meta_of_descriptor
 from typeserializers.records import AttrsSerializer
 from typeserializers.strings import StringSerializer
 
@@ -87,6 +90,9 @@ VALUE_NEW: dict[str, StateDescriptor] = {
     "flight total": AggregatingStateDescriptor("flight total", LAST, flight_v2()),
     "leg total": AggregatingStateDescriptor("leg total", LAST, leg_v2()),
 }
+
+# What version 2 adds by itself: values that version 1 could not have written.
+ADDED = {"flight": FlightV2(7, 0.5, None, 3), "leg": LegV2("LGA", 0.5, ["late"])}
 
 OLD_WORDS = WordSerializer("red", "green")
 NEW_WORDS = WordSerializer("blue", "green", "red")
@@ -155,6 +161,37 @@ class MigrationContract(ContractBase):
         assert again.restore_reports[0].verdict.kind is CompatibilityKind.AS_IS
         assert content(harness, again, VALUE_OLD["flight" if name != "flight" else "leg"])
 
+    @pytest.mark.parametrize("canonical", [False, True])
+    @pytest.mark.parametrize("name", list(VALUE_OLD))
+    def test_what_is_written_after_a_migration_joins_what_was_migrated(
+        self, harness: BackendHarness, name: str, canonical: bool
+    ) -> None:
+        handle = self.old_state(harness, canonical)
+        old = content(harness, self.reopen(harness, handle), VALUE_OLD[name])
+        backend = self.reopen(harness, handle)
+        state: Any = backend.get_state(VALUE_NEW[name])
+        added = ADDED["flight" if "flight" in name else "leg"]
+        expected: dict[Any, Any] = {}
+        # Written without a read before, as a function that only appends would do.
+        for key, value in old.items():
+            harness.at(backend, key)
+            if isinstance(value, list):
+                state.add(added)
+                expected[key] = [*_migrated(value), added]
+            elif isinstance(value, dict):
+                state.put("added", added)
+                expected[key] = {**_migrated(value), "added": added}
+            else:
+                state.update(added) if name in ("flight", "leg") else state.add(added)
+                expected[key] = added
+        assert content(harness, backend, VALUE_NEW[name]) == expected
+        again = self.reopen(harness, harness.snapshot(backend).handle)
+        assert content(harness, again, VALUE_NEW[name]) == expected
+        written = again.current_meta().state(name)
+        assert written is not None
+        assert written.has_schema_of(meta_of_descriptor(VALUE_NEW[name], VOID_NAMESPACE_SERIALIZER))
+        assert content(harness, self.reopen(harness, handle), VALUE_OLD[name]) == old
+
     def test_all_states_migrate_together_and_into_a_savepoint(self, harness: BackendHarness) -> None:
         handle = self.old_state(harness, canonical=False)
         old = self.reopen(harness, handle)
@@ -204,6 +241,12 @@ class MigrationContract(ContractBase):
                 lambda state: state.get()[0],
             ),
             (
+                ListStateDescriptor("words", OLD_WORDS),
+                ListStateDescriptor("words", NEW_WORDS),
+                lambda state, word: state.add(word),
+                lambda state: state.get()[-1],
+            ),
+            (
                 MapStateDescriptor("words", int, OLD_WORDS),
                 MapStateDescriptor("words", int, NEW_WORDS),
                 lambda state, word: state.put(1, word),
@@ -228,7 +271,7 @@ class MigrationContract(ContractBase):
                 lambda state: state.get(),
             ),
         ],
-        ids=["value", "list element", "map value", "map key", "reduced value", "accumulator"],
+        ids=["value", "list element", "appended element", "map value", "map key", "reduced value", "accumulator"],
     )
     def test_a_reconfigured_serializer_is_the_one_that_is_used(
         self, harness: BackendHarness, old: Any, new: Any, write: Any, read: Any
@@ -263,6 +306,10 @@ class MigrationContract(ContractBase):
             (VALUE_OLD["flight"], ListStateDescriptor("flight", flight_v1())),
             (VALUE_OLD["flights"], MapStateDescriptor("flights", str, flight_v1())),
             (VALUE_OLD["leg"], ValueStateDescriptor("leg", StringSerializer())),
+            (VALUE_OLD["legs"], ListStateDescriptor("legs", StringSerializer())),
+            (VALUE_OLD["leg map"], MapStateDescriptor("leg map", str, StringSerializer())),
+            (VALUE_OLD["last leg"], ReducingStateDescriptor("last leg", last, StringSerializer())),
+            (VALUE_OLD["leg total"], AggregatingStateDescriptor("leg total", LAST, StringSerializer())),
             (VALUE_OLD["last flight"], ReducingStateDescriptor("last flight", last, flight_v3())),
             (VALUE_OLD["flight total"], AggregatingStateDescriptor("flight total", LAST, flight_v3())),
             (VALUE_OLD["last leg"], ValueStateDescriptor("last leg", leg_v1())),
@@ -276,6 +323,10 @@ class MigrationContract(ContractBase):
             "value to list",
             "list to map",
             "another serializer",
+            "another serializer of a list",
+            "another serializer of a map",
+            "another serializer of a reducing state",
+            "another serializer of an aggregating state",
             "reduced value",
             "accumulator",
             "reducing to value",

@@ -103,6 +103,28 @@ class TtlStateContract(TtlContractBase):
         assert not is_stored(backend, descriptor)
 
     @every_case
+    def test_reading_renews_a_life_after_which_what_expired_may_be_returned_once(
+        self, harness: BackendHarness, clock: ManualClock, case: TtlCase
+    ) -> None:
+        backend, descriptor = self.fresh(harness), case.with_ttl(RELAXED_ON_READ)
+        case.write(backend.get_state(descriptor), 1)
+        for now in (50, 120):
+            backend = self.restored(harness, backend)
+            clock.now_ms = now
+            assert case.read(backend.get_state(descriptor)) == case.content(1)
+            assert is_stored(backend, descriptor)
+        backend = self.restored(harness, backend)
+        clock.now_ms = 220
+        state: Any = backend.get_state(descriptor)
+        if case.nothing is False:
+            assert state.contains("null")
+        else:
+            assert case.read(state) == case.content(1)
+        backend = self.restored(harness, backend)
+        assert not is_stored(backend, descriptor)
+        assert case.read(backend.get_state(descriptor)) == case.nothing
+
+    @every_case
     def test_the_longest_time_to_live_never_ends(
         self, harness: BackendHarness, clock: ManualClock, case: TtlCase
     ) -> None:
