@@ -93,19 +93,18 @@ def is_plain_text(text: str) -> bool:
 
 
 def _integer(bits: int) -> Condition:
-    # A bit length below the width leaves out the least value, which is then written and read: right, if slower.
-    return lambda serializer, first, again, function: (
-        f"{first}.__class__ is int and {again}.bit_length() < {bits}"
-    )
+    # Bounds in the source are constants of the generated code, which a call of bit_length() costs more than.
+    least, largest = -(1 << bits - 1), (1 << bits - 1) - 1
+    return lambda serializer, first, again, function: f"type({first}) is int and {least} <= {again} <= {largest}"
 
 
 def _of_class(name: str) -> Condition:
-    return lambda serializer, first, again, function: f"{first}.__class__ is {name}"
+    return lambda serializer, first, again, function: f"type({first}) is {name}"
 
 
 def _text(serializer: TypeSerializer[Any], first: str, again: str, function: GeneratedFunction) -> str:
     is_plain = function.bind("is_plain_text", is_plain_text)
-    return f"{first}.__class__ is str and ({again}.isascii() or {is_plain}({again}))"
+    return f"type({first}) is str and ({again}.isascii() or {is_plain}({again}))"
 
 
 def _nullable(serializer: Any, first: str, again: str, function: GeneratedFunction) -> str | None:
@@ -114,7 +113,7 @@ def _nullable(serializer: Any, first: str, again: str, function: GeneratedFuncti
 
 
 def _tuple(serializer: Any, first: str, again: str, function: GeneratedFunction) -> str | None:
-    conditions = [f"{first}.__class__ is tuple and len({again}) == {len(serializer.field_serializers)}"]
+    conditions = [f"type({first}) is tuple and len({again}) == {len(serializer.field_serializers)}"]
     items = [(part, f"{again}[{index}]") for index, part in enumerate(serializer.field_serializers)]
     return _all_parts(conditions, items, function)
 
@@ -124,13 +123,13 @@ def _record(serializer: Any, first: str, again: str, function: GeneratedFunction
         return None
     expected = function.bind("record_class", serializer.record_class)
     items = [(part.serializer, f"{again}.{part.name}") for part in serializer.fields]
-    return _all_parts([f"{first}.__class__ is {expected}"], items, function)
+    return _all_parts([f"type({first}) is {expected}"], items, function)
 
 
 def _ttl_value(serializer: Any, first: str, again: str, function: GeneratedFunction) -> str | None:
     expected = function.bind("ttl_value", TtlValue)
     items = [(_TIMESTAMP, f"{again}.last_access_timestamp"), (serializer.value_serializer, f"{again}.value")]
-    return _all_parts([f"{first}.__class__ is {expected}"], items, function)
+    return _all_parts([f"type({first}) is {expected}"], items, function)
 
 
 def _all_parts(
