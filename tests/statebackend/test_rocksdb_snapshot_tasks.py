@@ -10,13 +10,15 @@ import pytest
 from checkpoint.errors import StorageError
 from statebackend.contract.contract_base import LIST, MAP, VALUE, contents, fill, filled
 from statebackend.contract.harness import BackendHarness
+from statebackend.contract.manual_clock import ManualClock
 from statebackend.contract.schemas import LegV1, LegV2, leg_v1, leg_v2
 from statebackend.descriptors import ValueStateDescriptor
 from statebackend.errors import StateBackendError
 from statebackend.rocksdb.file_chain import FileChain
 from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
-from statebackend.rocksdb.store import ColumnFamily, RocksDBError
+from statebackend.rocksdb.store import ColumnFamily, RocksDBError, SstWriter
 from statebackend.state_files import MERGED_AT_ONCE
+from statebackend.ttl.config import StateTtlConfig, TtlStateVisibility
 
 ROCKSDB = RocksDBStateBackend()
 KEYS = range(20)
@@ -268,6 +270,54 @@ def test_a_database_that_has_changed_since_has_no_version(harness, change):
     harness.at(again, 1)
     assert again.get_state(old).value() == LegV1("EWR", 1)
     assert contents(harness, again) == filled(KEYS, 0)
+
+
+@pytest.mark.parametrize("has_expired", [False, True])
+def test_a_base_that_leaves_out_what_expired_is_not_what_the_database_holds(harness, has_expired):
+    ttl = StateTtlConfig(100, visibility=TtlStateVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP)
+    descriptor = ValueStateDescriptor("timed", int, ttl=ttl)
+    harness.clock = ManualClock(0)
+    backend = harness.open(ROCKSDB)
+    harness.at(backend, 1)
+    backend.get_state(descriptor).update(7)
+    handle = harness.snapshot(backend).handle
+    halved = harness.open(ROCKSDB, handle, subtask=0, parallelism=2, local="local")
+    halved.get_state(descriptor)
+    harness.clock.now_ms = 1000 if has_expired else 10
+    handle = harness.snapshot(halved).handle
+    halved.close()
+    for local in ("local", None):
+        again = harness.open(ROCKSDB, handle, subtask=0, parallelism=2, local=local)
+        assert again.is_local == (local is not None and not has_expired)
+        harness.at(again, 1)
+        assert again.get_state(descriptor).value() == (None if has_expired else 7)
+
+
+def test_the_synchronous_part_reads_and_writes_what_changed_alone(harness, monkeypatch):
+    backend = harness.open(ROCKSDB)
+    fill(harness, backend, range(2000), 0)
+    harness.snapshot(backend)
+    halved = harness.open(ROCKSDB, harness.snapshot(backend).handle, subtask=0, parallelism=2)
+    fill(harness, halved, range(5), 1)
+
+    def refuse(*_):
+        raise AssertionError("this is for the asynchronous part")
+
+    rows_written = []
+    finish = SstWriter.finish
+
+    def noted_finish(writer):
+        rows_written.append(writer.entry_count)
+        finish(writer)
+
+    with monkeypatch.context() as context:
+        for name in ("upload", "download", "write_file", "read_file"):
+            context.setattr(harness.file_system, name, refuse)
+        context.setattr(SstWriter, "finish", noted_finish)
+        task = prepare(harness, halved)
+    assert sorted(rows_written) == [5, 5, 10]
+    again = harness.open(ROCKSDB, task.run().handle, subtask=0, parallelism=2)
+    assert len(list(again.get_keys("value"))) == 1000
 
 
 def test_many_spills_leave_few_files_and_few_handles(harness):
