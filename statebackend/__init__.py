@@ -26,7 +26,7 @@ from statebackend.errors import (
     StateRestoreError,
 )
 from statebackend.key_groups import KeyGroupRange, key_group_range_of_subtask, subtask_of_key_group
-from statebackend.keyed_state_backend import KeyedStateBackend, StateBackend
+from statebackend.keyed_state_backend import KeyedStateBackend
 from statebackend.metrics import LatencyHistogram, StateMetrics, StateMetricsConfig
 from statebackend.operator_state import (
     BroadcastState,
@@ -41,6 +41,7 @@ from statebackend.operator_state import (
 )
 from statebackend.priority_queue import KeyGroupedPriorityQueue
 from statebackend.schema_resolution import SchemaReport, StateVerdict
+from statebackend.state_backend import StateBackend
 from statebackend.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
 from statebackend.ttl.config import IncrementalCleanup, StateTtlConfig, TtlStateVisibility, TtlUpdateType
 

@@ -16,8 +16,8 @@ from typing import Final
 
 from statebackend.errors import StateBackendError
 from statebackend.heap.keyed_backend import HEAP_BACKEND
-from statebackend.keyed_state_backend import StateBackend
 from statebackend.rocksdb.restoring import ROCKSDB_BACKEND
+from statebackend.state_backend import StateBackend
 
 ENTRY_POINT_GROUP: Final = "statebackend.backends"
 

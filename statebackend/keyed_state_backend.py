@@ -8,14 +8,12 @@ what a user's function registers has the one void namespace.
 The life of a restored state is the same in every backend: its bytes stay as they were written until a descriptor of its
 name is registered; then the verdict is taken, and a migration, if one is needed, runs over the whole state before the
 first access. A state that nobody registers keeps its bytes and its old snapshots and travels on.
-
-A `StateBackend` is the picklable configuration from which subtasks make their backends.
 """
 
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any, TypeVar, overload
 
@@ -72,7 +70,7 @@ from statebackend.schema_resolution import (
     judge_state,
 )
 from statebackend.snapshot_task import SnapshotTasks, SnapshotTimes
-from statebackend.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta
+from statebackend.state_meta import KeyedStateMeta, StateMeta
 from statebackend.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
 from statebackend.ttl.expiring_states import ExpiringStates
 from typeserializers.type_serializer import TypeSerializer
@@ -428,44 +426,3 @@ class KeyedStateBackend(ExpiringStates):
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-@frozen
-class SubtaskIdentity:
-    """Which subtask of which job a backend works for."""
-
-    job_id: str
-    subtask_index: int
-    parallelism: int
-
-
-class StateBackend(ABC):
-    """The configuration of a backend: small, picklable, the same for all subtasks."""
-
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """The name under which snapshots say who wrote them, and under which the backend is found."""
-
-    def can_restore(self, written_by: str) -> bool:
-        """Whether handles of that backend can be restored: one's own and canonical ones, which savepoints have."""
-        return written_by in (self.name, CANONICAL_BACKEND)
-
-    @abstractmethod
-    def create_keyed_state_backend(self, parameters: KeyedStateBackendParameters) -> KeyedStateBackend:
-        """A backend for one subtask, restored from ``parameters.restore``."""
-
-    def lease_keyed_state_backend(
-        self, parameters: KeyedStateBackendParameters, subtask: SubtaskIdentity
-    ) -> KeyedStateBackend:
-        """A backend for one epoch of a subtask: a new one, or one that this process has kept and that caught up.
-
-        It must be given to `return_keyed_state_backend` at the end of the epoch.
-        """
-        return self.create_keyed_state_backend(parameters)
-
-    def return_keyed_state_backend(
-        self, backend: KeyedStateBackend, subtask: SubtaskIdentity, *, succeeded: bool
-    ) -> None:
-        """Takes a leased backend back: closes it, or keeps it if a snapshot was its last act (``succeeded``)."""
-        backend.close()

@@ -16,7 +16,6 @@ from checkpoint.handles import OperatorState, StateHandle
 from checkpoint.metadata import CheckpointMetadata
 from statebackend.backend_parameters import RestoredHandle
 from statebackend.key_groups import KeyGroupRange, key_group_range_of_subtask
-from statebackend.keyed_state_backend import StateBackend
 from statebackend.operator_state import (
     OperatorStateMeta,
     RestoredOperatorState,
@@ -26,6 +25,7 @@ from statebackend.operator_state import (
     split_handle,
 )
 from statebackend.schema_resolution import SchemaReport
+from statebackend.state_backend import StateBackend
 from statebackend.state_meta import KeyedStateMeta, decode_meta, distinct_metas
 from streamjobs.errors import JobRestoreError
 

@@ -12,7 +12,8 @@ from statebackend.backend_registry import state_backend
 from statebackend.contract.contract_base import VALUE, ContractBase, contents, fill, filled
 from statebackend.contract.harness import BackendHarness
 from statebackend.errors import StateBackendClosedError
-from statebackend.keyed_state_backend import KeyedStateBackend, StateBackend, SubtaskIdentity
+from statebackend.keyed_state_backend import KeyedStateBackend
+from statebackend.state_backend import StateBackend, SubtaskIdentity
 from statebackend.state_meta import CANONICAL_BACKEND
 
 KEYS = range(20)

@@ -17,7 +17,8 @@ from statebackend.descriptors import (
     StateKind,
     ValueStateDescriptor,
 )
-from statebackend.keyed_state_backend import KeyedStateBackend, StateBackend
+from statebackend.keyed_state_backend import KeyedStateBackend
+from statebackend.state_backend import StateBackend
 
 VALUE: ValueStateDescriptor[int] = ValueStateDescriptor("value", int)
 LIST: ListStateDescriptor[int] = ListStateDescriptor("list", int)

@@ -22,8 +22,9 @@ from statebackend.backend_parameters import (
 from statebackend.canonical_handles import export_canonical_handle
 from statebackend.clock import Clock, wall_clock
 from statebackend.key_groups import key_group_range_of_subtask
-from statebackend.keyed_state_backend import KeyedStateBackend, StateBackend
+from statebackend.keyed_state_backend import KeyedStateBackend
 from statebackend.metrics.state_metrics import StateMetricsConfig
+from statebackend.state_backend import StateBackend
 from typeserializers.fixed_width import LongSerializer
 from typeserializers.type_serializer import TypeSerializer
 

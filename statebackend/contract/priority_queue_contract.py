@@ -23,9 +23,10 @@ from statebackend.errors import (
 )
 from statebackend.heap.keyed_backend import HeapStateBackend
 from statebackend.key_groups import KeyGroupRange, key_group_range_of_subtask
-from statebackend.keyed_state_backend import KeyedStateBackend, StateBackend
+from statebackend.keyed_state_backend import KeyedStateBackend
 from statebackend.priority_queue import KeyGroupedPriorityQueue
 from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
+from statebackend.state_backend import StateBackend
 from typeserializers.fixed_width import LongSerializer
 from typeserializers.inference import serializer_for
 from typeserializers.strings import StringSerializer

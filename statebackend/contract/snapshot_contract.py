@@ -26,8 +26,9 @@ from statebackend.contract.harness import BackendHarness
 from statebackend.descriptors import ValueStateDescriptor
 from statebackend.errors import StateRestoreError
 from statebackend.heap.keyed_backend import HeapStateBackend
-from statebackend.keyed_state_backend import KeyedStateBackend, StateBackend
+from statebackend.keyed_state_backend import KeyedStateBackend
 from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
+from statebackend.state_backend import StateBackend
 from statebackend.state_files import MAX_FILES
 from statebackend.state_meta import decode_meta
 

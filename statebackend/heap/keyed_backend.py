@@ -45,10 +45,11 @@ from statebackend.heap.worker_cache import WorkerCacheKey, worker_cache
 from statebackend.internal_states import InternalState
 from statebackend.key_context import has_namespaces
 from statebackend.key_enumeration import Address
-from statebackend.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, KeyedStateBackend, StateBackend, SubtaskIdentity
+from statebackend.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, KeyedStateBackend
 from statebackend.metrics.state_metrics import StateStatistics
 from statebackend.restored_states import read_restored_states
 from statebackend.schema_resolution import StateVerdict
+from statebackend.state_backend import StateBackend, SubtaskIdentity
 from statebackend.state_files import StateFiles, StoredFile, stored_files
 from statebackend.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta, decode_meta, meta_of_descriptor
 from statebackend.ttl.expiry_sweep import Pass

@@ -28,7 +28,7 @@ from statebackend.folding_states import handle_of_kind
 from statebackend.internal_states import InternalState
 from statebackend.key_context import has_namespaces
 from statebackend.key_enumeration import Address
-from statebackend.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, KeyedStateBackend, StateBackend
+from statebackend.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, KeyedStateBackend
 from statebackend.metrics.state_metrics import StateStatistics
 from statebackend.restored_states import read_restored_states
 from statebackend.rocksdb.cached_state import CachedState, WriteBackCache
@@ -45,6 +45,7 @@ from statebackend.rocksdb.state_migration import migrate_state
 from statebackend.rocksdb.store import DEFAULT_MEMORY_BUDGET_BYTES, MIN_MEMORY_BUDGET_BYTES
 from statebackend.rocksdb.value_state import create_value_state
 from statebackend.schema_resolution import StateVerdict
+from statebackend.state_backend import StateBackend
 from statebackend.state_files import handle_of_files
 from statebackend.state_meta import KeyedStateMeta, StateMeta, meta_of_descriptor
 from statebackend.ttl.expiry_sweep import Pass

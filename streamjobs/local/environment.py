@@ -29,9 +29,9 @@ from statebackend.backend_parameters import KeyedStateBackendParameters, StateRe
 from statebackend.backend_registry import state_backend
 from statebackend.clock import Clock, StoppedClock, wall_clock
 from statebackend.key_groups import check_parallelism, key_group_range_of_subtask, subtask_of_key_group
-from statebackend.keyed_state_backend import StateBackend
 from statebackend.metrics import StateMetricsConfig
 from statebackend.schema_resolution import SchemaReport
+from statebackend.state_backend import StateBackend
 from streamjobs.data_stream import DataStream
 from streamjobs.errors import JobDefinitionError
 from streamjobs.job_metrics import OperatorMetrics, metrics_of_epoch

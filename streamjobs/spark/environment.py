@@ -25,9 +25,9 @@ from checkpoint.metadata import CheckpointMetadata
 from checkpoint.savepoint import read_savepoint
 from statebackend.backend_registry import state_backend
 from statebackend.key_groups import check_parallelism
-from statebackend.keyed_state_backend import StateBackend
 from statebackend.metrics import StateMetricsConfig
 from statebackend.schema_resolution import SchemaReport
+from statebackend.state_backend import StateBackend
 from streamjobs.data_stream import DataStream
 from streamjobs.errors import JobDefinitionError, JobRestoreError
 from streamjobs.restore_plan import RestoredState, check_backend, check_operators, check_states

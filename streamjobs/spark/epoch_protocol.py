@@ -37,8 +37,8 @@ from checkpoint.handles import OperatorState, StateHandle
 from checkpoint.job_directory import JobIdentity
 from checkpoint.metadata import CheckpointKind, CheckpointMetadata
 from statebackend.clock import wall_clock
-from statebackend.keyed_state_backend import StateBackend
 from statebackend.metrics import StateMetricsConfig
+from statebackend.state_backend import StateBackend
 from streamjobs.errors import EpochError, SourceProgressMismatchError
 from streamjobs.job_metrics import OperatorMetrics, metrics_of_epoch, metrics_of_epochs
 from streamjobs.restore_plan import RestoredState, SubtaskRestore, restores_by_subtask

@@ -28,8 +28,8 @@ from checkpoint.relative_path import path_segment
 from statebackend.backend_parameters import KeyedStateBackendParameters, KeyedStateSnapshot
 from statebackend.clock import StoppedClock
 from statebackend.key_groups import key_group_range_of_subtask, subtask_of_key_group
-from statebackend.keyed_state_backend import StateBackend, SubtaskIdentity
 from statebackend.metrics import StateMetricsConfig
+from statebackend.state_backend import StateBackend, SubtaskIdentity
 from streamjobs.errors import EpochError
 from streamjobs.keyed_operator import (
     KeyedProcessOperator,

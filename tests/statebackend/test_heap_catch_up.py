@@ -15,7 +15,7 @@ from statebackend.descriptors import ValueStateDescriptor
 from statebackend.errors import StateBackendClosedError
 from statebackend.heap.keyed_backend import HeapStateBackend
 from statebackend.heap.worker_cache import WorkerCache, WorkerCacheKey
-from statebackend.keyed_state_backend import SubtaskIdentity
+from statebackend.state_backend import SubtaskIdentity
 from statebackend.state_files import MAX_FILES
 from typeserializers import AttrsSerializer
 

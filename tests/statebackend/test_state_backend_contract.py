@@ -2,8 +2,8 @@
 
 from statebackend.contract import StateBackendContract
 from statebackend.heap.keyed_backend import HeapStateBackend
-from statebackend.keyed_state_backend import StateBackend
 from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
+from statebackend.state_backend import StateBackend
 
 
 class TestHeapStateBackend(StateBackendContract):
