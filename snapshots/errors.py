@@ -34,6 +34,10 @@ class SerializationError(StateFormatError, ValueError):
         self.problems = problems
         super().__init__(f"{serializer_name} cannot write this value: " + "; ".join(problems))
 
+    def within(self, place: str) -> SerializationError:
+        """The same refusal, with the place that the value was given to in front."""
+        return SerializationError(f"{place}: {self.serializer_name}", self.problems)
+
     def __reduce__(self) -> tuple[type[SerializationError], tuple[str, tuple[str, ...]]]:
         return type(self), (self.serializer_name, self.problems)
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
 from snapshots.errors import SerializationError
-from statebackend.errors import StateBackendError, StateRestoreError
+from statebackend.errors import StateRestoreError
 from statebackend.key_groups import KeyGroupRange
 from statebackend.priority_queue import KeyGroupedPriorityQueue
 from typeserializers.type_serializer import TypeSerializer
@@ -40,11 +40,7 @@ class KeyGroupSuffixes(dict[int, bytes]):
         self._key_groups = key_groups
 
     def __missing__(self, key_group: int) -> bytes:
-        if key_group not in self._key_groups:
-            raise StateBackendError(
-                f"key group {key_group} does not belong to this subtask ({self._key_groups}): "
-                f"the element was routed to the wrong subtask"
-            )
+        self._key_groups.require(key_group, "element")
         suffix = self[key_group] = KEY_GROUP_SUFFIX.pack(key_group)
         return suffix
 
@@ -156,7 +152,7 @@ class EncodedPriorityQueue(KeyGroupedPriorityQueue[T]):
         try:
             return self._serializer.to_bytes(element) + suffix
         except SerializationError as error:
-            raise SerializationError(f"{self.describe()}: {error.serializer_name}", error.problems) from error
+            raise error.within(self.describe()) from error
 
     def _write_but_none(self, element: T) -> bytes:
         if element is None:

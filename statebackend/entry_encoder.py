@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
 
 from snapshots.errors import SerializationError
-from statebackend.errors import StateBackendError, StateRestoreError
+from statebackend.errors import unreadable_entry
 from statebackend.key_context import AnyKeyContext, has_namespaces
 from statebackend.key_enumeration import Address
 from statebackend.keyed_state_backend import KeyedStateBackend
@@ -55,11 +55,7 @@ class EntryEncoder:
             return self._address
         # What stands for 'no current key' and 'no current namespace' says so when it is hashed.
         hash(key)
-        if key_group not in self._key_groups:
-            raise StateBackendError(
-                f"key group {key_group} does not belong to this subtask ({self._key_groups}): "
-                f"the record was routed to the wrong subtask"
-            )
+        self._key_groups.require(key_group)
         self._address = (key_group, *self._key_to_bytes(key))
         self._last_key, self._key_group = key, key_group
         return self._address
@@ -69,7 +65,7 @@ class EntryEncoder:
         try:
             return serializer.to_bytes(value)
         except SerializationError as error:
-            raise SerializationError(f"state {self.name!r}: {error.serializer_name}", error.problems) from error
+            raise error.within(f"state {self.name!r}") from error
 
     def encode_user_key(self, serializer: TypeSerializer[T], key: T) -> bytes:
         """The bytes of a key of a map, as `encode`; None is refused even if the serializer would write it."""
@@ -92,9 +88,7 @@ class EntryEncoder:
         try:
             return serializer.from_bytes(data)
         except Exception as error:
-            raise StateRestoreError(
-                f"state {self.name!r}: a stored entry cannot be read by {serializer!r}: {error}"
-            ) from error
+            raise unreadable_entry(f"state {self.name!r}", serializer, error) from error
 
 
 def _entry_key_encoder(
@@ -118,6 +112,6 @@ def _part_encoder(serializer: TypeSerializer[Any], where: str) -> Callable[[Any]
         try:
             return serializer.to_bytes(value)
         except SerializationError as error:
-            raise SerializationError(f"{where}: {error.serializer_name}", error.problems) from error
+            raise error.within(where) from error
 
     return to_bytes

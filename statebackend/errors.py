@@ -19,6 +19,11 @@ class StateRestoreError(StateBackendError):
     """Restored state cannot be read, or does not fit what is asked for."""
 
 
+def unreadable_entry(place: str, serializer: object, error: object) -> StateRestoreError:
+    """What to raise for stored bytes that are not the serializer's."""
+    return StateRestoreError(f"{place}: a stored entry cannot be read by {serializer!r}: {error}")
+
+
 class NoCurrentKeyError(StateBackendError, RuntimeError):
     """Keyed state was touched outside the processing of a record."""
 

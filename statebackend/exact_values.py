@@ -65,7 +65,7 @@ def compile_exact(
         try:
             encoded = to_bytes(value)
         except SerializationError as error:
-            raise SerializationError(f"{describe()}: {error.serializer_name}", error.problems) from error
+            raise error.within(describe()) from error
         return from_bytes(encoded)
 
     function = GeneratedFunction("exact", "value")

@@ -12,6 +12,8 @@ from typing import Final
 
 from attrs import frozen
 
+from statebackend.errors import StateBackendError
+
 MAX_PARALLELISM_LIMIT: Final = 1 << 15
 """The largest number of key groups, as in Flink: a group takes two bytes in every stored key."""
 
@@ -35,6 +37,14 @@ class KeyGroupRange:
 
     def __contains__(self, key_group: object) -> bool:
         return isinstance(key_group, int) and self.start <= key_group <= self.end
+
+    def require(self, key_group: int, what: str = "record") -> None:
+        """Raises `StateBackendError` for a group outside the range; ``what`` is what came with it."""
+        if key_group not in self:
+            raise StateBackendError(
+                f"key group {key_group} does not belong to this subtask ({self}): "
+                f"the {what} was routed to the wrong subtask"
+            )
 
     def overlaps(self, other: KeyGroupRange) -> bool:
         """Whether the two ranges share a group."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from statebackend.closed_entries import ClosedEntries
-from statebackend.errors import StateRestoreError
+from statebackend.errors import StateRestoreError, unreadable_entry
 from statebackend.heap.table import HeapTable
 from statebackend.internal_states import InternalState
 from statebackend.key_context import AnyKeyContext
@@ -44,6 +44,4 @@ class HeapStateHandle(InternalState):
         self._live = self._changes = ClosedEntries(self._table.name)
 
     def _unreadable(self, error: object) -> StateRestoreError:
-        return StateRestoreError(
-            f"{self.describe()}: a stored entry cannot be read by {self._table.form.serializer!r}: {error}"
-        )
+        return unreadable_entry(self.describe(), self._table.form.serializer, error)

@@ -238,4 +238,4 @@ class HeapListState(HeapStateHandle, InternalListState[T]):
         except SerializationError as error:
             if not self._table.form.is_encoded:
                 raise
-            raise SerializationError(f"{self.describe()}: {error.serializer_name}", error.problems) from error
+            raise error.within(self.describe()) from error

@@ -282,4 +282,4 @@ class HeapMapState(HeapStateHandle, InternalMapState[K, V]):
         except SerializationError as error:
             if self._read is None:
                 raise
-            raise SerializationError(f"{self.describe()}: {error.serializer_name}", error.problems) from error
+            raise error.within(self.describe()) from error

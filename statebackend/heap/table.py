@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, Protocol
 
 from statebackend.canonical_entries import CanonicalBatch, CanonicalRow
-from statebackend.errors import StateBackendError, StateRestoreError
+from statebackend.errors import StateRestoreError
 from statebackend.heap.history import EntryHistory, FrozenEntries
 from statebackend.heap.stored_form import EntryKeys, Load, StoredForm
 from statebackend.key_groups import KeyGroupRange
@@ -93,11 +93,7 @@ class HeapTable(ABC):
 
     def check_key_group(self, key_group: int) -> None:
         """Raises `StateBackendError` if the key group is foreign."""
-        if key_group not in self.key_groups:
-            raise StateBackendError(
-                f"key group {key_group} does not belong to this subtask ({self.key_groups}): "
-                f"the record was routed to the wrong subtask"
-            )
+        self.key_groups.require(key_group)
 
     def check_new_key(self, key: Any) -> None:
         """Raises `SerializationError` if a key that is not there cannot be written."""

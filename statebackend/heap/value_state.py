@@ -179,7 +179,7 @@ class HeapEncodedValueState(_HeapValueState[T]):
         try:
             return self._serializer.to_bytes(value)
         except SerializationError as error:
-            raise SerializationError(f"{self.describe()}: {error.serializer_name}", error.problems) from error
+            raise error.within(self.describe()) from error
 
 
 def create_value_state(

@@ -330,7 +330,7 @@ def _encoder(serializer: TypeSerializer[Any], describe: Callable[[], str]) -> Ca
         try:
             return to_bytes(value)
         except SerializationError as error:
-            raise SerializationError(f"{describe()}: {error.serializer_name}", error.problems) from error
+            raise error.within(describe()) from error
 
     return encode
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from snapshots.errors import SerializationError
 from statebackend.closed_entries import ClosedEntries
-from statebackend.errors import StateRestoreError
+from statebackend.errors import unreadable_entry
 from statebackend.internal_states import InternalState
 from statebackend.key_context import AnyKeyContext
 from statebackend.rocksdb.composite_key import RawKeys
@@ -98,13 +98,11 @@ class CachedState(InternalState):
         try:
             return serializer.to_bytes(value)
         except SerializationError as error:
-            raise SerializationError(f"{self.describe()}: {error.serializer_name}", error.problems) from error
+            raise error.within(self.describe()) from error
 
     def decode(self, serializer: TypeSerializer[Any], data: bytes) -> Any:
         """The value of stored bytes; an error names the state."""
         try:
             return serializer.from_bytes(data)
         except Exception as error:
-            raise StateRestoreError(
-                f"state {self.name!r}: a stored entry cannot be read by {serializer!r}: {error}"
-            ) from error
+            raise unreadable_entry(self.describe(), serializer, error) from error

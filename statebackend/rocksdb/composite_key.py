@@ -19,7 +19,6 @@ from collections.abc import Callable
 from typing import Any
 
 from snapshots.errors import SerializationError
-from statebackend.errors import StateBackendError
 from statebackend.key_groups import KeyGroupRange
 from typeserializers.code_generation import GeneratedFunction, WriteEmitter, indented
 from typeserializers.type_serializer import TypeSerializer
@@ -59,7 +58,7 @@ class RawKeys:
     def _compile_prefix(self, is_namespaced: bool) -> Callable[[Any, int], bytes]:
         function = GeneratedFunction("raw_key", "entry_key, key_group")
         emitter = WriteEmitter(function)
-        refuse = function.bind("refuse", self._refuse)
+        refuse = function.bind("refuse", self.key_groups.require)
         check = f"if not {self.key_groups.start} <= key_group <= {self.key_groups.end}: {refuse}(key_group)"
         emitter.fixed("H", "key_group")
         key = "entry_key"
@@ -83,13 +82,7 @@ class RawKeys:
 
     def _misfit(self, key: Any, error: Exception) -> SerializationError:
         failure = self._key_serializer.serialization_error(key, error)
-        return SerializationError(f"the current key: {failure.serializer_name}", failure.problems)
-
-    def _refuse(self, key_group: int) -> None:
-        raise StateBackendError(
-            f"key group {key_group} does not belong to this subtask ({self.key_groups}): "
-            f"the record was routed to the wrong subtask"
-        )
+        return failure.within("the current key")
 
     def split(self, raw: bytes) -> tuple[int, bytes, bytes, bytes]:
         """Key group, key, namespace and the rest of a raw key, as bytes (the group as a number)."""
