@@ -222,7 +222,12 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
             known: list[Any] | None = cached.entries.get(self._cache_key(key_bytes))
             if known is not None or cached.is_complete:
                 return known
-        encoded = self.column_family.get(prefix + key_bytes) if stored is None else stored
+        encoded = stored
+        if encoded is None:
+            try:
+                encoded = self.column_family.get(prefix + key_bytes)
+            except Exception as error:
+                raise self.column_family.read_error(error) from error
         return None if encoded is None else self._stored_entry(key_bytes, encoded)
 
     def _stored_entry(self, key_bytes: bytes, encoded: bytes | None) -> list[Any]:
@@ -259,7 +264,10 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
             encoded = None
             if not cached.is_complete:
                 self.cache_misses += 1
-                encoded = self.column_family.get(cached.prefix + key_bytes)
+                try:
+                    encoded = self.column_family.get(cached.prefix + key_bytes)
+                except Exception as error:
+                    raise self.column_family.read_error(error) from error
             value = None if encoded is None else self.decode(self._value_serializer, encoded)
             entry = cached.entries[cache_key] = [key, value, encoded, False, key_bytes]
             self._held += 1

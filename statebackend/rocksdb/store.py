@@ -6,7 +6,10 @@ What we know about the library and guard against here:
   fails on the lock. All of them are made here, and dropped before closing; scans that are under way are ended.
 * ``ReadOptions.set_iterate_lower_bound`` sets the *upper* bound. Bounds are never used: scans seek and stop by hand.
 * A child process can read and seem to write through the parent's handle. A forked child is refused everything.
-* All failures are plain ``Exception`` with a text; they become `RocksDBError` here, with the path.
+* All failures are plain ``Exception`` with a text; they become `RocksDBError` here, with the path. Point reads alone
+  are not wrapped, because another call costs them too much: readers give what they catch to `ColumnFamily.read_error`.
+* An iterator that meets damage ends as if there were nothing more. Whenever one ends, the place is looked at again in
+  a way that tells the two apart, so that damage never passes for the end.
 * A whole filter block that is larger than a shard of the block cache never stays in it: each read reads it anew, a
   hundred times slower. Index and filters are partitioned.
 * ``Snapshot`` keeps point reads consistent, and forgets to do so for its iterators, which see later writes. An
@@ -190,11 +193,11 @@ class ColumnFamily:
         Shows what is there at the time of the call, whatever happens later, and may be read by any thread, one at a
         time. Closing the store ends the scan, since it could not be closed otherwise.
         """
-        return self._store.track(self._scan(self._iterator(from_key)))
+        return self._store.track(self._scan(self._iterator(from_key), self._handle, from_key))
 
     def scan_prefix(self, prefix: bytes) -> Scan:
         """All entries whose key begins with ``prefix``, in key order; otherwise like `scan`."""
-        return self._store.track(self._scan_prefix(self._iterator(prefix), prefix))
+        return self._store.track(self._scan_prefix(self._iterator(prefix), self._handle, prefix))
 
     def _iterator(self, from_key: bytes) -> Any:
         self._store.check_process()
@@ -203,18 +206,37 @@ class ColumnFamily:
         with _translated("scan", self._store.path):
             return self._handle.items(from_key=from_key)
 
-    # The iterators are held by the generators alone, so that closing these lets go of the database.
+    # The iterators are held by the generators alone, so that closing these lets go of the database. The handle that
+    # they were given serves them though the column family be dropped.
 
-    def _scan(self, iterator: Any) -> Scan:
-        with _translated("scan", self._store.path):
-            yield from iterator
+    def _scan(self, iterator: Any, handle: Any, from_key: bytes) -> Scan:
+        try:
+            with _translated("scan", self._store.path):
+                last = (from_key, b"")
+                for last in iterator:
+                    yield last
+                _check_end(handle, last[0])
+        finally:
+            # The traceback of an error would hold them, and the database could not be closed.
+            del iterator, handle
 
-    def _scan_prefix(self, iterator: Any, prefix: bytes) -> Scan:
-        with _translated("scan", self._store.path):
-            for key, value in iterator:
-                if not key.startswith(prefix):
-                    return
-                yield key, value
+    def _scan_prefix(self, iterator: Any, handle: Any, prefix: bytes) -> Scan:
+        try:
+            with _translated("scan", self._store.path):
+                key = prefix
+                for key, value in iterator:
+                    if not key.startswith(prefix):
+                        return
+                    yield key, value
+                _check_end(handle, key)
+        finally:
+            del iterator, handle
+
+    def read_error(self, error: Exception) -> StateBackendError:
+        """What is to be raised for an exception of `get`."""
+        if isinstance(error, StateBackendError):
+            return error
+        return RocksDBError(f"RocksDB could not read an entry at {self._store.path}: {error}")
 
     def estimated_entries(self) -> int:
         """RocksDB's estimate of the number of keys, which deletions and overwritten entries blur."""
@@ -250,6 +272,18 @@ class ColumnFamily:
         """Drops the handle, without which the database could not be closed."""
         self.get = _released
         self._handle = None
+
+
+def _check_end(handle: Any, last_key: bytes) -> None:
+    """Raises what an iterator that ended behind ``last_key`` may have kept to itself."""
+    iterator = handle.iter()
+    try:
+        iterator.seek(last_key)
+        if iterator.valid():
+            iterator.next()
+        iterator.status()
+    finally:
+        del iterator, handle
 
 
 class RocksDBStore:

@@ -51,7 +51,10 @@ class RocksDBValueState(CachedState, InternalValueState[T]):
         context = self._context
         key = context.key
         raw_key = self.raw_keys.prefix(key, context.key_group)
-        encoded = self.column_family.get(raw_key)
+        try:
+            encoded = self.column_family.get(raw_key)
+        except Exception as error:
+            raise self.column_family.read_error(error) from error
         self.cache_misses += 1
         kept = None
         if encoded is not None:
