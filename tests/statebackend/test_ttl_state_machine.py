@@ -314,6 +314,14 @@ class TtlStateMachine(RuleBasedStateMachine):
         for name in NAMES:
             self.read(name)
 
+    @rule(keys=st.sets(KEYS, min_size=1), number=NUMBERS, delay_ms=DELAYS_MS, swap=st.booleans())
+    def age_across_a_savepoint(self, keys, number, delay_ms, swap):
+        self.let_everything_age(keys, number, [])
+        self.time_passes(delay_ms)
+        self.savepoint(self.parallelism, swap, 0)
+        for name in NAMES:
+            self.read(name)
+
     @rule()
     def barrier(self):
         for side in self.sides:
