@@ -101,7 +101,8 @@ class TtlSerializer(CompiledTypeSerializer["TtlValue[T]"], Generic[T]):
             yield misfit(path, value, "is not a TtlValue")
             return
         yield from LongSerializer().problems(value.last_access_timestamp, f"{path}.last_access_timestamp")
-        yield from self.value_serializer.problems(value.value, f"{path}.value")
+        # The pair is the state's own: what a user has given, and must find, is the value.
+        yield from self.value_serializer.problems(value.value, path)
 
     def snapshot_configuration(self) -> TtlSerializerSnapshot[T]:
         return TtlSerializerSnapshot(self)
