@@ -167,11 +167,14 @@ def _decode_state(source: DataInputView, file_count: int) -> StateMeta:
     name, kind = source.read_utf(), source.read_utf()
     if kind not in {known.value for known in StateKind}:
         raise StateRestoreError(f"state {name!r} is of kind {kind!r}, which is not known here")
-    namespace_snapshot = snapshot_from_bytes(source.read_sized_bytes())
-    roles = {
-        source.read_utf(): snapshot_from_bytes(source.read_sized_bytes())
-        for _ in range(source.read_count(minimum_item_bytes=6))
-    }
+    try:
+        namespace_snapshot = snapshot_from_bytes(source.read_sized_bytes())
+        roles = {
+            source.read_utf(): snapshot_from_bytes(source.read_sized_bytes())
+            for _ in range(source.read_count(minimum_item_bytes=6))
+        }
+    except StateFormatError as error:
+        raise StateRestoreError(f"the meta data of state {name!r} cannot be read: {error}") from error
     files = tuple(
         StateFile(source.read_int(), source.read_utf()) for _ in range(source.read_count(minimum_item_bytes=6))
     )

@@ -23,7 +23,8 @@ from statebackend.contract.contract_base import (
     filled,
 )
 from statebackend.contract.harness import BackendHarness
-from statebackend.descriptors import ValueStateDescriptor
+from statebackend.contract.schemas import WordSerializer, WordSerializerSnapshot
+from statebackend.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from statebackend.errors import StateRestoreError
 from statebackend.heap.keyed_backend import HeapStateBackend
 from statebackend.keyed_state_backend import KeyedStateBackend
@@ -33,6 +34,7 @@ from statebackend.state_files import MAX_FILES
 from statebackend.state_meta import decode_meta
 
 KEYS = range(40)
+WORDS = WordSerializer("red", "green")
 
 
 class SnapshotContract(ContractBase):
@@ -137,6 +139,39 @@ class SnapshotContract(ContractBase):
             assert contents(harness, again) == filled(KEYS, 0)
             harness.at(again, 1)
             assert again.get_state(other).value() == "new"
+
+    def test_an_unregistered_state_is_carried_though_its_serializer_cannot_be_made_any_more(
+        self, harness: BackendHarness, backend: KeyedStateBackend, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def is_gone(snapshot: WordSerializerSnapshot) -> WordSerializer:
+            raise LookupError("the class of the serializer is gone")
+
+        descriptors: list[Any] = [
+            ValueStateDescriptor("word", WORDS),
+            ListStateDescriptor("words", WORDS),
+            MapStateDescriptor("words by word", WORDS, WORDS),
+        ]
+        fill(harness, backend, KEYS)
+        word, words, by_word = (backend.get_state(descriptor) for descriptor in descriptors)
+        for key in KEYS:
+            harness.at(backend, key)
+            word.update("red")
+            words.add("green")
+            by_word.put("green", "red")
+        handle = harness.snapshot(backend).handle
+        with monkeypatch.context() as patch:
+            patch.setattr(WordSerializerSnapshot, "restore_serializer", is_gone)
+            for as_savepoint in (False, True, False):
+                carrying = self.reopen(harness, handle)
+                assert contents(harness, carrying) == filled(KEYS, 0)
+                assert sorted(carrying.get_keys("words by word")) == list(KEYS)
+                handle = harness.export(carrying) if as_savepoint else harness.snapshot(carrying).handle
+        restored = self.reopen(harness, handle)
+        assert [content(harness, restored, descriptor) for descriptor in descriptors] == [
+            dict.fromkeys(KEYS, "red"),
+            {key: ["green"] for key in KEYS},
+            {key: {"green": "red"} for key in KEYS},
+        ]
 
     def test_an_unregistered_state_has_keys(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
         fill(harness, backend, KEYS)

@@ -4,7 +4,14 @@ import pytest
 
 from statebackend import StateRestoreError, ValueStateDescriptor
 from statebackend.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
-from statebackend.state_meta import KeyedStateMeta, distinct_metas, merge_metas, meta_of_descriptor
+from statebackend.state_meta import (
+    KeyedStateMeta,
+    decode_meta,
+    distinct_metas,
+    encode_meta,
+    merge_metas,
+    meta_of_descriptor,
+)
 from typeserializers import IntSerializer, LongSerializer, StringSerializer
 
 
@@ -39,3 +46,13 @@ def test_metas_that_differ_only_in_sequence_and_order_are_one():
     ours, same = meta(A, B, sequence=1), meta(B, A, sequence=2)
     others = [meta(A), meta(A_OTHERWISE, B), meta(A, B, key=StringSerializer())]
     assert distinct_metas([ours, same, *others, same]) == (ours, *others)
+
+
+def test_a_state_whose_serializer_nobody_knows_is_refused_by_name():
+    encoded = encode_meta(meta(B, A))
+    # The last name in it is that of the serializer of the last state.
+    position = encoded.rindex(b"LongSerializerSnapshot")
+    alien = encoded[:position] + b"Gone" + encoded[position + 4 :]
+    with pytest.raises(StateRestoreError, match=r"state 'a' cannot be read: unknown serializer snapshot .*import"):
+        decode_meta(alien, 0)
+    assert [state.name for state in decode_meta(encoded, 0).states] == ["b", "a"]
