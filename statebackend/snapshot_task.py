@@ -120,8 +120,11 @@ class SnapshotTask(ABC, Generic[S]):
             self._move(SnapshotEvent.WRITTEN)
         except BaseException as error:
             end = self._fail()
-            self.remove_written()
-            self.ended(None)
+            try:
+                self.remove_written()
+            finally:
+                # Somebody may be waiting for this, whatever happened.
+                self.ended(None)
             if end is SnapshotTaskState.CANCELLED:
                 raise CancelledError from error
             raise

@@ -153,9 +153,10 @@ class EntryHistory:
                 # An older snapshot that is completed later finds its epochs gone already.
                 self._unwritten = tuple(epoch for epoch in self._unwritten if epoch not in frozen.epochs)
                 self._gone += frozen.gone
-            is_read = self.readers > 0
-        if not is_read:
-            self._renew_members(frozen.last)
+
+    def _tidy(self, written: Epoch) -> None:
+        if not self.readers:
+            self._renew_members(written)
 
     def _renew_members(self, written: Epoch) -> None:
         """Drops members that are gone, if there are many.
@@ -216,8 +217,15 @@ class FrozenEntries:
         return [epoch.changes[key] for epoch in self.last.later() if key in epoch.changes]
 
     def release(self, *, is_written: bool) -> None:
-        """To be called once, when nothing will be read any more; ``is_written`` says that the snapshot is complete."""
+        """To be called once, when nothing will be read any more; ``is_written`` says that the snapshot is complete.
+
+        It must be so for everybody at the moment from which on the next snapshot refers to the files of this one.
+        """
         self._history._release(self, is_written)
+
+    def tidy(self) -> None:
+        """Drops what is not needed any more, if that is much. To be called after `release`."""
+        self._history._tidy(self.last)
 
 
 def copy_now(entries: dict[Any, Any]) -> dict[Any, Any]:

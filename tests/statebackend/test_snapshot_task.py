@@ -60,6 +60,19 @@ def test_a_failure_removes_what_was_written_before_the_backend_lets_go():
         task.run()
 
 
+def test_the_backend_is_told_even_if_what_was_written_cannot_be_removed():
+    class Clumsy(RecordedTask):
+        def remove_written(self):
+            super().remove_written()
+            raise PermissionError("not yours")
+
+    task = Clumsy(failing)
+    with pytest.raises(PermissionError, match="not yours"):
+        task.run()
+    assert task.calls == ["write", "remove", ("ended", None)]
+    assert task.state is SnapshotTaskState.FAILED
+
+
 def test_a_task_that_never_ran_ends_when_it_is_cancelled_and_only_once():
     task = RecordedTask()
     assert task.cancel()
