@@ -176,7 +176,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
                     table.frozen.chain.complete(table.frozen, table.stored, table.is_exact)
                 else:
                     table.frozen.chain.thaw(table.frozen)
-            if task.is_done:
+            if task.is_done and (self._last_done is None or task.frozen_state.version >= self._last_done.version):
                 self._last_done = task.frozen_state
 
     def export_state(self, name: str) -> Iterator[CanonicalBatch]:
@@ -247,6 +247,9 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         """The state id of the completed snapshot that the database holds exactly, if there is one."""
         last = self._last_done
         if last is None or last.version != self._database.version:
+            return None
+        if self._broken_by is not None:
+            # A queue may have moved its lower bound behind elements whose removal could not be written out.
             return None
         return last.state_id if all(table.is_exact for table in last.tables) else None
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import tempfile
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Final
 
@@ -209,7 +208,7 @@ class LocalDatabase:
     def _merge_pending(self, files: FileChain) -> None:
         """Keeps the number of pending files small when a cache is written out again and again in one epoch."""
         while merged := files.mergeable():
-            with tempfile.TemporaryDirectory(dir=self.directory.path) as directory:
+            with self.directory.scratch() as directory:
                 links = [os.path.join(directory, f"{file.number}.sst") for file in merged]
                 for file, link in zip(merged, links, strict=True):
                     os.link(file.path, link)

@@ -23,6 +23,7 @@ import json
 import os
 import re
 import shutil
+import tempfile
 import uuid
 from collections.abc import Mapping
 from typing import Final
@@ -66,9 +67,12 @@ class LocalStateDirectory:
 
     def new_file(self, suffix: str) -> str:
         """A path for a file that does not exist yet, on the same device as the database."""
-        directory = os.path.join(self.path, "files")
-        os.makedirs(directory, exist_ok=True)
-        return os.path.join(directory, f"{uuid.uuid4().hex}{suffix}")
+        return os.path.join(self._files_path(), f"{uuid.uuid4().hex}{suffix}")
+
+    def scratch(self) -> tempfile.TemporaryDirectory[str]:
+        """A directory on the same device for as long as its context lasts; what is left if the process is killed goes
+        with the other files."""
+        return tempfile.TemporaryDirectory(dir=self._files_path())
 
     def read_version(self) -> LocalVersion | None:
         """The version of the database, or None if it must not be used."""
@@ -116,6 +120,11 @@ class LocalStateDirectory:
             shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock_descriptor)
         self._lock_descriptor = None
+
+    def _files_path(self) -> str:
+        directory = os.path.join(self.path, "files")
+        os.makedirs(directory, exist_ok=True)
+        return directory
 
     @property
     def _version_path(self) -> str:

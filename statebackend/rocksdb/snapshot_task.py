@@ -86,7 +86,7 @@ class RocksDBSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
         states = []
         for number, table in enumerate(self.frozen_state.tables):
             self.raise_if_cancelled()
-            with tempfile.TemporaryDirectory(dir=self._directory.path) as directory:
+            with self._directory.scratch() as directory:
                 files = self._store_table(table, f"{self._prefix}-{number}", directory)
             table.stored = files.stored
             states.append((table.meta, files))

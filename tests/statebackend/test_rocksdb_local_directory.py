@@ -225,6 +225,20 @@ def test_an_attempt_that_was_killed_leaves_no_version(harness):
     assert backend.get_state(VALUE) is not None
 
 
+def test_what_a_killed_attempt_was_working_on_is_removed(tmp_path):
+    path = str(tmp_path / "subtask")
+    directory = LocalStateDirectory(path)
+    with directory.scratch() as scratch:
+        kept = f"{scratch}-killed"
+        os.mkdir(kept)
+        assert os.stat(scratch).st_dev == os.stat(path).st_dev
+    assert not os.path.exists(scratch)
+    directory.wipe()
+    assert not os.path.exists(kept)
+    directory.close()
+    assert os.listdir(path) == ["lock"]
+
+
 def test_private_directories_of_killed_attempts_are_removed_and_those_in_use_are_not(tmp_path):
     path = str(tmp_path / "subtask")
     zombie = LocalStateDirectory(path)

@@ -12,7 +12,7 @@ from statebackend.contract.contract_base import LIST, MAP, VALUE, contents, fill
 from statebackend.contract.harness import BackendHarness
 from statebackend.contract.manual_clock import ManualClock
 from statebackend.contract.schemas import LegV1, LegV2, leg_v1, leg_v2
-from statebackend.descriptors import ValueStateDescriptor
+from statebackend.descriptors import PriorityQueueDescriptor, ValueStateDescriptor
 from statebackend.errors import StateBackendError
 from statebackend.rocksdb.file_chain import FileChain
 from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
@@ -360,6 +360,41 @@ def test_a_backend_that_could_not_write_out_its_changes_gives_no_snapshot(harnes
         harness.snapshot(backend)
     backend.close()
     assert contents(harness, harness.open(ROCKSDB, handle)) == filled(KEYS, 0)
+
+
+def test_a_queue_whose_removals_could_not_be_written_out_is_restored(harness, monkeypatch):
+    backend = harness.open(ROCKSDB, local="local")
+    numbers = PriorityQueueDescriptor("numbers", int)
+    queue = backend.get_priority_queue(numbers)
+    for number in range(20):
+        queue.add(number, number % 10)
+    handle = harness.snapshot(backend).handle
+    for number in range(10):
+        assert queue.poll() == number
+
+    def full(*_):
+        raise RocksDBError("No space left on device")
+
+    with monkeypatch.context() as context:
+        context.setattr(SstWriter, "finish", full)
+        with pytest.raises(RocksDBError, match="No space left"):
+            prepare(harness, backend)
+    backend.close()
+    queue = harness.open(ROCKSDB, handle, local="local").get_priority_queue(numbers)
+    assert [queue.poll() for _ in range(21)] == [*range(20), None]
+
+
+def test_an_older_snapshot_that_ends_later_does_not_cost_the_newer_its_version(harness):
+    backend = harness.open(ROCKSDB, local="local")
+    fill(harness, backend, KEYS, 0)
+    older = prepare(harness, backend)
+    fill(harness, backend, KEYS, 1)
+    newer = prepare(harness, backend).run()
+    older.run()
+    backend.close()
+    again = harness.open(ROCKSDB, newer.handle, local="local")
+    assert again.is_local
+    assert contents(harness, again) == filled(KEYS, 0, 1)
 
 
 def test_frozen_files_are_not_merged_and_stay_until_they_are_thawed(tmp_path):
