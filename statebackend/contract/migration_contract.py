@@ -39,6 +39,7 @@ from statebackend.descriptors import (
 from statebackend.errors import StateMigrationException
 from statebackend.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, KeyedStateBackend
 from statebackend.state_meta import meta_of_descriptor
+from typeserializers.lists import ListSerializer
 from typeserializers.records import AttrsSerializer
 from typeserializers.strings import StringSerializer
 
@@ -235,6 +236,12 @@ class MigrationContract(ContractBase):
                 lambda state: state.value(),
             ),
             (
+                ValueStateDescriptor("words", ListSerializer(OLD_WORDS)),
+                ValueStateDescriptor("words", ListSerializer(NEW_WORDS)),
+                lambda state, word: state.update([word]),
+                lambda state: state.value()[0],
+            ),
+            (
                 ListStateDescriptor("words", OLD_WORDS),
                 ListStateDescriptor("words", NEW_WORDS),
                 lambda state, word: state.update([word]),
@@ -271,7 +278,16 @@ class MigrationContract(ContractBase):
                 lambda state: state.get(),
             ),
         ],
-        ids=["value", "list element", "appended element", "map value", "map key", "reduced value", "accumulator"],
+        ids=[
+            "value",
+            "mutable value",
+            "list element",
+            "appended element",
+            "map value",
+            "map key",
+            "reduced value",
+            "accumulator",
+        ],
     )
     def test_a_reconfigured_serializer_is_the_one_that_is_used(
         self, harness: BackendHarness, old: Any, new: Any, write: Any, read: Any

@@ -33,7 +33,7 @@ from statebackend.operator_state import (
     restored_operator_state,
     split_handle,
 )
-from typeserializers import LongSerializer, StringSerializer
+from typeserializers import ListSerializer, LongSerializer, StringSerializer
 from typeserializers.records import AttrsSerializer
 
 FLIGHTS = [FlightV1(1, 10, "UA"), FlightV1(2, -5, "DL"), FlightV1(2**40, 0, "é")]
@@ -99,6 +99,21 @@ def test_a_reconfigured_serializer_reads_writes_and_copies_a_list(operator, list
     assert schema_of(again[0], "words", "element").words == ("red", "green", "blue")
     (restored,) = operator.start(again, 1)
     assert restored.get_state(list_descriptor("words", NEW_WORDS)).get() == ["green", "red", "red", "blue"]
+
+
+@pytest.mark.parametrize("list_descriptor", LISTS)
+def test_mutable_elements_are_copied_by_the_reconfigured_serializer(operator, list_descriptor):
+    handles = written(operator, list_descriptor("sentences", ListSerializer(OLD_WORDS)), [["green", "red"]])
+    (backend,) = operator.start(handles, 1)
+    state = backend.get_state(list_descriptor("sentences", ListSerializer(NEW_WORDS)))
+    given = ["blue", "red"]
+    state.add(given)
+    given.clear()
+    state.get()[0].clear()
+    assert state.get() == [["green", "red"], ["blue", "red"]]
+    (restored,) = operator.restart([backend])
+    state = restored.get_state(list_descriptor("sentences", ListSerializer(NEW_WORDS)))
+    assert state.get() == [["green", "red"], ["blue", "red"]]
 
 
 @pytest.mark.parametrize("list_descriptor", LISTS)
