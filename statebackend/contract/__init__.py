@@ -23,6 +23,7 @@ _ASSERTING_MODULES = (
     "migration_contract",
     "namespace_contract",
     "priority_queue_contract",
+    "reconfiguration_contract",
     "rescale_contract",
     "snapshot_contract",
     "state_metrics_contract",

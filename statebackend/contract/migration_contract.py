@@ -9,7 +9,7 @@ import pytest
 from checkpoint.handles import StateHandle
 from snapshots.compatibility import CompatibilityKind
 from statebackend.aggregate_function import AggregateFunction
-from statebackend.contract.contract_base import LIST, MAP, VALUE, ContractBase, content, contents, fill, filled
+from statebackend.contract.contract_base import ContractBase, content, contents, fill, filled
 from statebackend.contract.harness import BackendHarness
 from statebackend.contract.schemas import (
     CheckedLongSerializer,
@@ -19,7 +19,6 @@ from statebackend.contract.schemas import (
     LegV1,
     LegV2,
     UncheckedLongSerializer,
-    WordSerializer,
     flight_v1,
     flight_v2,
     flight_v3,
@@ -39,7 +38,6 @@ from statebackend.descriptors import (
 from statebackend.errors import StateMigrationException
 from statebackend.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, KeyedStateBackend
 from statebackend.state_meta import meta_of_descriptor
-from typeserializers.lists import ListSerializer
 from typeserializers.records import AttrsSerializer
 from typeserializers.strings import StringSerializer
 
@@ -95,9 +93,6 @@ VALUE_NEW: dict[str, StateDescriptor] = {
 # What version 2 adds by itself: values that version 1 could not have written.
 ADDED = {"flight": FlightV2(7, 0.5, None, 3), "leg": LegV2("LGA", 0.5, ["late"])}
 
-OLD_WORDS = WordSerializer("red", "green")
-NEW_WORDS = WordSerializer("blue", "green", "red")
-FEWER_WORDS = WordSerializer("red")
 
 
 class MigrationContract(ContractBase):
@@ -227,92 +222,6 @@ class MigrationContract(ContractBase):
         ] * 3
 
     @pytest.mark.parametrize(
-        ("old", "new", "write", "read"),
-        [
-            (
-                ValueStateDescriptor("words", OLD_WORDS),
-                ValueStateDescriptor("words", NEW_WORDS),
-                lambda state, word: state.update(word),
-                lambda state: state.value(),
-            ),
-            (
-                ValueStateDescriptor("words", ListSerializer(OLD_WORDS)),
-                ValueStateDescriptor("words", ListSerializer(NEW_WORDS)),
-                lambda state, word: state.update([word]),
-                lambda state: state.value()[0],
-            ),
-            (
-                ListStateDescriptor("words", OLD_WORDS),
-                ListStateDescriptor("words", NEW_WORDS),
-                lambda state, word: state.update([word]),
-                lambda state: state.get()[0],
-            ),
-            (
-                ListStateDescriptor("words", OLD_WORDS),
-                ListStateDescriptor("words", NEW_WORDS),
-                lambda state, word: state.add(word),
-                lambda state: state.get()[-1],
-            ),
-            (
-                MapStateDescriptor("words", int, OLD_WORDS),
-                MapStateDescriptor("words", int, NEW_WORDS),
-                lambda state, word: state.put(1, word),
-                lambda state: state.get(1),
-            ),
-            (
-                MapStateDescriptor("words", OLD_WORDS, int),
-                MapStateDescriptor("words", NEW_WORDS, int),
-                lambda state, word: (state.clear(), state.put(word, 1)),
-                lambda state: next(state.keys()),
-            ),
-            (
-                ReducingStateDescriptor("words", last, OLD_WORDS),
-                ReducingStateDescriptor("words", last, NEW_WORDS),
-                lambda state, word: state.add(word),
-                lambda state: state.get(),
-            ),
-            (
-                AggregatingStateDescriptor("words", LAST, OLD_WORDS),
-                AggregatingStateDescriptor("words", LAST, NEW_WORDS),
-                lambda state, word: state.add(word),
-                lambda state: state.get(),
-            ),
-        ],
-        ids=[
-            "value",
-            "mutable value",
-            "list element",
-            "appended element",
-            "map value",
-            "map key",
-            "reduced value",
-            "accumulator",
-        ],
-    )
-    def test_a_reconfigured_serializer_is_the_one_that_is_used(
-        self, harness: BackendHarness, old: Any, new: Any, write: Any, read: Any
-    ) -> None:
-        backend = harness.open(self.create_state_backend())
-        written = {1: "red", 2: "green", 3: "red"}
-        state = backend.get_state(old)
-        for key, word in written.items():
-            harness.at(backend, key)
-            write(state, word)
-        handle = harness.snapshot(backend).handle
-        for epoch in range(3):
-            restored = self.reopen(harness, handle)
-            state = restored.get_state(new)
-            if epoch == 0:
-                assert restored.restore_reports[0].verdict.kind is CompatibilityKind.WITH_RECONFIGURED_SERIALIZER
-            for key, word in written.items():
-                harness.at(restored, key)
-                assert read(state) == word
-            harness.at(restored, 2)
-            write(state, "blue")
-            written[2] = "blue"
-            handle = harness.snapshot(restored).handle
-
-    @pytest.mark.parametrize(
         ("old", "new"),
         [
             (VALUE_OLD["flight"], ValueStateDescriptor("flight", flight_v3())),
@@ -372,40 +281,6 @@ class MigrationContract(ContractBase):
         restored = self.reopen(harness, harness.snapshot(backend).handle)
         with pytest.raises(StateMigrationException, match="keys of the map"):
             restored.get_state(MapStateDescriptor("by flight", flight_v2(), AttrsSerializer(LegV1)))
-
-    def test_the_keys_of_an_operator_cannot_migrate_or_change(self, harness: BackendHarness) -> None:
-        backend = harness.open(self.create_state_backend(), key_serializer=flight_v1())
-        harness.at(backend, FLIGHTS[0])
-        backend.get_state(VALUE).update(1)
-        handle = harness.snapshot(backend).handle
-        for serializer in (flight_v2(), flight_v3(), StringSerializer()):
-            with pytest.raises(StateMigrationException):
-                harness.open(self.create_state_backend(), handle, key_serializer=serializer)
-        restored = self.reopen(harness, handle, key_serializer=flight_v1())
-        harness.at(restored, FLIGHTS[0])
-        assert restored.get_state(VALUE).value() == 1
-
-    def test_the_key_serializer_of_an_operator_may_be_reconfigured(self, harness: BackendHarness) -> None:
-        backend = harness.open(self.create_state_backend(), key_serializer=OLD_WORDS)
-        for number, word in enumerate(("red", "green")):
-            backend.set_current_key(word, number)
-            for state, write in ((VALUE, "update"), (LIST, "add")):
-                getattr(backend.get_state(state), write)(number)
-            backend.get_state(MAP).put("number", number)
-        handle = harness.snapshot(backend).handle
-        with pytest.raises(StateMigrationException):
-            harness.open(self.create_state_backend(), handle, key_serializer=FEWER_WORDS)
-        for _ in range(2):
-            restored = self.reopen(harness, handle, key_serializer=NEW_WORDS)
-            for number, word in enumerate(("red", "green")):
-                restored.set_current_key(word, number)
-                assert restored.get_state(VALUE).value() == number
-                assert restored.get_state(LIST).get() == [number]
-                assert dict(restored.get_state(MAP).items()) == {"number": number}
-            assert sorted(restored.get_keys("value")) == ["green", "red"]
-            restored.set_current_key("blue", 2)
-            assert restored.get_state(VALUE).value() is None
-            handle = harness.snapshot(restored).handle
 
     def test_state_in_namespaces_migrates_under_every_namespace(self, harness: BackendHarness) -> None:
         namespaces = StringSerializer()

@@ -11,7 +11,8 @@ from snapshots.compatibility import CompatibilityKind
 from statebackend.contract.contract_base import content
 from statebackend.contract.harness import BackendHarness
 from statebackend.contract.manual_clock import ManualClock
-from statebackend.contract.migration_contract import FLIGHTS, LAST, LEGS, NEW_WORDS, OLD_WORDS, last
+from statebackend.contract.migration_contract import FLIGHTS, LAST, LEGS, last
+from statebackend.contract.reconfiguration_contract import NEW_WORDS, OLD_WORDS
 from statebackend.contract.schemas import (
     flight_v1,
     flight_v2,

@@ -59,5 +59,11 @@ def _alive(family: ColumnFamily) -> Iterator[Change]:
 
 def _last_marks(family: ColumnFamily) -> Iterator[bytes]:
     """The marks of the keys that were deleted last, in order."""
-    get = family.get
-    return (mark for mark, _ in family.scan_prefix(DELETION_MARK) if get(mark[len(DELETION_MARK) :]) is None)
+    return (mark for mark, _ in family.scan_prefix(DELETION_MARK) if _is_deleted(family, mark[len(DELETION_MARK) :]))
+
+
+def _is_deleted(family: ColumnFamily, raw_key: bytes) -> bool:
+    try:
+        return family.get(raw_key) is None
+    except Exception as error:
+        raise family.read_error(error) from error
