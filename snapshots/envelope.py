@@ -10,16 +10,20 @@ from __future__ import annotations
 from typing import Any
 
 from snapshots.data_views import DataInputView, DataOutputView
-from snapshots.errors import SnapshotFormatError, StateFormatError
+from snapshots.errors import SnapshotFormatError, StateFormatError, UnknownSnapshotError
 from snapshots.registry import snapshot_class_for, snapshot_class_name
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from snapshots.unopened import UnopenedSnapshot
 
 MAX_NESTING = 64
 """How deep snapshots may be nested in one another; deeper bytes are refused as hostile."""
 
 
 def write_versioned_snapshot(out: DataOutputView, snapshot: TypeSerializerSnapshot[Any]) -> None:
-    """Writes name, version and content of the snapshot."""
+    """Writes name, version and content of the snapshot; one that was carried on unread as it was found."""
+    if isinstance(snapshot, UnopenedSnapshot):
+        out.write(snapshot.envelope)
+        return
     out.write_utf(snapshot_class_name(type(snapshot)))
     out.write_int(snapshot.current_version)
     snapshot.write_snapshot(out)
@@ -67,3 +71,11 @@ def snapshot_from_bytes(data: bytes) -> TypeSerializerSnapshot[Any]:
     if source.remaining:
         raise SnapshotFormatError(f"{source.remaining} bytes follow the serializer snapshot at byte {source.position}")
     return snapshot
+
+
+def snapshot_or_unopened(data: bytes) -> TypeSerializerSnapshot[Any]:
+    """As `snapshot_from_bytes`, but an `UnopenedSnapshot` if it, or one nested in it, is of an unknown class."""
+    try:
+        return snapshot_from_bytes(data)
+    except UnknownSnapshotError as error:
+        return UnopenedSnapshot(data, error)

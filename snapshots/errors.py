@@ -46,5 +46,9 @@ class SnapshotFormatError(StateFormatError):
     """The bytes of a serializer snapshot are damaged, of an unknown version, or name an unknown class."""
 
 
+class UnknownSnapshotError(SnapshotFormatError):
+    """A serializer snapshot is of a class that this process does not know: it is not registered, or not importable."""
+
+
 class UnresolvableSerializerError(StateFormatError):
     """A snapshot describes a serializer that cannot be rebuilt in this process."""

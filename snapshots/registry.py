@@ -12,7 +12,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from snapshots.errors import SnapshotFormatError
+from snapshots.errors import SnapshotFormatError, UnknownSnapshotError
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 
 SnapshotClass = TypeVar("SnapshotClass", bound=type[TypeSerializerSnapshot[Any]])
@@ -62,13 +62,16 @@ def snapshot_class_name(snapshot_class: type[TypeSerializerSnapshot[Any]]) -> st
 
 
 def snapshot_class_for(name: str) -> type[TypeSerializerSnapshot[Any]]:
-    """The snapshot class of a written name; raises `SnapshotFormatError` when there is none."""
+    """The snapshot class of a written name; raises `UnknownSnapshotError` when there is none.
+
+    What is found and is no snapshot class is refused with a `SnapshotFormatError`.
+    """
     registered = _class_by_name.get(name)
     if registered is not None:
         return registered
     module_name, colon, qualified_name = name.partition(":")
     if not colon:
-        raise SnapshotFormatError(
+        raise UnknownSnapshotError(
             f"unknown serializer snapshot {name!r}: import the module that registers it, "
             f"or register the name as an alias of the class that replaced it"
         )
@@ -77,7 +80,7 @@ def snapshot_class_for(name: str) -> type[TypeSerializerSnapshot[Any]]:
         for part in qualified_name.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise SnapshotFormatError(
+        raise UnknownSnapshotError(
             f"the serializer snapshot {name!r} cannot be imported ({error}): make it importable, "
             f"or register the name as an alias of the class that replaced it"
         ) from error

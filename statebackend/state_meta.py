@@ -16,7 +16,7 @@ from typing import Any, Final
 from attrs import evolve, frozen
 
 from snapshots.data_views import DataInputView, DataOutputView
-from snapshots.envelope import snapshot_from_bytes, snapshot_to_bytes
+from snapshots.envelope import snapshot_from_bytes, snapshot_or_unopened, snapshot_to_bytes
 from snapshots.errors import StateFormatError
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.descriptors import StateDescriptor, StateKind
@@ -170,7 +170,7 @@ def _decode_state(source: DataInputView, file_count: int) -> StateMeta:
     try:
         namespace_snapshot = snapshot_from_bytes(source.read_sized_bytes())
         roles = {
-            source.read_utf(): snapshot_from_bytes(source.read_sized_bytes())
+            source.read_utf(): snapshot_or_unopened(source.read_sized_bytes())
             for _ in range(source.read_count(minimum_item_bytes=6))
         }
     except StateFormatError as error:

@@ -10,7 +10,11 @@ from attrs import evolve
 
 from checkpoint.errors import CheckpointError, CorruptFileError, MissingFileError
 from checkpoint.handles import StateHandle
+from snapshots import envelope
 from snapshots.envelope import snapshot_to_bytes
+from snapshots.errors import UnknownSnapshotError
+from snapshots.registry import snapshot_class_for
+from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.canonical_entries import CanonicalBatch
 from statebackend.contract.contract_base import (
     LIST,
@@ -25,7 +29,7 @@ from statebackend.contract.contract_base import (
 from statebackend.contract.harness import BackendHarness
 from statebackend.contract.schemas import WordSerializer, WordSerializerSnapshot
 from statebackend.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from statebackend.errors import StateRestoreError
+from statebackend.errors import StateMigrationException, StateRestoreError
 from statebackend.heap.keyed_backend import HeapStateBackend
 from statebackend.keyed_state_backend import KeyedStateBackend
 from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
@@ -140,11 +144,21 @@ class SnapshotContract(ContractBase):
             harness.at(again, 1)
             assert again.get_state(other).value() == "new"
 
+    @pytest.mark.parametrize("is_class_gone", [False, True])
     def test_an_unregistered_state_is_carried_though_its_serializer_cannot_be_made_any_more(
-        self, harness: BackendHarness, backend: KeyedStateBackend, monkeypatch: pytest.MonkeyPatch
+        self,
+        harness: BackendHarness,
+        backend: KeyedStateBackend,
+        monkeypatch: pytest.MonkeyPatch,
+        is_class_gone: bool,
     ) -> None:
         def is_gone(snapshot: WordSerializerSnapshot) -> WordSerializer:
             raise LookupError("the class of the serializer is gone")
+
+        def class_unless_gone(name: str) -> type[TypeSerializerSnapshot[Any]]:
+            if name.endswith("WordSerializerSnapshot"):
+                raise UnknownSnapshotError(f"{name} is gone")
+            return snapshot_class_for(name)
 
         descriptors: list[Any] = [
             ValueStateDescriptor("word", WORDS),
@@ -160,11 +174,17 @@ class SnapshotContract(ContractBase):
             by_word.put("green", "red")
         handle = harness.snapshot(backend).handle
         with monkeypatch.context() as patch:
-            patch.setattr(WordSerializerSnapshot, "restore_serializer", is_gone)
+            if is_class_gone:
+                patch.setattr(envelope, "snapshot_class_for", class_unless_gone)
+            else:
+                patch.setattr(WordSerializerSnapshot, "restore_serializer", is_gone)
             for as_savepoint in (False, True, False):
                 carrying = self.reopen(harness, handle)
                 assert contents(harness, carrying) == filled(KEYS, 0)
                 assert sorted(carrying.get_keys("words by word")) == list(KEYS)
+                if is_class_gone:
+                    with pytest.raises(StateMigrationException, match=r"unknown-snapshot.*importable again"):
+                        carrying.get_state(descriptors[0])
                 handle = harness.export(carrying) if as_savepoint else harness.snapshot(carrying).handle
         restored = self.reopen(harness, handle)
         assert [content(harness, restored, descriptor) for descriptor in descriptors] == [

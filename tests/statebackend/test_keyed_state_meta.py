@@ -2,8 +2,11 @@
 
 import pytest
 
+from snapshots.compatibility import CompatibilityKind
+from snapshots.errors import UnresolvableSerializerError
 from statebackend import StateRestoreError, ValueStateDescriptor
 from statebackend.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
+from statebackend.schema_resolution import judge_state
 from statebackend.state_meta import (
     KeyedStateMeta,
     decode_meta,
@@ -48,11 +51,28 @@ def test_metas_that_differ_only_in_sequence_and_order_are_one():
     assert distinct_metas([ours, same, *others, same]) == (ours, *others)
 
 
-def test_a_state_whose_serializer_nobody_knows_is_refused_by_name():
+def with_unknown_name(encoded, position):
+    return encoded[:position] + b"Gone" + encoded[position + 4 :]
+
+
+def test_a_state_whose_serializer_nobody_knows_is_carried_on_to_the_byte():
     encoded = encode_meta(meta(B, A))
     # The last name in it is that of the serializer of the last state.
-    position = encoded.rindex(b"LongSerializerSnapshot")
-    alien = encoded[:position] + b"Gone" + encoded[position + 4 :]
+    alien = with_unknown_name(encoded, encoded.rindex(b"LongSerializerSnapshot"))
+    decoded = decode_meta(alien, 0)
+    assert encode_meta(decoded) == alien
+    known, unknown = (state.role_snapshots["value"] for state in decoded.states)
+    assert known.restore_serializer() == LongSerializer()
+    with pytest.raises(UnresolvableSerializerError, match=r"unknown serializer snapshot .*Gone.*import the module"):
+        unknown.restore_serializer()
+    verdict = judge_state(decoded.states[1], A, VOID_NAMESPACE_SERIALIZER)
+    assert verdict.kind is CompatibilityKind.INCOMPATIBLE
+    assert "import the module" in str(verdict)
+
+
+def test_keys_and_namespaces_whose_serializer_nobody_knows_are_refused():
+    encoded = encode_meta(meta(A))
+    with pytest.raises(StateRestoreError, match=r"cannot be read: unknown serializer snapshot .*import"):
+        decode_meta(with_unknown_name(encoded, encoded.index(b"LongSerializerSnapshot")), 0)
     with pytest.raises(StateRestoreError, match=r"state 'a' cannot be read: unknown serializer snapshot .*import"):
-        decode_meta(alien, 0)
-    assert [state.name for state in decode_meta(encoded, 0).states] == ["b", "a"]
+        decode_meta(with_unknown_name(encoded, encoded.index(b"VoidNamespace")), 0)
