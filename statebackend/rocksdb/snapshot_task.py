@@ -120,10 +120,11 @@ class RocksDBSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
             files = self._base(table, files, directory)
         elif len(files.pending) > MAX_FILES_OF_ONE_SNAPSHOT:
             files.pending = self._merged_pending(files.pending, directory)
-        merges = 0
-        while (places := files.increments_to_merge()) is not None:
-            self._merge_stored(files, places, f"{stem}-merged-{merges}.sst", directory)
-            merges += 1
+        places = files.increments_to_merge()
+        if places is not None:
+            # Once is enough, since a snapshot adds fewer files than that takes away; and what was merged here must not
+            # be merged again, or its file would be in the store for nobody.
+            self._merge_stored(files, places, f"{stem}-merged.sst", directory)
         for number, path in enumerate(files.pending):
             self.raise_if_cancelled()
             files.stored.append(self._upload(path, f"{stem}-{number}.sst"))
