@@ -2,8 +2,8 @@
 
 The writer follows a seed. With real threads, which switch as often as they can, it depends on them which snapshots are
 completed; that each of those is exactly what was there when it was prepared does not, nor that the others leave nothing
-behind. For the heap, whose live dicts are read while they are written, a seed also says when the threads take turns: the
-reader may stop at every look into a dict, because keys are hashed and compared in Python.
+behind. For the heap, whose live dicts are read while they are written, a seed also says when the threads take turns:
+the reader may stop at every look into a dict, because keys are hashed and compared in Python.
 
 The limits that are a matter of speed are so low that files are merged, bases written and keys that are gone dropped all
 the time.
@@ -35,7 +35,6 @@ from statebackend.descriptors import (
 )
 from statebackend.heap.keyed_backend import HeapStateBackend
 from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
-from statebackend.snapshot_task import SnapshotTaskState
 from typeserializers.uuids import UuidSerializer
 
 STEPS = 1000
@@ -101,7 +100,7 @@ class Writer:
     def step(self):
         key = self.one_of(KEYS)
         self.harness.at(self.backend, key)
-        self.chance.choice((self.value, self.value, self.list, self.list, self.map, self.map, self.pane, self.timer))(key)
+        self.chance.choice((*(self.value, self.list, self.map) * 2, self.pane, self.timer))(key)
 
     def value(self, key):
         name = self.chance.choice(("count", "leg"))
@@ -297,12 +296,17 @@ class Turns:
         self.is_over = True
         self.looked_at = None
 
-    def look(self, key):
-        """Called at every look into a dict for a key, by whichever thread."""
-        if threading.current_thread() is self.reader and self.chance.random() < 0.1:
-            self.looked_at = key
-            self.writers_turn.release()
-            assert self.readers_turn.acquire(timeout=PATIENCE_S)
+    def looking(self, function):
+        """The function of keys, which is called at every look into a dict; it may stop the reader."""
+
+        def look(key, *other):
+            if threading.current_thread() is self.reader and self.chance.random() < 0.1:
+                self.looked_at = key
+                self.writers_turn.release()
+                assert self.readers_turn.acquire(timeout=PATIENCE_S)
+            return function(key, *other)
+
+        return look
 
     def begin(self, action):
         """Has another thread begin with the action; the writer goes on when that stops."""
@@ -329,14 +333,9 @@ class Turns:
 def test_a_writer_may_come_in_at_every_look_into_a_dict(harness, monkeypatch, seed):
     turns = Turns(random.Random(-seed))
     for name in ("__hash__", "__eq__"):
-
-        def looking(*values, original=getattr(uuid.UUID, name)):
-            turns.look(values[0])
-            return original(*values)
-
-        monkeypatch.setattr(uuid.UUID, name, looking)
+        monkeypatch.setattr(uuid.UUID, name, turns.looking(getattr(uuid.UUID, name)))
     trial = Trial(harness, HeapStateBackend(), random.Random(seed))
-    chance, prepared = trial.chance, []
+    chance, prepared, running = trial.chance, [], None
     for step in range(3 * STEPS):
         trial.writer.step()
         if step % (3 * STEPS_BETWEEN_SNAPSHOTS) == 0:
