@@ -350,7 +350,8 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         held = self._states.get(state.name)
         if held is None:
             held = self._states[state.name] = _HeldState(evolve(state, files=()))
-        held.content.files = StateFiles(stored)
+        # A snapshot of a state without a table may be under way, and says nothing about what is taken up here.
+        held.content = StateContent(StateFiles(stored), table=held.table)
         if held.table is None:
             held.content.sources = tuple(Source(self.parameters.file_system, file.handle) for file in stored)
             return

@@ -378,3 +378,17 @@ def test_a_lease_takes_up_the_kept_backend_and_restores_where_it_cannot(harness)
     assert third is not first
     assert unchanged(harness, third)
     third.close()
+
+
+def test_a_snapshot_that_ends_after_a_catch_up_says_nothing_about_it(harness):
+    first = harness.open(HEAP)
+    fill(harness, first, KEYS, 0)
+    older = harness.snapshot(first).handle
+    fill(harness, first, KEYS, 1)
+    newer = harness.snapshot(first).handle
+    # Nothing is registered here, so nothing is read by what is under way but files.
+    kept = harness.open(HEAP, older)
+    task = harness.prepare(kept)
+    assert kept.catch_up(harness.parameters(newer).restore[0])
+    assert contents(harness, harness.open(HEAP, task.run().handle)) == filled(KEYS, 0)
+    assert contents(harness, harness.open(HEAP, harness.snapshot(kept).handle)) == filled(KEYS, 0, 1)
