@@ -29,6 +29,9 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+Fold = Callable[[list[dict[Any, Any]]], dict[Any, Any]]
+"""From the changes of some epochs, in order, to what they are together for one who writes what they have changed."""
+
 NewKeys = Callable[[dict[Any, Any]], dict[Any, int]]
 """From the changes of an epoch to the key groups of the keys that were not there before."""
 
@@ -154,9 +157,27 @@ class EntryHistory:
                 self._unwritten = tuple(epoch for epoch in self._unwritten if epoch not in frozen.epochs)
                 self._gone += frozen.gone
 
-    def _tidy(self, written: Epoch) -> None:
+    def _tidy(self, written: Epoch, new_keys: NewKeys, fold: Fold) -> None:
         if not self.readers:
             self._renew_members(written)
+            self._fold_unwritten(new_keys, fold)
+
+    def _fold_unwritten(self, new_keys: NewKeys, fold: Fold) -> None:
+        """Makes one epoch of those that failed snapshots have left, so that they do not pile up while a store is down.
+
+        On any thread. Nothing comes of it if a snapshot is prepared meanwhile, since that holds the epochs themselves.
+        """
+        unwritten = self._unwritten
+        if len(unwritten) < 2:
+            return
+        self._take_in(unwritten, new_keys)
+        folded = Epoch()
+        folded.changes = fold([epoch.changes for epoch in unwritten])
+        folded.is_taken_in = True
+        folded.following = unwritten[-1].following
+        with self._lock:
+            if self._unwritten is unwritten and not self.readers:
+                self._unwritten = (folded,)
 
     def _renew_members(self, written: Epoch) -> None:
         """Drops members that are gone, if there are many.
@@ -223,9 +244,9 @@ class FrozenEntries:
         """
         self._history._release(self, is_written)
 
-    def tidy(self) -> None:
+    def tidy(self, new_keys: NewKeys, fold: Fold) -> None:
         """Drops what is not needed any more, if that is much. To be called after `release`."""
-        self._history._tidy(self.last)
+        self._history._tidy(self.last, new_keys, fold)
 
 
 def copy_now(entries: dict[Any, Any]) -> dict[Any, Any]:

@@ -79,6 +79,16 @@ class MapTable(HeapTable):
     def new_keys(self, changes: dict[Any, Any]) -> dict[Any, int]:
         return {key: change.key_group for key, change in changes.items() if change.older is None}
 
+    def folded(self, changes: list[dict[Any, Any]]) -> dict[Any, Any]:
+        first = super().folded(changes)
+        for key in first:
+            found = [epoch[key] for epoch in changes if key in epoch]
+            if len(found) > 1:
+                change = first[key] = _MapChange(found[0].key_group, found[0].older)
+                for later in reversed(found):
+                    change.undo.update(later.undo)
+        return first
+
     def stored_at(self, entries: FrozenEntries, keys: list[Any]) -> list[Any]:
         return [self._map_at(entries, key)[1] or None for key in keys]
 

@@ -112,16 +112,16 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
                 self._target.file_system.delete(file.path)
 
     def ended(self, snapshot: KeyedStateSnapshot | None) -> None:
-        frozen = [state.entries for state in self._states if state.entries is not None]
+        frozen = [(state.table, state.entries) for state in self._states if state.entries is not None]
         # At once: a snapshot prepared in between would write changes anew that its files hold already.
         with self._lock:
             if snapshot is not None:
                 for state, files in zip(self._states, self._new_files, strict=True):
                     state.content.complete(self._target.number, files, self._target.file_system)
-            for entries in frozen:
+            for _, entries in frozen:
                 entries.release(is_written=snapshot is not None)
-        for entries in frozen:
-            entries.tidy()
+        for table, entries in frozen:
+            entries.tidy(table.new_keys, table.folded)
         # Whoever keeps the task must not keep what it has read.
         self._states = ()
 

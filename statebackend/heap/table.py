@@ -66,6 +66,13 @@ class HeapTable(ABC):
     def new_keys(self, changes: dict[Any, Any]) -> dict[Any, int]:
         """The key groups of the keys that were not there before these changes."""
 
+    def folded(self, changes: list[dict[Any, Any]]) -> dict[Any, Any]:
+        """What the changes of some epochs are together, for `changed_rows`: here the first of each key."""
+        first: dict[Any, Any] = {}
+        for epoch in reversed(changes):
+            first.update(epoch)
+        return first
+
     @abstractmethod
     def stored_at(self, entries: FrozenEntries, keys: list[Any]) -> list[Any]:
         """What was stored under the keys, as nobody will change it; None where there was nothing."""

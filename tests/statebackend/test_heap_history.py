@@ -218,3 +218,19 @@ def test_a_foreign_key_group_is_refused_for_keys_that_are_there_too(harness):
         with pytest.raises(StateBackendError, match="key group 7 does not belong to this subtask"):
             write()
     assert harness.snapshot(backend).entries_written == 0
+
+
+def test_what_failed_snapshots_have_left_does_not_pile_up(harness, backend):
+    fill(harness, backend, KEYS)
+    harness.snapshot(backend)
+    for epoch in range(1, 20):
+        fill(harness, backend, KEYS, epoch % 3)
+        assert harness.prepare(backend).cancel()
+    for name in ("value", "list", "map"):
+        (unwritten,) = history(backend, name)._unwritten
+        assert unwritten.before is None
+        assert sorted(unwritten.changes) == list(KEYS)
+    snapshot = harness.snapshot(backend)
+    # A value, a chunk, and the entries of the three offsets but for the one that was there, with that of the key.
+    assert snapshot.entries_written == len(KEYS) * (1 + 1 + 4)
+    assert contents(harness, harness.open(HEAP, snapshot.handle)) == contents(harness, backend)
