@@ -39,6 +39,8 @@ def state_backend(name_or_instance: str | StateBackend) -> StateBackend:
     """
     if isinstance(name_or_instance, StateBackend):
         return name_or_instance
+    if isinstance(name_or_instance, type):
+        raise UnknownStateBackendError(f"{name_or_instance.__name__} is a class; make an instance, or give a name")
     known = _known_backends()
     entry_point = known.get(name_or_instance)
     if entry_point is None:

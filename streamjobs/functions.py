@@ -19,7 +19,7 @@ from statebackend.descriptors import (
     StateKind,
     ValueStateDescriptor,
 )
-from statebackend.errors import StateRegistrationError
+from statebackend.errors import NoCurrentKeyError, StateRegistrationError
 from statebackend.operator_state import OperatorStateDescriptor
 from statebackend.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
 from streamjobs.operator_state_store import OperatorStateStore
@@ -61,6 +61,13 @@ class RuntimeContext(ABC):
 
         It is False in the first epoch of a new job or operator, in every later epoch of a run, and on the driver.
         """
+
+    @property
+    def current_key(self) -> Any:
+        """There is none; raises `NoCurrentKeyError`."""
+        raise NoCurrentKeyError(
+            f"operator {self.operator_uid!r}: open() has no current key; the context of process_element has it"
+        )
 
     @property
     def operator_state(self) -> OperatorStateStore:
@@ -118,7 +125,7 @@ _METHODS = {
     StateKind.MAP: "get_map_state",
     StateKind.REDUCING: "get_reducing_state",
     StateKind.AGGREGATING: "get_aggregating_state",
-    StateKind.PRIORITY_QUEUE: "get_priority_queue of the backend",
+    StateKind.PRIORITY_QUEUE: "get_priority_queue of a backend, which functions cannot reach",
 }
 
 
@@ -130,6 +137,10 @@ class ProcessContext(Generic[K]):
     def __init__(self, epoch_id: int) -> None:
         self.epoch_id = epoch_id
         self.current_key: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        advice = "; state is registered in open(), which keeps the handle in self" if "state" in name else ""
+        raise AttributeError(f"the context of process_element has no {name!r}{advice}")
 
 
 class KeyedProcessFunction(ABC, Generic[K, I, O]):

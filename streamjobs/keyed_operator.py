@@ -15,7 +15,7 @@ import contextlib
 import gc
 import os
 import traceback
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import GeneratorType
 from typing import Any
 
@@ -51,7 +51,8 @@ class SubtaskContext(RuntimeContext):
     ``planned`` are the keyed states that `open()` registered on the driver. All subtasks must take over the same
     restored states in the same epoch, or those of one state would be left under two schemas, which no other parallelism
     could restore. So a restored state is taken over under another schema only if it is planned, and what is planned
-    must be registered in `open()` of every subtask. (A state whose schema stays may be registered at any time.)
+    must be registered in `open()` of every subtask. (A restored state whose schema stays may be registered at any
+    time. A new one may not: the next start would find stored state that nobody registers, and refuse it.)
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class SubtaskContext(RuntimeContext):
     def register(self, descriptor: StateDescriptor) -> State:
         name = descriptor.name
         if name not in self._planned and name not in self._registered:
-            self._check_keeps_schema(descriptor)
+            self._check_is_stored_alike(descriptor)
         state = self.state.keyed.get_state(descriptor)
         self._registered.add(name)
         return state
@@ -115,10 +116,14 @@ class SubtaskContext(RuntimeContext):
                 f"and does not in subtask {self._subtask_index}; register the same states in every subtask"
             )
 
-    def _check_keeps_schema(self, descriptor: StateDescriptor) -> None:
+    def _check_is_stored_alike(self, descriptor: StateDescriptor) -> None:
         stored = self.state.keyed.current_meta().state(descriptor.name)
         if stored is None:
-            return
+            raise StateRegistrationError(
+                f"operator {self._operator_uid!r}: state {descriptor.name!r} is new, and open() does not register it "
+                f"on the driver, so that the next start would refuse what is in it; register it in open(), in every "
+                f"subtask and whatever is_restored says"
+            )
         verdict = judge_state(stored, descriptor, VOID_NAMESPACE_SERIALIZER)
         if verdict.kind is CompatibilityKind.INCOMPATIBLE:
             # The backend refuses it, and says why.
@@ -208,11 +213,16 @@ def _place_of(error: Exception) -> str:
 
 
 def _check_result(result: Any) -> None:
-    """Refuses a returned record, whose parts would be taken for the records to emit; a tuple of records is none."""
+    """Refuses what is no iterable, and a record, whose parts would be emitted; a tuple of records is none."""
     if isinstance(result, (str, bytes, bytearray, Mapping)) or hasattr(result, "_fields") or hasattr(result, "asDict"):
         raise TypeError(
             f"process_element returned {result!r:.80}, which is one record and not an iterable of records; "
             f"yield it, or return a list of records"
+        )
+    if not isinstance(result, Iterable):
+        raise TypeError(
+            f"process_element returned {result!r:.80}, which is not an iterable of records; "
+            f"yield the records, or return a list of them"
         )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from attrs import frozen
 
 from checkpoint.file_system import CheckpointFileSystem
-from checkpoint.handles import OperatorState, StateHandle
+from checkpoint.handles import OperatorState, StateHandle, files_of_operators
 from checkpoint.metadata import CheckpointMetadata
 from statebackend.backend_parameters import RestoredHandle
 from statebackend.key_groups import KeyGroupRange, key_group_range_of_subtask
@@ -120,6 +120,17 @@ def check_operators(
             f"{_listed(uids)}). Give an operator its old uid back, or pass allow_non_restored_state=True to drop "
             f"their state"
         )
+
+
+def check_files(restored: RestoredState, uids: Iterable[str]) -> None:
+    """Raises `MissingFileError` or `CorruptFileError` if a file of these operators is absent or of another size.
+
+    One look at each file and no reading. Subtasks that still have the state on their local disks would not look, and
+    the next checkpoints would go on referring to what is not there.
+    """
+    kept = frozenset(uids)
+    operators = [operator for operator in restored.metadata.operators if operator.uid in kept]
+    restored.file_system.verify_present(files_of_operators(operators))
 
 
 def check_backend(restored: RestoredState, backend: StateBackend) -> None:

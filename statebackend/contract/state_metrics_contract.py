@@ -241,8 +241,9 @@ class StateMetricsContract(ContractBase):
         fill(harness, backend, range(50))
         restored = self.open_measured(harness, harness.snapshot(backend).handle)
         state = restored.get_state(VALUE)
-        for _ in range(4):
-            for key in range(50):
+        # The accesses of a key are next to each other, so that a cache of one entry has the same hits.
+        for key in range(50):
+            for _ in range(4):
                 harness.at(restored, key)
                 state.value()
         metrics = restored.collect_metrics().states["value"]

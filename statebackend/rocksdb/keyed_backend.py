@@ -325,11 +325,12 @@ class RocksDBStateBackend(StateBackend):
         cache_entries: int = DEFAULT_CACHE_ENTRIES,
         memory_budget_bytes: int = DEFAULT_MEMORY_BUDGET_BYTES,
     ) -> None:
-        if cache_entries < 1:
-            raise ValueError(f"cache_entries is {cache_entries}; at least one key must fit")
-        if memory_budget_bytes < MIN_MEMORY_BUDGET_BYTES:
+        if type(cache_entries) is not int or cache_entries < 1:
+            raise ValueError(f"cache_entries is {cache_entries!r:.80}; it is a whole number, and at least one must fit")
+        if type(memory_budget_bytes) is not int or memory_budget_bytes < MIN_MEMORY_BUDGET_BYTES:
             raise ValueError(
-                f"memory_budget_bytes is {memory_budget_bytes}; RocksDB needs at least {MIN_MEMORY_BUDGET_BYTES}"
+                f"memory_budget_bytes is {memory_budget_bytes!r:.80}; it is a whole number, and RocksDB needs at least "
+                f"{MIN_MEMORY_BUDGET_BYTES}"
             )
         self.cache_entries = cache_entries
         self.memory_budget_bytes = memory_budget_bytes

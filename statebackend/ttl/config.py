@@ -46,8 +46,9 @@ def _check_positive(instance: Any, attribute: Any, value: Any) -> None:
 def _check_kind(*kinds: type) -> Any:
     def check(instance: Any, attribute: Any, value: Any) -> None:
         if not isinstance(value, kinds):
-            expected = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
-            raise StateRegistrationError(f"{attribute.name} must be a {expected}, not {value!r:.80}")
+            names = ["None" if kind is type(None) else f"of type {kind.__name__}" for kind in kinds]
+            expected = " or ".join(names)
+            raise StateRegistrationError(f"{attribute.name} must be {expected}, not {value!r:.80}")
 
     return check
 

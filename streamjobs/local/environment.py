@@ -44,6 +44,7 @@ from streamjobs.restore_plan import (
     RestoredState,
     SubtaskRestore,
     check_backend,
+    check_files,
     check_operators,
     check_states,
     restores_by_subtask,
@@ -75,7 +76,8 @@ class _Operator:
 class LocalStreamEnvironment:
     """Builds one job and runs it in this process.
 
-    Without ``job_dir`` its checkpoints live in a temporary directory for as long as the environment does. With
+    Without ``job_dir`` its checkpoints live in a temporary directory for as long as the environment or one of its jobs
+    does. With
     ``epoch_size`` an epoch, and so a checkpoint, ends after that many elements; without, all elements are one epoch.
     ``metrics`` turns metrics of keyed state on (see `LocalJob.metrics`). ``clock`` gives the time, in milliseconds,
     that an epoch has for state with a time-to-live; it is asked once per epoch.
@@ -151,6 +153,7 @@ class LocalStreamEnvironment:
             if restored is not None:
                 check_operators(restored, list(operators), self.max_parallelism, allow_non_restored_state)
                 check_backend(restored, self.backend)
+                check_files(restored, operators)
             run = _Run(self, directory, store, operators, restored, allow_non_restored_state)
             for start in range(0, len(source.elements), self._epoch_size or max(1, len(source.elements))):
                 epoch = source.elements[start : start + (self._epoch_size or len(source.elements))]
@@ -165,6 +168,7 @@ class LocalStreamEnvironment:
                 run.state_metrics,
                 {uid: operator.states.keyed for uid, operator in operators.items()},
                 self.clock,
+                self._temporary,
             )
 
     def close(self) -> None:

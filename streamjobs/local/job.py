@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -34,6 +35,7 @@ class LocalJob:
         state_metrics: Sequence[OperatorMetrics],
         registered: Mapping[str, Iterable[StateDescriptor]],
         clock: Clock,
+        temporary: tempfile.TemporaryDirectory[str],
     ) -> None:
         self.schema_reports = schema_reports
         """The verdicts on restored state, by operator uid."""
@@ -49,6 +51,8 @@ class LocalJob:
         self._file_system = file_system
         self._registered = registered
         self._clock = clock
+        # The directory goes with the last reference to it, and a savepoint reads what is in it.
+        self._temporary = temporary
 
     def metrics(self) -> Mapping[str, KeyedStateMetrics]:
         """The metrics of keyed state by operator uid, over all epochs; empty if metrics are off.

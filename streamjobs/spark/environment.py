@@ -30,7 +30,7 @@ from statebackend.schema_resolution import SchemaReport
 from statebackend.state_backend import StateBackend
 from streamjobs.data_stream import DataStream
 from streamjobs.errors import JobDefinitionError, JobRestoreError
-from streamjobs.restore_plan import RestoredState, check_backend, check_operators, check_states
+from streamjobs.restore_plan import RestoredState, check_backend, check_files, check_operators, check_states
 from streamjobs.spark.epoch_protocol import SINK, EpochProtocol, JobParts
 from streamjobs.spark.job import SparkJob
 from streamjobs.spark.pipeline import Pipeline, prepare_pipeline
@@ -173,6 +173,7 @@ class SparkStreamEnvironment:
             return {}
         check_operators(restored, list(pipeline.operators), self.max_parallelism, allow_non_restored_state)
         check_backend(restored, self.backend)
+        check_files(restored, pipeline.operators)
         reports: dict[str, SchemaReport] = {}
         for operator in pipeline.operators.values():
             metas = restored.keyed_metas_of(operator.uid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,6 +10,7 @@ from typing import Annotated, Any
 import attrs
 import pytest
 
+from checkpoint import MissingFileError
 from statebackend import (
     ListStateDescriptor,
     MapStateDescriptor,
@@ -26,7 +28,7 @@ from streamjobs import (
     RuntimeContext,
     UserFunctionError,
 )
-from streamjobs.local import LocalStreamEnvironment
+from streamjobs.local import LocalJob, LocalStreamEnvironment
 from typeserializers import AttrsSerializer, IntSerializer, former_names
 
 
@@ -396,6 +398,80 @@ def test_a_state_registered_late_or_in_some_subtasks_only_is_never_left_under_tw
     assert restart(ReadTotals()) == [("north", TotalsRenamed(3.0, 1, "new"), [3], [(3, 1)])]
     for parallelism in (1, 3, 16):
         assert restart(ReadTotals(), parallelism) == [("north", TotalsRenamed(3.0, 1, "new"), [3], [(3, 1)])]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_new_state_is_registered_in_open_or_not_at_all(tmp_path: Path, backend: str) -> None:
+    class Late(KeyedProcessFunction[str, Sale, Any]):
+        def open(self, context: RuntimeContext) -> None:
+            self.runtime = context
+
+        def process_element(self, value: Sale, context: ProcessContext[str]) -> Iterator[Any]:
+            yield self.runtime.get_state(ValueStateDescriptor("late", int)).value()
+
+    class OnlyWhenRestored(SumPerShop):
+        def open(self, context: RuntimeContext) -> None:
+            super().open(context)
+            if context.is_restored:
+                context.get_state(ValueStateDescriptor("late", int))
+
+    class OfTheWrongContext(SumPerShop):
+        def process_element(self, value: Sale, context: Any) -> Any:
+            return context.get_state(ValueStateDescriptor("late", int))
+
+    with pytest.raises(UserFunctionError, match=r"operator 'totals', key 'north'.* state 'late' is new, and open\(\)"):
+        run(Late(), SALES, job_dir=tmp_path / "late", backend=backend)
+    run(SumPerShop(), SALES, job_dir=tmp_path / "job", backend=backend)
+    with pytest.raises(StateRegistrationError, match=r"state 'late' is new, .*register it in open\(\)"):
+        run(OnlyWhenRestored(), SALES, job_dir=tmp_path / "job", backend=backend)
+    with pytest.raises(UserFunctionError, match=r"no 'get_state'; state is registered in open\(\)"):
+        run(OfTheWrongContext(), SALES, job_dir=tmp_path / "job", backend=backend)
+
+
+def test_there_is_no_current_key_in_open_and_a_result_that_is_no_iterable_is_named() -> None:
+    class AsksForTheKey(SumPerShop):
+        def open(self, context: RuntimeContext) -> None:
+            self.key = context.current_key
+
+    class ReturnsANumber(SumPerShop):
+        def process_element(self, value: Sale, context: ProcessContext[str]) -> Any:
+            return 3
+
+    with pytest.raises(NoCurrentKeyError, match=r"operator 'totals': open\(\) has no current key"):
+        run(AsksForTheKey(), SALES)
+    with pytest.raises(UserFunctionError, match="process_element returned 3, which is not an iterable of records"):
+        run(ReturnsANumber(), SALES)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_job_outlives_the_name_of_its_environment(tmp_path: Path, backend: str) -> None:
+    def execute() -> LocalJob:
+        environment = LocalStreamEnvironment(backend=backend)
+        environment.from_elements(SALES).key_by("shop").process(SumPerShop(), uid="totals").sink_to([])
+        return environment.execute("sales")
+
+    job = execute()
+    gc.collect()
+    job.savepoint(tmp_path / "savepoint")
+    rows = run(SumPerShop(), SALES[:1], from_savepoint=tmp_path / "savepoint", backend=backend)
+    assert rows == [("north", 4, 11)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_state_file_that_is_gone_is_named_before_the_job_runs(tmp_path: Path, backend: str) -> None:
+    run(SumPerShop(), SALES, job_dir=tmp_path / "job", backend=backend)
+    file = next(path for path in (tmp_path / "job" / "shared").rglob("*") if path.is_file())
+    file.unlink()
+    seen: list[Any] = []
+
+    class Notes(SumPerShop):
+        def process_element(self, value: Sale, context: ProcessContext[str]) -> Iterator[tuple[str, int, int]]:
+            seen.append(value)
+            yield from super().process_element(value, context)
+
+    with pytest.raises(MissingFileError, match=file.name):
+        run(Notes(), SALES, job_dir=tmp_path / "job", backend=backend)
+    assert seen == []
 
 
 def test_a_key_or_order_that_no_record_has_is_reported_with_the_operator() -> None:

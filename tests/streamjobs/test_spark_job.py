@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 
-from checkpoint import CorruptMetadataError, JobDirectoryLockedError, JobDirectoryMismatchError
+from checkpoint import (
+    CorruptFileError,
+    CorruptMetadataError,
+    JobDirectoryLockedError,
+    JobDirectoryMismatchError,
+    MissingFileError,
+)
 from statebackend import (
     BroadcastStateDescriptor,
     ListStateDescriptor,
@@ -404,14 +410,20 @@ def test_an_unreadable_checkpoint_is_named(workplace: Workplace) -> None:
         workplace.run(memory_sink())
 
 
-def test_a_truncated_state_file_is_named_and_nothing_is_lost(workplace: Workplace) -> None:
+def test_an_absent_truncated_or_changed_state_file_is_named_and_nothing_is_lost(workplace: Workplace) -> None:
     workplace.run(memory_sink())
-    shutil.rmtree(workplace.directory / "local")
     file = next((workplace.directory / "job" / "shared").rglob("*.sst"))
     content = file.read_bytes()
-    file.unlink()
-    file.write_bytes(content[:-5])
     workplace.add_batch([("a", 1), ("b", 1), ("c", 1)])
+    # The local copy of the state would do, but the checkpoint is what the next one builds on.
+    file.unlink()
+    with pytest.raises(MissingFileError, match=file.name):
+        workplace.run(memory_sink())
+    file.write_bytes(content[:-5])
+    with pytest.raises(CorruptFileError, match=file.name):
+        workplace.run(memory_sink())
+    shutil.rmtree(workplace.directory / "local")
+    file.write_bytes(content[:-5] + b"-----")
     with pytest.raises(EpochError, match=file.name):
         workplace.run(memory_sink())
     file.write_bytes(content)
