@@ -60,3 +60,10 @@ def test_what_cannot_be_loaded_or_is_no_backend_is_named(monkeypatch, value):
 @pytest.mark.parametrize("name", ["heap", "rocksdb"])
 def test_a_configuration_travels_to_the_workers(name):
     assert pickle.loads(pickle.dumps(state_backend(name))).name == name
+
+
+def test_a_class_where_an_instance_belongs_is_named() -> None:
+    from statebackend.rocksdb import RocksDBStateBackend
+
+    with pytest.raises(UnknownStateBackendError, match="RocksDBStateBackend is a class; make an instance"):
+        state_backend(RocksDBStateBackend)  # type: ignore[arg-type]

@@ -208,5 +208,9 @@ def test_the_cache_is_written_out_early_when_it_is_full_and_nobody_notices(tmp_p
 
 
 def test_a_cache_that_holds_nothing_is_refused():
-    with pytest.raises(ValueError, match="at least one key"):
+    with pytest.raises(ValueError, match="at least one must fit"):
         RocksDBStateBackend(cache_entries=0)
+    with pytest.raises(ValueError, match=r"cache_entries is 1\.5; it is a whole number"):
+        RocksDBStateBackend(cache_entries=1.5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="memory_budget_bytes is '64MB'; it is a whole number"):
+        RocksDBStateBackend(memory_budget_bytes="64MB")  # type: ignore[arg-type]
