@@ -48,11 +48,11 @@ def paused_garbage_collection() -> Iterator[None]:
 class SubtaskContext(RuntimeContext):
     """The runtime context of a subtask that has state.
 
-    ``planned`` are the keyed states that `open()` registered on the driver. All subtasks must take over the same
-    restored states in the same epoch, or those of one state would be left under two schemas, which no other parallelism
-    could restore. So a restored state is taken over under another schema only if it is planned, and what is planned
-    must be registered in `open()` of every subtask. (A restored state whose schema stays may be registered at any
-    time. A new one may not: the next start would find stored state that nobody registers, and refuse it.)
+    ``planned`` and ``planned_operator_state`` are what `open()` registered on the driver. All subtasks must take over
+    the same restored states in the same epoch, or those of one state would be left under two schemas, which no other
+    parallelism could restore. So a restored state is taken over under another schema only if it is planned, and what is
+    planned must be registered in `open()` of every subtask. (A restored state whose schema stays may be registered at
+    any time. A new one may not: the next start would find stored state that nobody registers, and refuse it.)
     """
 
     def __init__(
@@ -65,9 +65,11 @@ class SubtaskContext(RuntimeContext):
         *,
         is_restored: bool,
         planned: Collection[str],
+        planned_operator_state: Collection[str],
     ) -> None:
         self.state = state
         self._planned = frozenset(planned)
+        self._planned_operator_state = frozenset(planned_operator_state)
         self._registered: set[str] = set()
         self._is_restored = is_restored
         self._operator_uid = operator_uid
@@ -104,6 +106,9 @@ class SubtaskContext(RuntimeContext):
         return state
 
     def register_operator_state(self, descriptor: OperatorStateDescriptor) -> State:
+        name = descriptor.name
+        if name not in self._planned_operator_state and name not in self.state.operator_state_names:
+            raise self._not_registered_on_the_driver("operator state", name)
         return self.state.register_operator_state(descriptor)
 
     def check_planned_are_registered(self) -> None:
@@ -116,14 +121,17 @@ class SubtaskContext(RuntimeContext):
                 f"and does not in subtask {self._subtask_index}; register the same states in every subtask"
             )
 
+    def _not_registered_on_the_driver(self, what: str, name: str) -> StateRegistrationError:
+        return StateRegistrationError(
+            f"operator {self._operator_uid!r}: {what} {name!r} is new, and open() does not register it on the driver, "
+            f"so that the next start would refuse what is in it; register it in open(), in every subtask and whatever "
+            f"is_restored says"
+        )
+
     def _check_is_stored_alike(self, descriptor: StateDescriptor) -> None:
         stored = self.state.keyed.current_meta().state(descriptor.name)
         if stored is None:
-            raise StateRegistrationError(
-                f"operator {self._operator_uid!r}: state {descriptor.name!r} is new, and open() does not register it "
-                f"on the driver, so that the next start would refuse what is in it; register it in open(), in every "
-                f"subtask and whatever is_restored says"
-            )
+            raise self._not_registered_on_the_driver("state", descriptor.name)
         verdict = judge_state(stored, descriptor, VOID_NAMESPACE_SERIALIZER)
         if verdict.kind is CompatibilityKind.INCOMPATIBLE:
             # The backend refuses it, and says why.

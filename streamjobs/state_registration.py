@@ -72,6 +72,11 @@ class RegisteredStates:
         """The names of the keyed states."""
         return tuple(descriptor.name for descriptor in self.keyed)
 
+    @property
+    def operator_names(self) -> tuple[str, ...]:
+        """The names of the operator states."""
+        return tuple(descriptor.name for descriptor in self.operator)
+
 
 class RegistrationContext(RuntimeContext):
     """Remembers what is registered.

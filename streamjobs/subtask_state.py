@@ -38,6 +38,11 @@ class SubtaskState:
             self._operator = self._create(None)
         return self._operator.get_state(descriptor)
 
+    @property
+    def operator_state_names(self) -> tuple[str, ...]:
+        """The names of all operator states, registered or only restored."""
+        return () if self._operator is None else self._operator.state_names()
+
     def snapshot(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshot:
         """One snapshot of both; ``state_id`` is unique to this attempt."""
         operator = self._operator.snapshot(checkpoint_id, state_id) if self._operator is not None else None

@@ -350,6 +350,7 @@ class _Run:
                 self._epoch_id,
                 is_restored=restore.is_restored,
                 planned=operator.states.keyed_names,
+                planned_operator_state=operator.states.operator_names,
             )
             running = KeyedProcessOperator(copy.deepcopy(operator.node.function), context)
             try:

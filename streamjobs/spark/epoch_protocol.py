@@ -214,6 +214,7 @@ class EpochProtocol:
                 max_parallelism=parts.identity.max_parallelism,
                 backend=parts.backend,
                 planned=operator.states.keyed_names,
+                planned_operator_state=operator.states.operator_names,
                 restore=self._restore[operator.uid],
                 file_system=parts.file_system,
                 local_root=parts.local_root,

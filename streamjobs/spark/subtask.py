@@ -67,6 +67,7 @@ class SubtaskTask:
     max_parallelism: int
     backend: StateBackend
     planned: tuple[str, ...]
+    planned_operator_state: tuple[str, ...]
     restore: tuple[SubtaskRestore, ...]
     file_system: CheckpointFileSystem
     local_root: str
@@ -124,6 +125,7 @@ class SubtaskTask:
             self.epoch_id,
             is_restored=self.restore[subtask_index].is_restored,
             planned=self.planned,
+            planned_operator_state=self.planned_operator_state,
         )
         operator = KeyedProcessOperator(function, context)
         writer = RowWriter(self.output_schema, self.operator_uid)

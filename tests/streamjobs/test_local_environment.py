@@ -15,6 +15,7 @@ from statebackend import (
     ListStateDescriptor,
     MapStateDescriptor,
     NoCurrentKeyError,
+    SplitListStateDescriptor,
     StateMigrationException,
     StateRegistrationError,
     ValueStateDescriptor,
@@ -419,6 +420,12 @@ def test_a_new_state_is_registered_in_open_or_not_at_all(tmp_path: Path, backend
         def process_element(self, value: Sale, context: Any) -> Any:
             return context.get_state(ValueStateDescriptor("late", int))
 
+    class LateOfTheSubtask(Late):
+        def process_element(self, value: Sale, context: ProcessContext[str]) -> Iterator[Any]:
+            yield self.runtime.operator_state.get_list_state(SplitListStateDescriptor("late", int)).get()
+
+    with pytest.raises(UserFunctionError, match=r"operator state 'late' is new, and open\(\) does not register it"):
+        run(LateOfTheSubtask(), SALES, job_dir=tmp_path / "late", backend=backend)
     with pytest.raises(UserFunctionError, match=r"operator 'totals', key 'north'.* state 'late' is new, and open\(\)"):
         run(Late(), SALES, job_dir=tmp_path / "late", backend=backend)
     run(SumPerShop(), SALES, job_dir=tmp_path / "job", backend=backend)

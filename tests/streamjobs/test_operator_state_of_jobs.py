@@ -434,7 +434,7 @@ def test_a_descriptor_of_another_mode_is_refused_with_the_method_to_use() -> Non
         Wrong: "a union state is registered with get_union_list_state",
         Keyed: "get_broadcast_state was given .* it takes a BroadcastStateDescriptor",
         OperatorDescriptor: "with the methods of context.operator_state",
-        Queue: "priority_queue state is registered with get_priority_queue of the backend",
+        Queue: "priority_queue state is registered with get_priority_queue of a backend, which functions cannot reach",
         RegisteredQueue: "'x' of operator 'operator' is a priority_queue, which a function cannot register",
         Twice: "'x' of operator 'operator' is registered twice",
     }
