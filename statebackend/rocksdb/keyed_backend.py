@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 
 import xxhash
+from attrs import frozen
 
 from snapshots.compatibility import CompatibilityKind
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
@@ -57,6 +58,15 @@ DEFAULT_CACHE_ENTRIES: Final = 500_000
 """Keys per state that the write-back cache holds before it is written out early."""
 
 
+@frozen
+class _PreparedChanges:
+    """What was written out between two preparations of snapshots."""
+
+    order: int
+    digest: str
+    entries: int
+
+
 class RocksDBKeyedStateBackend(KeyedStateBackend):
     """See the module."""
 
@@ -78,6 +88,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         self._broken_by: BaseException | None = None
         self._digest = xxhash.xxh3_128()
         self._entries_written = 0
+        self._unwritten: list[_PreparedChanges] = []
         self._is_local = False
         directory = LocalStateDirectory(parameters.local_directory)
         self._database = LocalDatabase(directory, self.key_group_range, self.check_open, memory_budget_bytes)
@@ -149,9 +160,10 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         self._order += 1
         stem = f"{checkpoint_id:012d}-{state_id}"
         tables = [self._freeze(table) for table in self._database.tables.values()]
-        digest, entries = self._digest.hexdigest(), self._entries_written
+        self._unwritten.append(_PreparedChanges(self._order, self._digest.hexdigest(), self._entries_written))
         self._digest, self._entries_written = xxhash.xxh3_128(), 0
-        state = FrozenState(state_id, stem, digest, entries, self._database.version, tables)
+        digest, entries = _digest_of_all(self._unwritten), sum(changes.entries for changes in self._unwritten)
+        state = FrozenState(self._order, state_id, stem, digest, entries, self._database.version, tables)
         sequence = self._database.sequence
         handle_of = functools.partial(
             handle_of_files, state_id, ROCKSDB_BACKEND, self.key_group_range, self._key_snapshot, sequence
@@ -176,6 +188,9 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
                     table.frozen.chain.complete(table.frozen, table.stored, table.is_exact)
                 else:
                     table.frozen.chain.thaw(table.frozen)
+            if task.is_done:
+                written = task.frozen_state.order
+                self._unwritten = [changes for changes in self._unwritten if changes.order > written]
             if task.is_done and (self._last_done is None or task.frozen_state.version >= self._last_done.version):
                 self._last_done = task.frozen_state
 
@@ -283,6 +298,12 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
     def _raw_keys(self, namespace_serializer: TypeSerializer[Any]) -> RawKeys:
         is_namespaced = has_namespaces(namespace_serializer)
         return RawKeys(self.key_serializer, namespace_serializer, self.key_group_range, is_namespaced)
+
+
+def _digest_of_all(unwritten: list[_PreparedChanges]) -> str:
+    """The digest of a snapshot: of the changes that no completed one holds, in nearly every case one epoch's."""
+    digests = [changes.digest for changes in unwritten]
+    return digests[0] if len(digests) == 1 else xxhash.xxh3_128("".join(digests).encode()).hexdigest()
 
 
 def _digest_changes(digest: Any, name: str, keys: list[bytes], values: list[bytes | None]) -> None:

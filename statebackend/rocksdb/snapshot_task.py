@@ -51,6 +51,7 @@ class FrozenTable:
 class FrozenState:
     """Everything that a snapshot says about the backend, as of the barrier."""
 
+    order: int
     state_id: str
     stem: str
     digest: str

@@ -14,6 +14,7 @@ from statebackend.contract.manual_clock import ManualClock
 from statebackend.contract.schemas import LegV1, LegV2, leg_v1, leg_v2
 from statebackend.descriptors import PriorityQueueDescriptor, ValueStateDescriptor
 from statebackend.errors import StateBackendError
+from statebackend.heap.keyed_backend import HeapStateBackend
 from statebackend.rocksdb.file_chain import FileChain
 from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
 from statebackend.rocksdb.store import ColumnFamily, RocksDBError, SstWriter
@@ -54,6 +55,26 @@ def run_in_thread(task):
 
 def restored(harness, snapshot):
     return contents(harness, harness.open(ROCKSDB, snapshot.handle))
+
+
+@pytest.mark.parametrize("state_backend", [ROCKSDB, HeapStateBackend()], ids=lambda backend: backend.name)
+def test_a_digest_tells_what_snapshots_that_were_not_completed_have_left_to_it(harness, state_backend):
+    snapshots = []
+    for offset in (0, 1, 1):
+        backend = harness.open(state_backend)
+        fill(harness, backend, KEYS, offset)
+        prepared = prepare(harness, backend)
+        assert prepare(harness, backend).cancel()
+        snapshots.append(harness.snapshot(backend))
+        prepared.run()
+        fill(harness, backend, KEYS, 2)
+        snapshots.append(harness.snapshot(backend))
+    digests = [snapshot.digest for snapshot in snapshots]
+    assert digests[0] != digests[2]
+    assert digests[2] == digests[4]
+    # What a completed snapshot holds is told once.
+    assert digests[1] == digests[3] == digests[5]
+    assert all(snapshot.entries_written >= 3 * len(KEYS) for snapshot in snapshots)
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
