@@ -18,7 +18,6 @@ once.
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 import time
 from collections import deque
@@ -46,6 +45,7 @@ from streamjobs.spark.pipeline import Pipeline
 from streamjobs.spark.session import keep_adaptive_disabled
 from streamjobs.spark.source_progress import read_offsets
 from streamjobs.spark.subtask import SubtaskTask
+from streamjobs.spark.worker_errors import python_cause
 
 SINK: Final = "sink"
 """The name of the job's sink among the committables of a checkpoint."""
@@ -233,7 +233,7 @@ class EpochProtocol:
         try:
             committable: bytes = self.parts.sink.stage(output, epoch_id, self.parts.run_id)
         except PySparkException as error:
-            raise EpochError(f"epoch {epoch_id} failed: {_python_cause(error)}") from error
+            raise EpochError(f"epoch {epoch_id} failed: {python_cause(error)}") from error
         action_s = time.monotonic() - started
         for uid, observation in observations.items():
             for encoded in _acknowledgements_of(observation, uid, epoch_id):
@@ -362,21 +362,6 @@ def _acknowledgements_of(observation: Observation, uid: str, epoch_id: int) -> S
             f"the sink's return. A sink function must run exactly one action over the whole frame it is given"
         )
     return [bytes(encoded) for encoded in found[0]["acknowledgements"]]
-
-
-_RAISED = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception): ", re.MULTILINE)
-_TRACEBACK_END = re.compile(r"\n\s*(?:at |The above exception|During handling)|\n\n", re.MULTILINE)
-
-
-def _python_cause(error: PySparkException) -> str:
-    """The exception that a task's Python traceback ends with, or all of Spark's message if there is none."""
-    text = str(error)
-    raised = list(_RAISED.finditer(text))
-    if "Traceback" not in text or not raised:
-        return text
-    cause = text[raised[-1].start() :]
-    end = _TRACEBACK_END.search(cause)
-    return (cause[: end.start()] if end else cause).strip()
 
 
 def _now_ms() -> int:

@@ -132,7 +132,8 @@ class SparkJob:
         """Writes a savepoint of the last completed epoch to a new directory, while the job goes on.
 
         Raises `EpochError` if no epoch of this job has completed yet, or the output of the last one could not be
-        committed; `SavepointExistsError` if the directory is not empty.
+        committed; `SavepointExistsError` if the directory is not empty; `MissingFileError`, `CorruptFileError` or
+        `SavepointError` if the state cannot be read, naming the file.
         """
         parts = self._protocol.parts
         with ExitStack() as pins:

@@ -11,8 +11,11 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from checkpoint.errors import SavepointError
 from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.metadata import CheckpointMetadata
 from checkpoint.savepoint import create_savepoint_directory
@@ -20,6 +23,7 @@ from statebackend.clock import wall_clock
 from statebackend.descriptors import StateDescriptor
 from streamjobs.savepoint_export import ExportTask, SavepointReport, export_tasks, finish_savepoint
 from streamjobs.spark.source_progress import capture_source_progress
+from streamjobs.spark.worker_errors import python_cause
 
 
 def take_savepoint(
@@ -33,11 +37,21 @@ def take_savepoint(
     """Writes the savepoint of a completed checkpoint, which the caller keeps pinned, to a new directory.
 
     ``registered`` are the job's descriptors of keyed state by operator uid; what has expired by them is left out.
-    Raises `SavepointExistsError` if the directory is not empty.
+    Raises `SavepointExistsError` if the directory is not empty, `MissingFileError` or `CorruptFileError` if a file of
+    the checkpoint is absent or of another size, which is found before anything is written, and `SavepointError` with
+    the cause if a task fails.
     """
     started_s = time.monotonic()
     progress = capture_source_progress(spark_checkpoint_directory, metadata.checkpoint_id)
+    source.verify_present(metadata.files)
     target = create_savepoint_directory(path)
     tasks = export_tasks(metadata, source, target, registered, wall_clock())
-    exported = spark.sparkContext.parallelize(tasks, max(1, len(tasks))).map(ExportTask.run).collect()
+    try:
+        exported = spark.sparkContext.parallelize(tasks, max(1, len(tasks))).map(ExportTask.run).collect()
+    except (PySparkException, Py4JError) as error:
+        # An RDD's action raises what Py4J brings, unless Spark recognises it as an exception of its own.
+        raise SavepointError(
+            f"the savepoint {target.location('')} of epoch {metadata.checkpoint_id} is not complete: "
+            f"{python_cause(error)}. Once that is put right, take it again into a new directory"
+        ) from error
     return finish_savepoint(metadata, exported, target, progress, started_s)

@@ -20,6 +20,7 @@ from checkpoint import (
     JobDirectoryLockedError,
     JobDirectoryMismatchError,
     MissingFileError,
+    SavepointError,
 )
 from statebackend import (
     BroadcastStateDescriptor,
@@ -430,6 +431,24 @@ def test_an_absent_truncated_or_changed_state_file_is_named_and_nothing_is_lost(
     sink = memory_sink()
     workplace.run(sink)
     assert rows_of(sink) == [("a", 4, 12), ("b", 4, 27), ("c", 2, 6)]
+
+
+def test_a_savepoint_over_an_absent_or_changed_state_file_names_it_and_can_be_taken_once_it_is_back(
+    workplace: Workplace,
+) -> None:
+    job = workplace.run(memory_sink())
+    file = next((workplace.directory / "job" / "shared").rglob("*.sst"))
+    content = file.read_bytes()
+    savepoint = workplace.directory / "savepoint"
+    file.unlink()
+    with pytest.raises(MissingFileError, match=file.name):
+        job.savepoint(savepoint)
+    file.write_bytes(content[:-5] + b"-----")
+    with pytest.raises(SavepointError, match=file.name) as failure:
+        job.savepoint(workplace.directory / "incomplete")
+    assert "Traceback" not in str(failure.value)
+    file.write_bytes(content)
+    assert job.savepoint(savepoint).rows["words"]["seen"] == 3
 
 
 def test_a_failure_in_the_function_names_operator_key_and_record(workplace: Workplace) -> None:

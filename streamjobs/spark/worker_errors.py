@@ -1,0 +1,23 @@
+"""What made a Python task fail, out of what Spark says of it.
+
+Spark reports the failure of a task as one text: its own message, the Python traceback of the worker, and the stack of
+the JVM. What a person needs is the exception that the Python traceback ends with.
+"""
+
+from __future__ import annotations
+
+import re
+
+_RAISED = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception): ", re.MULTILINE)
+_TRACEBACK_END = re.compile(r"\n\s*(?:at |The above exception|During handling)|\n\n", re.MULTILINE)
+
+
+def python_cause(error: Exception) -> str:
+    """The exception that a task's Python traceback ends with, or all of Spark's message if there is none."""
+    text = str(error)
+    raised = list(_RAISED.finditer(text))
+    if "Traceback" not in text or not raised:
+        return text
+    cause = text[raised[-1].start() :]
+    end = _TRACEBACK_END.search(cause)
+    return (cause[: end.start()] if end else cause).strip()
