@@ -18,10 +18,10 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from checkpoint.completed_checkpoint_store import CompletedCheckpointStore
+from checkpoint.completed_checkpoint_store import CompletedCheckpointStore, checkpoint_directory
 from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.job_directory import JobDirectory
-from checkpoint.metadata import CheckpointMetadata
+from checkpoint.metadata import METADATA_FILE_NAME, CheckpointMetadata
 from checkpoint.savepoint import read_savepoint
 from statebackend.backend_registry import state_backend
 from statebackend.key_groups import check_parallelism
@@ -29,13 +29,13 @@ from statebackend.metrics import StateMetricsConfig
 from statebackend.schema_resolution import SchemaReport
 from statebackend.state_backend import StateBackend
 from streamjobs.data_stream import DataStream
-from streamjobs.errors import JobDefinitionError, JobRestoreError
+from streamjobs.errors import JobDefinitionError, JobRestoreError, SourceProgressMismatchError
 from streamjobs.restore_plan import RestoredState, check_backend, check_files, check_operators, check_states
 from streamjobs.spark.epoch_protocol import SINK, EpochProtocol, JobParts
 from streamjobs.spark.job import SparkJob
 from streamjobs.spark.pipeline import Pipeline, prepare_pipeline
 from streamjobs.spark.session import check_classic_session, check_spark_version, ensure_python_interpreter
-from streamjobs.spark.source_progress import restore_source_progress
+from streamjobs.spark.source_progress import newest_committed_batch, restore_source_progress
 from streamjobs.state_registration import schema_report
 from streamjobs.stream_graph import SourceNode, StreamGraph
 
@@ -103,7 +103,8 @@ class SparkStreamEnvironment:
         not an error.
         """
         pipeline = self._prepare()
-        latest, savepoint = self._read_latest(), self._read_savepoint(from_savepoint)
+        savepoint = self._read_savepoint(from_savepoint)
+        latest = self._read_latest(savepoint)
         if latest is not None:
             _check_same_savepoint(latest.metadata, savepoint, self.job_dir)
         return self._judge(pipeline, latest or savepoint, allow_non_restored_state)
@@ -125,7 +126,8 @@ class SparkStreamEnvironment:
         continues.
 
         Raises, before anything is touched, `JobDefinitionError`, `JobRestoreError`, `StateMigrationException` (stored
-        state cannot be taken over), `JobDirectoryError` (another job's, or another driver is running).
+        state cannot be taken over), `JobDirectoryError` (another job's, or another driver is running),
+        `SourceProgressMismatchError` (Spark's log knows of an epoch whose checkpoint is missing).
         """
         if trigger is not None and not isinstance(trigger, Mapping):
             raise JobDefinitionError(
@@ -134,7 +136,8 @@ class SparkStreamEnvironment:
             )
         pipeline = self._prepare()
         JobDirectory.check(self.job_dir, name, self.max_parallelism)
-        latest, savepoint = self._read_latest(), self._read_savepoint(from_savepoint)
+        savepoint = self._read_savepoint(from_savepoint)
+        latest = self._read_latest(savepoint)
         if latest is not None:
             _check_same_savepoint(latest.metadata, savepoint, self.job_dir)
         elif savepoint is not None and restore_source_progress:
@@ -159,11 +162,16 @@ class SparkStreamEnvironment:
         file_system, metadata = read_savepoint(os.fspath(path))
         return RestoredState(metadata, file_system)
 
-    def _read_latest(self) -> RestoredState | None:
+    def _read_latest(self, savepoint: RestoredState | None) -> RestoredState | None:
         if JobDirectory.inspect(self.job_dir) is None:
             return None
         file_system = CheckpointFileSystem.from_uri(self.job_dir)
+        # In this order: a driver that is still running completes an epoch before Spark commits its batch.
+        committed = newest_committed_batch(_child(self.job_dir, "spark"))
         newest = CompletedCheckpointStore.peek(file_system)
+        # Without a checkpoint, a job that begins from a savepoint begins Spark's log anew.
+        if newest is not None or savepoint is None:
+            _check_has_epoch(committed, newest, file_system)
         return None if newest is None else RestoredState(newest, file_system)
 
     def _judge(
@@ -259,6 +267,25 @@ class SparkStreamEnvironment:
         default = os.path.join(tempfile.gettempdir(), f"statebackend-{os.getuid()}")
         base = self._local_state_directory or default
         return os.path.join(base, job_id)
+
+
+def _check_has_epoch(
+    committed: int | None, newest: CheckpointMetadata | None, file_system: CheckpointFileSystem
+) -> None:
+    """Raises `SourceProgressMismatchError` if Spark knows a batch to be completed whose checkpoint is not there.
+
+    Spark commits a batch after its epoch. To go on from an older checkpoint would remove the files of the missing one.
+    """
+    if committed is None or (newest is not None and newest.checkpoint_id >= committed):
+        return
+    there_is = "there is no checkpoint at all" if newest is None else f"the newest checkpoint is {newest.checkpoint_id}"
+    raise SourceProgressMismatchError(
+        f"Spark's source log {file_system.location('spark')} says that batch {committed} is completed, but "
+        f"{file_system.location(f'{checkpoint_directory(committed)}/{METADATA_FILE_NAME}')} is missing "
+        f"({there_is}). Nothing was touched. Put the file back from a backup, or start from a savepoint in a new job "
+        f"directory; a job that was begun from a savepoint and has completed no epoch yet needs the same "
+        f"from_savepoint again"
+    )
 
 
 def _check_same_savepoint(latest: CheckpointMetadata, savepoint: RestoredState | None, job_dir: str) -> None:

@@ -42,10 +42,17 @@ from checkpoint.errors import CheckpointError
 from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.relative_path import checked_relative_path
 
-__all__ = ["SourceProgressError", "capture_source_progress", "read_offsets", "restore_source_progress"]
+__all__ = [
+    "SourceProgressError",
+    "capture_source_progress",
+    "newest_committed_batch",
+    "read_offsets",
+    "restore_source_progress",
+]
 
 _BATCHES_KEPT = 2
 _NO_OFFSET = "-"
+_BATCH = re.compile(r"0|[1-9][0-9]{0,18}")
 _ENTRY = re.compile(r"(0|[1-9][0-9]{0,18})(\.compact)?")
 _RESTORABLE = re.compile(r"metadata|(offsets|commits)/(0|[1-9][0-9]{0,18})|sources/[^/]+/[^/]+(/[^/]+)*")
 
@@ -64,6 +71,12 @@ def read_offsets(spark_checkpoint_directory: str, batch_id: int) -> bytes:
             f"deleted its log already (spark.sql.streaming.minBatchesToRetain)"
         )
     return fs.read_file(name)
+
+
+def newest_committed_batch(spark_checkpoint_directory: str) -> int | None:
+    """The last batch that Spark knows to be completed, None if there is none or the directory is absent."""
+    names = [path.rpartition("/")[2] for path in _file_system(spark_checkpoint_directory).list_files("commits")]
+    return max((int(name) for name in names if _BATCH.fullmatch(name)), default=None)
 
 
 def capture_source_progress(spark_checkpoint_directory: str, batch_id: int) -> dict[str, bytes]:

@@ -375,6 +375,26 @@ def test_a_source_log_that_does_not_belong_to_the_state_is_refused_with_both_ids
         workplace.run(memory_sink())
 
 
+@pytest.mark.parametrize("is_only_one", [True, False])
+def test_a_deleted_metadata_file_is_named_before_anything_is_touched(workplace: Workplace, is_only_one: bool) -> None:
+    workplace.run(memory_sink(), retained_checkpoints=1 if is_only_one else 3)
+    job = workplace.directory / "job"
+    metadata = job / "checkpoints" / "chk-000000000002" / "_metadata"
+    content = metadata.read_bytes()
+    metadata.unlink()
+    before = sorted(path for path in job.rglob("*"))
+    workplace.add_batch([("a", 1)])
+    there_is = "no checkpoint at all" if is_only_one else "the newest checkpoint is 1"
+    with pytest.raises(SourceProgressMismatchError, match=rf"chk-000000000002/_metadata is missing.*{there_is}"):
+        workplace.run(memory_sink())
+    assert sorted(path for path in job.rglob("*")) == before
+    metadata.parent.mkdir(exist_ok=True)
+    metadata.write_bytes(content)
+    sink = memory_sink()
+    workplace.run(sink)
+    assert rows_of(sink) == [("a", 4, 12)]
+
+
 def test_wrong_directories_are_refused(workplace: Workplace) -> None:
     job = workplace.run(memory_sink())
     job.savepoint(workplace.directory / "savepoint")
