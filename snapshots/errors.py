@@ -32,11 +32,19 @@ class SerializationError(StateFormatError, ValueError):
     def __init__(self, serializer_name: str, problems: tuple[str, ...]) -> None:
         self.serializer_name = serializer_name
         self.problems = problems
-        super().__init__(f"{serializer_name} cannot write this value: " + "; ".join(problems))
+        # A misfit of the value itself has "value" for its path, which the message says already.
+        shown = "; ".join(problem.removeprefix("value: ") for problem in problems)
+        super().__init__(f"{serializer_name} cannot write this value: {shown}")
 
     def within(self, place: str) -> SerializationError:
         """The same refusal, with the place that the value was given to in front."""
         return SerializationError(f"{place}: {self.serializer_name}", self.problems)
+
+    def at(self, step: str) -> SerializationError:
+        """The same refusal, of a value that is a part of a larger one: ``step`` leads from that to the value."""
+        paths = (problem.removeprefix("value: ") for problem in self.problems)
+        problems = [f"{step}{path}" if path.startswith((".", "[", "{")) else f"{step}: {path}" for path in paths]
+        return SerializationError(self.serializer_name, tuple(problems))
 
     def __reduce__(self) -> tuple[type[SerializationError], tuple[str, tuple[str, ...]]]:
         return type(self), (self.serializer_name, self.problems)

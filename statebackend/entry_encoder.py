@@ -18,6 +18,7 @@ from statebackend.key_context import AnyKeyContext, has_namespaces
 from statebackend.key_enumeration import Address
 from statebackend.keyed_state_backend import KeyedStateBackend
 from typeserializers.type_serializer import TypeSerializer
+from typeserializers.value_text import shown
 from typeserializers.void import VOID_NAMESPACE
 
 T = TypeVar("T")
@@ -72,6 +73,13 @@ class EntryEncoder:
         if key is None:
             raise SerializationError(f"state {self.name!r}", ("None cannot be a key of a map state",))
         return self.encode(serializer, key)
+
+    def encode_user_value(self, serializer: TypeSerializer[T], key: Any, value: T) -> bytes:
+        """The bytes of a value of a map, as `encode`; an error names the key too."""
+        try:
+            return self.encode(serializer, value)
+        except SerializationError as error:
+            raise error.at(f"{{{shown(key)}}}") from error
 
     def checked_elements(self, elements: Iterable[T]) -> list[T]:
         """The elements to add to a list, as a list; None among them is refused, with its place."""

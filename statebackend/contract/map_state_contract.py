@@ -101,6 +101,17 @@ class MapStateContract(ContractBase):
         assert dict(state.items()) == {1: 1}
         assert content(harness, self.reopen(harness, harness.snapshot(backend).handle), NUMBERS) == {1: {1: 1}}
 
+    def test_a_value_that_does_not_fit_is_named_with_its_key(self, backend: KeyedStateBackend) -> None:
+        numbers: Any = backend.get_state(NUMBERS)
+        legs: Any = backend.get_state(MapStateDescriptor("legs", str, list[int]))
+        for method, arguments in ((numbers.put, (7, "seven")), (numbers.put_all, ({1: 1, 7: "seven"},))):
+            with pytest.raises(SerializationError, match=r"'numbers'.* this value: \{7\}: 'seven' is not"):
+                method(*arguments)
+        with pytest.raises(SerializationError, match=r"'legs'.* this value: \{'KLM'\}\[1\]: 'two' is not"):
+            legs.put("KLM", [1, "two"])
+        assert numbers.is_empty()
+        assert legs.is_empty()
+
     @pytest.mark.parametrize("after_a_barrier", [False, True])
     def test_entries_may_be_changed_while_iterating(
         self, harness: BackendHarness, backend: KeyedStateBackend, after_a_barrier: bool

@@ -23,6 +23,7 @@ from statebackend.internal_states import InternalMapState
 from statebackend.key_context import AnyKeyContext
 from statebackend.key_groups import KeyGroupRange
 from typeserializers.nullable import NullableSerializer
+from typeserializers.value_text import shown
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -219,7 +220,7 @@ class HeapMapState(HeapStateHandle, InternalMapState[K, V]):
         return self._find(self._entry_key(key)) is not MISSING
 
     def put(self, key: K, value: V | None) -> None:
-        entry_key, stored = self._entry_key(key), self._stored(value)
+        entry_key, stored = self._entry_key(key), self._stored(key, value)
         change = self._changes.get(self._context.key) or self._begin_change()
         change.note(entry_key)
         entries = change.entries
@@ -228,7 +229,7 @@ class HeapMapState(HeapStateHandle, InternalMapState[K, V]):
         entries[entry_key] = stored
 
     def put_all(self, entries: Mapping[K, V | None]) -> None:
-        owned = {self._entry_key(key): self._stored(value) for key, value in entries.items()}
+        owned = {self._entry_key(key): self._stored(key, value) for key, value in entries.items()}
         if owned:
             change = self._changes.get(self._context.key) or self._begin_change()
             for entry_key in owned:
@@ -286,10 +287,9 @@ class HeapMapState(HeapStateHandle, InternalMapState[K, V]):
         except Exception as error:
             raise self._unreadable(error) from error
 
-    def _stored(self, value: V | None) -> Any:
+    def _stored(self, key: K, value: V | None) -> Any:
         try:
             return self._store(value)
         except SerializationError as error:
-            if self._read is None:
-                raise
-            raise error.within(self.describe()) from error
+            refused = error.at(f"{{{shown(key)}}}")
+            raise (refused if self._read is None else refused.within(self.describe())) from error

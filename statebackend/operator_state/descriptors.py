@@ -4,6 +4,9 @@ The descriptor says how the state is dealt out when a job is restored. In Flink 
 ``getListState``, ``getUnionListState`` or ``getBroadcastState``; here each has its own, so that a job's states can be
 judged from their descriptors alone, before anything is touched.
 
+There is no time-to-live for operator state, as there is none in Flink: a descriptor takes no ``ttl``. Keep the time in
+the elements, and leave out what is over when they are read.
+
 Serializers are given by role: ``element`` of a list, ``key`` and ``value`` of a broadcast state.
 """
 

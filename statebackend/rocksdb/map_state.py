@@ -15,11 +15,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import Any, Final, TypeVar
 
+from snapshots.errors import SerializationError
 from statebackend.exact_values import compile_exact
 from statebackend.internal_states import InternalMapState
 from statebackend.rocksdb.cached_state import CachedState, Changes
 from typeserializers.nullable import NullableSerializer
 from typeserializers.type_serializer import TypeSerializer
+from typeserializers.value_text import shown
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -236,9 +238,12 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
 
     def _owned(self, key: K, value: V | None) -> tuple[K, V | None, bytes]:
         key = self._exact_key(key)
-        if self._is_immutable:
-            value = self._exact_value(value)
-        return key, value, self.encode(self._value_serializer, value)
+        try:
+            if self._is_immutable:
+                value = self._exact_value(value)
+            return key, value, self.encode(self._value_serializer, value)
+        except SerializationError as error:
+            raise error.at(f"{{{shown(key)}}}") from error
 
     def _cache_key(self, key_bytes: bytes) -> Any:
         return self.decode(self._key_serializer, key_bytes) if self._key_is_object else key_bytes

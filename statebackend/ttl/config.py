@@ -11,6 +11,7 @@ time-to-live, or lose it, at a restore.
 
 from __future__ import annotations
 
+import datetime
 import enum
 from typing import Any, Final
 
@@ -40,6 +41,18 @@ def _check_positive(instance: Any, attribute: Any, value: Any) -> None:
     if type(value) is not int or not 0 < value <= LONGEST_TTL_MS:
         raise StateRegistrationError(
             f"{attribute.name} must be a whole number from 1 to {LONGEST_TTL_MS}, not {value!r:.80}"
+        )
+
+
+def _check_ttl_ms(instance: Any, attribute: Any, value: Any) -> None:
+    if type(value) is not int or not 0 < value <= LONGEST_TTL_MS:
+        so = ""
+        if isinstance(value, datetime.timedelta):
+            milliseconds = value // datetime.timedelta(milliseconds=1)
+            so = f"; this timedelta is ttl_ms={milliseconds}" if milliseconds > 0 else ""
+        raise StateRegistrationError(
+            f"ttl_ms must be a whole number of milliseconds from 1 to {LONGEST_TTL_MS}, not {value!r:.80}{so}. State "
+            f"that is to live for ever has no StateTtlConfig"
         )
 
 
@@ -75,7 +88,7 @@ class StateTtlConfig:
     access or by such a snapshot.
     """
 
-    ttl_ms: int = field(validator=_check_positive)
+    ttl_ms: int = field(validator=_check_ttl_ms)
     update_type: TtlUpdateType = field(
         default=TtlUpdateType.ON_CREATE_AND_WRITE, validator=_check_kind(TtlUpdateType), kw_only=True
     )

@@ -35,7 +35,7 @@ from statebackend.state_backend import StateBackend
 from streamjobs.data_stream import DataStream
 from streamjobs.errors import JobDefinitionError
 from streamjobs.job_metrics import OperatorMetrics, metrics_of_epoch
-from streamjobs.key_hash import key_group_hasher
+from streamjobs.key_hash import KeyHashError, key_group_hasher
 from streamjobs.key_types import key_serializer_for
 from streamjobs.keyed_operator import KeyedProcessOperator, SubtaskContext, check_keys
 from streamjobs.local.job import LocalJob
@@ -263,7 +263,13 @@ class _Run:
         is_composite = len(columns) > 1
         keys = list(zip(*columns, strict=True)) if is_composite else columns[0]
         check_keys(operator.node.uid, keys, is_composite)
-        key_groups = [operator.key_group_of(key) for key in keys] if operator.key_group_of is not None else []
+        try:
+            key_groups = [operator.key_group_of(key) for key in keys] if operator.key_group_of is not None else []
+        except KeyHashError as error:
+            raise KeyHashError(
+                f"operator {operator.node.uid!r}: {error}. The first record decides on the types of a key; give all "
+                f"records keys of the same types before key_by"
+            ) from error
         emitted: list[Any] = []
         parallelism, max_parallelism = self._environment.parallelism, self._environment.max_parallelism
         shares: list[list[int]] = [[] for _ in range(parallelism)]

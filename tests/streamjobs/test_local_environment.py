@@ -29,6 +29,7 @@ from streamjobs import (
     RuntimeContext,
     UserFunctionError,
 )
+from streamjobs.key_hash import KeyHashError
 from streamjobs.local import LocalJob, LocalStreamEnvironment
 from typeserializers import AttrsSerializer, IntSerializer, former_names
 
@@ -235,6 +236,11 @@ def test_wrong_definitions_say_what_is_missing() -> None:
         stream.key_by("shop").process(5, uid="five")  # type: ignore[arg-type]
     with pytest.raises(JobDefinitionError, match="max_parallelism"):
         LocalStreamEnvironment(parallelism=200)
+
+
+def test_keys_of_two_types_are_refused_with_the_operator() -> None:
+    with pytest.raises(KeyHashError, match=r"operator 'totals': .*string, which cannot hold 7.*keys of the same types"):
+        run(SumPerShop(), [Sale("north", 1), Sale(7, 1)])  # type: ignore[arg-type]
 
 
 def test_a_null_key_is_an_error_that_says_so() -> None:

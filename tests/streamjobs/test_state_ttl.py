@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from statebackend import (
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
+    StateRegistrationError,
     StateTtlConfig,
     ValueStateDescriptor,
 )
@@ -203,3 +205,16 @@ def test_state_expires_from_one_micro_batch_to_the_next(spark: SparkSession, tmp
         (0, "ann", 1, 1), (0, "ann", 2, 2), (0, "bob", 1, 1),
         (1, "ann", 1, 3), (1, "ann", 2, 4), (1, "bob", 1, 2),
     ]
+
+
+@pytest.mark.parametrize(
+    ("time_to_live", "advice"),
+    [
+        (0, "milliseconds from 1 .*not 0. State that is to live for ever has no StateTtlConfig"),
+        (1.5, "milliseconds from 1 .*not 1.5"),
+        (datetime.timedelta(hours=1), "this timedelta is ttl_ms=3600000"),
+    ],
+)
+def test_a_time_to_live_that_is_no_number_of_milliseconds_says_so(time_to_live: Any, advice: str) -> None:
+    with pytest.raises(StateRegistrationError, match=advice):
+        StateTtlConfig(time_to_live)

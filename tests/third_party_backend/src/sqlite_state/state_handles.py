@@ -142,7 +142,7 @@ class SqliteMapState(SqliteState, InternalMapState[K, V]):
         return self.encoder.encode_user_key(self._key_serializer, key)
 
     def _row(self, key: K, value: V | None) -> Row:
-        return (*self.encoder.address(), self._part(key), self.encoder.encode(self.serializer, value))
+        return (*self.encoder.address(), self._part(key), self.encoder.encode_user_value(self.serializer, key, value))
 
 
 def chunk_part(number: int) -> bytes:
