@@ -2,7 +2,8 @@
 
 An accumulator is stored as a value is, so every backend's value state will do, with its cache, its checks and its
 ownership of mutable values: a function may change the accumulator it is given, which is its own. A fold is a read, the
-user's function, and an update; whatever fails, fails before the update.
+user's function, and an update; whatever fails, fails before the update. An exception of the function goes on as it is,
+with a note (PEP 678) that names the state.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
 
-from snapshots.errors import SerializationError
+from snapshots.errors import SerializationError, StateFormatError
 from statebackend.descriptors import AggregatingStateDescriptor, ReducingStateDescriptor, StateDescriptor, StateKind
+from statebackend.errors import StateBackendError
 from statebackend.internal_states import (
     InternalAggregatingState,
     InternalReducingState,
@@ -63,8 +65,13 @@ class ValueBackedReducingState(InternalReducingState[T]):
         self._values.update(current)
 
     def _reduced(self, left: T, right: T) -> T:
+        try:
+            reduced = self._reduce(left, right)
+        except Exception as error:
+            note_function(error, self._name, "the reduce function")
+            raise
         # An update with None would clear what was folded so far.
-        return folded(self._reduce(left, right), self._name, "the reduce function")
+        return folded(reduced, self._name, "the reduce function")
 
 
 class ValueBackedAggregatingState(InternalAggregatingState[I, O]):
@@ -85,15 +92,25 @@ class ValueBackedAggregatingState(InternalAggregatingState[I, O]):
 
     def get(self) -> O | None:
         accumulator = self._accumulators.value()
-        return None if accumulator is None else self._function.get_result(accumulator)
+        if accumulator is None:
+            return None
+        try:
+            return self._function.get_result(accumulator)
+        except Exception as error:
+            note_function(error, self._name, "get_result() of the aggregate function")
+            raise
 
     def add(self, value: I) -> None:
         if value is None:
             raise refusal(self._name, "None cannot be added to an aggregating state")
         accumulator = self._accumulators.value()
-        if accumulator is None:
-            accumulator = self._function.create_accumulator()
-        added = self._function.add(value, accumulator)
+        try:
+            if accumulator is None:
+                accumulator = self._function.create_accumulator()
+            added = self._function.add(value, accumulator)
+        except Exception as error:
+            note_function(error, self._name, "add() of the aggregate function")
+            raise
         self._accumulators.update(folded(added, self._name, "add() of the aggregate function"))
 
     def clear(self) -> None:
@@ -108,10 +125,15 @@ class ValueBackedAggregatingState(InternalAggregatingState[I, O]):
             if merged is None:
                 merged = accumulator
             else:
-                merged = folded(
-                    self._function.merge(merged, accumulator), self._name, "merge() of the aggregate function"
-                )
+                merged = folded(self._merged(merged, accumulator), self._name, "merge() of the aggregate function")
         self._accumulators.update(merged)
+
+    def _merged(self, left: Any, right: Any) -> Any:
+        try:
+            return self._function.merge(left, right)
+        except Exception as error:
+            note_function(error, self._name, "merge() of the aggregate function")
+            raise
 
 
 def folded(result: T | None, name: str, function: str) -> T:
@@ -119,6 +141,14 @@ def folded(result: T | None, name: str, function: str) -> T:
     if result is None:
         raise refusal(name, f"{function} returned None; it must return what it has folded")
     return result
+
+
+def note_function(error: Exception, name: str, function: str) -> None:
+    """Notes on an exception of a user's function which one it was; an error that names its state is left alone."""
+    if isinstance(error, (StateFormatError, StateBackendError)):
+        return
+    # Python 3.10 has no add_note().
+    error.__notes__ = [*getattr(error, "__notes__", ()), f"in {function} of state {name!r}"]  # type: ignore[attr-defined]
 
 
 def refusal(name: str, problem: str) -> SerializationError:

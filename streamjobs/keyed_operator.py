@@ -17,8 +17,9 @@ import os
 import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import GeneratorType
-from typing import Any
+from typing import Any, Final
 
+import statebackend
 from snapshots.compatibility import CompatibilityKind
 from snapshots.errors import StateFormatError
 from statebackend.descriptors import StateDescriptor
@@ -31,6 +32,8 @@ from statebackend.states import State
 from streamjobs.errors import NullKeyError, StreamJobError, UserFunctionError
 from streamjobs.functions import KeyedProcessFunction, ProcessContext, RuntimeContext
 from streamjobs.subtask_state import SubtaskState
+
+_STATES: Final = os.path.join(os.path.dirname(statebackend.__file__), "")
 
 
 @contextlib.contextmanager
@@ -208,7 +211,10 @@ class KeyedProcessOperator:
         where = f"operator {uid!r}, key {self._context.current_key!r:.80}, record {row!r:.200}"
         if isinstance(error, (StateBackendError, StateFormatError)):
             return UserFunctionError(f"{where}: {error}")
-        return UserFunctionError(f"{where}: process_element raised {type(error).__name__}: {error}{_place_of(error)}")
+        notes = "".join(f", {note}" for note in getattr(error, "__notes__", ()))
+        return UserFunctionError(
+            f"{where}: process_element raised {type(error).__name__}: {error}{notes}{_place_of(error)}"
+        )
 
 
 def _place_of(error: Exception) -> str:
@@ -216,7 +222,8 @@ def _place_of(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)[1:]
     if not frames:
         return ""
-    innermost = frames[-1]
+    # A function in C, such as max, that a state folds with has no frame: the place is where the state was used.
+    innermost = next((frame for frame in reversed(frames) if not frame.filename.startswith(_STATES)), frames[-1])
     return f" ({os.path.basename(innermost.filename)}, line {innermost.lineno}, in {innermost.name})"
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any, Final, Generic, TypeVar
 
 from statebackend.aggregate_function import AggregateFunction, ReduceFunction
-from statebackend.folding_states import folded, refusal
+from statebackend.folding_states import folded, note_function, refusal
 from statebackend.internal_states import InternalAggregatingState, InternalReducingState
 from statebackend.ttl.lifetime import Lifetime
 from statebackend.ttl.states import TtlState
@@ -141,7 +141,13 @@ class TtlAggregatingState(_TtlFoldingState, InternalAggregatingState[I, O]):
 
     def get(self) -> O | None:
         stored = self._visible()
-        return None if stored is None else self._function.get_result(stored.value)
+        if stored is None:
+            return None
+        try:
+            return self._function.get_result(stored.value)
+        except Exception as error:
+            note_function(error, self._name, "get_result() of the aggregate function")
+            raise
 
     def add(self, value: I) -> None:
         if value is None:

@@ -15,8 +15,9 @@ from statebackend import (
     NoCurrentKeyError,
     ReducingStateDescriptor,
     StateMigrationException,
+    StateTtlConfig,
 )
-from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
+from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext, UserFunctionError
 from streamjobs.local import LocalStreamEnvironment
 
 BACKENDS = ("heap", "rocksdb")
@@ -90,6 +91,61 @@ def test_an_accumulator_of_another_type_is_refused_before_the_job_starts(tmp_pat
     run(HighestAndMean(), SALES, backend, tmp_path)
     with pytest.raises(StateMigrationException, match="state 'mean'"):
         run(AnotherType(), SALES, backend, tmp_path)
+
+
+class FailingMean(MeanAmount):
+    def __init__(self, failing: str) -> None:
+        self.failing = failing
+
+    def add(self, value: int, accumulator: Mean) -> Mean:
+        self._fail("add")
+        return super().add(value, accumulator)
+
+    def get_result(self, accumulator: Mean) -> float:
+        self._fail("get_result")
+        return super().get_result(accumulator)
+
+    def _fail(self, name: str) -> None:
+        if name == self.failing:
+            raise ArithmeticError("no mean")
+
+
+class Failing(HighestAndMean):
+    """Fails in the function of one of its states."""
+
+    def __init__(self, failing: str, ttl: StateTtlConfig | None) -> None:
+        self.failing, self.ttl = failing, ttl
+
+    def open(self, context: RuntimeContext) -> None:
+        reduce: Any = divmod if self.failing == "reduce" else max
+        # divmod of a number by 0 is an error in C: it has no place in the program.
+        self.highest = context.get_reducing_state(ReducingStateDescriptor("highest", reduce, int, ttl=self.ttl))
+        mean = AggregatingStateDescriptor("mean", FailingMean(self.failing), Mean, ttl=self.ttl)
+        self.mean = context.get_aggregating_state(mean)
+
+
+@pytest.mark.parametrize("ttl", [None, StateTtlConfig(1000)], ids=["without ttl", "with ttl"])
+@pytest.mark.parametrize(
+    ("failing", "message"),
+    [
+        (
+            "reduce",
+            r"raised ZeroDivisionError: .*, in the reduce function of state 'highest' "
+            r"\(test_folding_state.py, line \d+, in process_element\)",
+        ),
+        (
+            "add",
+            r"raised ArithmeticError: no mean, in add\(\) of the aggregate function of state 'mean' "
+            r"\(test_folding_state.py, line \d+, in _fail\)",
+        ),
+        ("get_result", r"raised ArithmeticError: no mean, in get_result\(\) of the aggregate function of state 'mean'"),
+    ],
+)
+def test_a_failing_function_is_named_with_its_state(
+    tmp_path: Path, failing: str, message: str, ttl: StateTtlConfig | None
+) -> None:
+    with pytest.raises(UserFunctionError, match=message):
+        run(Failing(failing, ttl), [Sale("north", 3), Sale("north", 0)], "heap", tmp_path)
 
 
 @pytest.mark.parametrize("access", ["get", "add", "clear"])
