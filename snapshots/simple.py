@@ -31,7 +31,10 @@ def another_serializer(old_name: str, new_name: str) -> Finding:
         verdict=FieldVerdict.REFUSE,
         rule="serializer-class",
         reason=f"the state was written by {old_name}, and {new_name} cannot read it",
-        fix=f"Keep {old_name}, or let the snapshot of {new_name} adopt the old one",
+        fix=(
+            f"Keep {old_name}; or convert the values: ConvertingSerializer(<the new serializer>, {{<the old one>: "
+            f"function}}); or let the snapshot of {new_name} adopt the old one"
+        ),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
 import attrs
@@ -217,6 +218,16 @@ def test_a_value_that_is_no_record_is_converted_by_a_wrapper() -> None:
     assert migrated(ts.LongSerializer(), new, 5) == "5"
     assert migrated(ts.DoubleSerializer(), new, 0.5) == "0.5"
     assert judged(ts.IntSerializer(), new).is_incompatible
+
+
+def test_a_value_of_another_type_is_refused_with_the_wrapper_that_would_do() -> None:
+    old = ts.IntSerializer()
+    verdict = judged(old, ts.StringSerializer())
+    assert verdict.is_incompatible
+    advice = r"Keep IntSerializer; or convert the values: ConvertingSerializer\(.*; or let the snapshot of String"
+    assert re.search(advice, str(verdict))
+    following_it = ts.ConvertingSerializer(ts.StringSerializer(), {old: str})
+    assert migrated(old, following_it, 7) == "7"
 
 
 def test_the_wrapper_comes_and_goes_without_a_migration() -> None:
