@@ -2,7 +2,7 @@
 
 from streamjobs.savepoint_export import SavepointReport
 from streamjobs.spark.environment import SparkStreamEnvironment
-from streamjobs.spark.job import RestoredStateReport, SparkJob
+from streamjobs.spark.job import RestoredStateReport, RestoreReport, SparkJob
 from streamjobs.spark.sinks import ForEachEpochSink, MemorySink, NoopSink, ParquetSink
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "MemorySink",
     "NoopSink",
     "ParquetSink",
+    "RestoreReport",
     "RestoredStateReport",
     "SavepointReport",
     "SparkJob",

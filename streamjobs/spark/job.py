@@ -56,6 +56,15 @@ class RestoredStateReport:
         return f"operator {self.operator_uid!r}, {self.verdict}\n  {migrated}"
 
 
+class RestoreReport(tuple[RestoredStateReport, ...]):
+    """The reports of all restored states; as text, one after the other."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self)) or "no state was restored"
+
+
 class SparkJob:
     """A started job. All methods may be called from any thread."""
 
@@ -93,10 +102,13 @@ class SparkJob:
         """
         return self._protocol.state_metrics
 
-    def restore_report(self) -> Sequence[RestoredStateReport]:
-        """What became of each restored state; complete once the first epoch is (migration runs in its tasks)."""
+    def restore_report(self) -> RestoreReport:
+        """What became of each restored state; complete once the first epoch is (migration runs in its tasks).
+
+        Its ``str`` is for people: operator, state, verdict, findings, and what the migration did.
+        """
         measured = self._protocol.restore_reports
-        report = []
+        report: list[RestoredStateReport] = []
         for uid, schema_report in self.schema_reports.items():
             ours = [entry for entry in measured if entry["operator_uid"] == uid]
             report += [_restored_state_report(uid, verdict, ours, "") for verdict in schema_report.verdicts]
@@ -104,7 +116,7 @@ class SparkJob:
                 _restored_state_report(uid, verdict, ours, OPERATOR_STATE_PREFIX)
                 for verdict in schema_report.operator_state_verdicts
             ]
-        return report
+        return RestoreReport(report)
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
         """Waits for the job to end; returns whether it has. Raises what made it fail."""

@@ -314,6 +314,10 @@ def test_a_savepoint_begins_a_new_job_with_another_schema_backend_and_parallelis
     assert rows_of(sink) == [("a", 4, 111), ("d", 1, 1)]
     states = {state.state_name: state for state in upgraded.restore_report()}
     assert states["seen"].entries_migrated == 3
+    shown = str(upgraded.restore_report())
+    assert "operator 'words', state 'seen': compatible after migration\n  .sum_of_numbers: " in shown
+    assert "StateVerdict(" not in shown
+    assert str(job.restore_report()) == "no state was restored"
     rules = {(finding.path, finding.rule) for finding in states["seen"].verdict.findings}
     assert {(".sum_of_numbers", "field-renamed"), (".label", "field-added")} <= rules
     # The directory can be continued with the same arguments, as a supervisor would do.
