@@ -1,6 +1,6 @@
 # make          prepare the environment
 # make demo     run the main job of examples/flights
-# make test     run the tests                          (make test TESTS=tests/checkpoint for some of them)
+# make test     run the tests, on two processes        (make test TESTS=tests/checkpoint PROCESSES=0 for some, on one)
 # make lint     ruff, and mypy --strict on the packages
 # make bench    run the benchmarks                     (make bench SUITE="spark_stateful --json" for one)
 # make clean    remove .venv and everything that can be made again
@@ -11,6 +11,7 @@ VENV := .venv
 RUN := environment/run.sh
 PACKAGES := snapshots typeserializers migration checkpoint statebackend streamjobs
 TESTS ?= tests
+PROCESSES ?= 2
 SUITE ?= all
 
 .PHONY: environment demo test lint bench clean
@@ -25,7 +26,7 @@ demo: environment
 	@$(RUN) python -m examples.flights
 
 test: environment
-	@$(RUN) python -m pytest $(TESTS)
+	@$(RUN) python -m pytest --numprocesses=$(PROCESSES) --dist=loadfile $(TESTS)
 
 lint: environment
 	$(VENV)/bin/ruff check .
