@@ -23,6 +23,7 @@ _ASSERTING_MODULES = (
     "migration_contract",
     "namespace_contract",
     "priority_queue_contract",
+    "priority_queue_restore_contract",
     "reconfiguration_contract",
     "rescale_contract",
     "snapshot_contract",

@@ -18,6 +18,7 @@ from statebackend.contract.merging_contract import MergingContract
 from statebackend.contract.migration_contract import MigrationContract
 from statebackend.contract.namespace_contract import NamespaceContract
 from statebackend.contract.priority_queue_contract import PriorityQueueContract
+from statebackend.contract.priority_queue_restore_contract import PriorityQueueRestoreContract
 from statebackend.contract.reconfiguration_contract import ReconfigurationContract
 from statebackend.contract.rescale_contract import RescaleContract
 from statebackend.contract.snapshot_contract import SnapshotContract
@@ -36,6 +37,7 @@ class StateBackendContract(
     NamespaceContract,
     MergingContract,
     PriorityQueueContract,
+    PriorityQueueRestoreContract,
     KeyEnumerationContract,
     KeyedContextContract,
     SnapshotContract,
