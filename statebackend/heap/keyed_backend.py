@@ -30,7 +30,7 @@ from statebackend.backend_parameters import (
     RestoredHandle,
 )
 from statebackend.canonical_entries import CanonicalBatch, batches_of
-from statebackend.descriptors import PriorityQueueDescriptor, StateDescriptor, StateKind
+from statebackend.descriptors import PriorityQueueDescriptor, StateDescriptor
 from statebackend.errors import StateMigrationException, StateRestoreError
 from statebackend.folding_states import handle_of_kind
 from statebackend.heap.cleanup_pass import places_of_table
@@ -52,8 +52,8 @@ from statebackend.schema_resolution import StateVerdict
 from statebackend.state_backend import StateBackend, SubtaskIdentity
 from statebackend.state_files import StateFiles, StoredFile, stored_files
 from statebackend.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta, decode_meta, meta_of_descriptor
+from statebackend.state_migration import state_migration
 from statebackend.ttl.expiry_sweep import Pass
-from statebackend.ttl.migration_source import migrated_storage_serializer
 from typeserializers.type_serializer import TypeSerializer
 from typeserializers.void import VOID_NAMESPACE
 
@@ -108,7 +108,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         content, table, is_migration = held.content, held.table, False
         if table is None or held.serializers != serializers:
             is_migration = verdict is not None and verdict.kind is CompatibilityKind.AFTER_MIGRATION
-            content, table = self._filled_table(held, descriptor.kind, serializers, is_migration)
+            content, table = self._filled_table(held, descriptor, serializers, is_migration)
         context = self.key_context_for(descriptor.name, namespace_serializer)
         handle = create_handle(table, context, descriptor)
         state = handle_of_kind(handle, descriptor)
@@ -281,23 +281,24 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         return table
 
     def _filled_table(
-        self, held: _HeldState, kind: StateKind, serializers: dict[str, TypeSerializer[Any]], is_migration: bool
+        self,
+        held: _HeldState,
+        descriptor: StateDescriptor,
+        serializers: dict[str, TypeSerializer[Any]],
+        is_migration: bool,
     ) -> tuple[StateContent, HeapTable]:
         """A table for these serializers with everything that is held, and the content that it is to be the table of.
 
         Raises, naming the entry that does not fit.
         """
         content = held.content
-        table = create_table(held.meta.name, kind, self.key_serializer, serializers, self.key_group_range)
+        table = create_table(held.meta.name, descriptor.kind, self.key_serializer, serializers, self.key_group_range)
         if held.table is not None and not is_migration and table.can_take_entries_of(held.table):
             table.take_entries_of(held.table)
             return content, table
         load: Load = table.form.load
         if is_migration:
-            old = {role: snapshot.restore_serializer() for role, snapshot in held.meta.role_snapshots.items()}
-            load = table.form.load_migrated(
-                migrated_storage_serializer(kind, old, serializers, self.parameters.clock())
-            )
+            load = table.form.load_migrated(state_migration(held.meta, descriptor, self.parameters.clock()))
         rows = 0
         try:
             for batch in self._batches(held):

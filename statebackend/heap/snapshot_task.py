@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
-import xxhash
 from attrs import frozen
 
 from checkpoint.errors import CheckpointError
@@ -26,6 +24,7 @@ from checkpoint.handles import FileHandle
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.backend_parameters import KeyedStateSnapshot
 from statebackend.canonical_entries import CanonicalBatch, batches_of, encoded_canonical
+from statebackend.change_digest import ChangeDigest
 from statebackend.heap.history import FrozenEntries
 from statebackend.heap.state_content import Source, StateContent
 from statebackend.heap.table import HeapTable, Row
@@ -81,7 +80,7 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
 
     def write(self) -> KeyedStateSnapshot:
         target = self._target
-        digest = xxhash.xxh3_128()
+        digest = ChangeDigest()
         entries = 0
         for number, state in enumerate(self._states):
             self.raise_if_cancelled()
@@ -174,11 +173,9 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
             yield batch
 
 
-def _digest_rows(digest: Any, name: str, rows: list[Row]) -> None:
-    """Adds rows to a digest in a form that no other rows have: all lengths, then all bytes."""
-    digest.update(f"{name}\0{len(rows)}\0".encode())
+def _digest_rows(digest: ChangeDigest, name: str, rows: list[Row]) -> None:
     key_groups, *columns = zip(*rows, strict=True)
-    digest.update(array("i", key_groups).tobytes())
+    digest.begin_state(name, len(rows))
+    digest.add_numbers(key_groups)
     for column in columns:
-        digest.update(array("q", [-1 if item is None else len(item) for item in column]).tobytes())
-        digest.update(b"".join([item for item in column if item is not None]))
+        digest.add_column(column)

@@ -33,12 +33,11 @@ class StoredForm:
         self.write: Callable[[Any], bytes] = _itself if is_encoded else serializer.codec.write
         self.load: Load = _whole if is_encoded else serializer.codec.read
 
-    def load_migrated(self, old: TypeSerializer[Any]) -> Load:
-        """Loads rows that ``old`` wrote: directly from old bytes to the new object, or to the new bytes.
+    def load_migrated(self, migration: SchemaMigration[Any]) -> Load:
+        """Loads rows of before a migration: directly from old bytes to the new object, or to the new bytes.
 
         An object is checked as an update would be, because a custom pair of serializers may pass the old one through.
         """
-        migration: SchemaMigration[Any] = SchemaMigration(old, self.serializer)
         if self.is_encoded:
             return migration.transcode
         read, exact = migration.read, compile_exact(self.serializer, lambda: "the migrated value")

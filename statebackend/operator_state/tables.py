@@ -118,7 +118,7 @@ class _ValueForm:
                 return data
 
             return checked
-        load = form.load_migrated(old)
+        load = form.load_migrated(SchemaMigration(old, form.serializer))
 
         def migrated(data: bytes) -> Any:
             try:

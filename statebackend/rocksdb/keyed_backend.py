@@ -11,7 +11,6 @@ How the database is filled is in `statebackend.rocksdb.restoring`, how a schema 
 from __future__ import annotations
 
 import functools
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
@@ -23,6 +22,7 @@ from snapshots.compatibility import CompatibilityKind
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.backend_parameters import KeyedStateBackendParameters
 from statebackend.canonical_entries import BATCH_ROWS, CanonicalBatch
+from statebackend.change_digest import ChangeDigest
 from statebackend.descriptors import PriorityQueueDescriptor, StateDescriptor, StateKind
 from statebackend.errors import StateBackendError
 from statebackend.folding_states import handle_of_kind
@@ -86,7 +86,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         self._ended: deque[RocksDBSnapshotTask] = deque()
         self._last_done: FrozenState | None = None
         self._broken_by: BaseException | None = None
-        self._digest = xxhash.xxh3_128()
+        self._digest = ChangeDigest()
         self._entries_written = 0
         self._unwritten: list[_PreparedChanges] = []
         self._is_local = False
@@ -103,7 +103,9 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         if self._restored_meta is not None:
             self._key_snapshot = self.key_serializer.snapshot_configuration()
             self._database.sequence = self._restored_meta.sequence
-        self._is_local = open_or_restore(self._database, self.parameters, metas, self._restored_meta)
+        self._is_local = open_or_restore(
+            self._database, self.parameters.restore, metas, self._restored_meta, self.may_refer_to
+        )
 
     @property
     def is_local(self) -> bool:
@@ -161,7 +163,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         stem = f"{checkpoint_id:012d}-{state_id}"
         tables = [self._freeze(table) for table in self._database.tables.values()]
         self._unwritten.append(_PreparedChanges(self._order, self._digest.hexdigest(), self._entries_written))
-        self._digest, self._entries_written = xxhash.xxh3_128(), 0
+        self._digest, self._entries_written = ChangeDigest(), 0
         digest, entries = _digest_of_all(self._unwritten), sum(changes.entries for changes in self._unwritten)
         state = FrozenState(self._order, state_id, stem, digest, entries, self._database.version, tables)
         sequence = self._database.sequence
@@ -283,7 +285,9 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
             while changes := state.drain():
                 keys = sorted(changes)
                 values = [changes[key] for key in keys]
-                _digest_changes(self._digest, state.name, keys, values)
+                self._digest.begin_state(state.name, len(keys))
+                self._digest.add_column(keys)
+                self._digest.add_column(values)
                 self._entries_written += len(changes)
                 self._database.ingest_changes(self._database.tables[state.name], keys, values)
         except BaseException as error:
@@ -304,15 +308,6 @@ def _digest_of_all(unwritten: list[_PreparedChanges]) -> str:
     """The digest of a snapshot: of the changes that no completed one holds, in nearly every case one epoch's."""
     digests = [changes.digest for changes in unwritten]
     return digests[0] if len(digests) == 1 else xxhash.xxh3_128("".join(digests).encode()).hexdigest()
-
-
-def _digest_changes(digest: Any, name: str, keys: list[bytes], values: list[bytes | None]) -> None:
-    """Adds changes to a digest in a form that no other changes have: all lengths, then all bytes."""
-    digest.update(f"{name}\0{len(keys)}\0".encode())
-    digest.update(array("q", map(len, keys)).tobytes())
-    digest.update(b"".join(keys))
-    digest.update(array("q", [-1 if value is None else len(value) for value in values]).tobytes())
-    digest.update(b"".join([value for value in values if value is not None]))
 
 
 _STATE_FACTORIES: Final[dict[StateKind, Callable[[Any, Callable[[], int], tuple[Any, ...]], CachedState]]] = {

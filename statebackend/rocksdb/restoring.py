@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
-from statebackend.backend_parameters import KeyedStateBackendParameters, RestoredHandle
+from statebackend.backend_parameters import RestoredHandle
 from statebackend.canonical_entries import CanonicalBatch, read_canonical
 from statebackend.descriptors import StateKind
 from statebackend.errors import StateRestoreError
@@ -28,21 +28,24 @@ from statebackend.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta
 
 ROCKSDB_BACKEND: Final = "rocksdb"
 
-Importer = Callable[[LocalDatabase, KeyedStateBackendParameters, StateTable, RestoredHandle, StateMeta], None]
+MayReferTo = Callable[[RestoredHandle, str], bool]
+"""`KeyedStateBackend.may_refer_to`."""
+
+Importer = Callable[[LocalDatabase, MayReferTo, StateTable, RestoredHandle, StateMeta], None]
 
 
 def open_or_restore(
     database: LocalDatabase,
-    parameters: KeyedStateBackendParameters,
+    handles: tuple[RestoredHandle, ...],
     metas: list[KeyedStateMeta],
     merged: KeyedStateMeta | None,
+    may_refer_to: MayReferTo,
 ) -> bool:
     """Fills the database with what the handles hold; returns whether it did so already.
 
     ``metas`` are the handles' meta data, ``merged`` is theirs as one; all handles are of `READABLE_BACKENDS`. Raises
     what the store raises for missing and damaged files.
     """
-    handles = parameters.restore
     if _open_local(database, handles, metas):
         return True
     database.create()
@@ -51,7 +54,7 @@ def open_or_restore(
     for restored, meta in zip(handles, metas, strict=True):
         importer = _IMPORTERS[restored.handle.backend]
         for state in meta.states:
-            importer(database, parameters, database.tables[state.name], restored, state)
+            importer(database, may_refer_to, database.tables[state.name], restored, state)
     return False
 
 
@@ -76,32 +79,19 @@ def _open_local(database: LocalDatabase, handles: tuple[RestoredHandle, ...], me
 
 
 def _import_native(
-    database: LocalDatabase,
-    parameters: KeyedStateBackendParameters,
-    table: StateTable,
-    restored: RestoredHandle,
-    state: StateMeta,
+    database: LocalDatabase, may_refer_to: MayReferTo, table: StateTable, restored: RestoredHandle, state: StateMeta
 ) -> None:
-    handle = restored.handle
-    files = stored_files(handle, state)
+    files = stored_files(restored.handle, state)
     for stored in files:
         path = database.directory.new_file(".sst")
         restored.file_system.download(stored.handle, path)
         table.column_family.ingest(path)
-    is_own = (
-        KeyGroupRange(handle.key_group_start, handle.key_group_end) == database.key_groups
-        and restored.file_system.uri == parameters.file_system.uri
-    )
     # Files with keys outside the range, or in another store, must not be referred to by our checkpoints.
-    table.files = FileChain(files) if is_own else FileChain(needs_base=True)
+    table.files = FileChain(files) if may_refer_to(restored, ROCKSDB_BACKEND) else FileChain(needs_base=True)
 
 
 def _import_canonical(
-    database: LocalDatabase,
-    parameters: KeyedStateBackendParameters,
-    table: StateTable,
-    restored: RestoredHandle,
-    state: StateMeta,
+    database: LocalDatabase, may_refer_to: MayReferTo, table: StateTable, restored: RestoredHandle, state: StateMeta
 ) -> None:
     for stored in stored_files(restored.handle, state):
         local = database.directory.new_file(".parquet")

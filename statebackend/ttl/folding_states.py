@@ -8,6 +8,7 @@ the user's result of it; a read that renews the life of the accumulator adds `_T
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any, Final, Generic, TypeVar
 
@@ -105,8 +106,9 @@ class _TtlFoldingState(TtlState):
             self._renew(stored)
         return stored
 
+    @abstractmethod
     def _renew(self, stored: TtlValue[Any]) -> None:
-        raise NotImplementedError
+        """Makes the time of what was folded that of this access."""
 
 
 class TtlReducingState(_TtlFoldingState, InternalReducingState[T]):
