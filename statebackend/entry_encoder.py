@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
 
 from snapshots.errors import SerializationError
-from statebackend.errors import unreadable_entry
+from statebackend.errors import null_element, unreadable_entry
 from statebackend.key_context import AnyKeyContext, has_namespaces
 from statebackend.key_enumeration import Address
 from statebackend.keyed_state_backend import KeyedStateBackend
@@ -86,9 +86,7 @@ class EntryEncoder:
         checked = list(elements)
         for position, element in enumerate(checked):
             if element is None:
-                raise SerializationError(
-                    f"state {self.name!r}", (f"[{position}]: None cannot be an element of a list state",)
-                )
+                raise null_element(f"state {self.name!r}", position)
         return checked
 
     def decode(self, serializer: TypeSerializer[T], data: bytes) -> T:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from snapshots.errors import SerializationError
+
 
 class StateBackendError(Exception):
     """The root of the errors about keyed and operator state."""
@@ -22,6 +24,11 @@ class StateRestoreError(StateBackendError):
 def unreadable_entry(place: str, serializer: object, error: object) -> StateRestoreError:
     """What to raise for stored bytes that are not the serializer's."""
     return StateRestoreError(f"{place}: a stored entry cannot be read by {serializer!r}: {error}")
+
+
+def null_element(place: str, position: int) -> SerializationError:
+    """The refusal of None as an element of a list state."""
+    return SerializationError(place, (f"[{position}]: None cannot be an element of a list state",))
 
 
 class NoCurrentKeyError(StateBackendError, RuntimeError):

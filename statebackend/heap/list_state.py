@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 from snapshots.errors import SerializationError
 from statebackend.descriptors import ListStateDescriptor
+from statebackend.errors import null_element
 from statebackend.exact_values import compile_exact
 from statebackend.heap.handle import HeapStateHandle
 from statebackend.heap.history import FrozenEntries
@@ -232,7 +233,7 @@ class HeapListState(HeapStateHandle, InternalListState[T]):
 
     def _stored(self, position: int, element: T) -> Any:
         if element is None:
-            raise SerializationError(self.describe(), (f"[{position}]: None cannot be an element of a list state",))
+            raise null_element(self.describe(), position)
         try:
             return self._store(element)
         except SerializationError as error:

@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, TypeVar
 from migration.schema_migration import MigrationError, SchemaMigration
 from snapshots.errors import SerializationError, StateFormatError
 from statebackend.closed_entries import ClosedEntries
-from statebackend.errors import StateMigrationException, StateRestoreError
+from statebackend.errors import StateMigrationException, StateRestoreError, null_element
 from statebackend.exact_values import compile_exact
 from statebackend.heap.stored_form import KeyForm, StoredForm
 from statebackend.operator_state.descriptors import ELEMENT_ROLE, KEY_ROLE, VALUE_ROLE, OperatorStateMode
@@ -192,7 +192,7 @@ class ListTable(OperatorStateTable, ListState[T]):
 
     def _stored(self, position: int, element: T) -> Any:
         if element is None:
-            raise SerializationError(self.describe(), (f"[{position}]: None cannot be an element of a list state",))
+            raise null_element(self.describe(), position)
         return self._form.store(element)
 
 

@@ -1,10 +1,10 @@
 """What all kinds of RocksDB state share: a write-back cache between two barriers.
 
 A state touched a hundred times in an epoch is read once and written once. Each access goes to a dict of live entries
-first; at the barrier `drain` gives what changed, sorted by raw key, and the cache starts empty. A value is encoded at
-the moment of the update: that is what refuses a value that does not fit, and what keeps a mutable value that the
-caller goes on changing from leaking in. Values of immutable types are handed out as they are, once they are what their
-bytes say (see `statebackend.exact_values`).
+first; at the barrier `drain` gives what changed, and the cache starts empty. A value is encoded at the moment of the
+update: that is what refuses a value that does not fit, and what keeps a mutable value that the caller goes on changing
+from leaking in. Values of immutable types are handed out as they are, once they are what their bytes say (see
+`statebackend.exact_values`).
 """
 
 from __future__ import annotations

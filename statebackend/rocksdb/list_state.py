@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from snapshots.errors import SerializationError
+from statebackend.errors import null_element
 from statebackend.exact_values import compile_exact
 from statebackend.internal_states import InternalListState
 from statebackend.rocksdb.cached_state import CachedState, Changes
@@ -63,7 +63,7 @@ class RocksDBListState(CachedState, InternalListState[T]):
 
     def add(self, element: T) -> None:
         if element is None:
-            raise self._refusal(0)
+            raise null_element(self.describe(), 0)
         encoded = self.encode(self._element_serializer, element)
         cached = self._list()
         cached.appended.append(encoded)
@@ -137,7 +137,7 @@ class RocksDBListState(CachedState, InternalListState[T]):
         given = list(elements)
         for position, element in enumerate(given):
             if element is None:
-                raise self._refusal(position)
+                raise null_element(self.describe(), position)
         return given, [self.encode(self._element_serializer, element) for element in given]
 
     def _owned(self, element: Any, encoded: bytes) -> Any:
@@ -145,6 +145,3 @@ class RocksDBListState(CachedState, InternalListState[T]):
         if self._is_immutable:
             return self._exact(element)
         return self._element_serializer.codec.read(encoded, 0)[0]
-
-    def _refusal(self, position: int) -> SerializationError:
-        return SerializationError(f"state {self.name!r}", (f"[{position}]: None cannot be an element of a list state",))

@@ -17,8 +17,8 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
-from snapshots.errors import SerializationError
 from statebackend.descriptors import ValueStateDescriptor
+from statebackend.errors import null_element
 from statebackend.internal_states import (
     InternalListState,
     InternalMapState,
@@ -186,9 +186,7 @@ class TtlListState(TtlState, InternalListState[T]):
         stamped = [TtlValue(element, now_ms) for element in elements]
         for position, element in enumerate(stamped):
             if element.value is None:
-                raise SerializationError(
-                    f"state {self._name!r}", (f"[{position}]: None cannot be an element of a list state",)
-                )
+                raise null_element(f"state {self._name!r}", position)
         return stamped
 
 
