@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import attrs
 import pyarrow.dataset
 import pyarrow.parquet
 import pytest
+from installed_wheel import python_with_wheel
 
 from examples.data.staging import stage_flights
 from snapshots.compatibility import CompatibilityKind
@@ -51,19 +52,28 @@ def test_the_upgrade_in_the_readme_takes_over_what_the_program_stores() -> None:
     }
 
 
-def run_program(*arguments: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYSPARK_PYTHON": sys.executable}
-    command = [sys.executable, str(PROGRAM), *map(str, arguments)]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+def run_elsewhere(python: Path, *arguments: str | Path, directory: Path) -> str:
+    """What the interpreter prints, with nothing of the repository on its path."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    environment |= {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)}
+    command = [str(python), *map(str, arguments)]
+    ended = subprocess.run(command, env=environment, cwd=directory, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr[-3000:]
+    return ended.stdout
 
 
 @pytest.mark.spark
-def test_the_program_follows_every_aircraft_and_continues_with_new_files(tmp_path: Path) -> None:
+def test_the_program_follows_every_aircraft_and_continues_with_new_files_from_an_installed_wheel(
+    tmp_path: Path,
+) -> None:
+    python = python_with_wheel(tmp_path / "installed")
+    program = shutil.copy(PROGRAM, tmp_path)
+    where = run_elsewhere(python, "-c", "import statebackend; print(statebackend.__file__)", directory=tmp_path)
+    assert Path(where).is_relative_to(tmp_path / "installed" / "environment")
     arrived = stage_flights(tmp_path / "flights", 0, 1)
-    run_program(tmp_path / "flights", tmp_path / "work")
+    run_elsewhere(python, program, tmp_path / "flights", tmp_path / "work", directory=tmp_path)
     arrived += stage_flights(tmp_path / "flights", 1, 2)
-    run_program(tmp_path / "flights", tmp_path / "work")
+    run_elsewhere(python, program, tmp_path / "flights", tmp_path / "work", directory=tmp_path)
 
     flights = [flight for path in arrived for flight in pyarrow.parquet.read_table(path).to_pylist()]
     expected = []

@@ -1,0 +1,42 @@
+"""The project as a user installs it: built as a wheel, unpacked in a virtual environment of its own, elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def python_with_wheel(directory: Path) -> Path:
+    """The interpreter of a new environment below ``directory`` that has this project's wheel, and its dependencies.
+
+    The dependencies are those of the interpreter that runs the tests, found over a path; the project itself is not:
+    an editable installation counts only in the environment that it was made in.
+    """
+    # Building writes beside the sources, which a test must not.
+    sources = directory / "sources"
+    ignored = shutil.ignore_patterns(".*", "tests", "build", "*.egg-info", "__pycache__", "data")
+    shutil.copytree(REPOSITORY, sources, ignore=ignored)
+    wheels = directory / "wheels"
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    _run([*pip, "wheel", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", str(wheels), str(sources)])
+    environment = directory / "environment"
+    venv.create(environment, with_pip=False, symlinks=True)
+    packages = next(environment.glob("lib/python*/site-packages"))
+    (wheel,) = wheels.glob("*.whl")
+    _run([*pip, "install", "--no-deps", "--no-index", "--target", str(packages), str(wheel)])
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return environment / "bin" / "python"
+
+
+def _run(command: list[str]) -> None:
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        pytest.fail(f"{' '.join(command)}: {ended.stdout[-1000:]}{ended.stderr[-2000:]}")
