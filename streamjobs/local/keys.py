@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import operator
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -28,11 +28,12 @@ def field_getter(key: Any, operator_uid: str, given_to: str) -> Callable[[Any], 
         raise JobDefinitionError(
             f"operator {operator_uid!r}: {given_to} takes field names or functions, not {type(key).__name__}"
         )
-    by_item, by_attribute = operator.itemgetter(key), operator.attrgetter(key)
+    path = key.split(".")
 
     def get(record: Any) -> Any:
         try:
-            return by_item(record) if isinstance(record, Mapping) else by_attribute(record)
+            # As on Spark, a field of exactly this name comes before the field of a field.
+            return _field(record, key) if _has_field(record, key) else functools.reduce(_field, path, record)
         except (KeyError, AttributeError) as error:
             raise JobDefinitionError(
                 f"operator {operator_uid!r}: {given_to}({key!r}), but a record has no field of that name: "
@@ -40,6 +41,18 @@ def field_getter(key: Any, operator_uid: str, given_to: str) -> Callable[[Any], 
             ) from error
 
     return get
+
+
+def _has_field(record: Any, name: str) -> bool:
+    if isinstance(record, Mapping):
+        return name in record
+    # A Row has methods of a tuple, which are no fields: row["count"] is the column, row.count is not.
+    return name in getattr(record, "__fields__", ()) or hasattr(record, name)
+
+
+def _field(record: Any, name: str) -> Any:
+    has_items = isinstance(record, Mapping) or name in getattr(record, "__fields__", ())
+    return record[name] if has_items else getattr(record, name)
 
 
 def column_types(

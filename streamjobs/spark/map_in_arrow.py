@@ -14,6 +14,8 @@ from pyspark.sql.types import StructType
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
+from streamjobs.spark.named_columns import column_named
+
 ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
@@ -27,6 +29,6 @@ def map_in_arrow(
     user_function = UserDefinedFunction(
         function, returnType=schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF
     )
-    inputs = [frame[name] for name in frame.columns] if columns is None else columns
+    inputs = list(map(column_named, frame.columns)) if columns is None else columns
     plan = frame._jdf.mapInArrow(user_function(*inputs)._jc, False, None)
     return DataFrame(plan, frame.sparkSession)

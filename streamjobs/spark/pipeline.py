@@ -23,6 +23,7 @@ from streamjobs.key_types import key_serializer_for
 from streamjobs.sinks import Sink
 from streamjobs.spark.arrow_rows import to_arrow_schema
 from streamjobs.spark.map_in_arrow import map_in_arrow
+from streamjobs.spark.named_columns import column_meant_by, column_named
 from streamjobs.spark.subtask import ACKNOWLEDGEMENT_COLUMN, KEY_COLUMN_PREFIX, KEY_GROUP_COLUMN, SubtaskTask
 from streamjobs.state_registration import RegisteredStates, registered_states
 from streamjobs.stream_graph import KeyedProcessNode, Node, SourceNode, TransformNode
@@ -119,14 +120,13 @@ def _prepare_operator(
     reserved = [name for name in frame.columns if name.startswith("__statebackend_")]
     if reserved:
         raise JobDefinitionError(f"operator {node.uid!r}: the column names {', '.join(reserved)} are reserved")
-    if len(set(frame.columns)) != len(frame.columns):
-        raise JobDefinitionError(
-            f"operator {node.uid!r}: two of its input columns have the same name ({', '.join(frame.columns)})"
-        )
-    keys = [_key_column(key, index, node.uid) for index, key in enumerate(node.keys)]
+    _check_names_are_distinct(frame, node.uid)
+    row_columns = tuple(frame.columns)
+    keys = [_key_column(key, index, row_columns, node.uid) for index, key in enumerate(node.keys)]
     types = [field.dataType.simpleString() for field in _selected(frame, keys, node.uid, "key_by").fields]
+    order_by = tuple(_order_column(column, row_columns, node.uid) for column in node.order_by)
     # Unknown columns in order_by are found before anything runs.
-    _selected(frame, node.order_by, node.uid, "order_by")
+    _selected(frame, order_by, node.uid, "order_by")
     try:
         function_pickle: bytes = cloudpickle.dumps(node.function)  # type: ignore[no-untyped-call]
     except Exception as error:
@@ -141,7 +141,7 @@ def _prepare_operator(
     output_type = _nullable(_struct_type(node.schema, node.uid))
     states = registered_states(cloudpickle.loads(function_pickle), node.uid, parallelism)
     key_columns = tuple(
-        key if isinstance(key, str) and key in frame.columns else f"{KEY_COLUMN_PREFIX}{index}"
+        key if isinstance(key, str) and key in row_columns else f"{KEY_COLUMN_PREFIX}{index}"
         for index, key in enumerate(node.keys)
     )
     return PreparedOperator(
@@ -149,16 +149,17 @@ def _prepare_operator(
         function_pickle,
         key_serializer_for(types, node.uid),
         key_columns,
-        tuple(frame.columns),
+        row_columns,
         output_type,
         to_arrow_schema(output_type),
         states,
-        _operator_columns(node, key_columns, tuple(frame.columns), output_type, parallelism, max_parallelism),
+        _operator_columns(keys, order_by, key_columns, row_columns, output_type, parallelism, max_parallelism),
     )
 
 
 def _operator_columns(
-    node: KeyedProcessNode,
+    keys: Sequence[Column],
+    order_by: tuple[Column, ...],
     key_columns: Sequence[str],
     row_columns: Sequence[str],
     output_type: StructType,
@@ -166,17 +167,15 @@ def _operator_columns(
     max_parallelism: int,
 ) -> OperatorColumns:
     expression_keys = {
-        name: _key_column(key, index, node.uid)
-        for index, (key, name) in enumerate(zip(node.keys, key_columns, strict=True))
-        if name not in row_columns
+        name: key for key, name in zip(keys, key_columns, strict=True) if name not in row_columns
     }
     acknowledgement = F.col(ACKNOWLEDGEMENT_COLUMN)
     return OperatorColumns(
         expression_keys,
-        F.pmod(F.xxhash64(*key_columns), F.lit(max_parallelism)).cast("int"),
+        F.pmod(F.xxhash64(*map(column_named, key_columns)), F.lit(max_parallelism)).cast("int"),
         F.expr(f"cast({KEY_GROUP_COLUMN} * {parallelism} div {max_parallelism} as int)"),
-        tuple(F.col(column) if isinstance(column, str) else column for column in node.order_by),
-        tuple(F.col(f"`{name}`") for name in (*row_columns, *expression_keys, KEY_GROUP_COLUMN)),
+        order_by,
+        tuple(map(column_named, (*row_columns, *expression_keys, KEY_GROUP_COLUMN))),
         StructType([*output_type.fields, StructField(ACKNOWLEDGEMENT_COLUMN, BinaryType(), True)]),
         acknowledgement.isNull(),
         F.collect_list(acknowledgement).alias("acknowledgements"),
@@ -213,13 +212,31 @@ def _selected(frame: DataFrame, columns: Sequence[Any], uid: str, given_to: str)
         ) from error
 
 
-def _key_column(key: Any, index: int, uid: str) -> Column:
-    column = F.col(key) if isinstance(key, str) else key
+def _check_names_are_distinct(frame: DataFrame, uid: str) -> None:
+    is_case_sensitive = (frame.sparkSession.conf.get("spark.sql.caseSensitive", "false") or "").lower() == "true"
+    names = frame.columns if is_case_sensitive else [name.lower() for name in frame.columns]
+    if len(set(names)) != len(names):
+        raise JobDefinitionError(
+            f"operator {uid!r}: two of its input columns have the same name ({', '.join(frame.columns)})"
+        )
+
+
+def _key_column(key: Any, index: int, columns: Sequence[str], uid: str) -> Column:
+    column = column_meant_by(key, columns) if isinstance(key, str) else key
     if not isinstance(column, Column):
         raise JobDefinitionError(
             f"operator {uid!r}: key_by takes column names or expressions, not {type(key).__name__}"
         )
     return column if isinstance(key, str) else column.alias(f"{KEY_COLUMN_PREFIX}{index}")
+
+
+def _order_column(given: Any, columns: Sequence[str], uid: str) -> Column:
+    column = column_meant_by(given, columns) if isinstance(given, str) else given
+    if not isinstance(column, Column):
+        raise JobDefinitionError(
+            f"operator {uid!r}: order_by takes column names or expressions, not {type(given).__name__}"
+        )
+    return column
 
 
 def _struct_type(schema: Any, uid: str) -> StructType:
