@@ -19,7 +19,8 @@ import migration.enum_rules
 import migration.pojo_rules
 import migration.record_rules
 import migration.reference_rules
-import migration.ttl_rules  # noqa: F401  (these register the built-in conversions)
+import migration.ttl_rules
+import migration.union_rules  # noqa: F401  (these register the built-in conversions)
 from migration.conversion import compile_transcoding, compile_value, conversion_between
 from snapshots.errors import StateFormatError
 from typeserializers.type_serializer import TypeSerializer

@@ -86,6 +86,14 @@ class ConvertingSerializer(CompiledTypeSerializer[T], Generic[T]):
     def configuration(self) -> Hashable:
         return self.inner
 
+    @property
+    def python_type(self) -> type:
+        return self.inner.python_type
+
+    @property
+    def type_name(self) -> str:
+        return self.inner.type_name
+
     def create_instance(self) -> T:
         return self.inner.create_instance()
 

@@ -69,6 +69,10 @@ class EitherSerializer(CompiledTypeSerializer["Left[L] | Right[R]"], Generic[L, 
     def configuration(self) -> Hashable:
         return self.left_serializer, self.right_serializer
 
+    @property
+    def type_name(self) -> str:
+        return f"Left[{self.left_serializer.type_name}] | Right[{self.right_serializer.type_name}]"
+
     def create_instance(self) -> Left[L] | Right[R]:
         return Right(self.right_serializer.create_instance())
 

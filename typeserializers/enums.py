@@ -101,6 +101,14 @@ class EnumSerializer(CompiledTypeSerializer[C]):
     def configuration(self) -> Hashable:
         return self.enum_class, self.name, self.constants
 
+    @property
+    def python_type(self) -> type[C]:
+        return self.enum_class
+
+    @property
+    def type_name(self) -> str:
+        return self.name
+
     def create_instance(self) -> C:
         return self._constant_of[0]
 

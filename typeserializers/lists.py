@@ -35,6 +35,10 @@ class ListSerializer(CompiledTypeSerializer["list[E]"], Generic[E]):
     def configuration(self) -> Hashable:
         return self.element_serializer
 
+    @property
+    def type_name(self) -> str:
+        return f"list[{self.element_serializer.type_name}]"
+
     def create_instance(self) -> list[E]:
         return []
 

@@ -37,6 +37,10 @@ class MapSerializer(CompiledTypeSerializer["dict[K, V | None]"], Generic[K, V]):
     def configuration(self) -> Hashable:
         return self.key_serializer, self.value_serializer
 
+    @property
+    def type_name(self) -> str:
+        return f"dict[{self.key_serializer.type_name}, {self.value_serializer.type_name}]"
+
     def create_instance(self) -> dict[K, V | None]:
         return {}
 

@@ -60,6 +60,10 @@ class NullableSerializer(CompiledTypeSerializer["T | None"], Generic[T]):
     def configuration(self) -> Hashable:
         return self.inner, self.padding_length
 
+    @property
+    def type_name(self) -> str:
+        return f"{self.inner.type_name} | None"
+
     def create_instance(self) -> T | None:
         return None
 

@@ -50,7 +50,8 @@ def resolve_part(
                 "Keep the field optional, or give it a converter",
             )
         )
-    if type(old_serializer) is not type(new_serializer):
+    of_another_class = all(finding.rule == "serializer-class" for finding in verdict.findings)
+    if type(old_serializer) is not type(new_serializer) and of_another_class:
         return TypeSerializerSchemaCompatibility.incompatible(_type_changed(old_serializer, new_serializer))
     return verdict
 

@@ -60,10 +60,19 @@ class PickleSerializer(TypeSerializer[T], Generic[T]):
     def configuration(self) -> Hashable:
         return self.class_name
 
-    def create_instance(self) -> T:
+    @property
+    def python_type(self) -> type:
         if self.value_class is None:
             raise UnresolvableSerializerError(f"{self.class_name} is known by name alone")
-        return self.value_class()
+        return self.value_class
+
+    @property
+    def type_name(self) -> str:
+        return self.class_name.rpartition(":")[2]
+
+    def create_instance(self) -> T:
+        made: T = self.python_type()
+        return made
 
     def copy(self, value: T) -> T:
         return copy.deepcopy(value)

@@ -126,6 +126,10 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
     def configuration(self) -> Hashable:
         return self.shape, self.shape.record_class, self.registered_subclasses
 
+    @property
+    def python_type(self) -> type[R]:
+        return self.shape.record_class
+
     def create_instance(self) -> R:
         return self._construct([part.make_default() for part in self.fields])
 

@@ -122,6 +122,14 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
     def configuration(self) -> Hashable:
         return self.shape, self.shape.record_class
 
+    @property
+    def python_type(self) -> type[R]:
+        return self.shape.record_class
+
+    @property
+    def type_name(self) -> str:
+        return self.shape.name
+
     def create_instance(self) -> R:
         return self._construct(
             [part.make_default() if part.has_default else part.serializer.create_instance() for part in self.fields]

@@ -54,6 +54,14 @@ class ReferenceSerializer(CompiledTypeSerializer[Any]):
         # The name alone: comparing what is meant would never end.
         return self.name
 
+    @property
+    def python_type(self) -> type:
+        return self.target.python_type
+
+    @property
+    def type_name(self) -> str:
+        return self.name
+
     def create_instance(self) -> Any:
         return self.target.create_instance()
 

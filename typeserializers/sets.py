@@ -86,6 +86,10 @@ class AnySetSerializer(CompiledTypeSerializer[S]):
     def configuration(self) -> Hashable:
         return self.element_serializer
 
+    @property
+    def type_name(self) -> str:
+        return f"{self.python_type.__name__}[{self.element_serializer.type_name}]"
+
     def create_instance(self) -> S:
         return self.collected([])
 
@@ -186,6 +190,10 @@ class AnySetSerializer(CompiledTypeSerializer[S]):
 
 class SetSerializer(AnySetSerializer["set[E]"], Generic[E]):
     """A set, returned as a `LinkedSet`; a frozenset is accepted."""
+
+    @property
+    def python_type(self) -> type:
+        return set
 
     def copy(self, value: set[E]) -> set[E]:
         if not isinstance(value, LinkedSet):

@@ -106,6 +106,10 @@ class TupleSerializer(CompiledTypeSerializer["tuple[Any, ...]"]):
     def configuration(self) -> Hashable:
         return self.field_serializers
 
+    @property
+    def type_name(self) -> str:
+        return f"tuple[{', '.join(part.type_name for part in self.field_serializers)}]"
+
     def create_instance(self) -> tuple[Any, ...]:
         return tuple(field.create_instance() for field in self.field_serializers)
 

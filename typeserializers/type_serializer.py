@@ -87,6 +87,20 @@ class TypeSerializer(ABC, Generic[T]):
         return max(self.length, 1)
 
     @property
+    def python_type(self) -> type:
+        """The class of the values; raises what `create_instance` does where that is how it is found out."""
+        return type(self.create_instance())
+
+    @property
+    def type_name(self) -> str:
+        """The type of the values as a person writes it, such as ``int`` or ``list[str]``, for findings and errors."""
+        try:
+            return self.python_type.__name__
+        except Exception:
+            # A class whose constructor refuses an empty value still has a serializer that can be named.
+            return type(self).__name__
+
+    @property
     def is_immutable_type(self) -> bool:
         """Whether values can be shared instead of copied."""
         return False

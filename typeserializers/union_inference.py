@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 import typing
+from collections.abc import Sequence
 from typing import Any, Union
 
 from typeserializers.eithers import EitherSerializer, Left, Right
@@ -21,26 +22,41 @@ def infer_union(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
         return None
     members = typing.get_args(hint)
     present = [member for member in members if member is not type(None)]
-    serializer = _infer_present(present, inference)
-    return serializer if len(present) == len(members) else NullableSerializer(serializer)
-
-
-def _infer_present(members: list[Any], inference: Inference) -> TypeSerializer[Any]:
-    if len(members) == 1:
-        return inference.serializer_for(members[0])
-    sides = {typing.get_origin(member): typing.get_args(member) for member in members}
-    if len(members) == 2 and set(sides) == {Left, Right}:
-        return EitherSerializer(
+    sides = {typing.get_origin(member): typing.get_args(member) for member in present}
+    serializer: TypeSerializer[Any]
+    if len(present) == 2 and set(sides) == {Left, Right}:
+        serializer = EitherSerializer(
             inference.below(".left").serializer_for(sides[Left][0]),
             inference.below(".right").serializer_for(sides[Right][0]),
         )
-    serializers = [
-        inference.below(f"{{member {index}}}").serializer_for(member) for index, member in enumerate(members)
-    ]
+        return serializer if len(present) == len(members) else NullableSerializer(serializer)
+    parts = [inference.below(f"{{member {_name_of(member)}}}").serializer_for(member) for member in present]
+    # A hint inside an Annotated or a NewType may be a union or an optional itself.
+    flat = [inner for part in parts for inner in _flattened(part)]
+    is_optional = len(present) < len(members) or any(isinstance(part, NullableSerializer) for part in parts)
+    serializer = flat[0] if len(flat) == 1 else _union_of(flat, inference)
+    return NullableSerializer(serializer) if is_optional else serializer
+
+
+def _flattened(serializer: TypeSerializer[Any]) -> Sequence[TypeSerializer[Any]]:
+    inner = serializer.inner if isinstance(serializer, NullableSerializer) else serializer
+    return inner.member_serializers if isinstance(inner, UnionSerializer) else (inner,)
+
+
+def _union_of(members: Sequence[TypeSerializer[Any]], inference: Inference) -> TypeSerializer[Any]:
+    """The union of the members in the order of their names.
+
+    Python hands out equal hints for each other, so that the order of the members in a hint depends on which module was
+    imported first. Processes of one job may differ in that, and must write the same bytes.
+    """
     try:
-        return UnionSerializer(serializers)
+        return UnionSerializer(sorted(members, key=lambda member: member.type_name))
     except ValueError as error:
         raise UnknownTypeError(f"{inference.path or 'the type'}: {error}") from error
+
+
+def _name_of(hint: Any) -> str:
+    return hint if isinstance(hint, str) else getattr(hint, "__qualname__", None) or str(hint)
 
 
 @register_inference

@@ -56,9 +56,9 @@ LONG, STRING = ts.LongSerializer(), ts.StringSerializer()
         (frozenset[Colour], ts.FrozenSetSerializer(ts.EnumSerializer(Colour))),
         (tuple[()], ts.Tuple0Serializer()),
         (int | str, ts.UnionSerializer([LONG, STRING])),
-        (typing.Union[int, str, bytes], ts.UnionSerializer([LONG, STRING, ts.BytesSerializer()])),  # noqa: UP007
+        (typing.Union[int, str, bytes], ts.UnionSerializer([ts.BytesSerializer(), LONG, STRING])),  # noqa: UP007
         (int | str | None, ts.NullableSerializer(ts.UnionSerializer([LONG, STRING]))),
-        (list[int] | dict[str, int], ts.UnionSerializer([ts.ListSerializer(LONG), ts.MapSerializer(STRING, LONG)])),
+        (list[int] | dict[str, int], ts.UnionSerializer([ts.MapSerializer(STRING, LONG), ts.ListSerializer(LONG)])),
         (ts.Left[int] | ts.Right[str], ts.EitherSerializer(LONG, STRING)),
         (ts.Right[str] | ts.Left[int], ts.EitherSerializer(LONG, STRING)),
         (datetime.date | None, ts.NullableSerializer(ts.PythonDateSerializer())),
@@ -76,7 +76,7 @@ def test_a_hint_means_a_serializer(hint: Any, expected: ts.TypeSerializer[Any]) 
     [
         (dict[str, list[Any]], r"\{value\}\[\]: no serializer is known"),
         (set[complex], r"\{element\}: no serializer is known for complex"),
-        (int | complex, r"\{member 1\}: no serializer is known for complex"),
+        (int | complex, r"\{member complex\}: no serializer is known for complex"),
         (list[list[int] | list[str]], r"\[\]: two members of the union are of the class list"),
         (list[array.array], r"\[\]: array.array does not say"),
         (tuple[int, typing.ForwardRef("Nowhere")], r"\[1\]: the name 'Nowhere' cannot be resolved"),
@@ -95,10 +95,10 @@ def test_a_union_tells_its_members_by_class() -> None:
         read = serializer.from_bytes(serializer.to_bytes(value))
         assert (type(read), read) == (type(value), value)
     two = ts.serializer_for(str | int)
-    either = ts.EitherSerializer(STRING, LONG)
-    assert two.to_bytes("a") == either.to_bytes(ts.Left("a"))
-    assert two.to_bytes(5) == either.to_bytes(ts.Right(5))
-    with pytest.raises(SerializationError, match="none of str, int"):
+    either = ts.EitherSerializer(LONG, STRING)
+    assert two.to_bytes(5) == either.to_bytes(ts.Left(5))
+    assert two.to_bytes("a") == either.to_bytes(ts.Right("a"))
+    with pytest.raises(SerializationError, match="none of int, str"):
         two.to_bytes(1.5)
     with pytest.raises(SerializationError, match="an integer from"):
         two.to_bytes(1 << 80)
@@ -264,4 +264,4 @@ def test_every_public_name_is_there_and_every_snapshot_is_registered() -> None:
 
 def test_a_null_in_a_union_without_none_is_refused() -> None:
     with pytest.raises(MalformedDataError, match="union without None"):
-        ts.serializer_for(str | int).from_bytes(b"\x01\x00")
+        ts.serializer_for(str | int).from_bytes(b"\x00\x00")
