@@ -62,6 +62,21 @@ class DriverLock:
         self._descriptor = descriptor
         _held.add(self)
 
+    @staticmethod
+    def is_held(path: str) -> bool:
+        """Whether a process holds the lock at this moment. A driver that takes it in that moment may be refused."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
     def close(self) -> None:
         """Release the lock; again is fine."""
         descriptor, self._descriptor = self._descriptor, None

@@ -20,19 +20,26 @@ CANONICAL_SUFFIX: Final = ".parquet"
 
 
 def export_canonical_handle(
-    backend: KeyedStateBackend, file_system: CheckpointFileSystem, directory: str, part: str, state_id: str
+    backend: KeyedStateBackend,
+    file_system: CheckpointFileSystem,
+    directory: str,
+    part: str,
+    state_id: str,
+    *,
+    scratch_directory: str | None = None,
 ) -> tuple[StateHandle, dict[str, int]]:
     """Writes all states of a backend, registered or not, as Parquet files.
 
     The files are ``<directory>/<state>/<part>.parquet`` with the state's name escaped as in a URL (`path_segment`); the
     second result is the number of rows of each state. A state without entries has no file. What has expired is left out
-    (`KeyedStateBackend.row_filter`).
+    (`KeyedStateBackend.row_filter`). Files are made in ``scratch_directory``, by default that of the system, one at a
+    time.
     """
     meta = backend.current_meta()
     files: list[FileHandle] = []
     states = []
     rows_by_state: dict[str, int] = {}
-    with tempfile.TemporaryDirectory(prefix="statebackend-export-") as local_directory:
+    with tempfile.TemporaryDirectory(prefix="statebackend-export-", dir=scratch_directory) as local_directory:
         for state in meta.states:
             local = os.path.join(local_directory, "part" + CANONICAL_SUFFIX)
             row_filter = backend.row_filter(state.name)

@@ -13,6 +13,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 from attrs import evolve, frozen
 
@@ -30,6 +31,7 @@ from statebackend.key_groups import KeyGroupRange
 from statebackend.operator_state import export_operator_state, join_handles, split_handle
 from statebackend.state_meta import decode_meta
 from statebackend.ttl.config import StateTtlConfig
+from streamjobs.local_state_root import LocalStateRoot
 
 
 @frozen
@@ -63,7 +65,7 @@ class ExportTask:
     """One subtask's handle to export; picklable.
 
     What has expired at ``now_ms`` is left out: ``ttl`` says, by state, how long entries live, since nobody registers
-    the states here.
+    the states here. The state is opened in ``local_root``, or in the system's temporary directory if there is none.
     """
 
     operator_uid: str
@@ -74,13 +76,14 @@ class ExportTask:
     target: CheckpointFileSystem
     ttl: Mapping[str, StateTtlConfig]
     now_ms: int
+    local_root: LocalStateRoot | None = None
 
     def run(self) -> ExportedSubtask:
         """Writes the files."""
         handle, operator_state = split_handle(self.handle)
         directory, part = f"operators/{path_segment(self.operator_uid)}", f"part-{self.subtask_index:05d}"
         meta = decode_meta(handle.meta, len(handle.files))
-        with tempfile.TemporaryDirectory(prefix="statebackend-savepoint-") as local_directory:
+        with self._scratch() as local_directory:
             parameters = KeyedStateBackendParameters(
                 operator_uid=self.operator_uid,
                 key_serializer=meta.key_snapshot.restore_serializer(),
@@ -95,11 +98,18 @@ class ExportTask:
             with state_backend(handle.backend).create_keyed_state_backend(parameters) as backend:
                 for name, ttl in self.ttl.items():
                     backend.declare_ttl(name, ttl)
-                exported, rows = export_canonical_handle(backend, self.target, directory, part, uuid.uuid4().hex)
+                exported, rows = export_canonical_handle(
+                    backend, self.target, directory, part, uuid.uuid4().hex, scratch_directory=local_directory
+                )
         copied, operator_state_rows = export_operator_state(operator_state, self.source, self.target, directory, part)
         return ExportedSubtask(
             self.operator_uid, self.subtask_index, join_handles(exported, copied), rows, operator_state_rows
         )
+
+    def _scratch(self) -> AbstractContextManager[str]:
+        if self.local_root is not None:
+            return self.local_root.scratch()
+        return tempfile.TemporaryDirectory(prefix="statebackend-savepoint-")
 
 
 def export_tasks(
@@ -108,11 +118,12 @@ def export_tasks(
     target: CheckpointFileSystem,
     registered: Mapping[str, Iterable[StateDescriptor]],
     now_ms: int,
+    local_root: LocalStateRoot | None = None,
 ) -> Sequence[ExportTask]:
     """The tasks that rewrite a checkpoint whose files are in ``source``.
 
     ``registered`` are the descriptors of keyed state by operator uid; what has expired by them at ``now_ms`` is left
-    out.
+    out. ``local_root`` is where they work, by default the system's temporary directory.
     """
     ttl_by_operator = {
         uid: {descriptor.name: descriptor.ttl for descriptor in descriptors if descriptor.ttl is not None}
@@ -128,6 +139,7 @@ def export_tasks(
             target,
             ttl_by_operator.get(operator.uid, {}),
             now_ms,
+            local_root,
         )
         for operator in metadata.operators
         for subtask in operator.subtasks

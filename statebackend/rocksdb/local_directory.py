@@ -18,7 +18,6 @@ killed, by the next backend that gets the directory itself.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -29,6 +28,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from attrs import field, frozen
+
+from statebackend.private_directory import PrivateDirectoryError, lock_directory
 
 _BOOT_ID_PATH: Final = "/proc/sys/kernel/random/boot_id"
 
@@ -49,16 +50,15 @@ class LocalStateDirectory:
     """The directory, locked for this backend; see the module."""
 
     def __init__(self, path: str) -> None:
-        os.makedirs(path, exist_ok=True)
         self.path = path
-        self._lock_descriptor = _lock(os.path.join(path, "lock"))
+        self._lock_descriptor = lock_directory(path)
         self._is_private = self._lock_descriptor is None
         if not self._is_private:
             _remove_abandoned(path)
         while self._lock_descriptor is None:
+            # Another backend may take it for an abandoned one before it is locked.
             self.path = f"{path}-{uuid.uuid4().hex}"
-            os.makedirs(self.path)
-            self._lock_descriptor = _lock_of_own(self.path)
+            self._lock_descriptor = lock_directory(self.path)
 
     @property
     def database_path(self) -> str:
@@ -131,29 +131,6 @@ class LocalStateDirectory:
         return os.path.join(self.path, "VERSION")
 
 
-def _lock(path: str) -> int | None:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
-def _lock_of_own(path: str) -> int | None:
-    """The lock of a directory just made; None if another backend has taken it for an abandoned one in between."""
-    lock = os.path.join(path, "lock")
-    try:
-        descriptor = _lock(lock)
-    except FileNotFoundError:
-        return None
-    if descriptor is not None and not os.path.exists(lock):
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
 def _remove_abandoned(path: str) -> None:
     """Removes the private directories beside a directory whose backends were killed: nobody holds their locks."""
     parent, name = os.path.split(path)
@@ -163,9 +140,8 @@ def _remove_abandoned(path: str) -> None:
             continue
         directory = os.path.join(parent, entry)
         try:
-            descriptor = _lock(os.path.join(directory, "lock"))
-        except OSError:
-            # It is being made or removed at this moment.
+            descriptor = lock_directory(directory)
+        except PrivateDirectoryError:
             continue
         if descriptor is not None:
             shutil.rmtree(directory, ignore_errors=True)

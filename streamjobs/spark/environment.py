@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,11 +31,17 @@ from statebackend.schema_resolution import SchemaReport
 from statebackend.state_backend import StateBackend
 from streamjobs.data_stream import DataStream
 from streamjobs.errors import JobDefinitionError, JobRestoreError, SourceProgressMismatchError
+from streamjobs.local_state_root import LocalStateRoot
 from streamjobs.restore_plan import RestoredState, check_backend, check_files, check_operators, check_states
 from streamjobs.spark.epoch_protocol import SINK, EpochProtocol, JobParts
 from streamjobs.spark.job import SparkJob
 from streamjobs.spark.pipeline import Pipeline, prepare_pipeline
-from streamjobs.spark.session import check_classic_session, check_spark_version, ensure_python_interpreter
+from streamjobs.spark.session import (
+    check_classic_session,
+    check_spark_version,
+    ensure_python_interpreter,
+    is_on_one_host,
+)
 from streamjobs.spark.source_progress import newest_committed_batch, restore_source_progress
 from streamjobs.state_registration import schema_report
 from streamjobs.stream_graph import SourceNode, StreamGraph
@@ -51,8 +58,8 @@ class SparkStreamEnvironment:
     ``job_dir`` is the job's own directory (a path or URI), made if it does not exist. ``backend`` is ``"rocksdb"``,
     ``"heap"``, the name of an installed one, or a `StateBackend`. ``parallelism`` may differ from run to run,
     ``max_parallelism`` never. ``local_state_directory`` is where tasks keep working copies of their state, on the
-    local disk of each executor; by default below the system's temporary directory. ``metrics`` turns metrics of keyed
-    state on (see `SparkJob.metrics`).
+    local disk of each executor (see `streamjobs.local_state_root`); by default below the system's temporary directory.
+    ``metrics`` turns metrics of keyed state on (see `SparkJob.metrics`).
 
     Raises `JobDefinitionError` for a parallelism out of range, `UnsupportedSparkVersionError` for a Spark that is too
     old, `UnsupportedSparkSessionError` for a session of Spark Connect.
@@ -232,6 +239,11 @@ class SparkStreamEnvironment:
             file_system.delete_directory("spark")
             if with_source_progress:
                 restore_source_progress(savepoint.metadata.source_progress, spark_directory)
+        local_root = self._local_root(directory)
+        if is_on_one_host(self.spark):
+            # The tasks would clear up and refuse as well, but later.
+            with local_root.open(self.parallelism):
+                pass
         parts = JobParts(
             identity=directory.identity,
             run_id=directory.run_id,
@@ -242,7 +254,7 @@ class SparkStreamEnvironment:
             file_system=file_system,
             store=store,
             spark_checkpoint_directory=spark_directory,
-            local_root=self._local_root(directory.identity.job_id),
+            local_root=local_root,
             properties=properties,
             metrics=self.metrics,
         )
@@ -262,11 +274,17 @@ class SparkStreamEnvironment:
             writer = writer.trigger(**trigger)
         return SparkJob(self.spark, directory, protocol, reports, writer.start())
 
-    def _local_root(self, job_id: str) -> str:
+    def _local_root(self, directory: JobDirectory) -> LocalStateRoot:
         # One directory for all users would belong to the first of them.
         default = os.path.join(tempfile.gettempdir(), f"statebackend-{os.getuid()}")
-        base = self._local_state_directory or default
-        return os.path.join(base, job_id)
+        given = self._local_state_directory
+        return LocalStateRoot(
+            path=default if given is None else given if given.startswith("$") else os.path.abspath(given),
+            is_given=given is not None,
+            job_id=directory.identity.job_id,
+            job_directory=directory.file_system.uri,
+            began_s=time.time(),
+        )
 
 
 def _check_has_epoch(

@@ -40,6 +40,7 @@ from statebackend.metrics import StateMetricsConfig
 from statebackend.state_backend import StateBackend
 from streamjobs.errors import EpochError, SourceProgressMismatchError
 from streamjobs.job_metrics import OperatorMetrics, metrics_of_epoch, metrics_of_epochs
+from streamjobs.local_state_root import LocalStateRoot
 from streamjobs.restore_plan import RestoredState, SubtaskRestore, restores_by_subtask
 from streamjobs.spark.pipeline import Pipeline
 from streamjobs.spark.session import keep_adaptive_disabled
@@ -70,7 +71,7 @@ class JobParts:
     file_system: CheckpointFileSystem
     store: CompletedCheckpointStore
     spark_checkpoint_directory: str
-    local_root: str
+    local_root: LocalStateRoot
     properties: Mapping[str, str]
     metrics: StateMetricsConfig | None = None
 

@@ -153,7 +153,13 @@ class SparkJob:
                 metadata = pins.enter_context(parts.store.pin(self._committed_epoch()))
             registered = {uid: operator.states.keyed for uid, operator in parts.pipeline.operators.items()}
             return take_savepoint(
-                self._spark, metadata, parts.file_system, parts.spark_checkpoint_directory, path, registered
+                self._spark,
+                metadata,
+                parts.file_system,
+                parts.spark_checkpoint_directory,
+                path,
+                registered,
+                parts.local_root,
             )
 
     def _committed_epoch(self) -> int:

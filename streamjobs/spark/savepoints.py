@@ -21,6 +21,7 @@ from checkpoint.metadata import CheckpointMetadata
 from checkpoint.savepoint import create_savepoint_directory
 from statebackend.clock import wall_clock
 from statebackend.descriptors import StateDescriptor
+from streamjobs.local_state_root import LocalStateRoot
 from streamjobs.savepoint_export import ExportTask, SavepointReport, export_tasks, finish_savepoint
 from streamjobs.spark.source_progress import capture_source_progress
 from streamjobs.spark.worker_errors import python_cause
@@ -33,19 +34,20 @@ def take_savepoint(
     spark_checkpoint_directory: str,
     path: str | os.PathLike[str],
     registered: Mapping[str, Iterable[StateDescriptor]],
+    local_root: LocalStateRoot,
 ) -> SavepointReport:
     """Writes the savepoint of a completed checkpoint, which the caller keeps pinned, to a new directory.
 
     ``registered`` are the job's descriptors of keyed state by operator uid; what has expired by them is left out.
-    Raises `SavepointExistsError` if the directory is not empty, `MissingFileError` or `CorruptFileError` if a file of
-    the checkpoint is absent or of another size, which is found before anything is written, and `SavepointError` with
-    the cause if a task fails.
+    The tasks work in ``local_root``. Raises `SavepointExistsError` if the directory is not empty, `MissingFileError` or
+    `CorruptFileError` if a file of the checkpoint is absent or of another size, which is found before anything is
+    written, and `SavepointError` with the cause if a task fails.
     """
     started_s = time.monotonic()
     progress = capture_source_progress(spark_checkpoint_directory, metadata.checkpoint_id)
     source.verify_present(metadata.files)
     target = create_savepoint_directory(path)
-    tasks = export_tasks(metadata, source, target, registered, wall_clock())
+    tasks = export_tasks(metadata, source, target, registered, wall_clock(), local_root)
     try:
         exported = spark.sparkContext.parallelize(tasks, max(1, len(tasks))).map(ExportTask.run).collect()
     except (PySparkException, Py4JError) as error:

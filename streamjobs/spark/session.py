@@ -45,6 +45,7 @@ __all__ = [
     "configured",
     "disable_adaptive",
     "ensure_python_interpreter",
+    "is_on_one_host",
     "keep_adaptive_disabled",
     "task_identity",
 ]
@@ -101,6 +102,11 @@ def check_classic_session(spark: object) -> None:
         )
     if not isinstance(spark, SparkSession):
         raise UnsupportedSparkSessionError(f"a SparkSession is needed, not {kind.__module__}.{kind.__qualname__}")
+
+
+def is_on_one_host(spark: SparkSession) -> bool:
+    """Whether the tasks run in the driver's own JVM, as with the master ``local[2]``; not with ``local-cluster``."""
+    return bool(spark.sparkContext._jsc.isLocal())
 
 
 @contextmanager

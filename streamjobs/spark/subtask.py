@@ -37,6 +37,7 @@ from streamjobs.keyed_operator import (
     check_keys,
     paused_garbage_collection,
 )
+from streamjobs.local_state_root import LocalStateRoot
 from streamjobs.restore_plan import SubtaskRestore
 from streamjobs.spark.arrow_rows import RowReader, RowWriter, column_values
 from streamjobs.spark.session import task_identity
@@ -70,17 +71,21 @@ class SubtaskTask:
     planned_operator_state: tuple[str, ...]
     restore: tuple[SubtaskRestore, ...]
     file_system: CheckpointFileSystem
-    local_root: str
+    local_root: LocalStateRoot
     processing_time_ms: int
     metrics: StateMetricsConfig | None = None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Processes the partition; yields the emitted rows, then the acknowledgement."""
+        with self.local_root.open(self.parallelism) as local_directory:
+            yield from self._run(batches, local_directory)
+
+    def _run(self, batches: Iterator[pa.RecordBatch], local_directory: str) -> Iterator[pa.RecordBatch]:
         identity = task_identity()
         subtask_index = identity.partition_id
         subtask = SubtaskIdentity(self.job_id, subtask_index, self.parallelism)
         clock = _Stopwatch()
-        backend = self.backend.lease_keyed_state_backend(self._parameters(subtask_index), subtask)
+        backend = self.backend.lease_keyed_state_backend(self._parameters(subtask_index, local_directory), subtask)
         succeeded = False
         try:
             clock.lap("open_s")
@@ -162,7 +167,7 @@ class SubtaskTask:
                 f"as coalesce() and union() do; use repartition(n) there instead of coalesce(n)"
             )
 
-    def _parameters(self, subtask_index: int) -> KeyedStateBackendParameters:
+    def _parameters(self, subtask_index: int, local_directory: str) -> KeyedStateBackendParameters:
         uid = path_segment(self.operator_uid)
         return KeyedStateBackendParameters(
             operator_uid=self.operator_uid,
@@ -171,7 +176,7 @@ class SubtaskTask:
             key_group_range=key_group_range_of_subtask(subtask_index, self.parallelism, self.max_parallelism),
             file_system=self.file_system,
             file_prefix=f"shared/{uid}/{subtask_index:05d}",
-            local_directory=os.path.join(self.local_root, uid, f"{subtask_index:05d}-of-{self.parallelism:05d}"),
+            local_directory=os.path.join(local_directory, uid, f"{subtask_index:05d}"),
             restore=self.restore[subtask_index].keyed,
             clock=StoppedClock(self.processing_time_ms),
             metrics=self.metrics,

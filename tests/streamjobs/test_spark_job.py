@@ -31,6 +31,7 @@ from statebackend import (
     UnionListStateDescriptor,
     ValueStateDescriptor,
 )
+from statebackend.private_directory import PrivateDirectoryError
 from streamjobs import (
     EpochError,
     JobDefinitionError,
@@ -659,8 +660,8 @@ def test_an_operator_of_any_name_has_files_inside_the_directories_of_the_job(wor
     assert rows_of(sink) == workplace.expected()
     job.savepoint(workplace.directory / "savepoint")
     assert {path.name for path in workplace.directory.iterdir()} == {"source", "job", "local", "savepoint"}
-    (job_id,) = (workplace.directory / "local").iterdir()
-    assert len(list(job_id.iterdir())) == 1
+    (parallelism,) = (workplace.directory / "local").glob("*/00002")
+    assert len([path for path in parallelism.iterdir() if path.is_dir()]) == 1
 
 
 def test_local_state_lies_in_a_directory_of_the_user_unless_one_is_named(
@@ -681,6 +682,29 @@ def test_local_state_lies_in_a_directory_of_the_user_unless_one_is_named(
     environment_of_job.execute("count words", trigger={"availableNow": True}).await_termination()
     assert rows_of(sink) == workplace.expected()
     assert {path.name for path in (tmp_path / "tmp").iterdir()} == {"statebackend", f"statebackend-{os.getuid()}"}
+    assert (tmp_path / "tmp" / f"statebackend-{os.getuid()}").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_local_directory_that_is_a_link_is_refused_at_the_start(workplace: Workplace) -> None:
+    (workplace.directory / "elsewhere").mkdir()
+    (workplace.directory / "local").symlink_to(workplace.directory / "elsewhere")
+    with pytest.raises(PrivateDirectoryError, match=f"{workplace.directory / 'local'}: it is a link"):
+        workplace.start(memory_sink())
+    assert list((workplace.directory / "elsewhere").iterdir()) == []
+
+
+def test_no_local_state_of_former_parallelisms_and_of_removed_jobs_is_left(workplace: Workplace) -> None:
+    for parallelism in (2, 3):
+        job = workplace.run(memory_sink(), parallelism=parallelism)
+        workplace.add_batch([("a", 1)])
+    job.savepoint(workplace.directory / "savepoint")
+    shutil.rmtree(workplace.directory / "job")
+    workplace.run(
+        memory_sink(), job="upgraded", execute={"from_savepoint": workplace.directory / "savepoint"}, parallelism=1
+    )
+    databases = list((workplace.directory / "local").rglob("db"))
+    assert len(databases) == 1
+    assert len([path for path in (workplace.directory / "local").iterdir() if path.is_dir()]) == 1
 
 
 def test_subtasks_without_rows_migrate_too_so_that_any_parallelism_restores_what_one_epoch_left(
