@@ -22,9 +22,17 @@ from snapshots.errors import (
     SnapshotFormatError,
     StateFormatError,
     TrailingBytesError,
+    UnknownSnapshotError,
     UnresolvableSerializerError,
 )
-from snapshots.registry import register_snapshot, registered_names, snapshot_class_for, snapshot_class_name
+from snapshots.registry import (
+    allow_snapshot_modules,
+    allowed_snapshot_modules,
+    register_snapshot,
+    registered_names,
+    snapshot_class_for,
+    snapshot_class_name,
+)
 from snapshots.simple import SimpleTypeSerializerSnapshot
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
 from snapshots.verdict_tree import VerdictNode, format_tree, verdict_tree
@@ -45,8 +53,11 @@ __all__ = [
     "TrailingBytesError",
     "TypeSerializerSchemaCompatibility",
     "TypeSerializerSnapshot",
+    "UnknownSnapshotError",
     "UnresolvableSerializerError",
     "VerdictNode",
+    "allow_snapshot_modules",
+    "allowed_snapshot_modules",
     "format_tree",
     "read_versioned_snapshot",
     "register_snapshot",

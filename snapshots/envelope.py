@@ -39,7 +39,7 @@ def read_versioned_snapshot(source: DataInputView) -> TypeSerializerSnapshot[Any
     try:
         name = source.read_utf()
         version = source.read_int()
-        snapshot = snapshot_class_for(name)()
+        snapshot = _empty_snapshot(name)
         if not 0 < version <= snapshot.current_version:
             raise SnapshotFormatError(
                 f"version {version} of {name} is not known here (newest known: {snapshot.current_version}): "
@@ -48,13 +48,23 @@ def read_versioned_snapshot(source: DataInputView) -> TypeSerializerSnapshot[Any
         snapshot.read_snapshot(version, source)
     except SnapshotFormatError:
         raise
-    except StateFormatError as error:
+    except Exception as error:
+        # A snapshot class may be anybody's: whatever it makes of damaged bytes, one kind of error comes out.
+        reason = str(error) if isinstance(error, StateFormatError) else f"{type(error).__name__}: {error}"
         raise SnapshotFormatError(
-            f"unreadable serializer snapshot {name or '(no name)'} at byte {position}: {error}"
+            f"unreadable serializer snapshot {name or '(no name)'} at byte {position}: {reason}"
         ) from error
     finally:
         source.nesting -= 1
     return snapshot
+
+
+def _empty_snapshot(name: str) -> TypeSerializerSnapshot[Any]:
+    snapshot_class = snapshot_class_for(name)
+    try:
+        return snapshot_class()
+    except TypeError as error:
+        raise SnapshotFormatError(f"{name!r} cannot be made without arguments and read: {error}") from error
 
 
 def snapshot_to_bytes(snapshot: TypeSerializerSnapshot[Any]) -> bytes:

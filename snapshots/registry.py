@@ -1,9 +1,13 @@
 """Stable names for snapshot classes: what the versioned envelope writes, and how it is found again.
 
 A registered class is known by a frozen name and any number of aliases, so it may move or be renamed. A class that is
-not registered is written as ``module:qualified.name`` and found by importing that module. Whatever is found must be a
-subclass of `TypeSerializerSnapshot`: nothing else is ever instantiated, and nothing is unpickled. Where a serializer
-is one of Flink's, its stable name is the name of Flink's snapshot class, so that the bytes are Flink's too.
+not registered is written as ``module:qualified.name`` and found if this process has defined a class of that name.
+Where a serializer is one of Flink's, its stable name is the name of Flink's snapshot class, so that the bytes are
+Flink's too.
+
+Bytes must never choose what code runs. So reading a snapshot imports nothing, except modules that the program has
+allowed by name (`allow_snapshot_modules`); only subclasses of `TypeSerializerSnapshot` are ever instantiated, and
+nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -13,12 +17,13 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from snapshots.errors import SnapshotFormatError, UnknownSnapshotError
-from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, defined_snapshot_classes, location_of
 
 SnapshotClass = TypeVar("SnapshotClass", bound=type[TypeSerializerSnapshot[Any]])
 
 _class_by_name: dict[str, type[TypeSerializerSnapshot[Any]]] = {}
 _name_by_class: dict[type[TypeSerializerSnapshot[Any]], str] = {}
+_allowed_modules: set[str] = set()
 
 
 def register_snapshot(name: str, *, aliases: tuple[str, ...] = ()) -> Callable[[SnapshotClass], SnapshotClass]:
@@ -30,10 +35,10 @@ def register_snapshot(name: str, *, aliases: tuple[str, ...] = ()) -> Callable[[
     def register(snapshot_class: SnapshotClass) -> SnapshotClass:
         for known in (name, *aliases):
             owner = _class_by_name.get(known)
-            if owner is not None and _location(owner) != _location(snapshot_class):
+            if owner is not None and location_of(owner) != location_of(snapshot_class):
                 raise ValueError(
-                    f"the snapshot name {known!r} belongs to {_location(owner)}; "
-                    f"choose another name for {_location(snapshot_class)}"
+                    f"the snapshot name {known!r} belongs to {location_of(owner)}; "
+                    f"choose another name for {location_of(snapshot_class)}"
                 )
         for known in (name, *aliases):
             _class_by_name[known] = snapshot_class
@@ -55,39 +60,59 @@ def snapshot_class_name(snapshot_class: type[TypeSerializerSnapshot[Any]]) -> st
         return name
     if "<locals>" in snapshot_class.__qualname__:
         raise SnapshotFormatError(
-            f"the snapshot class {_location(snapshot_class)} is local to a function and could not be found again: "
+            f"the snapshot class {location_of(snapshot_class)} is local to a function and could not be found again: "
             f"move it to the top of its module or give it a name with @register_snapshot"
         )
-    return _location(snapshot_class)
+    return location_of(snapshot_class)
+
+
+def allow_snapshot_modules(*modules: str) -> None:
+    """Lets snapshots of unregistered classes be found by importing these modules, or modules inside these packages.
+
+    Needed only by a program that reads state without importing the modules of the serializers that wrote it. What such
+    a module does when it is imported is then up to whoever may write the state: name modules of serializers, and no
+    package that has anything else in it.
+    """
+    _allowed_modules.update(modules)
+
+
+def allowed_snapshot_modules() -> frozenset[str]:
+    """The modules and packages that `allow_snapshot_modules` was given in this process."""
+    return frozenset(_allowed_modules)
 
 
 def snapshot_class_for(name: str) -> type[TypeSerializerSnapshot[Any]]:
-    """The snapshot class of a written name; raises `UnknownSnapshotError` when there is none.
-
-    What is found and is no snapshot class is refused with a `SnapshotFormatError`.
-    """
-    registered = _class_by_name.get(name)
-    if registered is not None:
-        return registered
-    module_name, colon, qualified_name = name.partition(":")
+    """The snapshot class of a written name; raises `UnknownSnapshotError` when there is none."""
+    known = _class_by_name.get(name) or defined_snapshot_classes().get(name)
+    if known is not None:
+        return known
+    module, colon, _ = name.partition(":")
     if not colon:
         raise UnknownSnapshotError(
             f"unknown serializer snapshot {name!r}: import the module that registers it, "
             f"or register the name as an alias of the class that replaced it"
         )
-    try:
-        found: object = importlib.import_module(module_name)
-        for part in qualified_name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
+    if not _is_allowed(module):
         raise UnknownSnapshotError(
-            f"the serializer snapshot {name!r} cannot be imported ({error}): make it importable, "
-            f"or register the name as an alias of the class that replaced it"
+            f"the serializer snapshot {name!r} is of a class that this process has not defined, and it is not imported "
+            f"because bytes name it: import it in the program, let snapshots.allow_snapshot_modules({module!r}) allow "
+            f"it, or register the name as an alias of the class that replaced it"
+        )
+    try:
+        importlib.import_module(module)
+    except (Exception, SystemExit) as error:
+        raise UnknownSnapshotError(
+            f"the module of the serializer snapshot {name!r} cannot be imported ({type(error).__name__}: {error}): "
+            f"make it importable, or register the name as an alias of the class that replaced it"
         ) from error
-    if not (isinstance(found, type) and issubclass(found, TypeSerializerSnapshot)):
-        raise SnapshotFormatError(f"{name!r} is not a TypeSerializerSnapshot and is refused")
+    found = defined_snapshot_classes().get(name)
+    if found is None:
+        raise UnknownSnapshotError(
+            f"the module of the serializer snapshot {name!r} does not define it any more: "
+            f"register the name as an alias of the class that replaced it"
+        )
     return found
 
 
-def _location(snapshot_class: type[object]) -> str:
-    return f"{snapshot_class.__module__}:{snapshot_class.__qualname__}"
+def _is_allowed(module: str) -> bool:
+    return any(module == allowed or module.startswith(f"{allowed}.") for allowed in _allowed_modules)

@@ -12,6 +12,7 @@ finds the new serializer incompatible, the new serializer's own snapshot is aske
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from snapshots.compatibility import TypeSerializerSchemaCompatibility
@@ -22,12 +23,30 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_defined: dict[str, type[TypeSerializerSnapshot[Any]]] = {}
+
+
+def location_of(snapshot_class: type[object]) -> str:
+    """Where a class was defined, as ``module:qualified.name``."""
+    return f"{snapshot_class.__module__}:{snapshot_class.__qualname__}"
+
+
+def defined_snapshot_classes() -> Mapping[str, type[TypeSerializerSnapshot[Any]]]:
+    """The snapshot classes of this process by `location_of`, without those local to a function."""
+    return _defined
+
 
 class TypeSerializerSnapshot(ABC, Generic[T]):
     """A versioned, point-in-time description of a serializer's configuration and written schema.
 
     A subclass must be constructible without arguments; `read_snapshot` then fills it.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # A class that was defined can be found again by its name; nothing is ever imported for that.
+        if "<locals>" not in cls.__qualname__:
+            _defined[location_of(cls)] = cls
 
     @property
     @abstractmethod

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import uuid
+from pathlib import Path
 
 import pytest
 
 import typeserializers as ts
 from snapshots import (
+    DataInputView,
     DataOutputView,
     SimpleTypeSerializerSnapshot,
     SnapshotFormatError,
     StateFormatError,
+    UnknownSnapshotError,
+    allow_snapshot_modules,
+    allowed_snapshot_modules,
     register_snapshot,
     registered_names,
     snapshot_class_for,
@@ -79,6 +84,77 @@ def test_whatever_is_no_snapshot_class_is_refused(name: str) -> None:
         snapshot_class_for(name)
     with pytest.raises(SnapshotFormatError):
         snapshot_from_bytes(envelope(name, 1))
+
+
+MODULE = """
+import pathlib, sys
+from tests_of_snapshots import UnregisteredSnapshot
+pathlib.Path(__file__).with_suffix(".ran").touch()
+class Found(UnregisteredSnapshot):
+    pass
+"""
+
+
+def write_module(directory: Path, text: str) -> str:
+    name = f"written_{uuid.uuid4().hex}"
+    (directory / f"{name}.py").write_text(text.replace("tests_of_snapshots", __name__))
+    return name
+
+
+def test_reading_a_snapshot_imports_no_module_that_was_not_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = write_module(tmp_path, MODULE)
+    for near in (f"{module}er", module[:-1], "written"):
+        allow_snapshot_modules(near)
+    with pytest.raises(UnknownSnapshotError, match=f"allow_snapshot_modules.'{module}'"):
+        snapshot_from_bytes(envelope(f"{module}:Found", 3))
+    assert not (tmp_path / f"{module}.ran").exists()
+    allow_snapshot_modules(module)
+    assert module in allowed_snapshot_modules()
+    assert type(snapshot_from_bytes(envelope(f"{module}:Found", 3))).__name__ == "Found"
+    with pytest.raises(UnknownSnapshotError, match="does not define it"):
+        snapshot_class_for(f"{module}:Gone")
+
+
+def test_a_module_in_an_allowed_package_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    package = f"package_{uuid.uuid4().hex}"
+    (tmp_path / package).mkdir()
+    module = write_module(tmp_path / package, MODULE)
+    allow_snapshot_modules(package)
+    assert snapshot_class_for(f"{package}.{module}:Found").__name__ == "Found"
+
+
+@pytest.mark.parametrize("text", ["import sys; sys.exit(0)", "raise SystemExit", "1 / 0", "import no_such_module"])
+def test_a_module_that_ends_or_fails_is_an_error_and_not_the_end(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = write_module(tmp_path, text)
+    allow_snapshot_modules(module)
+    with pytest.raises(UnknownSnapshotError, match="cannot be imported"):
+        snapshot_from_bytes(envelope(f"{module}:X", 1))
+
+
+class NeedsMore(UnregisteredSnapshot):
+    def __init__(self, more: int) -> None:
+        self.more = more
+
+
+class Careless(UnregisteredSnapshot):
+    def read_snapshot(self, read_version: int, source: DataInputView) -> None:
+        raise KeyError("a part that is missing")
+
+
+def test_a_snapshot_class_that_cannot_be_made_or_fails_is_a_format_error() -> None:
+    with pytest.raises(SnapshotFormatError, match="without arguments"):
+        snapshot_from_bytes(envelope(f"{__name__}:NeedsMore", 3))
+    with pytest.raises(SnapshotFormatError, match="without arguments"):
+        snapshot_from_bytes(envelope("snapshots.simple:SimpleTypeSerializerSnapshot", 3))
+    with pytest.raises(SnapshotFormatError, match="KeyError: 'a part that is missing'"):
+        snapshot_from_bytes(envelope(f"{__name__}:Careless", 3))
 
 
 @pytest.mark.parametrize("version", [0, -1, 4, 1 << 30])
