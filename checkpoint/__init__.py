@@ -49,6 +49,7 @@ from checkpoint.handles import (
     files_of_operators,
 )
 from checkpoint.job_directory import JOB_FILE_NAME, JobDirectory, JobIdentity
+from checkpoint.job_origin import ORIGIN_FILE_NAME, JobOrigin, read_origin, write_origin
 from checkpoint.metadata import (
     FORMAT_VERSION,
     MAX_METADATA_BYTES,
@@ -77,6 +78,7 @@ __all__ = [
     "MAX_MAX_PARALLELISM",
     "MAX_METADATA_BYTES",
     "METADATA_FILE_NAME",
+    "ORIGIN_FILE_NAME",
     "SHARED_DIRECTORY",
     "AbortedCheckpoint",
     "Acknowledgement",
@@ -103,6 +105,7 @@ __all__ = [
     "JobDirectoryLockedError",
     "JobDirectoryMismatchError",
     "JobIdentity",
+    "JobOrigin",
     "MalformedAcknowledgementError",
     "MissingFileError",
     "OperatorState",
@@ -124,7 +127,9 @@ __all__ = [
     "files_of_operators",
     "read_metadata",
     "read_metadata_with_handle",
+    "read_origin",
     "read_savepoint",
     "write_metadata",
+    "write_origin",
     "write_savepoint",
 ]

@@ -1,6 +1,7 @@
 """The job directory: one job's identity, its lock, and the root of all it keeps.
 
     job.json        who this directory belongs to; written once, never changed
+    origin.json     the savepoint that the job was begun from, see job_origin; absent if from none
     driver.lock     held by the one driver that may write here
     checkpoints/ shared/ set-aside/    see completed_checkpoint_store
 
@@ -8,37 +9,33 @@ A directory is created for a job, or opened again by the same job; anything else
 touched. A directory that has files but no `job.json` is somebody else's. Each opening is a *run* with an
 id of its own, which fences off messages of earlier runs.
 
-`job.json` is one JSON object with `format_version`, `job_id`, `job_name`, `max_parallelism`,
-`created_ms`, and `checksum`: the checksum of the same object without it, with sorted keys and no spaces.
+`job.json` is a sealed JSON file (see `sealed_json`) with `job_id`, `job_name`, `max_parallelism`, `created_ms`.
 """
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from types import TracebackType
-from typing import Any, NoReturn
 
 from attrs import asdict, frozen
 
-from checkpoint.checksum import checksum_of_bytes
 from checkpoint.driver_lock import LOCK_FILE_NAME, DriverLock
 from checkpoint.errors import (
-    CorruptJobIdentityError,
     InvariantViolationError,
     JobDirectoryError,
     JobDirectoryMismatchError,
 )
 from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.handles import MAX_MAX_PARALLELISM, check_identifier, check_integer
+from checkpoint.job_origin import ORIGIN_FILE_NAME, JobOrigin, read_origin, write_origin
+from checkpoint.sealed_json import corrupt, read_sealed_json, sealed_json
 
 __all__ = ["JOB_FILE_NAME", "JobDirectory", "JobIdentity"]
 
 JOB_FILE_NAME = "job.json"
 
 _FORMAT_VERSION = 1
-_MAX_JOB_FILE_BYTES = 64 << 10
 
 
 @frozen
@@ -83,6 +80,14 @@ class JobDirectory:
         file_system = CheckpointFileSystem.from_uri(uri)
         _check_same_job(_read_identity(file_system), _new_identity(job_name, max_parallelism, None), file_system)
 
+    @staticmethod
+    def origin_of(uri: str) -> JobOrigin | None:
+        """The savepoint that the directory was begun from, None if from none. Touches nothing and needs no lock.
+
+        A directory that a crash has left without `job.json` may know it already. Raises `CorruptJobIdentityError`.
+        """
+        return read_origin(CheckpointFileSystem.from_uri(uri))
+
     @classmethod
     def open(
         cls,
@@ -92,9 +97,12 @@ class JobDirectory:
         *,
         lock_path: str | None = None,
         now_ms: int | None = None,
+        origin: JobOrigin | None = None,
     ) -> JobDirectory:
         """Open the job's directory, or create it where there is none.
 
+        `origin` is what a new directory is begun from; one that exists keeps what it has. It is on the disk
+        before the directory belongs to the job, so no crash leaves a job that has forgotten its beginning.
         A store without locks (anything but a local disk) needs `lock_path`, a local file that all drivers
         of the job agree on. Raises `JobDirectoryMismatchError` (nothing is touched),
         `JobDirectoryLockedError` naming the holder, or `CorruptJobIdentityError`.
@@ -108,7 +116,9 @@ class JobDirectory:
             identity = _read_identity(file_system)
             _check_same_job(identity, wanted, file_system)
             if identity is None:
-                file_system.write_file(JOB_FILE_NAME, _encode(wanted))
+                if origin is not None:
+                    write_origin(file_system, origin)
+                file_system.write_file(JOB_FILE_NAME, sealed_json(asdict(wanted), _FORMAT_VERSION))
                 identity = wanted
             return cls(file_system, identity, lock)
         except BaseException:
@@ -173,7 +183,8 @@ def _check_same_job(
 def _read_identity(file_system: CheckpointFileSystem) -> JobIdentity | None:
     if file_system.exists(JOB_FILE_NAME):
         return _decode(file_system)
-    strangers = [path for path in file_system.list_files() if path != LOCK_FILE_NAME]
+    known = (LOCK_FILE_NAME, ORIGIN_FILE_NAME)
+    strangers = [path for path in file_system.list_files() if path not in known]
     if strangers:
         raise JobDirectoryMismatchError(
             f"{file_system.uri} has no {JOB_FILE_NAME} but is not empty (it holds {strangers[0]!r}), so it "
@@ -182,41 +193,9 @@ def _read_identity(file_system: CheckpointFileSystem) -> JobIdentity | None:
     return None
 
 
-def _canonical(content: dict[str, Any]) -> bytes:
-    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
-
-
-def _encode(identity: JobIdentity) -> bytes:
-    content: dict[str, Any] = {"format_version": _FORMAT_VERSION, **asdict(identity)}
-    content["checksum"] = checksum_of_bytes(_canonical(content))
-    return (json.dumps(content, indent=2) + "\n").encode()
-
-
 def _decode(file_system: CheckpointFileSystem) -> JobIdentity:
-    location = file_system.location(JOB_FILE_NAME)
-    if file_system.size(JOB_FILE_NAME) > _MAX_JOB_FILE_BYTES:
-        _corrupt(location, "is too large")
-    try:
-        content = json.loads(file_system.read_file(JOB_FILE_NAME).decode("utf-8"))
-        checksum = content.pop("checksum")
-        version = content.pop("format_version")
-        expected = checksum_of_bytes(_canonical({"format_version": version, **content}))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        _corrupt(location, f"cannot be read ({error!r:.200})")
-    if checksum != expected:
-        _corrupt(location, "is altered: its checksum does not match")
-    if version != _FORMAT_VERSION:
-        raise CorruptJobIdentityError(
-            f"{location} has format version {version!r:.20}; this release reads {_FORMAT_VERSION}. Use the "
-            "release of this package that wrote it, or a newer one."
-        )
+    content = read_sealed_json(file_system, JOB_FILE_NAME, _FORMAT_VERSION)
     try:
         return JobIdentity(**content)
     except (InvariantViolationError, TypeError) as error:
-        _corrupt(location, f"is not valid: {error}")
-
-
-def _corrupt(location: str, what: str) -> NoReturn:
-    raise CorruptJobIdentityError(
-        f"{location} {what}. Bring it back from a backup, or start from a savepoint in a new job directory."
-    )
+        corrupt(file_system, JOB_FILE_NAME, f"is not valid: {error}")

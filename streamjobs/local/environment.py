@@ -22,9 +22,10 @@ from attrs import define
 from checkpoint.acknowledgement import Acknowledgement
 from checkpoint.completed_checkpoint_store import CompletedCheckpointStore
 from checkpoint.coordinator import CheckpointCoordinator
+from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.job_directory import JobDirectory
+from checkpoint.job_origin import write_origin
 from checkpoint.metadata import CheckpointKind, CheckpointMetadata
-from checkpoint.savepoint import read_savepoint
 from statebackend.backend_parameters import KeyedStateBackendParameters, StateRestoreReport
 from statebackend.backend_registry import state_backend
 from statebackend.clock import Clock, StoppedClock, wall_clock
@@ -40,6 +41,7 @@ from streamjobs.key_types import key_serializer_for
 from streamjobs.keyed_operator import KeyedProcessOperator, SubtaskContext, check_keys
 from streamjobs.local.job import LocalJob
 from streamjobs.local.keys import column_types, declared_types, field_getter
+from streamjobs.processing_time import PROCESSING_TIME_PROPERTY, not_before
 from streamjobs.restore_plan import (
     RestoredState,
     SubtaskRestore,
@@ -49,6 +51,7 @@ from streamjobs.restore_plan import (
     check_states,
     restores_by_subtask,
 )
+from streamjobs.starting_point import RESTORED_FROM, StartingPoint, starting_point
 from streamjobs.state_registration import RegisteredStates, registered_states, schema_report
 from streamjobs.stream_graph import KeyedProcessNode, SourceNode, StreamGraph, TransformNode
 from streamjobs.subtask_state import SubtaskState
@@ -142,19 +145,22 @@ class LocalStreamEnvironment:
             for node in nodes
             if isinstance(node, KeyedProcessNode)
         }
-        savepoint: RestoredState | None = None
-        if from_savepoint is not None:
-            file_system, metadata = read_savepoint(from_savepoint)
-            savepoint = RestoredState(metadata, file_system)
-        with JobDirectory.open(self._job_dir, name, self.max_parallelism) as directory:
+        file_system = CheckpointFileSystem.from_uri(self._job_dir)
+        JobDirectory.check(self._job_dir, name, self.max_parallelism)
+        # Elements are no source with a position: a savepoint's source progress is of no use here.
+        point = starting_point(file_system, CompletedCheckpointStore.peek(file_system), from_savepoint, False)
+        with JobDirectory.open(self._job_dir, name, self.max_parallelism, origin=point.origin) as directory:
             store = CompletedCheckpointStore(directory.file_system)
-            latest = store.recover()
-            restored = RestoredState(latest, directory.file_system) if latest is not None else savepoint
+            newest = store.recover()
+            point = starting_point(directory.file_system, newest, from_savepoint, False)
+            if point.is_new_origin and point.origin is not None:
+                write_origin(directory.file_system, point.origin)
+            restored = point.state
             if restored is not None:
                 check_operators(restored, list(operators), self.max_parallelism, allow_non_restored_state)
                 check_backend(restored, self.backend)
                 check_files(restored, operators)
-            run = _Run(self, directory, store, operators, restored, allow_non_restored_state)
+            run = _Run(self, directory, store, operators, point, allow_non_restored_state)
             for start in range(0, len(source.elements), self._epoch_size or max(1, len(source.elements))):
                 epoch = source.elements[start : start + (self._epoch_size or len(source.elements))]
                 run.epoch(nodes, epoch, source.types)
@@ -185,19 +191,20 @@ class _Run:
         directory: JobDirectory,
         store: CompletedCheckpointStore,
         operators: Mapping[str, _Operator],
-        restored: RestoredState | None,
+        point: StartingPoint,
         allow_non_restored_state: bool,
     ) -> None:
         self._environment = environment
         self._directory = directory
         self._store = store
         self._operators = operators
-        self._restored = restored
+        self._restored = restored = point.state
+        self._restored_from = point.restored_from
         self._allow_non_restored_state = allow_non_restored_state
         latest = store.latest()
         first = restored.metadata.checkpoint_id + 1 if restored is not None else 0
         self._epoch_id = first
-        self._epoch_clock = StoppedClock(environment.clock())
+        self._epoch_clock = StoppedClock(0)
         self._coordinator = CheckpointCoordinator(
             directory.identity.job_id,
             directory.run_id,
@@ -215,7 +222,8 @@ class _Run:
 
     def epoch(self, nodes: Sequence[Any], elements: list[Any], types: Mapping[str, str]) -> None:
         """Runs one epoch over the elements and gives what comes out to the sink."""
-        self._epoch_clock = StoppedClock(self._environment.clock())
+        previous = self._restored.metadata.properties if self._restored is not None else {}
+        self._epoch_clock = StoppedClock(not_before(self._environment.clock(), previous))
         records = elements
         acknowledgements: list[Acknowledgement] = []
         for node in nodes:
@@ -240,6 +248,10 @@ class _Run:
             operators=completed,
             parent_checkpoint_id=parent.checkpoint_id if parent is not None else None,
             parent_digest=self._store.digest(parent.checkpoint_id) if parent is not None else None,
+            properties={
+                **({} if self._restored_from is None else {RESTORED_FROM: self._restored_from}),
+                PROCESSING_TIME_PROPERTY: str(self._epoch_clock()),
+            },
         )
         self._store.add(metadata)
         self._restored = RestoredState(metadata, self._directory.file_system)

@@ -19,18 +19,17 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from checkpoint.completed_checkpoint_store import CompletedCheckpointStore, checkpoint_directory
+from checkpoint.completed_checkpoint_store import CompletedCheckpointStore
 from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.job_directory import JobDirectory
-from checkpoint.metadata import METADATA_FILE_NAME, CheckpointMetadata
-from checkpoint.savepoint import read_savepoint
+from checkpoint.job_origin import write_origin
 from statebackend.backend_registry import state_backend
 from statebackend.key_groups import check_parallelism
 from statebackend.metrics import StateMetricsConfig
 from statebackend.schema_resolution import SchemaReport
 from statebackend.state_backend import StateBackend
 from streamjobs.data_stream import DataStream
-from streamjobs.errors import JobDefinitionError, JobRestoreError, SourceProgressMismatchError
+from streamjobs.errors import JobDefinitionError, JobRestoreError
 from streamjobs.local_state_root import LocalStateRoot
 from streamjobs.restore_plan import RestoredState, check_backend, check_files, check_operators, check_states
 from streamjobs.spark.epoch_protocol import SINK, EpochProtocol, JobParts
@@ -43,19 +42,18 @@ from streamjobs.spark.session import (
     is_on_one_host,
 )
 from streamjobs.spark.source_progress import newest_committed_batch, restore_source_progress
+from streamjobs.starting_point import RESTORED_FROM, StartingPoint, check_has_every_epoch, starting_point
 from streamjobs.state_registration import schema_report
 from streamjobs.stream_graph import SourceNode, StreamGraph
 
 DEFAULT_MAX_PARALLELISM = 128
 
-RESTORED_FROM = "restored_from_savepoint"
-"""The property of a checkpoint that names the savepoint its job began from."""
-
 
 class SparkStreamEnvironment:
     """Builds one job and starts it.
 
-    ``job_dir`` is the job's own directory (a path or URI), made if it does not exist. ``backend`` is ``"rocksdb"``,
+    ``job_dir`` is the job's own directory on a disk that the driver and all workers share (a path, or a ``file:///``
+    URI), made if it does not exist. ``backend`` is ``"rocksdb"``,
     ``"heap"``, the name of an installed one, or a `StateBackend`. ``parallelism`` may differ from run to run,
     ``max_parallelism`` never. ``local_state_directory`` is where tasks keep working copies of their state, on the
     local disk of each executor (see `streamjobs.local_state_root`); by default below the system's temporary directory.
@@ -91,6 +89,7 @@ class SparkStreamEnvironment:
         self.max_parallelism = max_parallelism
         self.retained_checkpoints = retained_checkpoints
         self.metrics = metrics
+        self._spark_directory = os.path.join(_local_directory(self.job_dir), "spark")
         self._local_state_directory = None if local_state_directory is None else os.fspath(local_state_directory)
         self._graph = StreamGraph()
 
@@ -110,11 +109,9 @@ class SparkStreamEnvironment:
         not an error.
         """
         pipeline = self._prepare()
-        savepoint = self._read_savepoint(from_savepoint)
-        latest = self._read_latest(savepoint)
-        if latest is not None:
-            _check_same_savepoint(latest.metadata, savepoint, self.job_dir)
-        return self._judge(pipeline, latest or savepoint, allow_non_restored_state)
+        # With or without the source progress: what is judged is the state.
+        point = self._starting_point(from_savepoint, restore_source_progress=False)
+        return self._judge(pipeline, point.state, allow_non_restored_state)
 
     def execute(
         self,
@@ -143,19 +140,18 @@ class SparkStreamEnvironment:
             )
         pipeline = self._prepare()
         JobDirectory.check(self.job_dir, name, self.max_parallelism)
-        savepoint = self._read_savepoint(from_savepoint)
-        latest = self._read_latest(savepoint)
-        if latest is not None:
-            _check_same_savepoint(latest.metadata, savepoint, self.job_dir)
-        elif savepoint is not None and restore_source_progress:
-            _check_has_source_progress(savepoint)
+        point = self._starting_point(from_savepoint, restore_source_progress)
         # A directory that was begun from the savepoint has gone on since: what counts is what it holds now.
-        reports = self._require_compatible(pipeline, latest or savepoint, allow_non_restored_state)
-        directory = JobDirectory.open(self.job_dir, name, self.max_parallelism)
+        reports = self._require_compatible(pipeline, point.state, allow_non_restored_state)
+        directory = JobDirectory.open(self.job_dir, name, self.max_parallelism, origin=point.origin)
         try:
-            return self._start(
-                name, directory, pipeline, savepoint, reports, dict(trigger or {}), restore_source_progress
-            )
+            judged, point = point, self._starting_point(from_savepoint, restore_source_progress)
+            if point.identity != judged.identity:
+                raise JobRestoreError(
+                    f"another driver has used the job directory {self.job_dir} just now; start again, and what it has "
+                    f"done is continued"
+                )
+            return self._start(name, directory, pipeline, point, reports, dict(trigger or {}))
         except BaseException:
             directory.close()
             raise
@@ -163,23 +159,17 @@ class SparkStreamEnvironment:
     def _prepare(self) -> Pipeline:
         return prepare_pipeline(self.spark, self._graph.pipeline(), self.parallelism, self.max_parallelism)
 
-    def _read_savepoint(self, path: str | os.PathLike[str] | None) -> RestoredState | None:
-        if path is None:
-            return None
-        file_system, metadata = read_savepoint(os.fspath(path))
-        return RestoredState(metadata, file_system)
-
-    def _read_latest(self, savepoint: RestoredState | None) -> RestoredState | None:
-        if JobDirectory.inspect(self.job_dir) is None:
-            return None
+    def _starting_point(
+        self, from_savepoint: str | os.PathLike[str] | None, restore_source_progress: bool
+    ) -> StartingPoint:
+        JobDirectory.inspect(self.job_dir)
         file_system = CheckpointFileSystem.from_uri(self.job_dir)
         # In this order: a driver that is still running completes an epoch before Spark commits its batch.
-        committed = newest_committed_batch(_child(self.job_dir, "spark"))
+        committed = newest_committed_batch(self._spark_directory)
         newest = CompletedCheckpointStore.peek(file_system)
-        # Without a checkpoint, a job that begins from a savepoint begins Spark's log anew.
-        if newest is not None or savepoint is None:
-            _check_has_epoch(committed, newest, file_system)
-        return None if newest is None else RestoredState(newest, file_system)
+        point = starting_point(file_system, newest, from_savepoint, restore_source_progress)
+        check_has_every_epoch(point, committed, file_system)
+        return point
 
     def _judge(
         self, pipeline: Pipeline, restored: RestoredState | None, allow_non_restored_state: bool
@@ -217,28 +207,16 @@ class SparkStreamEnvironment:
         name: str,
         directory: JobDirectory,
         pipeline: Pipeline,
-        savepoint: RestoredState | None,
+        point: StartingPoint,
         reports: Mapping[str, SchemaReport],
         trigger: dict[str, Any],
-        with_source_progress: bool,
     ) -> SparkJob:
         file_system = directory.file_system
         store = CompletedCheckpointStore(file_system, self.retained_checkpoints)
         latest = store.recover()
         store.delete_orphans()
-        spark_directory = _child(self.job_dir, "spark")
-        restored = RestoredState(latest, file_system) if latest is not None else None
-        properties: dict[str, str] = {}
-        if latest is not None:
-            properties = {key: value for key, value in latest.properties.items() if key == RESTORED_FROM}
-            _check_same_savepoint(latest, savepoint, self.job_dir)
-        elif savepoint is not None:
-            restored = savepoint
-            properties = {RESTORED_FROM: _identity_of(savepoint)}
-            # Without a completed checkpoint there is nothing of this job's own in Spark's log yet.
-            file_system.delete_directory("spark")
-            if with_source_progress:
-                restore_source_progress(savepoint.metadata.source_progress, spark_directory)
+        if not point.is_own and point.state is not None:
+            self._begin_source_log(point, file_system)
         local_root = self._local_root(directory)
         if is_on_one_host(self.spark):
             # The tasks would clear up and refuse as well, but later.
@@ -253,13 +231,13 @@ class SparkStreamEnvironment:
             parallelism=self.parallelism,
             file_system=file_system,
             store=store,
-            spark_checkpoint_directory=spark_directory,
+            spark_checkpoint_directory=self._spark_directory,
             local_root=local_root,
-            properties=properties,
+            properties={} if point.restored_from is None else {RESTORED_FROM: point.restored_from},
             metrics=self.metrics,
         )
-        protocol = EpochProtocol(parts, restored)
-        if latest is None and savepoint is not None and not with_source_progress:
+        protocol = EpochProtocol(parts, point.state)
+        if latest is None and point.origin is not None and not point.origin.with_source_progress:
             protocol.forget_source_progress()
         # What another job has staged up to the savepoint is not ours to remove.
         pipeline.sink.recover(protocol.last_epoch_id)
@@ -267,12 +245,29 @@ class SparkStreamEnvironment:
             pipeline.sink.commit(latest.checkpoint_id, latest.sink_committables[SINK])
         writer = (
             pipeline.source.writeStream.queryName(name)
-            .option("checkpointLocation", spark_directory)
+            # Not a plain path, which the default file system of Hadoop may look for elsewhere.
+            .option("checkpointLocation", f"file://{self._spark_directory}")
             .foreachBatch(protocol.run)
         )
         if trigger:
             writer = writer.trigger(**trigger)
         return SparkJob(self.spark, directory, protocol, reports, writer.start())
+
+    def _begin_source_log(self, point: StartingPoint, file_system: CheckpointFileSystem) -> None:
+        """Spark's log for a job that begins from a savepoint.
+
+        A log that was begun for the same origin stays: it may hold an epoch that failed, which is then replayed with
+        the same rows and the same time.
+        """
+        assert point.state is not None
+        assert point.origin is not None
+        if point.is_new_origin:
+            # In this order: a log that does not fit the origin must not outlive a crash in between.
+            file_system.delete_directory("spark")
+            write_origin(file_system, point.origin)
+        if point.origin.with_source_progress and not file_system.exists("spark/metadata"):
+            file_system.delete_directory("spark")
+            restore_source_progress(point.state.metadata.source_progress, self._spark_directory)
 
     def _local_root(self, directory: JobDirectory) -> LocalStateRoot:
         # One directory for all users would belong to the first of them.
@@ -287,47 +282,12 @@ class SparkStreamEnvironment:
         )
 
 
-def _check_has_epoch(
-    committed: int | None, newest: CheckpointMetadata | None, file_system: CheckpointFileSystem
-) -> None:
-    """Raises `SourceProgressMismatchError` if Spark knows a batch to be completed whose checkpoint is not there.
-
-    Spark commits a batch after its epoch. To go on from an older checkpoint would remove the files of the missing one.
-    """
-    if committed is None or (newest is not None and newest.checkpoint_id >= committed):
-        return
-    there_is = "there is no checkpoint at all" if newest is None else f"the newest checkpoint is {newest.checkpoint_id}"
-    raise SourceProgressMismatchError(
-        f"Spark's source log {file_system.location('spark')} says that batch {committed} is completed, but "
-        f"{file_system.location(f'{checkpoint_directory(committed)}/{METADATA_FILE_NAME}')} is missing "
-        f"({there_is}). Nothing was touched. Put the file back from a backup, or start from a savepoint in a new job "
-        f"directory; a job that was begun from a savepoint and has completed no epoch yet needs the same "
-        f"from_savepoint again"
-    )
-
-
-def _check_same_savepoint(latest: CheckpointMetadata, savepoint: RestoredState | None, job_dir: str) -> None:
-    if savepoint is not None and latest.properties.get(RESTORED_FROM) != _identity_of(savepoint):
-        raise JobRestoreError(
-            f"the job directory {job_dir} has checkpoints of its own (the newest is {latest.checkpoint_id}), which do "
-            f"not come from the savepoint {savepoint.file_system.location('')}. Start without from_savepoint to "
-            f"continue them, or use a new job directory to begin from the savepoint"
+def _local_directory(job_dir: str) -> str:
+    """The path of the job directory on this machine, which Spark and we must mean alike."""
+    path = CheckpointFileSystem.from_uri(job_dir).local_path()
+    if path is None:
+        raise JobDefinitionError(
+            f"job_dir is {job_dir!r}, which is not on a local or mounted disk; job directories on other stores are not "
+            f"supported. Give a path that the driver and all workers share"
         )
-
-
-def _check_has_source_progress(savepoint: RestoredState) -> None:
-    if not savepoint.metadata.source_progress:
-        raise JobRestoreError(
-            f"the savepoint {savepoint.file_system.location('')} does not say how far its source was read: it was not "
-            f"taken of a job on Spark. Pass restore_source_progress=False to take its state and read the source from "
-            f"the beginning"
-        )
-
-
-def _identity_of(savepoint: RestoredState) -> str:
-    metadata = savepoint.metadata
-    return f"{metadata.job_id}/{metadata.checkpoint_id}/{metadata.timestamp_ms}"
-
-
-def _child(directory: str, name: str) -> str:
-    return f"{directory.rstrip('/')}/{name}" if "://" in directory else os.path.join(os.path.abspath(directory), name)
+    return path

@@ -35,13 +35,14 @@ from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.handles import OperatorState, StateHandle
 from checkpoint.job_directory import JobIdentity
 from checkpoint.metadata import CheckpointKind, CheckpointMetadata
-from statebackend.clock import wall_clock
 from statebackend.metrics import StateMetricsConfig
 from statebackend.state_backend import StateBackend
 from streamjobs.errors import EpochError, SourceProgressMismatchError
 from streamjobs.job_metrics import OperatorMetrics, metrics_of_epoch, metrics_of_epochs
 from streamjobs.local_state_root import LocalStateRoot
+from streamjobs.processing_time import PROCESSING_TIME_PROPERTY
 from streamjobs.restore_plan import RestoredState, SubtaskRestore, restores_by_subtask
+from streamjobs.spark.epoch_time import make_offsets_durable, processing_time_of_epoch_ms
 from streamjobs.spark.pipeline import Pipeline
 from streamjobs.spark.session import keep_adaptive_disabled
 from streamjobs.spark.source_progress import read_offsets
@@ -153,7 +154,10 @@ class EpochProtocol:
             return
         self._check_successor(epoch_id)
         started = time.monotonic()
-        tasks = self._tasks(epoch_id)
+        make_offsets_durable(self.parts.spark_checkpoint_directory, epoch_id)
+        previous = self._restored.metadata.properties if self._restored is not None else {}
+        processing_time_ms = processing_time_of_epoch_ms(offsets, previous)
+        tasks = self._tasks(epoch_id, processing_time_ms)
         expected = [TaskId(uid, index) for uid in tasks for index in range(self.parts.parallelism)]
         self._coordinator.trigger(epoch_id, expected, _now_ms())
         try:
@@ -164,7 +168,7 @@ class EpochProtocol:
             self._abort(epoch_id, f"{type(error).__name__}: {error}")
             raise
         with self.committing:
-            self._store(epoch_id, operators, offsets, committable)
+            self._store(epoch_id, operators, offsets, committable, processing_time_ms)
             self.parts.sink.commit(epoch_id, committable)
             self._last_epoch_id = epoch_id
         self._restore = self._plan_restore(is_same_run=True)
@@ -196,10 +200,8 @@ class EpochProtocol:
                 f"from a savepoint in a new job directory"
             )
 
-    def _tasks(self, epoch_id: int) -> Mapping[str, SubtaskTask]:
+    def _tasks(self, epoch_id: int, processing_time_ms: int) -> Mapping[str, SubtaskTask]:
         parts = self.parts
-        # One time for the whole epoch, so that a stage that Spark runs again makes the same state.
-        processing_time_ms = wall_clock()
         return {
             operator.uid: SubtaskTask(
                 job_id=parts.identity.job_id,
@@ -252,7 +254,12 @@ class EpochProtocol:
             )
 
     def _store(
-        self, epoch_id: int, operators: Sequence[OperatorState], offsets: bytes, committable: bytes
+        self,
+        epoch_id: int,
+        operators: Sequence[OperatorState],
+        offsets: bytes,
+        committable: bytes,
+        processing_time_ms: int,
     ) -> None:
         parts = self.parts
         parent = parts.store.latest()
@@ -268,7 +275,7 @@ class EpochProtocol:
             parent_digest=parts.store.digest(parent.checkpoint_id) if parent is not None else None,
             source_offsets=offsets,
             sink_committables={SINK: committable},
-            properties=dict(parts.properties),
+            properties={**parts.properties, PROCESSING_TIME_PROPERTY: str(processing_time_ms)},
         )
         try:
             parts.store.add(metadata)

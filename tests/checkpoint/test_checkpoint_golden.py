@@ -9,7 +9,16 @@ import pathlib
 
 from checkpoint_builders import acknowledgement, file_handle, metadata_of
 
-from checkpoint import Acknowledgement, CheckpointFileSystem, JobDirectory, JobIdentity, read_metadata
+from checkpoint import (
+    Acknowledgement,
+    CheckpointFileSystem,
+    JobDirectory,
+    JobIdentity,
+    JobOrigin,
+    read_metadata,
+    read_origin,
+    write_origin,
+)
 from checkpoint.checksum import checksum_of_bytes
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
@@ -40,3 +49,16 @@ def test_a_job_identity_of_version_1_is_read() -> None:
     assert JobDirectory.inspect(str(GOLDEN / "job-1")) == JobIdentity(
         "job", "flights", 128, 1_700_000_000_000
     )
+
+
+def test_an_origin_of_version_1_is_read_and_written_byte_for_byte(tmp_path) -> None:
+    origin = JobOrigin(
+        savepoint_uri="/savepoints/flights-1",
+        savepoint_job_id="job",
+        savepoint_id=7,
+        savepoint_timestamp_ms=1_700_000_000_007,
+        with_source_progress=True,
+    )
+    assert read_origin(CheckpointFileSystem.from_uri(GOLDEN / "job-1")) == origin
+    write_origin(CheckpointFileSystem.from_uri(tmp_path), origin)
+    assert (tmp_path / "origin.json").read_bytes() == (GOLDEN / "job-1" / "origin.json").read_bytes()

@@ -1,15 +1,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
 import sys
 
+import attrs
 import pytest
 
 from checkpoint import (
+    CheckpointFileSystem,
     CorruptJobIdentityError,
     InvariantViolationError,
     JobDirectory,
@@ -17,7 +18,12 @@ from checkpoint import (
     JobDirectoryLockedError,
     JobDirectoryMismatchError,
     JobIdentity,
+    JobOrigin,
+    StorageError,
+    read_origin,
+    write_origin,
 )
+from checkpoint.sealed_json import sealed_json
 
 HOLDER = """
 import sys
@@ -110,14 +116,8 @@ def test_every_change_of_the_identity_is_found(tmp_path) -> None:
 
 
 def test_a_newer_identity_is_refused_as_newer(tmp_path) -> None:
-    from checkpoint import job_directory
-
     JobDirectory.open(str(tmp_path), "flights", 128).close()
-    content = json.loads((tmp_path / "job.json").read_text())
-    del content["checksum"]
-    content |= {"format_version": 2, "more": "x"}
-    content["checksum"] = job_directory.checksum_of_bytes(job_directory._canonical(content))
-    (tmp_path / "job.json").write_text(json.dumps(content))
+    (tmp_path / "job.json").write_bytes(sealed_json({"more": "x"}, 2))
     with pytest.raises(CorruptJobIdentityError, match="format version 2; this release reads 1"):
         JobDirectory.inspect(str(tmp_path))
 
@@ -206,3 +206,66 @@ def test_checking_tells_another_job_without_touching_the_directory(tmp_path) -> 
         JobDirectory.check(uri, "theirs", 16)
     with pytest.raises(JobDirectoryMismatchError, match="max_parallelism 16"):
         JobDirectory.check(uri, "ours", 32)
+
+
+ORIGIN = JobOrigin(
+    savepoint_uri="/savepoints/1",
+    savepoint_job_id="job",
+    savepoint_id=7,
+    savepoint_timestamp_ms=1_700_000_000_007,
+    with_source_progress=True,
+)
+
+
+def test_a_new_directory_remembers_what_it_was_begun_from_and_another_opening_changes_nothing(tmp_path) -> None:
+    uri = str(tmp_path / "job")
+    assert JobDirectory.origin_of(uri) is None
+    assert not (tmp_path / "job").exists()
+    JobDirectory.open(uri, "flights", 128, origin=ORIGIN).close()
+    assert JobDirectory.origin_of(uri) == ORIGIN
+    JobDirectory.open(uri, "flights", 128, origin=attrs.evolve(ORIGIN, savepoint_id=8)).close()
+    JobDirectory.open(uri, "flights", 128).close()
+    assert JobDirectory.origin_of(uri) == ORIGIN
+
+
+def test_a_crash_between_origin_and_identity_leaves_a_directory_that_knows_its_origin(tmp_path, monkeypatch) -> None:
+    uri = str(tmp_path)
+    write_file = CheckpointFileSystem.write_file
+
+    def crash(fs: CheckpointFileSystem, path: str, data: bytes) -> object:
+        if path == "job.json":
+            raise StorageError("power is gone")
+        return write_file(fs, path, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CheckpointFileSystem, "write_file", crash)
+        with pytest.raises(StorageError, match="power is gone"):
+            JobDirectory.open(uri, "flights", 128, origin=ORIGIN)
+    assert JobDirectory.inspect(uri) is None
+    assert JobDirectory.origin_of(uri) == ORIGIN
+    # The failed opening has also given its lock back.
+    JobDirectory.open(uri, "flights", 128).close()
+    assert JobDirectory.origin_of(uri) == ORIGIN
+
+
+def test_every_change_of_the_origin_is_found(tmp_path) -> None:
+    fs = CheckpointFileSystem.from_uri(tmp_path)
+    write_origin(fs, ORIGIN)
+    path = tmp_path / "origin.json"
+    good = path.read_bytes()
+    for bit in range(8 * len(good)):
+        flipped = bytearray(good)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        with contextlib.suppress(CorruptJobIdentityError):
+            assert read_origin(fs) == ORIGIN
+    for wrong in ({"savepoint_uri": ""}, {"savepoint_id": -1}, {"with_source_progress": 1}, {"another": 1}):
+        path.write_bytes(sealed_json({**attrs.asdict(ORIGIN), **wrong}, 1))
+        with pytest.raises(CorruptJobIdentityError, match=r"origin\.json is not valid"):
+            read_origin(fs)
+    path.write_bytes(sealed_json({"more": "x"}, 2))
+    with pytest.raises(CorruptJobIdentityError, match="format version 2; this release reads 1"):
+        read_origin(fs)
+    path.write_bytes(good + b" " * (64 << 10))
+    with pytest.raises(CorruptJobIdentityError, match="too large"):
+        read_origin(fs)

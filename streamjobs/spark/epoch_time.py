@@ -1,0 +1,55 @@
+"""The processing time of an epoch: one for all its tasks, and the same when the epoch is replayed.
+
+State with a time-to-live sees no other clock. An epoch that is replayed after a crash must not find entries expired
+that were there the first time, or it would emit other rows under the same id. So the time is that of Spark's own batch,
+which Spark writes into its log of offsets before the batch runs and reads back when it replays it, and which
+``current_timestamp()`` shows in the rows:
+
+    offsets/<batch>:   v1
+                       {"batchWatermarkMs":0,"batchTimestampMs":1700000000000,"conf":{...}}
+                       <one line for each source>
+
+Spark renames the file into place but does not sync it; this is made good before the first task runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+
+from checkpoint.local_storage import sync_directory
+from streamjobs.errors import SourceProgressMismatchError
+from streamjobs.processing_time import not_before
+
+__all__ = ["make_offsets_durable", "processing_time_of_epoch_ms"]
+
+
+def processing_time_of_epoch_ms(offsets: bytes, previous: Mapping[str, str]) -> int:
+    """The time of the epoch with these offsets, in ms since the Unix epoch.
+
+    ``previous`` are the properties of the checkpoint or savepoint that it continues from. Raises
+    `SourceProgressMismatchError` if Spark has noted no time.
+    """
+    lines = offsets.decode("utf-8", "replace").split("\n")
+    try:
+        batch_ms = json.loads(lines[1])["batchTimestampMs"]
+    except (IndexError, ValueError, KeyError, TypeError):
+        batch_ms = None
+    if not isinstance(batch_ms, int) or isinstance(batch_ms, bool):
+        raise SourceProgressMismatchError(
+            f"Spark's offsets of this epoch tell no time of the batch: {offsets[:200]!r}. Bring the file back from a "
+            f"backup, or start from a savepoint in a new job directory"
+        )
+    return not_before(batch_ms, previous)
+
+
+def make_offsets_durable(spark_checkpoint_directory: str, epoch_id: int) -> None:
+    """Brings `offsets/<epoch_id>` to the disk: its time and its offsets must outlive what the epoch does."""
+    directory = os.path.join(spark_checkpoint_directory, "offsets")
+    descriptor = os.open(os.path.join(directory, str(epoch_id)), os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    sync_directory(directory)
