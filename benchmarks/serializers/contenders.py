@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import random
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
@@ -35,6 +36,7 @@ from typeserializers import (
     TypeSerializer,
     former_names,
 )
+from typeserializers.string_encoding import MAX_REMEMBERED_TEXTS
 
 RECORDS = 1000
 
@@ -75,6 +77,7 @@ class Comparison:
     name: str
     ours: Contender
     peers: Mapping[str, Contender | None]
+    aim: float | None = None
 
 
 def flights() -> list[Flight]:
@@ -217,6 +220,35 @@ def _unpacking(layout: struct.Struct, encoded: Sequence[bytes]) -> Contender:
         return (perf_counter_ns() - start) / len(encoded)
 
     return run
+
+
+def text_comparisons() -> list[Comparison]:
+    """A hundred characters that are not ASCII, or not all, beside a hundred that are.
+
+    One text is written and read again and again, as ASCII is; and so many that each is new to the process.
+    """
+    serializer = StringSerializer()
+    ascii_texts = ["The quick brown fox jumps over the lazy dog. Sphinx of black quartz, judge my vow! Jackdaws love."[:100]]
+    japanese = (
+        "日本語のテキストをシリアライズする場合、漢字とひらがなとカタカナが混ざるのが普通です。この文は百文字くらいの長さに"
+        "なるように書かれていますので、計測に使うことができます。東京都港区芝公園四丁目二番八号"
+    )[:100]
+    accent = ascii_texts[0][:50] + "é" + ascii_texts[0][51:]
+    shuffler = random.Random(1)
+    new_texts = ["".join(shuffler.sample(japanese, len(japanese))) for _ in range(2 * MAX_REMEMBERED_TEXTS)]
+    repeated = RECORDS // 10
+    comparisons = []
+    for name, texts, aim in (
+        ("100 Japanese characters", [japanese] * repeated, 1 / 8),
+        ("one accent in 100 characters", [accent] * repeated, 1 / 3),
+        ("100 Japanese characters, each text a new one", new_texts, None),
+    ):
+        peers = ascii_texts * len(texts)
+        comparisons += [
+            Comparison(f"{name}, write", writing(serializer, texts), {"100 of ASCII": writing(serializer, peers)}, aim),
+            Comparison(f"{name}, read", reading(serializer, texts), {"100 of ASCII": reading(serializer, peers)}, aim),
+        ]
+    return comparisons
 
 
 def container_comparisons() -> list[Comparison]:
