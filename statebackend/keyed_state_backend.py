@@ -105,6 +105,11 @@ class KeyedStateBackend(ExpiringStates):
         self._closed = False
         self._last_times = SnapshotTimes()
 
+    @property
+    def is_local(self) -> bool:
+        """Whether what it continues from was here already, on the local disk or in the process: no full restore."""
+        return False
+
     @abstractmethod
     def restored_meta(self) -> KeyedStateMeta | None:
         """What was restored, or None for a fresh start."""

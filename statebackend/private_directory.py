@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+import tempfile
 from typing import Final
 
 from statebackend.errors import StateBackendError
@@ -23,6 +24,11 @@ LOCK_NAME: Final = "lock"
 
 class PrivateDirectoryError(StateBackendError):
     """A directory for local files cannot be used: a link, somebody else's, or open to others."""
+
+
+def default_local_root() -> str:
+    """Where local files are put if no directory is named: one for all users would belong to the first of them."""
+    return os.path.join(tempfile.gettempdir(), f"statebackend-{os.getuid()}")
 
 
 def make_private_directory(path: str) -> None:

@@ -54,3 +54,7 @@ class StateBackend(ABC):
     ) -> None:
         """Takes a leased backend back: closes it, or keeps it if a snapshot was its last act (``succeeded``)."""
         backend.close()
+
+    def kept_bytes_of_host(self) -> int:
+        """The memory of the backends that processes of this host keep for later epochs; may be an estimate."""
+        return 0

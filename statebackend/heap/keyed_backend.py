@@ -36,12 +36,13 @@ from statebackend.folding_states import handle_of_kind
 from statebackend.heap.cleanup_pass import places_of_table
 from statebackend.heap.handle import HeapStateHandle
 from statebackend.heap.priority_queue import HeapPriorityQueue
+from statebackend.heap.size_estimate import estimated_bytes
 from statebackend.heap.snapshot_task import FrozenState, HeapSnapshotTask, SnapshotTarget
 from statebackend.heap.state_content import Source, StateContent
 from statebackend.heap.stored_form import Load
 from statebackend.heap.table import HeapTable
 from statebackend.heap.tables import create_handle, create_raw_table, create_table, reading_table
-from statebackend.heap.worker_cache import WorkerCacheKey, worker_cache
+from statebackend.heap.worker_cache import KeptLimits, WorkerCacheKey, memory_of_host_bytes, worker_cache
 from statebackend.internal_states import InternalState
 from statebackend.key_context import has_namespaces
 from statebackend.key_enumeration import Address
@@ -58,6 +59,9 @@ from typeserializers.type_serializer import TypeSerializer
 from typeserializers.void import VOID_NAMESPACE
 
 T = TypeVar("T")
+
+DEFAULT_KEPT_EPOCHS: Final = 16
+"""Epochs after which a worker drops a copy of a subtask that other workers have had since."""
 
 HEAP_BACKEND: Final = "heap"
 
@@ -90,10 +94,21 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         # Guards the contents of the states: tasks change them on their threads when they are complete.
         self._lock = threading.Lock()
         self._restored_meta: KeyedStateMeta | None = None
+        self._is_local = False
+        self.last_checkpoint_id = -1
+        """The checkpoint of its last snapshot; -1 before the first."""
         self._restore(parameters.restore)
+
+    @property
+    def is_local(self) -> bool:
+        return self._is_local
 
     def restored_meta(self) -> KeyedStateMeta | None:
         return self._restored_meta
+
+    def estimated_bytes(self) -> int:
+        """About how much of Python's memory the entries of all states take; what stays in files takes none."""
+        return sum(estimated_bytes(held.table.history.live) for held in self._states.values() if held.table is not None)
 
     def create_state(
         self,
@@ -158,6 +173,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
 
     def snapshot(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshot:
         snapshot = super().snapshot(checkpoint_id, state_id)
+        self.last_checkpoint_id = checkpoint_id
         for held in self._states.values():
             if held.table is not None:
                 held.table.settle()
@@ -243,6 +259,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             raise
         self._restored_meta = meta
         self._sequence = meta.sequence
+        self._is_local = True
         return True
 
     def free(self) -> None:
@@ -367,7 +384,21 @@ class HeapKeyedStateBackend(KeyedStateBackend):
 
 
 class HeapStateBackend(StateBackend):
-    """State in Python dicts: fastest, for state that fits into memory; checkpoints are incremental all the same."""
+    """State in Python dicts: fastest, for state that fits into memory; checkpoints are incremental all the same.
+
+    Spark's workers keep the state of a subtask for the next epoch that comes their way, and then read only what has
+    changed since. ``kept_bytes_per_host`` bounds, as an estimate, what all workers of a host keep like that, beside
+    what they work on; by default it is a quarter of the host's memory. What was not current for ``kept_epochs`` epochs
+    goes. With 0 bytes nothing is kept, and every epoch restores. Raises `ValueError` for what is no whole number, or
+    negative.
+    """
+
+    def __init__(self, kept_bytes_per_host: int | None = None, kept_epochs: int = DEFAULT_KEPT_EPOCHS) -> None:
+        for name, number in (("kept_bytes_per_host", kept_bytes_per_host), ("kept_epochs", kept_epochs)):
+            if not (type(number) is int and number >= 0) and (name, number) != ("kept_bytes_per_host", None):
+                raise ValueError(f"{name} is {number!r:.80}; it is a whole number, at least 0")
+        self.kept_bytes_per_host = kept_bytes_per_host
+        self.kept_epochs = kept_epochs
 
     @property
     def name(self) -> str:
@@ -390,9 +421,14 @@ class HeapStateBackend(StateBackend):
         self, backend: KeyedStateBackend, subtask: SubtaskIdentity, *, succeeded: bool
     ) -> None:
         if succeeded and isinstance(backend, HeapKeyedStateBackend):
-            worker_cache.put(_cache_key(backend.parameters, subtask), backend)
+            given = self.kept_bytes_per_host
+            limits = KeptLimits(memory_of_host_bytes() // 4 if given is None else given, self.kept_epochs)
+            worker_cache.put(_cache_key(backend.parameters, subtask), backend, limits)
         else:
             backend.close()
+
+    def kept_bytes_of_host(self) -> int:
+        return worker_cache.bytes_of_host
 
 
 def _cache_key(parameters: KeyedStateBackendParameters, subtask: SubtaskIdentity) -> WorkerCacheKey:

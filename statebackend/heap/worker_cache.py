@@ -4,8 +4,11 @@ A runtime takes the backend of a subtask out, asks it to catch up with the handl
 it back after a successful snapshot. A backend is in the cache or in use, never both. Nothing here decides whether a
 backend is fresh enough: that is `HeapKeyedStateBackend.catch_up`, which compares files, not epochs.
 
-There is at most one backend per subtask of a job, those of another parallelism are dropped, and beyond `MAX_BACKENDS`
-the one that was put first goes. A forked child begins with an empty cache.
+Spark deals subtasks to other workers in every epoch, so by and by each worker would hold a copy of each. What is kept
+is therefore bounded, by `KeptLimits`: in bytes over all workers of a host, of which each has an equal share, and in
+epochs since a copy was current. There is at most one backend per subtask of a job, those of another parallelism are
+dropped, and beyond a share, or `MAX_BACKENDS`, the one that was put first goes. A forked child begins with an empty
+cache.
 """
 
 from __future__ import annotations
@@ -15,11 +18,16 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
+from statebackend.heap.host_ledger import HostLedger
+from statebackend.private_directory import default_local_root
+
 if TYPE_CHECKING:
     from statebackend.heap.keyed_backend import HeapKeyedStateBackend
 
 MAX_BACKENDS: Final = 256
 """Backends kept by one process over all jobs: what is left of jobs that have ended must go some day."""
+
+_CGROUP_LIMIT_PATH: Final = "/sys/fs/cgroup/memory.max"
 
 
 @frozen
@@ -32,50 +40,97 @@ class WorkerCacheKey:
     parallelism: int
 
 
+@frozen
+class KeptLimits:
+    """How much is kept: bytes on a host, over all of its workers, and for how many epochs after a copy was current."""
+
+    bytes_per_host: int
+    epochs: int
+
+
+@frozen
+class _Kept:
+    backend: HeapKeyedStateBackend
+    estimated_bytes: int
+    checkpoint_id: int
+
+
 class WorkerCache:
     """The cache of one process; see the module. Used by one thread at a time."""
 
-    def __init__(self, max_backends: int = MAX_BACKENDS) -> None:
+    def __init__(self, ledger: HostLedger, max_backends: int = MAX_BACKENDS) -> None:
+        self._ledger = ledger
         self._max_backends = max_backends
         self._process = os.getpid()
-        self._backends: dict[WorkerCacheKey, HeapKeyedStateBackend] = {}
+        self._kept: dict[WorkerCacheKey, _Kept] = {}
+        self.bytes_of_host = 0
+        """What all workers of the host kept together when this one last counted; an estimate."""
 
     def take(self, key: WorkerCacheKey) -> HeapKeyedStateBackend | None:
         """Removes and returns the backend of a subtask, or None; the caller owns it from here on."""
         self._forget_parent()
-        return self._backends.pop(key, None)
+        kept = self._kept.pop(key, None)
+        return None if kept is None else kept.backend
 
-    def put(self, key: WorkerCacheKey, backend: HeapKeyedStateBackend) -> None:
-        """Keeps a backend after a successful snapshot; its state handles are dead from here on."""
+    def put(self, key: WorkerCacheKey, backend: HeapKeyedStateBackend, limits: KeptLimits) -> None:
+        """Keeps a backend after a successful snapshot, or closes it; its state handles are dead from here on."""
         self._forget_parent()
         backend.release_states()
-        outdated = [
+        self._drop(key)
+        current = backend.last_checkpoint_id
+        for known in [
             known
-            for known in self._backends
-            if (known.job_id, known.operator_uid) == (key.job_id, key.operator_uid)
-            and (known.parallelism != key.parallelism or known == key)
-        ]
-        for known in outdated:
-            self._backends.pop(known).close()
-        self._backends[key] = backend
-        while len(self._backends) > self._max_backends:
-            self._backends.pop(next(iter(self._backends))).close()
+            for known, kept in self._kept.items()
+            if known.job_id == key.job_id
+            and (
+                kept.checkpoint_id < current - limits.epochs
+                or (known.operator_uid == key.operator_uid and known.parallelism != key.parallelism)
+            )
+        ]:
+            self._drop(known)
+        self._kept[key] = _Kept(backend, backend.estimated_bytes(), current)
+        while len(self._kept) > self._max_backends:
+            self._drop(next(iter(self._kept)))
+        with self._ledger.counted() as others:
+            share = min(limits.bytes_per_host // (others.count + 1), limits.bytes_per_host - others.kept_bytes)
+            while self._kept and self._own_bytes() > share:
+                self._drop(next(iter(self._kept)))
+            self._ledger.note(self._own_bytes())
+            self.bytes_of_host = others.kept_bytes + self._own_bytes()
 
     def clear(self) -> None:
         """Closes everything that is kept."""
         self._forget_parent()
-        while self._backends:
-            self._backends.popitem()[1].close()
+        for key in list(self._kept):
+            self._drop(key)
 
     def __len__(self) -> int:
         self._forget_parent()
-        return len(self._backends)
+        return len(self._kept)
+
+    def _own_bytes(self) -> int:
+        return sum(kept.estimated_bytes for kept in self._kept.values())
+
+    def _drop(self, key: WorkerCacheKey) -> None:
+        kept = self._kept.pop(key, None)
+        if kept is not None:
+            kept.backend.close()
 
     def _forget_parent(self) -> None:
         if self._process != os.getpid():
             self._process = os.getpid()
-            self._backends = {}
+            self._kept = {}
 
 
-worker_cache: Final = WorkerCache()
+def memory_of_host_bytes() -> int:
+    """The memory of this host, or of the container that the process runs in where that has less."""
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        with open(_CGROUP_LIMIT_PATH, encoding="ascii") as file:
+            return min(physical, int(file.read()))
+    except (OSError, ValueError):
+        return physical
+
+
+worker_cache: Final = WorkerCache(HostLedger(default_local_root))
 """The cache of this process."""

@@ -109,7 +109,6 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
 
     @property
     def is_local(self) -> bool:
-        """Whether the local database was opened as it was, instead of being restored."""
         return self._is_local
 
     def restored_meta(self) -> KeyedStateMeta | None:

@@ -12,7 +12,6 @@ job directory locked and Spark started.
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -26,6 +25,7 @@ from checkpoint.job_origin import write_origin
 from statebackend.backend_registry import state_backend
 from statebackend.key_groups import check_parallelism
 from statebackend.metrics import StateMetricsConfig
+from statebackend.private_directory import default_local_root
 from statebackend.schema_resolution import SchemaReport
 from statebackend.state_backend import StateBackend
 from streamjobs.data_stream import DataStream
@@ -270,11 +270,9 @@ class SparkStreamEnvironment:
             restore_source_progress(point.state.metadata.source_progress, self._spark_directory)
 
     def _local_root(self, directory: JobDirectory) -> LocalStateRoot:
-        # One directory for all users would belong to the first of them.
-        default = os.path.join(tempfile.gettempdir(), f"statebackend-{os.getuid()}")
         given = self._local_state_directory
         return LocalStateRoot(
-            path=default if given is None else given if given.startswith("$") else os.path.abspath(given),
+            path=default_local_root() if given is None else given if given.startswith("$") else os.path.abspath(given),
             is_given=given is not None,
             job_id=directory.identity.job_id,
             job_directory=directory.file_system.uri,

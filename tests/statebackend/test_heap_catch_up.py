@@ -14,14 +14,12 @@ from statebackend.contract.schemas import LegV1, LegV2, flight_v1, flight_v2, le
 from statebackend.descriptors import ValueStateDescriptor
 from statebackend.errors import StateBackendClosedError
 from statebackend.heap.keyed_backend import HeapStateBackend
-from statebackend.heap.worker_cache import WorkerCache, WorkerCacheKey
 from statebackend.state_backend import SubtaskIdentity
 from statebackend.state_files import MAX_FILES
 from typeserializers import AttrsSerializer
 
 HEAP = HeapStateBackend()
 KEYS = range(20)
-KEY = WorkerCacheKey("job", "operator", 0, 1)
 
 
 @pytest.fixture
@@ -311,57 +309,6 @@ def test_another_schema_is_migrated_in_memory_after_a_release(harness):
     new = ValueStateDescriptor("leg", leg_v2())
     assert content(harness, backend, new) == {1: LegV2("EWR", 1.0)}
     assert content(harness, harness.open(HEAP, harness.snapshot(backend).handle), new) == {1: LegV2("EWR", 1.0)}
-
-
-def test_the_cache_hands_each_backend_out_once(harness):
-    cache = WorkerCache()
-    backend, _ = kept(harness)
-    assert cache.take(KEY) is None
-    cache.put(KEY, backend)
-    assert len(cache) == 1
-    assert cache.take(KEY) is backend
-    assert cache.take(KEY) is None
-
-
-def test_the_cache_keeps_one_backend_per_subtask_and_parallelism(harness):
-    cache = WorkerCache()
-    first, second, third = (kept(harness)[0] for _ in range(3))
-    cache.put(KEY, first)
-    cache.put(KEY, second)
-    with pytest.raises(StateBackendClosedError):
-        first.check_open()
-    cache.put(attrs.evolve(KEY, parallelism=2), third)
-    with pytest.raises(StateBackendClosedError):
-        second.check_open()
-    assert len(cache) == 1
-
-
-def test_the_cache_is_bounded(harness):
-    cache = WorkerCache(max_backends=2)
-    backends = [kept(harness)[0] for _ in range(3)]
-    for number, backend in enumerate(backends):
-        cache.put(attrs.evolve(KEY, job_id=f"job-{number}"), backend)
-    assert len(cache) == 2
-    with pytest.raises(StateBackendClosedError):
-        backends[0].check_open()
-    cache.clear()
-    with pytest.raises(StateBackendClosedError):
-        backends[2].check_open()
-
-
-def test_a_forked_child_begins_with_an_empty_cache(harness):
-    cache = WorkerCache()
-    cache.put(KEY, kept(harness)[0])
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(write_end, b"empty" if cache.take(KEY) is None and len(cache) == 0 else b"shared")
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert os.read(read_end, 10) == b"empty"
-    os.close(read_end)
-    os.close(write_end)
-    assert len(cache) == 1
 
 
 def test_a_lease_takes_up_the_kept_backend_and_restores_where_it_cannot(harness):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -491,7 +492,7 @@ def test_local_state_lies_in_a_directory_of_the_user_unless_one_is_named(
     from streamjobs.spark import environment
 
     (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr(environment.tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     # As another user has left it: closed to us.
     (tmp_path / "tmp" / "statebackend").mkdir(mode=0o500)
     sink = memory_sink()
