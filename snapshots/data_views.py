@@ -58,10 +58,11 @@ def decode_modified_utf8(data: bytes) -> str:
 class DataOutputView:
     """A growing buffer of bytes with the write methods of Java's ``DataOutput``."""
 
-    __slots__ = ("_buffer",)
+    __slots__ = ("_buffer", "nesting")
 
     def __init__(self) -> None:
         self._buffer = bytearray()
+        self.nesting = 0
 
     @property
     def position(self) -> int:

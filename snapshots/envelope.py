@@ -20,13 +20,25 @@ MAX_NESTING = 64
 
 
 def write_versioned_snapshot(out: DataOutputView, snapshot: TypeSerializerSnapshot[Any]) -> None:
-    """Writes name, version and content of the snapshot; one that was carried on unread as it was found."""
+    """Writes name, version and content of the snapshot; one that was carried on unread as it was found.
+
+    Raises `SnapshotFormatError` for one that is nested deeper than `MAX_NESTING`, which could never be read again.
+    """
     if isinstance(snapshot, UnopenedSnapshot):
         out.write(snapshot.envelope)
         return
-    out.write_utf(snapshot_class_name(type(snapshot)))
-    out.write_int(snapshot.current_version)
-    snapshot.write_snapshot(out)
+    if out.nesting >= MAX_NESTING:
+        raise SnapshotFormatError(
+            f"the type is nested deeper than {MAX_NESTING} serializers in one another and could not be read again: "
+            f"make it flatter, or use a record that contains itself, which counts once"
+        )
+    out.nesting += 1
+    try:
+        out.write_utf(snapshot_class_name(type(snapshot)))
+        out.write_int(snapshot.current_version)
+        snapshot.write_snapshot(out)
+    finally:
+        out.nesting -= 1
 
 
 def read_versioned_snapshot(source: DataInputView) -> TypeSerializerSnapshot[Any]:
@@ -67,9 +79,10 @@ def _empty_snapshot(name: str) -> TypeSerializerSnapshot[Any]:
         raise SnapshotFormatError(f"{name!r} cannot be made without arguments and read: {error}") from error
 
 
-def snapshot_to_bytes(snapshot: TypeSerializerSnapshot[Any]) -> bytes:
-    """The envelope of a snapshot as bytes."""
+def snapshot_to_bytes(snapshot: TypeSerializerSnapshot[Any], *, nesting: int = 0) -> bytes:
+    """The envelope of a snapshot as bytes; ``nesting`` is how many others it stands in already."""
     out = DataOutputView()
+    out.nesting = nesting
     write_versioned_snapshot(out, snapshot)
     return out.to_bytes()
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from attrs import evolve, field, frozen
 
-from snapshots.errors import SerializationError
+from snapshots.envelope import snapshot_to_bytes
+from snapshots.errors import SerializationError, StateFormatError
 from statebackend.aggregate_function import AggregateFunction, ReduceFunction
 from statebackend.errors import StateRegistrationError
 from statebackend.ttl.config import StateTtlConfig
@@ -41,6 +42,9 @@ ELEMENT_ROLE: Final = "element"
 USER_KEY_ROLE: Final = "user_key"
 ACCUMULATOR_ROLE: Final = "accumulator"
 
+_LEVELS_AROUND: Final = 2
+"""How many serializers a state may put around that of its values, such as one for the time of their last access."""
+
 
 class StateKind(enum.Enum):
     """The kinds of keyed state; the values are written to disk and frozen."""
@@ -58,8 +62,17 @@ def as_serializer(given: TypeSerializer[T] | type[T] | TypeHint) -> TypeSerializ
 
     Type checkers infer the type of a descriptor from it. Hints that are no classes for them, such as ``int | str`` and
     ``Annotated[...]``, they do not understand: annotate the variable that such a descriptor goes to.
+    Raises `UnknownTypeError` for a hint that means no serializer, `StateRegistrationError` for a serializer whose
+    snapshot cannot be written, or could not be read again.
     """
-    return given if isinstance(given, TypeSerializer) else serializer_for(given)
+    serializer: TypeSerializer[T] = given if isinstance(given, TypeSerializer) else serializer_for(given)
+    try:
+        snapshot_to_bytes(serializer.snapshot_configuration(), nesting=_LEVELS_AROUND)
+    except StateFormatError as error:
+        raise StateRegistrationError(
+            f"state of {serializer.type_name:.200} could be written and never read again: {error}"
+        ) from error
+    return serializer
 
 
 def _check_name(instance: Any, attribute: Any, name: Any) -> None:

@@ -11,6 +11,7 @@ import typing
 from collections.abc import Callable
 from typing import Annotated, Any
 
+from snapshots.envelope import MAX_NESTING
 from snapshots.errors import StateFormatError
 from typeserializers.type_serializer import TypeSerializer
 
@@ -33,13 +34,20 @@ def register_inference(rule: Rule) -> Rule:
 class Inference:
     """One descent through a type hint."""
 
-    def __init__(self, path: str = "", enclosing: tuple[type, ...] = ()) -> None:
+    def __init__(self, path: str = "", enclosing: tuple[type, ...] = (), depth: int = 0) -> None:
         self.path = path
         self.enclosing = enclosing
+        self.depth = depth
 
     def below(self, segment: str, enclosing: type | None = None) -> Inference:
         """The inference of a part, whose path is this one's and ``segment``."""
-        return Inference(self.path + segment, self.enclosing + ((enclosing,) if enclosing is not None else ()))
+        if self.depth >= MAX_NESTING:
+            raise UnknownTypeError(
+                f"{self.path:.200}: the type is nested deeper than {MAX_NESTING} levels and could not be read again; "
+                f"make it flatter, or use a record that contains itself"
+            )
+        inside = self.enclosing + ((enclosing,) if enclosing is not None else ())
+        return Inference(self.path + segment, inside, self.depth + 1)
 
     def serializer_for(self, hint: Any) -> TypeSerializer[Any]:
         """The serializer of a hint; raises `UnknownTypeError`."""

@@ -11,6 +11,7 @@ from typeserializers.inference import Inference, register_inference
 from typeserializers.lists import ListSerializer
 from typeserializers.maps import MapSerializer
 from typeserializers.nullable import NullableSerializer
+from typeserializers.record_checks import check_defaults, check_shape, refuse_undecorated
 from typeserializers.record_shape import is_record_class, remember_shape, shape_of
 from typeserializers.records import AttrsSerializer
 from typeserializers.references import bind_references, collected_references, open_reference
@@ -70,13 +71,17 @@ def infer_tuple(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
 @register_inference
 def infer_record(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
     """attrs classes, dataclasses and NamedTuples; one that contains itself refers to itself there."""
+    refuse_undecorated(hint, inference.path or "the type")
     if not is_record_class(hint):
         return None
     if hint in inference.enclosing:
         return open_reference(hint, hint.__qualname__.rpartition("<locals>.")[2])
     with collected_references() as references:
         shape = shape_of(hint, {}, inference)
+    where = f"{inference.path}: {hint.__name__}" if inference.path else hint.__name__
+    check_shape(shape, where)
     serializer: AttrsSerializer[Any] = AttrsSerializer.from_shape(shape)
     bind_references(references, hint, shape.name, serializer)
+    check_defaults(shape, where)
     remember_shape(shape)
     return serializer

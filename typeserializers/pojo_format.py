@@ -84,9 +84,11 @@ class WrittenPojo:
 def write_pojo(pojo: WrittenPojo, out: DataOutputView) -> None:
     """Writes the content."""
     out.write_utf(pojo.name)
-    write_optional_map(out, [OptionalEntry(part.name, _field_key(part), _snapshot_bytes(part)) for part in pojo.fields])
+    level = out.nesting
+    fields = [OptionalEntry(part.name, _field_key(part), _snapshot_bytes(part, level)) for part in pojo.fields]
+    write_optional_map(out, fields)
     for parts in (pojo.registered, pojo.unregistered):
-        write_optional_map(out, [OptionalEntry(part.name, b"", _snapshot_bytes(part)) for part in parts])
+        write_optional_map(out, [OptionalEntry(part.name, b"", _snapshot_bytes(part, level)) for part in parts])
 
 
 def read_pojo(source: DataInputView) -> WrittenPojo:
@@ -127,10 +129,10 @@ def _declaring_class(entry: OptionalEntry) -> str | None:
     return declaring
 
 
-def _snapshot_bytes(part: WrittenPart) -> bytes | None:
+def _snapshot_bytes(part: WrittenPart, nesting: int) -> bytes | None:
     if isinstance(part.snapshot, UnreadableSnapshot):
         return part.snapshot.data
-    return snapshot_to_bytes(part.snapshot)
+    return snapshot_to_bytes(part.snapshot, nesting=nesting)
 
 
 def _read_snapshot(data: bytes | None, nesting: int) -> TypeSerializerSnapshot[Any]:

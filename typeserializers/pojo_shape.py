@@ -18,6 +18,7 @@ from attrs import field, frozen
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from typeserializers.inference import Inference, UnknownTypeError
 from typeserializers.nullable import NullableSerializer
+from typeserializers.record_checks import check_defaults, check_shape, refuse_undecorated
 from typeserializers.record_shape import RecordField, RecordShape, shape_of
 from typeserializers.records import AttrsSerializer
 from typeserializers.type_serializer import TypeSerializer
@@ -88,8 +89,11 @@ def pojo_shape_of(
     record_class: type, name: str | None, field_serializers: Mapping[str, TypeSerializer[Any]], inference: Inference
 ) -> PojoShape:
     """The shape of a class; raises `UnknownTypeError` with the path of what cannot be a POJO field."""
-    record = shape_of(record_class, field_serializers, inference)
     where = inference.path or record_class.__name__
+    refuse_undecorated(record_class, where)
+    record = shape_of(record_class, field_serializers, inference)
+    check_shape(record, where)
+    check_defaults(record, where)
     fields = []
     for part in record.fields:
         serializer, is_optional = part.serializer, part.serializer.is_optional_type

@@ -35,6 +35,7 @@ from typeserializers.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.compiled import CompiledTypeSerializer
 from typeserializers.field_metadata import RecordConverter
 from typeserializers.inference import Inference
+from typeserializers.record_checks import check_defaults, check_shape, refuse_undecorated
 from typeserializers.record_construction import emit_fields, settable_twin
 from typeserializers.record_evolution import WrittenRecord, judge_record
 from typeserializers.record_format import (
@@ -77,8 +78,10 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
         schema_version: int | None = None,
         converters: Mapping[int, RecordConverter] | None = None,
     ) -> None:
+        refuse_undecorated(record_class, record_class.__name__)
         with collected_references() as references:
             shape = shape_of(record_class, field_serializers or {}, Inference())
+        check_shape(shape, record_class.__name__)
         self.shape = attrs.evolve(
             shape,
             name=name or shape.name,
@@ -87,6 +90,7 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
             converters=shape.converters if converters is None else dict(converters),
         )
         bind_references(references, record_class, self.shape.name, self)
+        check_defaults(self.shape, record_class.__name__)
         remember_shape(self.shape)
 
     @classmethod

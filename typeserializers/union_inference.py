@@ -30,6 +30,8 @@ def infer_union(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
             inference.below(".right").serializer_for(sides[Right][0]),
         )
         return serializer if len(present) == len(members) else NullableSerializer(serializer)
+    if len(present) == 1:
+        return NullableSerializer(inference.serializer_for(present[0]))
     parts = [inference.below(f"{{member {_name_of(member)}}}").serializer_for(member) for member in present]
     # A hint inside an Annotated or a NewType may be a union or an optional itself.
     flat = [inner for part in parts for inner in _flattened(part)]
@@ -56,7 +58,7 @@ def _union_of(members: Sequence[TypeSerializer[Any]], inference: Inference) -> T
 
 
 def _name_of(hint: Any) -> str:
-    return hint if isinstance(hint, str) else getattr(hint, "__qualname__", None) or str(hint)
+    return hint.__qualname__ if isinstance(hint, type) and typing.get_origin(hint) is None else str(hint)
 
 
 @register_inference

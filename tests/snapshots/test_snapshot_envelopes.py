@@ -17,12 +17,14 @@ from snapshots import (
     UnknownSnapshotError,
     allow_snapshot_modules,
     allowed_snapshot_modules,
+    read_versioned_snapshot,
     register_snapshot,
     registered_names,
     snapshot_class_for,
     snapshot_class_name,
     snapshot_from_bytes,
     snapshot_to_bytes,
+    write_versioned_snapshot,
 )
 
 LONG = snapshot_to_bytes(ts.LongSerializer().snapshot_configuration())
@@ -178,10 +180,47 @@ def test_trailing_and_missing_bytes_are_refused() -> None:
             snapshot_from_bytes(LONG[:length])
 
 
-def test_snapshots_nested_too_deep_are_refused() -> None:
+def nested_lists(levels: int) -> ts.TypeSerializer:
     serializer: ts.TypeSerializer = ts.LongSerializer()
-    for _ in range(70):
+    for _ in range(levels):
         serializer = ts.ListSerializer(serializer)
-    data = snapshot_to_bytes(serializer.snapshot_configuration())
+    return serializer
+
+
+def test_what_is_nested_as_deep_as_can_be_read_is_written_and_nothing_deeper() -> None:
+    deepest = nested_lists(63).snapshot_configuration()
+    assert snapshot_from_bytes(snapshot_to_bytes(deepest)).restore_serializer() == nested_lists(63)
+    for snapshot, nesting in ((nested_lists(64).snapshot_configuration(), 0), (deepest, 1)):
+        with pytest.raises(SnapshotFormatError, match="nested deeper than 64"):
+            snapshot_to_bytes(snapshot, nesting=nesting)
+
+
+def test_bytes_nested_too_deep_are_refused() -> None:
+    # Cut out of a list of longs, the frame of a list around something else.
+    frame = snapshot_to_bytes(ts.ListSerializer(ts.LongSerializer()).snapshot_configuration())[: -len(LONG)]
+    assert snapshot_from_bytes(frame * 63 + LONG).restore_serializer() == nested_lists(63)
     with pytest.raises(SnapshotFormatError, match="nested deeper than 64"):
-        snapshot_from_bytes(data)
+        snapshot_from_bytes(frame * 64 + LONG)
+
+
+def test_any_number_may_stand_beside_one_another() -> None:
+    wide = ts.TupleSerializer([nested_lists(3)] * 100)
+    data = snapshot_to_bytes(wide.snapshot_configuration())
+    assert snapshot_from_bytes(data).restore_serializer() == wide
+    out = DataOutputView()
+    for _ in range(100):
+        write_versioned_snapshot(out, wide.snapshot_configuration())
+    source = DataInputView(out.to_bytes())
+    for _ in range(100):
+        assert read_versioned_snapshot(source).restore_serializer() == wide
+    assert source.remaining == 0
+
+
+def test_a_snapshot_that_failed_leaves_the_depth_as_it_was() -> None:
+    out, source = DataOutputView(), DataInputView(envelope("nothing.known", 1) * 70)
+    for _ in range(70):
+        with pytest.raises(SnapshotFormatError, match="local to a function"):
+            write_versioned_snapshot(out, type("Local", (UnregisteredSnapshot,), {"__qualname__": "f.<locals>.X"})())
+        with pytest.raises(UnknownSnapshotError):
+            read_versioned_snapshot(source)
+    assert (out.nesting, source.nesting) == (0, 0)
