@@ -30,7 +30,7 @@ class Sink(Protocol):
     """The contract of a sink; one instance belongs to one job, and is called by the driver, one call at a time."""
 
     def stage(self, frame: Any, epoch_id: int, attempt_id: str) -> bytes:
-        """Writes the frame where no reader sees it, by exactly one Spark action; returns what `commit` needs.
+        """Writes the frame where no reader sees it, by any number of Spark actions; returns what `commit` needs.
 
         `attempt_id` differs between any two attempts at an epoch that could overlap. The bytes become part of the
         checkpoint. Any exception fails the epoch; `abort` follows.

@@ -22,9 +22,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from attrs import field, frozen
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation
 
@@ -44,10 +46,10 @@ from streamjobs.processing_time import PROCESSING_TIME_PROPERTY
 from streamjobs.restore_plan import RestoredState, SubtaskRestore, restores_by_subtask
 from streamjobs.spark.epoch_time import make_offsets_durable, processing_time_of_epoch_ms
 from streamjobs.spark.pipeline import Pipeline
-from streamjobs.spark.session import keep_adaptive_disabled
+from streamjobs.spark.session import keep_adaptive_disabled, were_tasks_repeated
 from streamjobs.spark.source_progress import read_offsets
 from streamjobs.spark.subtask import SubtaskTask
-from streamjobs.spark.worker_errors import python_cause
+from streamjobs.spark.worker_errors import BE_REPEATABLE, python_cause
 
 SINK: Final = "sink"
 """The name of the job's sink among the committables of a checkpoint."""
@@ -171,6 +173,10 @@ class EpochProtocol:
             self._store(epoch_id, operators, offsets, committable, processing_time_ms)
             self.parts.sink.commit(epoch_id, committable)
             self._last_epoch_id = epoch_id
+        attempt_ids = [acknowledgement.attempt_id for acknowledgement in acknowledgements.values()]
+        if were_tasks_repeated(frame.sparkSession, attempt_ids):
+            # Attempts that failed, or lost against another one, may have written files that nobody was told of.
+            self.parts.store.delete_orphans(self._coordinator.files_in_use())
         self._restore = self._plan_restore(is_same_run=True)
         self._note(epoch_id, acknowledgements, time.monotonic() - started, action_s)
 
@@ -231,14 +237,16 @@ class EpochProtocol:
         self, frame: DataFrame, epoch_id: int, tasks: Mapping[str, SubtaskTask]
     ) -> tuple[bytes, float]:
         keep_adaptive_disabled(frame.sparkSession)
-        output, observations = self.parts.pipeline.build(frame, tasks)
         started = time.monotonic()
         try:
-            committable: bytes = self.parts.sink.stage(output, epoch_id, self.parts.run_id)
-        except PySparkException as error:
+            with contextlib.closing(self.parts.pipeline.build(frame, tasks)) as plan:
+                committable: bytes = self.parts.sink.stage(plan.frame, epoch_id, self.parts.run_id)
+        except (PySparkException, Py4JJavaError) as error:
             raise EpochError(f"epoch {epoch_id} failed: {python_cause(error)}") from error
         action_s = time.monotonic() - started
-        for uid, observation in observations.items():
+        for encoded in chain.from_iterable(plan.acknowledgements.values()):
+            self._acknowledge(Acknowledgement.decode(encoded))
+        for uid, observation in plan.observations.items():
             for encoded in _acknowledgements_of(observation, uid, epoch_id):
                 self._acknowledge(Acknowledgement.decode(encoded))
         return committable, action_s
@@ -250,7 +258,7 @@ class EpochProtocol:
         if result.outcome not in (AcknowledgementOutcome.SUCCESS, AcknowledgementOutcome.DUPLICATE):
             raise EpochError(
                 f"epoch {acknowledgement.checkpoint_id}: {result.outcome.name.lower()} acknowledgement of "
-                f"{acknowledgement.task}: {result.detail}"
+                f"{acknowledgement.task}: {_ADVICE.get(result.outcome, '')}{result.detail}"
             )
 
     def _store(
@@ -335,6 +343,10 @@ class EpochProtocol:
         )
 
 
+_ADVICE: Final = {
+    AcknowledgementOutcome.CONFLICT: f"Spark ran its task again, which made other state than before. {BE_REPEATABLE}. "
+}
+
 _LAPS: Final = ("open_s", "process_s", "snapshot_s")
 
 
@@ -367,7 +379,7 @@ def _acknowledgements_of(observation: Observation, uid: str, epoch_id: int) -> S
     if not found:
         raise EpochError(
             f"epoch {epoch_id}: no acknowledgement of operator {uid!r} came within {OBSERVATION_TIMEOUT_S:.0f} s of "
-            f"the sink's return. A sink function must run exactly one action over the whole frame it is given"
+            f"the sink's return: the step or sink behind it did not compute its rows"
         )
     return [bytes(encoded) for encoded in found[0]["acknowledgements"]]
 

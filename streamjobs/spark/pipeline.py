@@ -2,16 +2,17 @@
 
 For every keyed operator an epoch's plan is: compute the key group of each row, send the row to the partition that owns
 the group, sort if asked to, and run the subtask over the partition. What comes out passes an observation that collects
-the acknowledgements, loses them, and flows on.
+the acknowledgements, loses them, and flows on. If what is behind may read it more or less than once, it is computed and
+kept first, and the acknowledgements are read from what is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from attrs import frozen
+from attrs import evolve, frozen
 from pyspark import cloudpickle
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -22,12 +23,33 @@ from streamjobs.errors import JobDefinitionError
 from streamjobs.key_types import key_serializer_for
 from streamjobs.sinks import Sink
 from streamjobs.spark.arrow_rows import to_arrow_schema
+from streamjobs.spark.downstream_steps import empty_input, jobs_started, reads_partitions_once
 from streamjobs.spark.map_in_arrow import map_in_arrow
 from streamjobs.spark.named_columns import column_meant_by, column_named
+from streamjobs.spark.sinks import reads_once
 from streamjobs.spark.subtask import ACKNOWLEDGEMENT_COLUMN, KEY_COLUMN_PREFIX, KEY_GROUP_COLUMN, SubtaskTask
 from streamjobs.state_registration import RegisteredStates, registered_states
 from streamjobs.stream_graph import KeyedProcessNode, Node, SourceNode, TransformNode
 from typeserializers.type_serializer import TypeSerializer
+
+
+@frozen
+class EpochPlan:
+    """The plan of one epoch: a frame of the rows for the sink, and where the acknowledgements of each operator are.
+
+    Those of operators whose rows are kept are there when the plan is; the others are observed while the sink runs.
+    Close the plan to let go of rows that were kept.
+    """
+
+    frame: DataFrame
+    observations: Mapping[str, Observation]
+    acknowledgements: Mapping[str, Sequence[bytes]]
+    kept: Sequence[DataFrame]
+
+    def close(self) -> None:
+        """Lets go of the rows that were kept."""
+        for frame in self.kept:
+            frame.unpersist()
 
 
 @frozen
@@ -57,6 +79,8 @@ class PreparedOperator:
     output_schema: pa.Schema
     states: RegisteredStates
     columns: OperatorColumns
+    is_kept: bool
+    """Whether its rows are computed and kept, since what is behind may read them more or less than once."""
 
     @property
     def uid(self) -> str:
@@ -73,19 +97,33 @@ class Pipeline:
     source: DataFrame
     sink: Any
 
-    def build(
-        self, frame: DataFrame, tasks: Mapping[str, SubtaskTask]
-    ) -> tuple[DataFrame, Mapping[str, Observation]]:
-        """The plan of one epoch over the frame of its micro-batch, and the observation of each operator."""
+    def build(self, frame: DataFrame, tasks: Mapping[str, SubtaskTask]) -> EpochPlan:
+        """The plan of one epoch over the frame of its micro-batch.
+
+        Runs operators whose rows are kept, so it raises what their tasks raise.
+        """
         observations: dict[str, Observation] = {}
-        for node in self.nodes:
-            if isinstance(node, TransformNode):
-                frame = node.function(frame)
-            elif isinstance(node, KeyedProcessNode):
-                task = tasks[node.uid]
-                observations[node.uid] = Observation(f"statebackend-{node.uid}-{task.epoch_id}")
-                frame = _operator_plan(frame, self.operators[node.uid], task, observations[node.uid])
-        return frame, observations
+        acknowledgements: dict[str, Sequence[bytes]] = {}
+        kept: list[DataFrame] = []
+        try:
+            for node in self.nodes:
+                if isinstance(node, TransformNode):
+                    frame = node.function(frame)
+                elif isinstance(node, KeyedProcessNode):
+                    operator, task = self.operators[node.uid], tasks[node.uid]
+                    frame = _processed(frame, operator, task)
+                    if operator.is_kept:
+                        frame = frame.persist()
+                        kept.append(frame)
+                        acknowledgements[node.uid] = _run_and_keep(frame)
+                    else:
+                        observations[node.uid] = Observation(f"statebackend-{node.uid}-{task.epoch_id}")
+                        frame = frame.observe(observations[node.uid], operator.columns.acknowledgements)
+                    frame = frame.where(operator.columns.is_data).drop(ACKNOWLEDGEMENT_COLUMN)
+        except BaseException:
+            EpochPlan(frame, {}, {}, kept).close()
+            raise
+        return EpochPlan(frame, observations, acknowledgements, kept)
 
 
 def prepare_pipeline(
@@ -96,22 +134,50 @@ def prepare_pipeline(
     assert isinstance(first, SourceNode)
     operators: dict[str, PreparedOperator] = {}
     frame = spark.createDataFrame([], first.source.schema)
+    steps = _StepsBehind(spark)
     for node in nodes:
         if isinstance(node, TransformNode):
-            frame = node.function(frame)
-            if not isinstance(frame, DataFrame):
-                raise JobDefinitionError(f"transform() must return a DataFrame, not {type(frame).__name__}")
+            frame = steps.add(node.function, frame)
         elif isinstance(node, KeyedProcessNode):
+            steps.end(operators, frame, is_kept=False)
             prepared = _prepare_operator(frame, node, parallelism, max_parallelism)
             operators[node.uid] = prepared
-            frame = spark.createDataFrame([], prepared.output_type)
+            frame = empty_input(spark, prepared.output_type)
+            steps = _StepsBehind(spark, node.uid)
     sink = getattr(last, "sink", None)
     if not isinstance(sink, Sink):
         raise JobDefinitionError(
             f"sink_to was given {sink!r:.80}, which is no sink: use ParquetSink(path), NoopSink(), MemorySink(), "
             f"ForEachEpochSink(function), or a class of your own with stage, commit, abort and recover"
         )
+    steps.end(operators, frame, is_kept=not reads_once(sink))
     return Pipeline(tuple(nodes), operators, first.source, sink)
+
+
+class _StepsBehind:
+    """The steps between an operator (None: the source) and the next one or the sink."""
+
+    def __init__(self, spark: SparkSession, operator_uid: str | None = None) -> None:
+        self._spark = spark
+        self._operator_uid = operator_uid
+        self._number = 0
+        self._jobs_before = jobs_started(spark)
+
+    def add(self, function: Callable[[DataFrame], Any], frame: DataFrame) -> DataFrame:
+        result = function(frame)
+        if not isinstance(result, DataFrame):
+            raise JobDefinitionError(f"transform() must return a DataFrame, not {type(result).__name__}")
+        self._number += 1
+        return result
+
+    def end(self, operators: dict[str, PreparedOperator], frame: DataFrame, is_kept: bool) -> None:
+        """Settles whether the operator's rows are kept; ``is_kept`` is what the reader behind the steps asks for."""
+        if self._operator_uid is None:
+            return
+        if self._number and not is_kept:
+            # An action of another query counts too: then the rows are kept without need.
+            is_kept = jobs_started(self._spark) != self._jobs_before or not reads_partitions_once(frame)
+        operators[self._operator_uid] = evolve(operators[self._operator_uid], is_kept=is_kept)
 
 
 def _prepare_operator(
@@ -154,6 +220,7 @@ def _prepare_operator(
         to_arrow_schema(output_type),
         states,
         _operator_columns(keys, order_by, key_columns, row_columns, output_type, parallelism, max_parallelism),
+        False,
     )
 
 
@@ -182,9 +249,8 @@ def _operator_columns(
     )
 
 
-def _operator_plan(
-    frame: DataFrame, operator: PreparedOperator, task: SubtaskTask, observation: Observation
-) -> DataFrame:
+def _processed(frame: DataFrame, operator: PreparedOperator, task: SubtaskTask) -> DataFrame:
+    """What the tasks of an operator give out: rows, and an acknowledgement from each."""
     columns = operator.columns
     if columns.expression_keys:
         frame = frame.withColumns(dict(columns.expression_keys))
@@ -196,9 +262,13 @@ def _operator_plan(
     def run_subtask(batches: Any) -> Any:
         return task.run(batches)
 
-    processed = map_in_arrow(routed, run_subtask, columns.with_acknowledgement, columns.arrow_input)
-    observed = processed.observe(observation, columns.acknowledgements)
-    return observed.where(columns.is_data).drop(ACKNOWLEDGEMENT_COLUMN)
+    return map_in_arrow(routed, run_subtask, columns.with_acknowledgement, columns.arrow_input)
+
+
+def _run_and_keep(frame: DataFrame) -> Sequence[bytes]:
+    """Computes all partitions of a persisted frame; returns the acknowledgements, which are kept beside the rows."""
+    acknowledgement = F.col(ACKNOWLEDGEMENT_COLUMN)
+    return [bytes(row[0]) for row in frame.where(acknowledgement.isNotNull()).select(acknowledgement).collect()]
 
 
 def _selected(frame: DataFrame, columns: Sequence[Any], uid: str, given_to: str) -> StructType:

@@ -25,7 +25,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -48,6 +48,7 @@ __all__ = [
     "is_on_one_host",
     "keep_adaptive_disabled",
     "task_identity",
+    "were_tasks_repeated",
 ]
 
 MINIMUM_SPARK_VERSION = (4, 1)
@@ -56,6 +57,12 @@ _DEFAULT_PYTHON = "python3"
 _ADAPTIVE = "spark.sql.adaptive.enabled"
 _EXCLUDED_RULES = "spark.sql.optimizer.excludedRules"
 _PROPAGATE_EMPTY = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
+_CHECKED_SHUFFLES = {
+    "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
+}
+"""Spark compares the rows of a task that it had to run again with those of before, in no order, since a shuffle has
+none. Without it tasks behind an operator might go on from a mixture of both."""
 
 
 class UnsupportedSparkVersionError(StreamJobError):
@@ -149,7 +156,7 @@ def _settings_for_every_partition(spark: SparkSession) -> Mapping[str, str]:
     rules = excluded.split(",") if excluded else []
     if _PROPAGATE_EMPTY not in rules:
         rules.append(_PROPAGATE_EMPTY)
-    return {_ADAPTIVE: "false", _EXCLUDED_RULES: ",".join(rules)}
+    return {_ADAPTIVE: "false", _EXCLUDED_RULES: ",".join(rules), **_CHECKED_SHUFFLES}
 
 
 @frozen
@@ -173,6 +180,22 @@ class TaskIdentity:
     def attempt_id(self) -> str:
         """A name of this attempt, unique in a Spark application: `<stage>.<partition>.<attempt>.<task attempt>`."""
         return f"{self.stage_id}.{self.partition_id}.{self.attempt_number}.{self.task_attempt_id}"
+
+
+def were_tasks_repeated(spark: SparkSession, attempt_ids: Iterable[str]) -> bool:
+    """Whether tasks ran more than once in the stages of these attempts: tried again, computed again, or twice at once.
+
+    The names are those of `TaskIdentity.attempt_id`.
+    """
+    if (spark.sparkContext.getConf().get("spark.speculation", "false") or "").lower() == "true":
+        return True
+    attempts = [tuple(map(int, attempt_id.split("."))) for attempt_id in attempt_ids]
+    if any(attempt_number > 0 for _, _, attempt_number, _ in attempts):
+        return True
+    tracker = spark.sparkContext.statusTracker()
+    # Spark forgets old stages of an application.
+    stages = [tracker.getStageInfo(stage_id) for stage_id in {stage_id for stage_id, *_ in attempts}]
+    return any(stage is not None and (stage.currentAttemptId > 0 or stage.numFailedTasks > 0) for stage in stages)
 
 
 def task_identity() -> TaskIdentity:

@@ -30,7 +30,7 @@ from pyspark.sql import DataFrame
 from checkpoint.local_storage import sync_directory
 from streamjobs.sinks import SinkError
 
-__all__ = ["ForEachEpochSink", "MemorySink", "NoopSink", "ParquetSink"]
+__all__ = ["ForEachEpochSink", "MemorySink", "NoopSink", "ParquetSink", "reads_once"]
 
 EPOCH_COLUMN: Final = "epoch"
 
@@ -178,9 +178,10 @@ class NoopSink:
 class ForEachEpochSink:
     """Hands each epoch to a function `function(frame, epoch_id)`, as `foreachBatch` does.
 
-    The function must run exactly one action over the whole frame, and its effect must be idempotent per epoch id: it
-    runs before the checkpoint completes, so after a crash it is called again with the same id and the same rows.
-    To write to two places, write once and copy, or cache the frame.
+    The rows are computed and kept, in memory and on the executors' disks, before the function is called. So it may run
+    as many actions as it likes over all of the frame or a part of it, and the operators still run once. Its effect must
+    be idempotent per epoch id: it runs before the checkpoint completes, so after a crash it is called again with the
+    same id and the same rows.
     """
 
     def __init__(self, function: Callable[[DataFrame, int], object]) -> None:
@@ -238,3 +239,11 @@ class MemorySink:
         for epoch_id, attempt_id in list(self._staged):
             if last_completed_epoch_id is None or epoch_id > last_completed_epoch_id:
                 del self._staged[epoch_id, attempt_id]
+
+
+def reads_once(sink: object) -> bool:
+    """Whether the sink is known to run one action over the whole frame it is given, in one pass over its partitions.
+
+    What a user's function or sink does with a frame is not known, nor what a class derived from one of ours does.
+    """
+    return type(sink) in (MemorySink, NoopSink, ParquetSink)

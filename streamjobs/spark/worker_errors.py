@@ -7,6 +7,15 @@ the JVM. What a person needs is the exception that the Python traceback ends wit
 from __future__ import annotations
 
 import re
+from typing import Final
+
+BE_REPEATABLE: Final = (
+    "Give the operator an order_by that decides the order of the records of a key, and let process_element use no "
+    "clock, random number or outside service"
+)
+"""What makes a task that Spark runs again do the same again."""
+
+_RECOMPUTED_OTHERWISE: Final = "indeterminate output"
 
 _RAISED = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception): ", re.MULTILINE)
 _TRACEBACK_END = re.compile(r"\n\s*(?:at |The above exception|During handling)|\n\n", re.MULTILINE)
@@ -15,6 +24,11 @@ _TRACEBACK_END = re.compile(r"\n\s*(?:at |The above exception|During handling)|\
 def python_cause(error: Exception) -> str:
     """The exception that a task's Python traceback ends with, or all of Spark's message if there is none."""
     text = str(error)
+    if _RECOMPUTED_OTHERWISE in text and "Traceback" not in text:
+        return (
+            f"rows that an operator had sent on were lost and computed again, and came out otherwise, when a part of "
+            f"them had been used already. {BE_REPEATABLE}; the epoch is then replayed by executing the job again"
+        )
     raised = list(_RAISED.finditer(text))
     if "Traceback" not in text or not raised:
         return text

@@ -67,12 +67,12 @@ def travelling_by_value(*modules: str) -> Iterator[None]:
     from pyspark import cloudpickle
 
     for name in set(modules):
-        cloudpickle.register_pickle_by_value(sys.modules[name])
+        cloudpickle.register_pickle_by_value(sys.modules[name])  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
         for name in set(modules):
-            cloudpickle.unregister_pickle_by_value(sys.modules[name])
+            cloudpickle.unregister_pickle_by_value(sys.modules[name])  # type: ignore[no-untyped-call]
 
 
 def _start(

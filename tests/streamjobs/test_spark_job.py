@@ -314,23 +314,6 @@ def test_a_null_key_is_refused(workplace: Workplace) -> None:
         workplace.run(memory_sink())
 
 
-def test_a_sink_that_runs_no_action_is_found_out(workplace: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
-    from streamjobs.spark import epoch_protocol
-    from streamjobs.spark.sinks import ForEachEpochSink
-
-    monkeypatch.setattr(epoch_protocol, "OBSERVATION_TIMEOUT_S", 0.2)
-    with pytest.raises(EpochError, match="exactly one action"):
-        workplace.run(ForEachEpochSink(lambda frame, epoch_id: None))
-
-
-def test_a_sink_that_reads_only_a_part_is_found_out(workplace: Workplace) -> None:
-    from streamjobs.spark.sinks import ForEachEpochSink
-
-    with pytest.raises(Exception, match=r"acknowledge|words") as failure:
-        workplace.run(ForEachEpochSink(lambda frame, epoch_id: frame.limit(1).collect()))
-    assert "has not" not in str(failure.value) or "words" in str(failure.value)
-
-
 def test_two_operators_in_a_row_each_keep_their_state(workplace: Workplace) -> None:
     class HowOften(KeyedProcessFunction[int, Any, Any]):
         def open(self, context: RuntimeContext) -> None:
@@ -463,16 +446,6 @@ def test_only_the_first_epoch_of_a_run_reports_what_was_restored(workplace: Work
     assert {state.state_name: state.entries_migrated for state in job.restore_report()}["seen"] == 3
     # One report per subtask, however many epochs follow.
     assert len(job._protocol.restore_reports) == 2
-
-
-def test_a_step_that_merges_the_tasks_of_an_operator_is_refused_with_what_to_do(workplace: Workplace) -> None:
-    from streamjobs.spark.sinks import ForEachEpochSink
-
-    with pytest.raises(EpochError, match=r"operator 'words': the rows of subtask 1.*use repartition\(n\)"):
-        workplace.run(ForEachEpochSink(lambda frame, epoch_id: frame.coalesce(1).collect()))
-    rows: list[Any] = []
-    workplace.run(ForEachEpochSink(lambda frame, epoch_id: rows.extend(frame.repartition(1).collect())))
-    assert sorted(tuple(row) for row in rows) == workplace.expected()
 
 
 @pytest.mark.parametrize("uid", ["..", "飛行機" * 30])
