@@ -16,6 +16,7 @@ the bytes. The class check here is always made.
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
@@ -30,6 +31,7 @@ from snapshots.compatibility import (
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import read_versioned_snapshot, write_versioned_snapshot
 from snapshots.errors import SnapshotFormatError
+from snapshots.merging import merge_all
 from snapshots.simple import another_serializer
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
 
@@ -138,6 +140,22 @@ class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T, S]):
                 f"{type(self).__name__} cannot rebuild its serializer from {len(nested)} nested ones ({error}): "
                 f"the bytes are damaged"
             ) from error
+
+    def merged_with(self, other: TypeSerializerSnapshot[Any]) -> TypeSerializerSnapshot[T] | None:
+        """The same outer configuration around the merged parts."""
+        assert isinstance(other, CompositeTypeSerializerSnapshot)
+        nested = merge_all(self._nested, other._nested)
+        if nested is None or self._outer_bytes() != other._outer_bytes():
+            return None
+        merged = copy.copy(self)
+        merged._nested = nested
+        return merged
+
+    def _outer_bytes(self) -> bytes:
+        out = DataOutputView()
+        out.write_int(self.current_outer_version)
+        self.write_outer_snapshot(out)
+        return out.to_bytes()
 
     def resolve_schema_compatibility(
         self, new_serializer: TypeSerializer[T]

@@ -78,6 +78,15 @@ class TypeSerializerSnapshot(ABC, Generic[T]):
         """Asked of the *new* serializer's snapshot when the old one refuses: the verdict, or None for no opinion."""
         return None
 
+    def merged_with(self, other: TypeSerializerSnapshot[Any]) -> TypeSerializerSnapshot[T] | None:
+        """The snapshot under which the bytes of both mean what they did; None, as here, if there is none.
+
+        ``other`` is of the same class and is written differently: the same serializer has learned other things in
+        another subtask. To be implemented by the snapshot of a serializer that learns while it writes, or that has
+        serializers inside; `snapshots.merging` is what asks.
+        """
+        return None
+
 
 def resolve_compatibility(
     old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[T]

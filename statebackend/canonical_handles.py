@@ -35,12 +35,11 @@ def export_canonical_handle(
     (`KeyedStateBackend.row_filter`). Files are made in ``scratch_directory``, by default that of the system, one at a
     time.
     """
-    meta = backend.current_meta()
     files: list[FileHandle] = []
-    states = []
+    files_by_state: dict[str, tuple[StateFile, ...]] = {}
     rows_by_state: dict[str, int] = {}
     with tempfile.TemporaryDirectory(prefix="statebackend-export-", dir=scratch_directory) as local_directory:
-        for state in meta.states:
+        for state in backend.current_meta().states:
             local = os.path.join(local_directory, "part" + CANONICAL_SUFFIX)
             row_filter = backend.row_filter(state.name)
             rows = write_canonical(local, kept_batches(row_filter, backend.export_state(state.name)))
@@ -51,14 +50,17 @@ def export_canonical_handle(
                 references = (StateFile(len(files), state_id),)
                 files.append(file_system.upload(local, target))
             os.unlink(local)
-            states.append(evolve(state, files=references))
+            files_by_state[state.name] = references
+    # Taken after the rows were written, for serializers that learn from what they write.
+    meta = backend.current_meta()
+    states = tuple(evolve(state, files=files_by_state[state.name]) for state in meta.states)
     key_groups = backend.key_group_range
     handle = StateHandle(
         state_id,
         CANONICAL_BACKEND,
         key_groups.start,
         key_groups.end,
-        encode_meta(evolve(meta, states=tuple(states))),
+        encode_meta(evolve(meta, states=states)),
         tuple(files),
     )
     return handle, rows_by_state

@@ -13,7 +13,7 @@ from statebackend.backend_parameters import KeyedStateBackendParameters
 from statebackend.descriptors import StateDescriptor, StateKind
 from statebackend.errors import StateBackendError
 from statebackend.key_context import KeyContext
-from statebackend.state_meta import KeyedStateMeta
+from statebackend.state_meta import KeyedStateMeta, StateMeta
 from typeserializers.type_serializer import TypeSerializer
 
 Address = tuple[int, bytes, bytes]
@@ -32,7 +32,17 @@ class KeyEnumeration(ABC):
 
     @abstractmethod
     def current_meta(self) -> KeyedStateMeta:
-        """The states as they are now, registered or not, without files."""
+        """The states as they are now, registered or not, without files.
+
+        Now: serializers may learn while they write, so their snapshots are taken anew each time.
+        """
+
+    def state_meta(self, name: str) -> StateMeta | None:
+        """The state of that name as it is now, registered or not, without files; None for an unknown name.
+
+        A backend that need not look at all its states for that overrides it.
+        """
+        return self.current_meta().state(name)
 
     @abstractmethod
     def stored_addresses(self, name: str) -> Iterator[Address]:
@@ -117,12 +127,12 @@ class KeyEnumeration(ABC):
         return ((key_group, key) for key_group, key, found in self.stored_addresses(name) if found == wanted)
 
     def _check_has_keys(self, name: str) -> None:
-        meta = self.current_meta().state(name)
+        meta = self.state_meta(name)
         if meta is not None and meta.kind is StateKind.PRIORITY_QUEUE:
             raise StateBackendError(f"state {name!r} is a priority queue, whose elements are not kept by key")
 
     def stored_namespace_serializer(self, name: str) -> TypeSerializer[Any] | None:
-        meta = self.current_meta().state(name)
+        meta = self.state_meta(name)
         return None if meta is None else meta.namespace_snapshot.restore_serializer()
 
 

@@ -18,6 +18,7 @@ from attrs import evolve, frozen
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import snapshot_from_bytes, snapshot_or_unopened, snapshot_to_bytes
 from snapshots.errors import StateFormatError
+from snapshots.merging import merge_snapshots
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.descriptors import StateDescriptor, StateKind
 from statebackend.errors import StateRestoreError
@@ -48,6 +49,16 @@ class StateMeta:
     role_snapshots: Mapping[str, TypeSerializerSnapshot[Any]]
     files: tuple[StateFile, ...] = ()
 
+    def as_written_by(self, serializers: Mapping[str, TypeSerializer[Any]]) -> StateMeta:
+        """The same state under what these serializers are now, by role and "namespace".
+
+        To be asked when a snapshot is taken and not only when the state is registered: a serializer may learn while it
+        writes.
+        """
+        snapshots = {role: serializer.snapshot_configuration() for role, serializer in serializers.items()}
+        namespace_snapshot = snapshots.pop("namespace")
+        return evolve(self, namespace_snapshot=namespace_snapshot, role_snapshots=snapshots)
+
     def has_schema_of(self, other: StateMeta) -> bool:
         """Whether both were written under the same kind and the same serializers, to the byte."""
         return _schema(self) == _schema(other)
@@ -67,7 +78,7 @@ class KeyedStateMeta:
 
 
 def meta_of_descriptor(descriptor: StateDescriptor, namespace_serializer: TypeSerializer[Any]) -> StateMeta:
-    """A state as it is when it is registered, without files."""
+    """A registered state as it is now, without files: what its serializers know changes with what they write."""
     return StateMeta(
         descriptor.name,
         descriptor.kind,
@@ -79,26 +90,48 @@ def meta_of_descriptor(descriptor: StateDescriptor, namespace_serializer: TypeSe
 def merge_metas(metas: Sequence[KeyedStateMeta]) -> KeyedStateMeta | None:
     """The states of several subtasks as those of one; None if there are no metas.
 
-    Raises `StateRestoreError` if the keys, or a state, have another schema in one subtask than in another. For a state
-    that happens when it was registered, and so migrated, in some of them only.
+    Serializers that learn while they write have learned other things in every subtask: what they knew is merged. Raises
+    `StateRestoreError` if the keys, or a state, have another schema in one subtask than in another. For a state that
+    happens when it was registered, and so migrated, in some of them only.
     """
     if not metas:
         return None
-    if len({snapshot_to_bytes(meta.key_snapshot) for meta in metas}) > 1:
-        raise StateRestoreError(
-            "the keys of one operator were written by different serializers in different subtasks: these handles are "
-            "not of one snapshot of one operator"
-        )
+    key_snapshot = metas[0].key_snapshot
+    for meta in metas[1:]:
+        merged_key = merge_snapshots(key_snapshot, meta.key_snapshot)
+        if merged_key is None:
+            raise StateRestoreError(
+                "the keys of one operator were written by different serializers in different subtasks: these handles "
+                "are not of one snapshot of one operator"
+            )
+        key_snapshot = merged_key
     states: dict[str, StateMeta] = {}
     for meta in metas:
         for state in meta.states:
-            known = states.setdefault(state.name, evolve(state, files=()))
-            if not state.has_schema_of(known):
+            known = states.get(state.name)
+            merged = evolve(state, files=()) if known is None else _merged_state(known, state)
+            if merged is None:
                 raise StateRestoreError(
                     f"state {state.name!r} was written under different schemas by different subtasks; restore once "
                     f"with the old parallelism and register the state in open(), so that all of them migrate"
                 )
-    return KeyedStateMeta(metas[0].key_snapshot, max(meta.sequence for meta in metas), tuple(states.values()))
+            states[state.name] = merged
+    return KeyedStateMeta(key_snapshot, max(meta.sequence for meta in metas), tuple(states.values()))
+
+
+def _merged_state(one: StateMeta, other: StateMeta) -> StateMeta | None:
+    if one.kind is not other.kind or one.role_snapshots.keys() != other.role_snapshots.keys():
+        return None
+    namespace_snapshot = merge_snapshots(one.namespace_snapshot, other.namespace_snapshot)
+    if namespace_snapshot is None:
+        return None
+    roles = {}
+    for role, snapshot in one.role_snapshots.items():
+        merged = merge_snapshots(snapshot, other.role_snapshots[role])
+        if merged is None:
+            return None
+        roles[role] = merged
+    return evolve(one, namespace_snapshot=namespace_snapshot, role_snapshots=roles)
 
 
 def distinct_metas(metas: Sequence[KeyedStateMeta]) -> tuple[KeyedStateMeta, ...]:

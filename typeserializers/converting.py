@@ -26,6 +26,7 @@ from snapshots.compatibility import (
 )
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import read_versioned_snapshot, write_versioned_snapshot
+from snapshots.merging import merge_snapshots
 from snapshots.registry import register_snapshot
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
 from typeserializers.code_generation import ReadEmitter, WriteEmitter
@@ -181,6 +182,16 @@ class ConvertingSerializerSnapshot(TypeSerializerSnapshot[T]):
     def restore_serializer(self) -> TypeSerializer[T]:
         """The inner serializer: to read what was written, no converter is needed."""
         return self.inner.restore_serializer()
+
+    def merged_with(self, other: TypeSerializerSnapshot[Any]) -> TypeSerializerSnapshot[T] | None:
+        """What the inner serializers have learned, together."""
+        assert isinstance(other, ConvertingSerializerSnapshot)
+        inner = merge_snapshots(self.inner, other.inner)
+        if inner is None:
+            return None
+        merged: ConvertingSerializerSnapshot[T] = ConvertingSerializerSnapshot()
+        merged._inner = inner
+        return merged
 
     def resolve_schema_compatibility(self, new_serializer: TypeSerializer[T]) -> TypeSerializerSchemaCompatibility[T]:
         return resolve_compatibility(self.inner, new_serializer)

@@ -38,6 +38,7 @@ from typeserializers.flink_names import RUNTIME
 from typeserializers.inference import Inference, UnknownTypeError, register_inference
 from typeserializers.pojo_evolution import judge_pojo
 from typeserializers.pojo_format import CURRENT_VERSION, WrittenPart, WrittenPojo, parts_of, read_pojo, write_pojo
+from typeserializers.pojo_merging import merged_pojo
 from typeserializers.pojo_shape import (
     POJO_CLASS_ATTRIBUTE,
     PojoField,
@@ -283,8 +284,11 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
         own = {subclass.shape.name: subclass for subclass in self.registered_subclasses}
         registered = [subclasses[name] for name in tags]
         registered += [subclasses.get(name, subclass) for name, subclass in own.items() if name not in tags]
-        unregistered = [subclass for name, subclass in subclasses.items() if name not in tags]
-        return PojoSerializer.from_shape(attrs.evolve(self.shape, fields=tuple(parts)), registered, unregistered)
+        # What was met in other parts of the state stays known; what has a tag is known by it.
+        unregistered = {name: subclass for name, subclass in self._unregistered.items() if name not in own}
+        unregistered |= subclasses
+        met = [subclass for name, subclass in unregistered.items() if name not in tags]
+        return PojoSerializer.from_shape(attrs.evolve(self.shape, fields=tuple(parts)), registered, met)
 
     def held_serializers(self) -> Sequence[TypeSerializer[Any]]:
         """The serializers of the fields and subclasses.
@@ -408,6 +412,16 @@ class PojoSerializerSnapshot(TypeSerializerSnapshot["R | None"], Generic[R]):
                 for part, serializer in zip(self.pojo.fields, serializers, strict=True)
             ],
         )
+
+    def merged_with(self, other: TypeSerializerSnapshot[Any]) -> TypeSerializerSnapshot[R | None] | None:
+        """The same class with the subclasses of both."""
+        assert isinstance(other, PojoSerializerSnapshot)
+        pojo = merged_pojo(self.pojo, other.pojo)
+        if pojo is None:
+            return None
+        merged: PojoSerializerSnapshot[R] = PojoSerializerSnapshot()
+        merged.pojo = pojo
+        return merged
 
     def resolve_schema_compatibility(
         self, new_serializer: TypeSerializer[R | None]

@@ -16,9 +16,12 @@ from __future__ import annotations
 import keyword
 from typing import Any, Final
 
+from attrs import evolve
+
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import read_versioned_snapshot, write_versioned_snapshot
 from snapshots.errors import SerializationError, SnapshotFormatError
+from snapshots.merging import merge_all
 from typeserializers.record_evolution import WrittenField, WrittenRecord
 from typeserializers.record_shape import ABSENT, RecordField, RecordShape
 from typeserializers.type_serializer import TypeSerializer
@@ -86,6 +89,20 @@ def read_record(read_version: int, source: DataInputView) -> WrittenRecord:
     if schema_version < 1:
         raise SnapshotFormatError(f"the record {name} has schema version {schema_version}; the bytes are damaged")
     return WrittenRecord(name, fields, schema_version)
+
+
+def merged_record(one: WrittenRecord, other: WrittenRecord) -> WrittenRecord | None:
+    """Two records that are alike but for what the serializers of their fields have learned; None if they are not."""
+    # Two fields are equal whatever their snapshots.
+    snapshots = merge_all(
+        tuple(part.snapshot for part in one.fields), tuple(part.snapshot for part in other.fields)
+    )
+    if one != other or snapshots is None:
+        return None
+    fields = tuple(
+        evolve(part, snapshot=snapshot) for part, snapshot in zip(one.fields, snapshots, strict=True)
+    )
+    return evolve(one, fields=fields)
 
 
 def encoded_default(part: RecordField) -> bytes | None:

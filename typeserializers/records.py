@@ -41,6 +41,7 @@ from typeserializers.record_evolution import WrittenRecord, judge_record
 from typeserializers.record_format import (
     NEWEST_VERSION,
     decoded_default,
+    merged_record,
     read_record,
     version_for,
     write_record,
@@ -316,6 +317,16 @@ class AttrsSerializerSnapshot(TypeSerializerSnapshot[R]):
         return RecordShape(
             self.record.name, stand_in, fields, is_frozen=True, schema_version=self.record.schema_version
         )
+
+    def merged_with(self, other: TypeSerializerSnapshot[Any]) -> TypeSerializerSnapshot[R] | None:
+        """The same record around the merged snapshots of its fields."""
+        assert isinstance(other, AttrsSerializerSnapshot)
+        merged: AttrsSerializerSnapshot[R] = AttrsSerializerSnapshot()
+        record = merged_record(self.record, other.record)
+        if record is None:
+            return None
+        merged.record, merged._is_filled = record, True
+        return merged
 
     def resolve_schema_compatibility(self, new_serializer: TypeSerializer[R]) -> TypeSerializerSchemaCompatibility[R]:
         if type(new_serializer) is not AttrsSerializer:

@@ -125,7 +125,10 @@ class TypeSerializer(ABC, Generic[T]):
         return value if self.is_immutable_type else self.from_bytes(self.to_bytes(value))
 
     def duplicate(self) -> Self:
-        """A serializer that another thread may use; itself when there is no mutable state."""
+        """A serializer that another thread may use; itself when there is no mutable state.
+
+        A serializer that learns while it writes hands on what it has learned so far.
+        """
         return self
 
     def configuration(self) -> Hashable:

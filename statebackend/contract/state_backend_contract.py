@@ -12,6 +12,7 @@ from statebackend.contract.backend_configuration_contract import BackendConfigur
 from statebackend.contract.folding_state_contract import FoldingStateContract
 from statebackend.contract.key_enumeration_contract import KeyEnumerationContract
 from statebackend.contract.keyed_context_contract import KeyedContextContract
+from statebackend.contract.learning_contract import LearningContract
 from statebackend.contract.list_state_contract import ListStateContract
 from statebackend.contract.map_state_contract import MapStateContract
 from statebackend.contract.merging_contract import MergingContract
@@ -45,6 +46,7 @@ class StateBackendContract(
     RescaleContract,
     MigrationContract,
     ReconfigurationContract,
+    LearningContract,
     TtlStateContract,
     TtlRestoreContract,
     TtlCleanupContract,

@@ -70,7 +70,9 @@ _READABLE_BACKENDS: Final = frozenset({HEAP_BACKEND, CANONICAL_BACKEND})
 
 @define
 class _HeldState:
-    """One state: what its serializers were, its content, and its handle; ``serializers`` are those of its table."""
+    """One state: its content and its handle, what its serializers were when it was restored or registered, and those of
+    its table.
+    """
 
     meta: StateMeta
     content: StateContent = field(factory=StateContent)
@@ -81,6 +83,10 @@ class _HeldState:
     def table(self) -> HeapTable | None:
         """The table of a state that is or was registered."""
         return self.content.table
+
+    def meta_now(self) -> StateMeta:
+        """What its serializers are now, after all that they have written."""
+        return self.meta.as_written_by(self.serializers) if self.serializers else self.meta
 
 
 class HeapKeyedStateBackend(KeyedStateBackend):
@@ -153,7 +159,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             self.key_serializer.snapshot_configuration(),
             self._sequence,
         )
-        readers = [self._reading_table(held) for held in self._states.values()]
+        readers = [self._reader(held) for held in self._states.values()]
         row_filters = [self.row_filter(name) for name in self._states]
         # From here on nothing can fail: no states are frozen in vain.
         with self._lock:
@@ -163,7 +169,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
                     held.content,
                     held.content.files,
                     held.content.sources,
-                    reader,
+                    *reader,
                     None if held.table is None else held.table.freeze(),
                     row_filter,
                 )
@@ -187,8 +193,12 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         return KeyedStateMeta(
             self.key_serializer.snapshot_configuration(),
             self._sequence,
-            tuple(held.meta for held in self._states.values()),
+            tuple(held.meta_now() for held in self._states.values()),
         )
+
+    def state_meta(self, name: str) -> StateMeta | None:
+        held = self._states.get(name)
+        return None if held is None else held.meta_now()
 
     def state_statistics(self, name: str) -> StateStatistics:
         table = self._states[name].table
@@ -282,11 +292,14 @@ class HeapKeyedStateBackend(KeyedStateBackend):
                 held.content.sources += tuple(Source(restored.file_system, stored.handle) for stored in files)
                 held.content.files = StateFiles(files) if is_own else StateFiles(needs_base=True)
 
-    def _reading_table(self, held: _HeldState) -> HeapTable:
-        """A table that another thread may use to read frozen entries, or files if there are none."""
+    def _reader(self, held: _HeldState) -> tuple[HeapTable, dict[str, TypeSerializer[Any]]]:
+        """A table that another thread may use to read frozen entries, or files if there are none; and its serializers,
+        by role, if it has any.
+        """
         if held.table is None:
-            return create_raw_table(held.meta, self.key_group_range)
-        return reading_table(held.table, held.meta.kind, self.key_serializer, held.serializers)
+            return create_raw_table(held.meta, self.key_group_range), {}
+        own = {role: serializer.duplicate() for role, serializer in held.serializers.items()}
+        return reading_table(held.table, held.meta.kind, self.key_serializer, held.serializers, own), own
 
     def _table_of(self, held: _HeldState) -> HeapTable:
         """The table of a state; for one that nobody registered, a table of bytes that is not kept."""
@@ -315,7 +328,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             return content, table
         load: Load = table.form.load
         if is_migration:
-            load = table.form.load_migrated(state_migration(held.meta, descriptor, self.parameters.clock()))
+            load = table.form.load_migrated(state_migration(held.meta_now(), descriptor, self.parameters.clock()))
         rows = 0
         try:
             for batch in self._batches(held):
@@ -355,7 +368,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             return None
         for name, held in self._states.items():
             state = meta.state(name)
-            if state is None or not state.has_schema_of(held.meta):
+            if state is None or not state.has_schema_of(held.meta_now()):
                 return None
             known = held.content.files.stored
             if stored_files(restored.handle, state)[: len(known)] != known:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
@@ -33,6 +33,7 @@ from statebackend.snapshot_task import SnapshotTask
 from statebackend.state_files import StateFiles, StoredFile, handle_of_files
 from statebackend.state_meta import StateMeta
 from statebackend.ttl.row_filter import RowFilter, kept_rows
+from typeserializers.type_serializer import TypeSerializer
 
 FILE_SUFFIX: Final = ".parquet"
 
@@ -41,7 +42,8 @@ FILE_SUFFIX: Final = ".parquet"
 class FrozenState:
     """One state when the snapshot was prepared; ``table`` reads ``entries``, or the files if there are none.
 
-    ``row_filter`` is for the state written whole.
+    ``serializers`` are those that the table writes with, by role and "namespace"; none for a state that nobody
+    registered. ``row_filter`` is for the state written whole.
     """
 
     meta: StateMeta
@@ -49,8 +51,13 @@ class FrozenState:
     files: StateFiles
     sources: tuple[Source, ...]
     table: HeapTable
+    serializers: Mapping[str, TypeSerializer[Any]]
     entries: FrozenEntries | None
     row_filter: RowFilter | None
+
+    def written_meta(self) -> StateMeta:
+        """What the serializers are once the rows are written, for serializers that learn from what they write."""
+        return self.meta.as_written_by(self.serializers) if self.serializers else self.meta
 
 
 @frozen
@@ -99,7 +106,7 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
             target.key_groups,
             target.key_snapshot,
             target.sequence,
-            [(state.meta, files) for state, files in zip(self._states, self._new_files, strict=True)],
+            [(state.written_meta(), files) for state, files in zip(self._states, self._new_files, strict=True)],
         )
         written = sum(file.size_bytes for file in self._written)
         return KeyedStateSnapshot(handle, digest.hexdigest(), entries, written)

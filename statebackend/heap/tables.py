@@ -70,10 +70,13 @@ def reading_table(
     kind: StateKind,
     key_serializer: TypeSerializer[Any],
     serializers: Mapping[str, TypeSerializer[Any]],
+    own: Mapping[str, TypeSerializer[Any]],
 ) -> HeapTable:
-    """A table through which another thread may read frozen entries of ``table``, which has these serializers."""
+    """A table through which another thread may read frozen entries of ``table``, which has these serializers.
+
+    ``own`` are duplicates of them, which are the thread's.
+    """
     own_key_serializer = key_serializer.duplicate()
-    own = {role: serializer.duplicate() for role, serializer in serializers.items()}
     if own_key_serializer is key_serializer and all(own[role] is serializers[role] for role in own):
         return table
     return create_table(table.name, kind, own_key_serializer, own, table.key_groups)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from snapshots.compatibility import CompatibilityKind, FieldVerdict, Finding, worst_kind
+from snapshots.envelope import snapshot_to_bytes
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
 from statebackend.operator_state.descriptors import OperatorStateDescriptor, OperatorStateMode
 from statebackend.operator_state.handles import StatePart
@@ -61,7 +62,7 @@ def _judge_role(
             verdict = resolve_compatibility(snapshot, serializer)
             kinds.append(verdict.kind)
             findings += verdict.findings
-            if verdict.is_with_reconfigured_serializer and verdict.reconfigured_serializer != serializer:
+            if verdict.is_with_reconfigured_serializer and not _is_like(verdict.reconfigured_serializer, serializer):
                 serializer, is_settled = verdict.reconfigured_serializer, False
         if is_settled:
             return worst_kind(kinds), findings, serializer
@@ -73,3 +74,8 @@ def _judge_role(
         "Restore once with the old program and register the state in every subtask",
     )
     return CompatibilityKind.INCOMPATIBLE, [*findings, conflict], serializer
+
+
+def _is_like(one: TypeSerializer[Any], other: TypeSerializer[Any]) -> bool:
+    """Whether both know the same: serializers that have learned other things may be equal all the same."""
+    return snapshot_to_bytes(one.snapshot_configuration()) == snapshot_to_bytes(other.snapshot_configuration())

@@ -19,7 +19,6 @@ import xxhash
 from attrs import frozen
 
 from snapshots.compatibility import CompatibilityKind
-from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.backend_parameters import KeyedStateBackendParameters
 from statebackend.canonical_entries import BATCH_ROWS, CanonicalBatch
 from statebackend.change_digest import ChangeDigest
@@ -79,7 +78,6 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         super().__init__(parameters)
         self._cache_entries = cache_entries
         self._restored_meta: KeyedStateMeta | None = None
-        self._key_snapshot: TypeSerializerSnapshot[Any] = self.key_serializer.snapshot_configuration()
         self._order = 0
         self._under_way: list[RocksDBSnapshotTask] = []
         # Tasks end on other threads; a deque takes them in without a lock.
@@ -101,7 +99,6 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
     def _restore(self) -> None:
         self._restored_meta, metas = read_restored_states(self, READABLE_BACKENDS)
         if self._restored_meta is not None:
-            self._key_snapshot = self.key_serializer.snapshot_configuration()
             self._database.sequence = self._restored_meta.sequence
         self._is_local = open_or_restore(
             self._database, self.parameters.restore, metas, self._restored_meta, self.may_refer_to
@@ -147,12 +144,12 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         """The table of a state, migrated if the verdict says so, and the number of entries migrated."""
         table = self._database.tables.get(descriptor.name)
         meta = meta_of_descriptor(descriptor, namespace_serializer)
-        if table is None:
-            return self._database.add_table(meta), 0
         entries = 0
-        if verdict is not None and verdict.kind is CompatibilityKind.AFTER_MIGRATION:
+        if table is None:
+            table = self._database.add_table(meta)
+        elif verdict is not None and verdict.kind is CompatibilityKind.AFTER_MIGRATION:
             entries = migrate_state(self._database, self.parameters, table, descriptor)
-        table.meta = meta
+        table.meta, table.serializers = meta, {**descriptor.serializers, "namespace": namespace_serializer}
         return table, entries
 
     def create_snapshot_task(self, checkpoint_id: int, state_id: str) -> RocksDBSnapshotTask:
@@ -167,7 +164,12 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         state = FrozenState(self._order, state_id, stem, digest, entries, self._database.version, tables)
         sequence = self._database.sequence
         handle_of = functools.partial(
-            handle_of_files, state_id, ROCKSDB_BACKEND, self.key_group_range, self._key_snapshot, sequence
+            handle_of_files,
+            state_id,
+            ROCKSDB_BACKEND,
+            self.key_group_range,
+            self.key_serializer.snapshot_configuration(),
+            sequence,
         )
         task = RocksDBSnapshotTask(state, self.parameters, self._database.directory, handle_of, self._ended.append)
         self._under_way.append(task)
@@ -177,7 +179,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         frozen = table.files.freeze(self._order)
         files = frozen.as_files()
         whole = self._database.scan(table) if files.needs_base or files.should_merge else None
-        return FrozenTable(table.meta, frozen, whole, self.row_filter(table.meta.name), table.files.is_exact)
+        return FrozenTable(table.meta_now(), frozen, whole, self.row_filter(table.meta.name), table.files.is_exact)
 
     def _settle(self) -> None:
         """Takes note of the snapshots that have ended, on the backend's own thread."""
@@ -212,8 +214,15 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
             yield batch
 
     def current_meta(self) -> KeyedStateMeta:
-        tables = self._database.tables.values()
-        return KeyedStateMeta(self._key_snapshot, self._database.sequence, tuple(table.meta for table in tables))
+        return KeyedStateMeta(
+            self.key_serializer.snapshot_configuration(),
+            self._database.sequence,
+            tuple(table.meta_now() for table in self._database.tables.values()),
+        )
+
+    def state_meta(self, name: str) -> StateMeta | None:
+        table = self._database.tables.get(name)
+        return None if table is None else table.meta_now()
 
     def state_statistics(self, name: str) -> StateStatistics:
         table = self._database.tables[name]
@@ -296,7 +305,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
     def _split_of(self, table: StateTable) -> Callable[[bytes], tuple[int, bytes, bytes, bytes]]:
         if table.meta.kind is StateKind.PRIORITY_QUEUE:
             return split_element_key
-        return self._raw_keys(table.meta.namespace_snapshot.restore_serializer()).split
+        return self._raw_keys(table.meta_now().namespace_snapshot.restore_serializer()).split
 
     def _raw_keys(self, namespace_serializer: TypeSerializer[Any]) -> RawKeys:
         is_namespaced = has_namespaces(namespace_serializer)

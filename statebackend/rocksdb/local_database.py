@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Generator, Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from attrs import define, field
 
@@ -22,6 +22,7 @@ from statebackend.rocksdb.increments import merge_increments, with_marks
 from statebackend.rocksdb.local_directory import LocalStateDirectory, LocalVersion
 from statebackend.rocksdb.store import FILES_AT_LEVEL_ZERO, ColumnFamily, RocksDBError, RocksDBStore, Scan, SstWriter
 from statebackend.state_meta import StateMeta
+from typeserializers.type_serializer import TypeSerializer
 
 MAX_LOCAL_FILES: Final = 64
 """Files of one state, beyond those that RocksDB has merged, with which a local database is thrown away."""
@@ -31,7 +32,8 @@ MAX_LOCAL_FILES: Final = 64
 class StateTable:
     """One state: where its entries are, what its serializers were, its handle if registered, and its files.
 
-    ``lower_bound`` are bytes below which a priority queue has no element.
+    ``serializers`` are those that it was registered with, by role and "namespace". ``lower_bound`` are bytes below
+    which a priority queue has no element.
     """
 
     meta: StateMeta
@@ -39,6 +41,11 @@ class StateTable:
     files: FileChain = field(factory=FileChain)
     state: WriteBackCache | None = None
     lower_bound: bytes = b""
+    serializers: Mapping[str, TypeSerializer[Any]] = field(factory=dict)
+
+    def meta_now(self) -> StateMeta:
+        """What its serializers are now, after all that they have written."""
+        return self.meta.as_written_by(self.serializers) if self.serializers else self.meta
 
 
 class LocalDatabase:

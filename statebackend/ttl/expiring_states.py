@@ -96,7 +96,7 @@ class ExpiringStates(KeyEnumeration):
 
     def expired_filters(self, name: str) -> Callable[[], RowFilter] | None:
         """Makes filters of what has expired, each as of when it is made; None for a state without time-to-live."""
-        ttl, meta = self._ttl_by_state.get(name), self.current_meta().state(name)
+        ttl, meta = self._ttl_by_state.get(name), self.state_meta(name)
         if ttl is None or meta is None:
             return None
         serializer = meta.role_snapshots[TIMED_ROLES[meta.kind]].restore_serializer()

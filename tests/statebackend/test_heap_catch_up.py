@@ -9,6 +9,7 @@ from checkpoint.errors import CorruptFileError
 from statebackend.backend_parameters import RestoredHandle
 from statebackend.contract.contract_base import LIST, MAP, VALUE, content, contents, fill, filled
 from statebackend.contract.harness import BackendHarness
+from statebackend.contract.learning_schemas import PortV1, TownV1, places_v1
 from statebackend.contract.priority_queue_contract import TIMERS, timer
 from statebackend.contract.schemas import LegV1, LegV2, flight_v1, flight_v2, leg_v1, leg_v2
 from statebackend.descriptors import ValueStateDescriptor
@@ -64,6 +65,28 @@ def test_its_own_snapshot_needs_no_catching_up(harness):
     backend, handle = kept(harness, epochs=3)
     assert catch_up(harness, backend, handle)
     assert contents(harness, backend) == filled(KEYS, 0, 1, 2)
+
+
+def test_what_serializers_have_learned_keeps_nobody_from_catching_up(harness):
+    def places(backend):
+        return backend.get_state(ValueStateDescriptor("places", places_v1()))
+
+    backend = harness.open(HEAP)
+    harness.at(backend, 1)
+    places(backend).update(TownV1(1, 2, 3))
+    handle = harness.snapshot(backend).handle
+    backend.release_states()
+    assert catch_up(harness, backend, handle)
+    other = harness.open(HEAP, handle)
+    harness.at(other, 2)
+    places(other).update(PortV1(4, 5, 6))
+    handle = harness.snapshot(other).handle
+    # It cannot know what another worker has met: the restore that follows does.
+    assert not catch_up(harness, backend, handle)
+    assert content(harness, harness.open(HEAP, handle), ValueStateDescriptor("places", places_v1())) == {
+        1: TownV1(1, 2, 3),
+        2: PortV1(4, 5, 6),
+    }
 
 
 def test_removals_are_caught_up_with(harness):

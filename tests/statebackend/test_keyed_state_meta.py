@@ -3,8 +3,10 @@
 import pytest
 
 from snapshots.compatibility import CompatibilityKind
+from snapshots.envelope import snapshot_to_bytes
 from snapshots.errors import UnresolvableSerializerError
-from statebackend import StateRestoreError, ValueStateDescriptor
+from statebackend import ReducingStateDescriptor, StateRestoreError, ValueStateDescriptor
+from statebackend.contract.learning_schemas import PortV1, TownV1, places_v1
 from statebackend.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
 from statebackend.schema_resolution import judge_state
 from statebackend.state_meta import (
@@ -43,6 +45,44 @@ def test_keys_of_different_serializers_are_no_one_operators():
 def test_a_state_under_two_schemas_is_refused_by_name():
     with pytest.raises(StateRestoreError, match="state 'a' was written under different schemas"):
         merge_metas([meta(A), meta(A_OTHERWISE)])
+
+
+def met(*places):
+    serializer = places_v1()
+    for place in places:
+        serializer.to_bytes(place)
+    return serializer
+
+
+def test_what_subtasks_have_learned_is_merged_in_keys_namespaces_and_values():
+    town, port = met(TownV1(1)), met(PortV1(2))
+    merged = merge_metas(
+        [
+            meta(ValueStateDescriptor("places", town), key=town),
+            meta(ValueStateDescriptor("places", places_v1()), key=places_v1()),
+            meta(ValueStateDescriptor("places", port), key=port),
+        ]
+    )
+    both = snapshot_to_bytes(met(TownV1(1), PortV1(2)).snapshot_configuration())
+    assert snapshot_to_bytes(merged.state("places").role_snapshots["value"]) == both
+    assert snapshot_to_bytes(merged.key_snapshot) == both
+
+
+def test_namespaces_that_were_learned_apart_are_merged():
+    def in_namespaces(serializer):
+        state = meta_of_descriptor(A, serializer)
+        return KeyedStateMeta(LongSerializer().snapshot_configuration(), 0, (state,))
+
+    merged = merge_metas([in_namespaces(met(TownV1(1))), in_namespaces(met(PortV1(2)))])
+    names = [part.name for part in merged.state("a").namespace_snapshot.pojo.unregistered]
+    assert names == ["statebackend.contract.Town", "statebackend.contract.Port"]
+    with pytest.raises(StateRestoreError, match="state 'a' was written under different schemas"):
+        merge_metas([in_namespaces(LongSerializer()), in_namespaces(IntSerializer())])
+
+
+def test_a_state_of_another_kind_is_never_merged():
+    with pytest.raises(StateRestoreError, match="state 'a' was written under different schemas"):
+        merge_metas([meta(ReducingStateDescriptor("a", max, int)), meta(A)])
 
 
 def test_metas_that_differ_only_in_sequence_and_order_are_one():

@@ -31,6 +31,7 @@ from snapshots.compatibility import CompatibilityKind
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import snapshot_from_bytes, snapshot_to_bytes
 from snapshots.errors import SerializationError, StateFormatError
+from snapshots.merging import merge_snapshots
 from snapshots.type_serializer_snapshot import resolve_compatibility
 from typeserializers.contract.hostile_bytes import MEMORY_AT_LEAST, MEMORY_PER_BYTE, damaged, peak_memory_of
 from typeserializers.type_serializer import TypeSerializer
@@ -167,6 +168,32 @@ class SerializerContract:
         for thread in threads:
             thread.join()
         assert not problems, problems[0]
+
+    def test_what_it_has_learned_is_known_to_its_duplicates(self) -> None:
+        serializer = self.serializer()
+        encoded = [serializer.to_bytes(value) for value in self.values()]
+        duplicate = serializer.duplicate()
+        written = snapshot_to_bytes(serializer.snapshot_configuration())
+        assert snapshot_to_bytes(duplicate.snapshot_configuration()) == written
+        for one, value in zip(encoded, self.values(), strict=True):
+            self.assert_equal(duplicate.from_bytes(one), value)
+
+    def test_a_merged_snapshot_reads_what_either_has_written(self) -> None:
+        values = list(self.values())
+        halves = values[: len(values) // 2], values[len(values) // 2 :]
+        writers = self.serializer(), self.serializer()
+        encoded = [[writer.to_bytes(value) for value in half] for writer, half in zip(writers, halves, strict=True)]
+        one, other = (
+            snapshot_from_bytes(snapshot_to_bytes(writer.snapshot_configuration())) for writer in writers
+        )
+        for merged in (merge_snapshots(one, other), merge_snapshots(other, one)):
+            # Who has learned what contradicts the other need not have a merged snapshot.
+            if merged is None:
+                continue
+            restored = snapshot_from_bytes(snapshot_to_bytes(merged)).restore_serializer()
+            for written, half in zip(encoded, halves, strict=True):
+                for data, value in zip(written, half, strict=True):
+                    self.assert_equal(restored.from_bytes(data), value)
 
     def test_none_is_refused_or_comes_back(self) -> None:
         serializer = self.serializer()

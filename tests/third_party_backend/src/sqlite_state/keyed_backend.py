@@ -8,6 +8,7 @@ describes. A restore reads them all into an empty database.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import tempfile
@@ -58,11 +59,19 @@ SQLITE_BACKEND: Final = "sqlite"
 
 @define
 class _HeldState:
-    """One state: what its serializers are or were, its rows, and its files in the store."""
+    """One state: what its serializers are or were, its rows, and its files in the store.
 
-    meta: StateMeta
+    ``describe`` is asked anew for every snapshot, since serializers may learn while they write.
+    """
+
+    describe: Callable[[], StateMeta]
     table: StateTable
     files: StateFiles = field(factory=StateFiles)
+
+    @property
+    def meta(self) -> StateMeta:
+        """The state as it is now."""
+        return self.describe()
 
 
 class SqliteKeyedStateBackend(KeyedStateBackend):
@@ -98,12 +107,11 @@ class SqliteKeyedStateBackend(KeyedStateBackend):
         verdict: StateVerdict | None,
     ) -> tuple[InternalState, int]:
         encoder = EntryEncoder(self, descriptor.name, namespace_serializer)
-        meta = meta_of_descriptor(descriptor, namespace_serializer)
         held = self._states.get(descriptor.name)
         migrated = 0
         if held is not None and verdict is not None and verdict.kind is CompatibilityKind.AFTER_MIGRATION:
             migrated = self._migrate(held, descriptor)
-        held = self._held_for(descriptor.name, meta)
+        held = self._held_for(descriptor, namespace_serializer)
         stored = stored_descriptor(descriptor)
         shared = (held.table, encoder, storage_serializer(descriptor.kind, descriptor.serializers))
         handle = _HANDLES[stored.kind](stored, self._next_chunk_number, shared)
@@ -112,17 +120,18 @@ class SqliteKeyedStateBackend(KeyedStateBackend):
     def create_priority_queue(
         self, descriptor: PriorityQueueDescriptor[T], restored: StateMeta | None
     ) -> SqlitePriorityQueue[T]:
-        held = self._held_for(descriptor.name, meta_of_descriptor(descriptor, VOID_NAMESPACE_SERIALIZER))
+        held = self._held_for(descriptor, VOID_NAMESPACE_SERIALIZER)
         queue = SqlitePriorityQueue(descriptor.name, descriptor.element_serializer, self.key_group_range, held.table)
         self._queues[descriptor.name] = queue
         return queue
 
-    def _held_for(self, name: str, meta: StateMeta) -> _HeldState:
-        held = self._states.get(name)
+    def _held_for(self, descriptor: StateDescriptor, namespace_serializer: TypeSerializer[Any]) -> _HeldState:
+        describe = functools.partial(meta_of_descriptor, descriptor, namespace_serializer)
+        held = self._states.get(descriptor.name)
         if held is None:
-            held = self._states[name] = _HeldState(meta, self._database.new_table())
+            held = self._states[descriptor.name] = _HeldState(describe, self._database.new_table())
             held.table.track_changes()
-        held.meta = meta
+        held.describe = describe
         return held
 
     def create_snapshot_task(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshotTask:
@@ -190,7 +199,7 @@ class SqliteKeyedStateBackend(KeyedStateBackend):
             return
         self._sequence = self._restored_meta.sequence
         for state in self._restored_meta.states:
-            self._states[state.name] = _HeldState(state, self._database.new_table())
+            self._states[state.name] = _HeldState(_as_restored(state), self._database.new_table())
         for restored, meta in zip(handles, metas, strict=True):
             read = _READERS[restored.handle.backend]
             is_own = self.may_refer_to(restored, SQLITE_BACKEND)
@@ -285,6 +294,10 @@ class SqliteKeyedStateBackend(KeyedStateBackend):
         number = self._sequence
         self._sequence += 1
         return number
+
+
+def _as_restored(state: StateMeta) -> Callable[[], StateMeta]:
+    return lambda: state
 
 
 _Reader = Callable[[SqliteKeyedStateBackend, StateKind, CheckpointFileSystem, StoredFile], Iterator[Row]]
