@@ -10,6 +10,11 @@ import os
 
 from hypothesis import settings
 
+# A test's JVM lives for seconds: compiling its hot code twice, and collecting garbage on all cores, costs more than it
+# brings. Programs that tests start inherit this; whoever sets it otherwise is heard.
+for _variable in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
+    os.environ.setdefault(_variable, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
     settings.load_profile("ci")
