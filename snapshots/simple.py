@@ -56,6 +56,7 @@ class SimpleTypeSerializerSnapshot(TypeSerializerSnapshot[T]):
         """There is nothing to write."""
 
     def read_snapshot(self, read_version: int, source: DataInputView) -> None:
+        self.check_version(read_version)
         if read_version == 2:
             # Version 2 repeated the name of the serializer class, which the envelope implies.
             source.read_utf()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from snapshots.compatibility import TypeSerializerSchemaCompatibility
 from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.errors import SnapshotFormatError
 
 if TYPE_CHECKING:
     from typeserializers.type_serializer import TypeSerializer
@@ -63,6 +64,14 @@ class TypeSerializerSnapshot(ABC, Generic[T]):
 
         Raises `SnapshotFormatError` for a version or content it does not know.
         """
+
+    def check_version(self, read_version: int) -> None:
+        """Raises `SnapshotFormatError` unless content of that version can be read; `read_snapshot` begins with it."""
+        if not 0 < read_version <= self.current_version:
+            raise SnapshotFormatError(
+                f"version {read_version} of {type(self).__name__} is not known here (newest known: "
+                f"{self.current_version}): it was written by a newer release, or the bytes are damaged"
+            )
 
     @abstractmethod
     def restore_serializer(self) -> TypeSerializer[T]:

@@ -184,6 +184,7 @@ class ArrowIpcSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T]):
         out.write_sized_bytes(self.schema.serialize().to_pybytes())
 
     def read_snapshot(self, read_version: int, source: DataInputView) -> None:
+        self.check_version(read_version)
         try:
             self.schema = ipc.read_schema(pa.py_buffer(source.read_sized_bytes()))
         except (pa.ArrowException, OSError, ValueError) as error:

@@ -167,6 +167,7 @@ class AvroSerializerSnapshot(TypeSerializerSnapshot[Any]):
         out.write_sized_bytes(json.dumps(self.schema, separators=(",", ":")).encode())
 
     def read_snapshot(self, read_version: int, source: DataInputView) -> None:
+        self.check_version(read_version)
         try:
             self.schema = _parsed(json.loads(source.read_sized_bytes()))
         except (ValueError, RecursionError) as error:

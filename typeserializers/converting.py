@@ -177,6 +177,7 @@ class ConvertingSerializerSnapshot(TypeSerializerSnapshot[T]):
         write_versioned_snapshot(out, self.inner)
 
     def read_snapshot(self, read_version: int, source: DataInputView) -> None:
+        self.check_version(read_version)
         self._inner = read_versioned_snapshot(source)
 
     def restore_serializer(self) -> TypeSerializer[T]:

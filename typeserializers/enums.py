@@ -208,6 +208,7 @@ class EnumSerializerSnapshot(TypeSerializerSnapshot[C]):
             out.write_utf(constant)
 
     def read_snapshot(self, read_version: int, source: DataInputView) -> None:
+        self.check_version(read_version)
         if read_version < 3:
             raise SnapshotFormatError(
                 f"version {read_version} of an enum snapshot is not described and not read; "

@@ -69,6 +69,7 @@ class PickledSerializerSnapshot(TypeSerializerSnapshot[T]):
         out.write_sized_bytes(self.pickled)
 
     def read_snapshot(self, read_version: int, source: DataInputView) -> None:
+        self.check_version(read_version)
         self.pickled = source.read_sized_bytes()
 
     def restore_serializer(self) -> TypeSerializer[T]:

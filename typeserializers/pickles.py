@@ -131,6 +131,7 @@ class PickleSerializerSnapshot(TypeSerializerSnapshot[T]):
         out.write_boolean(self.is_evolvable)
 
     def read_snapshot(self, read_version: int, source: DataInputView) -> None:
+        self.check_version(read_version)
         self.class_name = source.read_utf()
         if source.read_boolean():
             raise SnapshotFormatError(f"a pickle of {self.class_name} that can evolve is not known here")

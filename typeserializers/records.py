@@ -282,6 +282,7 @@ class AttrsSerializerSnapshot(TypeSerializerSnapshot[R]):
         write_record(self.record, out)
 
     def read_snapshot(self, read_version: int, source: DataInputView) -> None:
+        self.check_version(read_version)
         self.record = read_record(read_version, source)
         self._is_filled = True
 

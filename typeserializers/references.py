@@ -184,6 +184,7 @@ class ReferenceSerializerSnapshot(TypeSerializerSnapshot[Any]):
         out.write_utf(self.name)
 
     def read_snapshot(self, read_version: int, source: DataInputView) -> None:
+        self.check_version(read_version)
         self.name = source.read_utf()
 
     def restore_serializer(self) -> ReferenceSerializer:

@@ -66,6 +66,7 @@ class TtlAwareSerializerSnapshot(TypeSerializerSnapshot[T]):
         write_versioned_snapshot(out, self.original)
 
     def read_snapshot(self, read_version: int, source: DataInputView) -> None:
+        self.check_version(read_version)
         # The flag repeats what the snapshot behind it says.
         source.read_boolean()
         self._original = read_versioned_snapshot(source)

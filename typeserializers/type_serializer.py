@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from attrs import frozen
 
 from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.envelope import snapshot_to_bytes
 from snapshots.errors import (
     EndOfDataError,
     MalformedDataError,
@@ -27,6 +28,7 @@ from snapshots.errors import (
     StateFormatError,
     TrailingBytesError,
 )
+from snapshots.simple import SimpleTypeSerializerSnapshot
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from typeserializers.code_generation import ReadEmitter, WriteEmitter
 
@@ -132,8 +134,13 @@ class TypeSerializer(ABC, Generic[T]):
         return self
 
     def configuration(self) -> Hashable:
-        """What tells two serializers of the same class apart; the base of equality."""
-        return ()
+        """What tells two serializers of the same class apart; the base of equality. By default their snapshots do.
+
+        Equal serializers read each other's bytes without a verdict: override it only where the snapshot says more than
+        the bytes depend on, or to compare faster.
+        """
+        snapshot = self.snapshot_configuration()
+        return () if isinstance(snapshot, SimpleTypeSerializerSnapshot) else snapshot_to_bytes(snapshot)
 
     def problems(self, value: Any, path: str) -> Iterator[str]:
         """Yields ``path: reason`` for everything about the value that does not fit; yields nothing if unknown."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import migration  # noqa: F401  (imports every serializer that registers a snapshot)
 import typeserializers as ts
-from snapshots import registered_names
+from snapshots import CompositeTypeSerializerSnapshot, SimpleTypeSerializerSnapshot, registered_names
 from typeserializers.contract import SerializerContract
 from typeserializers.contract.serializer_contract import Misfit
 
@@ -59,6 +59,125 @@ def test_every_registered_snapshot_belongs_to_a_serializer_under_contract() -> N
     ours = {found for found in registered_names().values() if found.__module__.startswith("typeserializers.")}
     missing = {found.__name__ for found in ours - covered} - set(NOT_UNDER_CONTRACT)
     assert not missing, f"write cases for {', '.join(sorted(missing))} in contract_cases.py"
+
+
+class Unsaid(ts.CompiledTypeSerializer[Any]):
+    """Says nothing about its configuration: its snapshot does."""
+
+    def __init__(self, inner: ts.TypeSerializer[Any]) -> None:
+        self.inner = inner
+
+    def write_to(self, value: Any, out: Any) -> None:
+        self.inner.serialize(value, out)
+
+    def read_from(self, source: Any) -> Any:
+        return self.inner.deserialize(source)
+
+    def emit_write(self, emitter: Any, value: str) -> None:
+        self.inner.emit_write(emitter, value)
+
+    def emit_read(self, emitter: Any) -> str:
+        return self.inner.emit_read(emitter)
+
+    def create_instance(self) -> Any:
+        return self.inner.create_instance()
+
+    def snapshot_configuration(self) -> Any:
+        return UnsaidSnapshot(self)
+
+
+class UnsaidSnapshot(CompositeTypeSerializerSnapshot[Any, Unsaid]):
+    outer_serializer_class = Unsaid
+
+    def nested_serializers(self, outer: Unsaid) -> Sequence[ts.TypeSerializer[Any]]:
+        return (outer.inner,)
+
+    def create_outer_serializer(self, nested: Sequence[ts.TypeSerializer[Any]]) -> Unsaid:
+        return Unsaid(nested[0])
+
+
+class Forgetful(Unsaid):
+    """Says that it has none."""
+
+    def configuration(self) -> Any:
+        return ()
+
+    def snapshot_configuration(self) -> Any:
+        return ForgetfulSnapshot(self)
+
+
+class ForgetfulSnapshot(UnsaidSnapshot):
+    outer_serializer_class = Forgetful
+
+    def create_outer_serializer(self, nested: Sequence[ts.TypeSerializer[Any]]) -> Unsaid:
+        return Forgetful(nested[0])
+
+
+class ReadsAnyVersion(SimpleTypeSerializerSnapshot[int]):
+    def read_snapshot(self, read_version: int, source: Any) -> None:
+        pass
+
+    def create_serializer(self) -> ts.TypeSerializer[int]:
+        return Undemanding()
+
+
+class HasAnyVersion(ReadsAnyVersion):
+    @property
+    def current_version(self) -> int:
+        return 2**31 - 1
+
+    def read_snapshot(self, read_version: int, source: Any) -> None:
+        self.check_version(read_version)
+
+
+class Undemanding(ts.LongSerializer):
+    snapshot_class: type[Any] = ReadsAnyVersion
+
+    def snapshot_configuration(self) -> Any:
+        return self.snapshot_class()
+
+
+class MoreUndemanding(Undemanding):
+    snapshot_class = HasAnyVersion
+
+
+def _contract_of(made: ts.TypeSerializer[Any], others: Sequence[ts.TypeSerializer[Any]] = ()) -> SerializerContract:
+    class Contract(SerializerContract):
+        def serializer(self) -> ts.TypeSerializer[Any]:
+            return made
+
+        def different_serializers(self) -> Sequence[ts.TypeSerializer[Any]]:
+            return others
+
+    return Contract()
+
+
+def test_the_contract_finds_what_configuration_leaves_out() -> None:
+    long, string = ts.LongSerializer(), ts.StringSerializer()
+    laws = _contract_of(Forgetful(long), [Forgetful(string)])
+    with pytest.raises(AssertionError, match="leave a part out"):
+        laws.test_a_composite_around_other_parts_is_another_serializer()
+    with pytest.raises(AssertionError, match="configuration"):
+        laws.test_another_configuration_means_another_serializer_and_another_snapshot()
+    laws = _contract_of(ts.RowSerializer([long], ["a"]), [ts.RowSerializer([long])])
+    with pytest.raises(AssertionError):
+        laws.test_another_configuration_means_another_serializer_and_another_snapshot()
+    laws = _contract_of(ts.ListSerializer(long), [ts.ListSerializer(string), ts.ListSerializer(ts.IntSerializer())])
+    laws.test_another_configuration_means_another_serializer_and_another_snapshot()
+
+
+@pytest.mark.parametrize("serializer", [Undemanding(), MoreUndemanding()])
+def test_the_contract_finds_a_snapshot_that_takes_any_version(serializer: ts.TypeSerializer[Any]) -> None:
+    with pytest.raises(pytest.fail.Exception):
+        _contract_of(serializer).test_a_snapshot_of_an_unknown_version_is_refused()
+
+
+def test_a_composite_that_says_nothing_is_compared_by_its_snapshot() -> None:
+    long = Unsaid(ts.LongSerializer())
+    assert long == Unsaid(ts.LongSerializer())
+    assert hash(long) == hash(Unsaid(ts.LongSerializer()))
+    assert long != Unsaid(ts.IntSerializer())
+    _contract_of(long).test_a_composite_around_other_parts_is_another_serializer()
 
 
 class Careless(ts.TypeSerializer[int]):

@@ -7,6 +7,9 @@
         def values(self):
             return [Point(0, 0), Point(-1, 2**62)]
 
+        def different_serializers(self):            # optional: configured otherwise, if it can be
+            return []
+
         def strategy(self):                         # optional: hypothesis makes more
             return st.builds(Point, st.integers(...), st.integers(...))
 
@@ -28,12 +31,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from snapshots.compatibility import CompatibilityKind
+from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import snapshot_from_bytes, snapshot_to_bytes
 from snapshots.errors import SerializationError, StateFormatError
 from snapshots.merging import merge_snapshots
 from snapshots.type_serializer_snapshot import resolve_compatibility
 from typeserializers.contract.hostile_bytes import MEMORY_AT_LEAST, MEMORY_PER_BYTE, damaged, peak_memory_of
+from typeserializers.nullable import NullableSerializer
 from typeserializers.type_serializer import TypeSerializer
 
 THREADS = 8
@@ -70,6 +75,10 @@ class SerializerContract:
         """Some values, edge cases first; not None."""
         raise NotImplementedError
 
+    def different_serializers(self) -> Sequence[TypeSerializer[Any]]:
+        """Serializers of the same class that are configured otherwise, each in one respect, if there are any."""
+        return []
+
     def strategy(self) -> st.SearchStrategy[Any] | None:
         """More values, by hypothesis."""
         return None
@@ -102,6 +111,30 @@ class SerializerContract:
         assert hash(self.serializer()) == hash(self.serializer())
         assert self.serializer() != Misfit()
 
+    def test_another_configuration_means_another_serializer_and_another_snapshot(self) -> None:
+        serializer = self.serializer()
+        snapshots = {snapshot_to_bytes(serializer.snapshot_configuration())}
+        for other in self.different_serializers():
+            assert other != serializer, f"{other!r} equals {serializer!r}: does configuration() leave something out?"
+            data = snapshot_to_bytes(other.snapshot_configuration())
+            assert data not in snapshots, f"{other!r} has the snapshot of another: it leaves something out"
+            snapshots.add(data)
+
+    def test_a_composite_around_other_parts_is_another_serializer(self) -> None:
+        serializer = self.serializer()
+        snapshot = serializer.snapshot_configuration()
+        if not isinstance(snapshot, CompositeTypeSerializerSnapshot):
+            pytest.skip("the serializer is not made of others")
+        parts = list(snapshot.nested_serializers(serializer))
+        for index, part in enumerate(parts):
+            instead = part.inner if isinstance(part, NullableSerializer) else NullableSerializer(part)
+            try:
+                other = snapshot.create_outer_serializer([*parts[:index], instead, *parts[index + 1 :]])
+            except (StateFormatError, ValueError, TypeError):
+                continue  # It does not take such a part, and so cannot be confused with one that has it.
+            if snapshot_to_bytes(other.snapshot_configuration()) != snapshot_to_bytes(snapshot):
+                assert other != serializer, f"it equals {other!r}: does configuration() leave a part out?"
+
     def test_its_length_is_that_of_every_value(self) -> None:
         serializer = self.serializer()
         assert serializer.length == self.expected_length
@@ -127,6 +160,23 @@ class SerializerContract:
         else:
             # A wrapper may be left away when it has nothing to add to reading; what is left must be taken over again.
             assert not resolve_compatibility(restored.snapshot_configuration(), self.serializer()).is_incompatible
+
+    def test_a_snapshot_of_an_unknown_version_is_refused(self) -> None:
+        data = snapshot_to_bytes(self.serializer().snapshot_configuration())
+        source = DataInputView(data)
+        name = source.read_utf()
+        content = data[source.position + 4 :]
+        snapshot_class = type(self.serializer().snapshot_configuration())
+        newest = snapshot_class().current_version
+        for version in (min(newest + 1, 2**31 - 1), 2**31 - 1, 0, -1):
+            envelope = DataOutputView()
+            envelope.write_utf(name)
+            envelope.write_int(version)
+            envelope.write(content)
+            with pytest.raises(StateFormatError):
+                snapshot_from_bytes(envelope.to_bytes())
+            with pytest.raises(StateFormatError):
+                snapshot_class().read_snapshot(version, DataInputView(content))
 
     def test_a_damaged_snapshot_is_refused_or_read(self) -> None:
         data = snapshot_to_bytes(self.serializer().snapshot_configuration())
