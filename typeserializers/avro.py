@@ -113,7 +113,11 @@ class AvroSerializer(TypeSerializer[Any]):
         validate(value, self._parsed, strict=True, raise_errors=True)
         stream = io.BytesIO()
         schemaless_writer(stream, self._parsed, value, strict=True)
-        return stream.getvalue()
+        encoded = stream.getvalue()
+        if self._is_risky:
+            # What is deeper, or holds more, than a reader takes must not be written either.
+            skip(self.named, encoded, 0)
+        return encoded
 
     def _decode(self, data: bytes, position: int) -> tuple[Any, int]:
         if self._is_risky:

@@ -1,7 +1,8 @@
 """The bound on a count that was read: a hostile one must cost neither time nor memory.
 
 A count of elements that take at least one byte each is limited by the bytes that follow. Elements that take no bytes
-at all (a null value, a record without fields) are limited by a constant.
+at all (a null value, a record without fields) are limited by a constant, in each list of them: lists may lie in lists,
+so the constant bounds what one byte of the data can claim. Whoever writes keeps to it too.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from snapshots.errors import MalformedDataError
 from typeserializers.code_generation import ReadEmitter
 from typeserializers.type_serializer import TypeSerializer
 
-MAX_EMPTY_ELEMENTS: Final = 1 << 20
+MAX_EMPTY_ELEMENTS: Final = 1 << 10
 
 
 def check_count(count: int, remaining: int, *parts: TypeSerializer[Any]) -> None:
@@ -22,6 +23,15 @@ def check_count(count: int, remaining: int, *parts: TypeSerializer[Any]) -> None
     if not 0 <= count <= limit:
         raise MalformedDataError(
             f"a count of {count} cannot be right: the {remaining} bytes that follow hold at most {limit}"
+        )
+
+
+def check_written_count(count: int, element: TypeSerializer[Any]) -> None:
+    """Raises `ValueError` for more elements than `check_count` lets through when they are read."""
+    if count > MAX_EMPTY_ELEMENTS and not element.minimum_length:
+        raise ValueError(
+            f"{count} elements that take no bytes cannot be told from a damaged count: write at most "
+            f"{MAX_EMPTY_ELEMENTS}, or their number"
         )
 
 

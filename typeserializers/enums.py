@@ -40,6 +40,7 @@ C = TypeVar("C", bound=enum.Enum)
 
 FORMER_NAMES_ATTRIBUTE: Final = "__former_names__"
 MAX_CONSTANTS: Final = 1 << 14
+MAX_COMPARED_NAMES: Final = 100
 """The most constants of an enum; Java's own limit is a few thousand."""
 
 _STAND_IN_ATTRIBUTE: Final = "__stands_in_for__"
@@ -300,7 +301,9 @@ def _renamed(old: str, new: str) -> Finding:
 
 def _removed(name: str, removed: list[str], added: list[str]) -> Finding:
     hints = []
-    for constant in removed:
+    # With more constants on either side every pair of names would be compared.
+    comparable = len(removed) <= MAX_COMPARED_NAMES and len(added) <= MAX_COMPARED_NAMES
+    for constant in removed if comparable else ():
         close = difflib.get_close_matches(constant, added, n=1, cutoff=0.5)
         if close:
             hints.append(f"if {constant} became {close[0]}, keep {constant} as an alias of it")

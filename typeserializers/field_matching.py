@@ -14,6 +14,7 @@ declaration is ambiguous.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
@@ -76,11 +77,9 @@ def _moved_names(old_fields: Sequence[NamedField], new_fields: Sequence[NamedFie
     }
     # Only names that are handed on in a circle, or on to a new field, lose nothing; every other claim is left alone.
     while True:
-        claimed = list(moved.values())
+        claims = Counter(moved.values())
         lost = [
-            name
-            for name, origin in moved.items()
-            if claimed.count(origin) > 1 or not (name in claimed or name in added)
+            name for name, origin in moved.items() if claims[origin] > 1 or not (name in claims or name in added)
         ]
         if not lost:
             return moved

@@ -18,7 +18,7 @@ from snapshots.registry import register_snapshot
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from typeserializers.code_generation import ReadEmitter, WriteEmitter, indented
 from typeserializers.compiled import CompiledTypeSerializer
-from typeserializers.counts import check_count, emit_count_check
+from typeserializers.counts import check_count, check_written_count, emit_count_check
 from typeserializers.flink_names import BASE
 from typeserializers.type_serializer import TypeSerializer
 from typeserializers.value_text import misfit
@@ -53,7 +53,8 @@ class ListSerializer(CompiledTypeSerializer["list[E]"], Generic[E]):
         return self if element is self.element_serializer else ListSerializer(element)
 
     def write_to(self, value: list[E], out: DataOutputView) -> None:
-        out.write_int(len(checked_list(value)))
+        check_written_count(len(checked_list(value)), self.element_serializer)
+        out.write_int(len(value))
         for element in value:
             self.element_serializer.serialize(element, out)
 
@@ -67,6 +68,9 @@ class ListSerializer(CompiledTypeSerializer["list[E]"], Generic[E]):
         value = emitter.once(value)
         check = function.bind("checked_list", checked_list)
         emitter.line(f"if {value}.__class__ is not list: {check}({value})")
+        if not self.element_serializer.minimum_length:
+            check_count = function.bind("check_written_count", check_written_count)
+            emitter.line(f"{check_count}(len({value}), {function.bind('element', self.element_serializer)})")
         element = function.fresh("x")
         inner = emitter.child()
         self.element_serializer.emit_write(inner, element)

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import inspect
 import keyword
+import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-import attrs
 from attrs import field, frozen
 
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from typeserializers.inference import Inference, UnknownTypeError
 from typeserializers.nullable import NullableSerializer
 from typeserializers.record_checks import check_defaults, check_shape, refuse_undecorated
+from typeserializers.record_construction import stand_in_class
 from typeserializers.record_shape import RecordField, RecordShape, shape_of
 from typeserializers.records import AttrsSerializer
 from typeserializers.type_serializer import TypeSerializer
@@ -123,11 +124,7 @@ def in_wire_order(fields: list[PojoField]) -> tuple[PojoField, ...]:
 def stand_in_shape(name: str, fields: list[tuple[str, str, TypeSerializer[Any]]]) -> PojoShape:
     """The shape of a class that is not here: (name, declaring class, serializer) of each field, all optional."""
     attributes = _attribute_names([field_name for field_name, _, _ in fields])
-    stand_in = attrs.make_class(
-        next((part for part in [name.replace("$", ".").rpartition(".")[2]] if part.isidentifier()), "Pojo"),
-        {attribute: attrs.field(default=None, alias=attribute) for attribute in attributes},
-        frozen=True,
-    )
+    stand_in = stand_in_class(name.replace("$", "."), attributes, default=None)
     made = []
     for (field_name, declaring, serializer), attribute in zip(fields, attributes, strict=True):
         part = RecordField(attribute, serializer, default=None, argument=attribute)
@@ -141,7 +138,9 @@ def _attribute_names(names: list[str]) -> list[str]:
     taken: set[str] = set()
     attributes: list[str] = []
     for name in names:
-        attribute = name if name.isidentifier() and not name.startswith("__") else f"field_{len(attributes)}"
+        attribute = unicodedata.normalize("NFKC", name)
+        if not attribute.isidentifier() or attribute.startswith("__") or attribute == "self" or attribute in taken:
+            attribute = f"field_{len(attributes)}"
         while keyword.iskeyword(attribute) or attribute in taken:
             attribute += "_"
         taken.add(attribute)

@@ -10,10 +10,14 @@ any condition fails, the class is called as ever.
 from __future__ import annotations
 
 import dataclasses
+import keyword
+import unicodedata
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
 
+from snapshots.errors import SnapshotFormatError
 from typeserializers.code_generation import ReadEmitter
 
 _HOOKS = ("__attrs_pre_init__", "__attrs_post_init__", "__post_init__", "__attrs_init__")
@@ -49,6 +53,60 @@ def settable_twin(record_class: type) -> type | None:
     except TypeError:
         return None
     return twin
+
+
+class StandIn:
+    """What a record of a class that is not there is an instance of: equal by its fields, and shown with them.
+
+    The methods that attrs would generate take time to compile that grows with the square of the number of fields.
+    """
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        if other.__class__ is not self.__class__:
+            return NotImplemented
+        return _values_of(self) == _values_of(other)
+
+    def __hash__(self) -> int:
+        return hash((type(self), _values_of(self)))
+
+    def __repr__(self) -> str:
+        names = [part.name for part in attrs.fields(type(self))]  # type: ignore[arg-type]
+        values = zip(names, _values_of(self), strict=True)
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in values)})"
+
+
+def _values_of(record: object) -> tuple[Any, ...]:
+    return tuple([getattr(record, part.name) for part in attrs.fields(type(record))])  # type: ignore[arg-type]
+
+
+def stand_in_class(record_name: str, field_names: Sequence[str], default: Any = attrs.NOTHING) -> type:
+    """A frozen attrs class of these fields, for reading records whose own class is not there.
+
+    Raises `SnapshotFormatError` for names that one class cannot have.
+    """
+    class_name = record_name.rpartition(".")[2]
+    # Python takes two spellings of a name for one if they differ in compatible characters only.
+    names = {unicodedata.normalize("NFKC", name) for name in field_names}
+    if len(names) != len(field_names) or any(_is_reserved(name) for name in names):
+        raise SnapshotFormatError(
+            f"the record {record_name} has fields that no class can have: {', '.join(field_names):.300}; "
+            f"the bytes are damaged"
+        )
+    return attrs.make_class(
+        class_name if class_name.isidentifier() and not keyword.iskeyword(class_name) else "Record",
+        {name: attrs.field(alias=name, default=default) for name in field_names},
+        bases=(StandIn,),
+        frozen=True,
+        eq=False,
+        repr=False,
+    )
+
+
+def _is_reserved(name: str) -> bool:
+    """Whether a field of this name would take the place of something that a class needs."""
+    return name == "self" or (name.startswith("__") and name.endswith("__")) or keyword.iskeyword(name)
 
 
 def emit_fields(emitter: ReadEmitter, twin: type, record_class: type, items: list[tuple[str, str]]) -> str:

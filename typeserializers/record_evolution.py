@@ -43,6 +43,9 @@ from typeserializers.type_serializer import TypeSerializer
 SIMILAR_NAMES = 0.5
 """From this ratio of matching characters on, a removed field is mentioned as the possible origin of a new one."""
 
+MAX_COMPARED_NAMES = 100
+"""With more fields on either side no likeness is looked for: every pair of names would be compared."""
+
 
 @frozen
 class WrittenField:
@@ -82,7 +85,8 @@ def judge_record(old: WrittenRecord, new: RecordShape) -> RecordJudgement:
     reconfigured: dict[str, TypeSerializer[Any]] = {}
     matches = match_fields(old.fields, new.fields)
     matched = [match.old_index for match in matches if match.old_index is not None]
-    removed = [part for index, part in enumerate(old.fields) if index not in matched]
+    goes_on = set(matched)
+    removed = [part for index, part in enumerate(old.fields) if index not in goes_on]
     for match in matches:
         path = f".{match.new.name}"
         if match.old_index is None:
@@ -186,20 +190,24 @@ def _removed(
 ) -> list[Finding]:
     added = [match.new.name for match in matches if match.old_index is None]
     findings = []
+    claimant_of: dict[str, str] = {}
+    for other in new.fields:
+        for former in other.former_names:
+            claimant_of.setdefault(former, other.name)
     for part in removed:
-        claimants = [other.name for other in new.fields if part.name in other.former_names]
-        if claimants:
+        claimant = claimant_of.get(part.name)
+        if claimant is not None:
             findings.append(
                 Finding(
                     f".{part.name}",
                     FieldVerdict.REFUSE,
                     "ambiguous-rename",
-                    f"{claimants[0]} declares the former name {part.name}, but the state holds both fields",
-                    f"Keep {part.name} until {claimants[0]} is renamed too, or drop the former name",
+                    f"{claimant} declares the former name {part.name}, but the state holds both fields",
+                    f"Keep {part.name} until {claimant} is renamed too, or drop the former name",
                 )
             )
             continue
-        target = _looks_like(part.name, added)
+        target = _looks_like(part.name, added) if len(removed) <= MAX_COMPARED_NAMES else None
         fix = f'It looks like a rename to {target}: declare metadata=former_names("{part.name}")' if target else ""
         findings.append(
             Finding(f".{part.name}", FieldVerdict.LOSSY, "field-removed", "the field is gone, its values are lost", fix)
@@ -208,5 +216,7 @@ def _removed(
 
 
 def _looks_like(name: str, candidates: Sequence[str]) -> str | None:
+    if len(candidates) > MAX_COMPARED_NAMES:
+        return None
     close = difflib.get_close_matches(name, candidates, n=1, cutoff=SIMILAR_NAMES)
     return close[0] if close else None

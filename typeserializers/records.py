@@ -36,7 +36,7 @@ from typeserializers.compiled import CompiledTypeSerializer
 from typeserializers.field_metadata import RecordConverter
 from typeserializers.inference import Inference
 from typeserializers.record_checks import check_defaults, check_shape, refuse_undecorated
-from typeserializers.record_construction import emit_fields, settable_twin
+from typeserializers.record_construction import emit_fields, settable_twin, stand_in_class
 from typeserializers.record_evolution import WrittenRecord, judge_record
 from typeserializers.record_format import (
     NEWEST_VERSION,
@@ -309,12 +309,7 @@ class AttrsSerializerSnapshot(TypeSerializerSnapshot[R]):
             RecordField(part.name, serializer, part.former_names, *decoded_default(part, serializer), part.name)
             for part, serializer in zip(self.record.fields, serializers, strict=True)
         )
-        class_name = self.record.name.rpartition(".")[2]
-        stand_in = attrs.make_class(
-            class_name if class_name.isidentifier() else "Record",
-            {name: attrs.field(alias=name) for name in names},
-            frozen=True,
-        )
+        stand_in = stand_in_class(self.record.name, names)
         return RecordShape(
             self.record.name, stand_in, fields, is_frozen=True, schema_version=self.record.schema_version
         )

@@ -228,7 +228,7 @@ def text_comparisons() -> list[Comparison]:
     One text is written and read again and again, as ASCII is; and so many that each is new to the process.
     """
     serializer = StringSerializer()
-    ascii_texts = ["The quick brown fox jumps over the lazy dog. Sphinx of black quartz, judge my vow! Jackdaws love."[:100]]
+    ascii_texts = [("The quick brown fox jumps over the lazy dog. Sphinx of black quartz, judge my vow! " * 2)[:100]]
     japanese = (
         "日本語のテキストをシリアライズする場合、漢字とひらがなとカタカナが混ざるのが普通です。この文は百文字くらいの長さに"
         "なるように書かれていますので、計測に使うことができます。東京都港区芝公園四丁目二番八号"
