@@ -2,7 +2,7 @@
 
     checkpoints/chk-000000000042/_metadata    one directory for each completed checkpoint
     shared/...                                data files, referred to by path from metadata
-    set-aside/chk-000000000043-...            checkpoints given up by an explicit fallback
+    set-aside/chk-000000000043-...            checkpoints given up by an explicit fallback; their files stay
 
 `_metadata` appears atomically and is what makes a checkpoint complete: a directory without it belongs to
 an unfinished attempt and is removed on recovery. Dropping a checkpoint goes the other way round, durably:
@@ -46,11 +46,21 @@ from checkpoint.metadata import (
 )
 from checkpoint.shared_state_registry import SharedStateRegistry
 
-__all__ = ["CHECKPOINTS_DIRECTORY", "SHARED_DIRECTORY", "CompletedCheckpointStore", "checkpoint_directory"]
+__all__ = [
+    "CHECKPOINTS_DIRECTORY",
+    "PREVIOUS",
+    "SET_ASIDE_DIRECTORY",
+    "SHARED_DIRECTORY",
+    "CompletedCheckpointStore",
+    "checkpoint_directory",
+]
 
 CHECKPOINTS_DIRECTORY = "checkpoints"
 SHARED_DIRECTORY = "shared"
-_SET_ASIDE_DIRECTORY = "set-aside"
+SET_ASIDE_DIRECTORY = "set-aside"
+
+PREVIOUS = "previous"
+"""What to fall back to if not to a certain checkpoint."""
 
 _DIRECTORY_NAME = re.compile(r"chk-([0-9]{12,19})")
 
@@ -97,6 +107,27 @@ class CompletedCheckpointStore:
         store._check_newest(retained, unreadable)
         return retained[max(retained)].metadata if retained else None
 
+    @classmethod
+    def fall_back_target(cls, fs: CheckpointFileSystem, fall_back_to: int | str) -> CheckpointMetadata:
+        """The checkpoint that `recover(fall_back_to=...)` would make the newest; changes nothing.
+
+        "previous" is the newest that can be read, except for the newest of all. Raises
+        `CheckpointNotFoundError`, naming those there are, or `CorruptMetadataError`.
+        """
+        store = cls(fs)
+        retained, unreadable, _ = store._scan()
+        if fall_back_to == PREVIOUS:
+            newest = max({*retained, *unreadable}, default=-1)
+            older = [checkpoint_id for checkpoint_id in retained if checkpoint_id < newest]
+            if not older:
+                raise CheckpointNotFoundError(
+                    f"{fs.location(CHECKPOINTS_DIRECTORY)} holds no readable checkpoint before its newest; "
+                    f"there are: {_listed(retained)}. Start from a savepoint in a new job directory."
+                )
+            return retained[max(older)].metadata
+        check_integer("fall_back_to", fall_back_to, 0, (1 << 63) - 1)
+        return store._target(int(fall_back_to), retained, unreadable).metadata
+
     @property
     def unreadable(self) -> Mapping[int, CorruptMetadataError]:
         """Older checkpoints that `recover` could not read; they stay until they would be dropped anyway."""
@@ -112,10 +143,7 @@ class CompletedCheckpointStore:
         with self._lock:
             retained, unreadable, unfinished = self._scan()
             if fall_back_to is not None:
-                if fall_back_to in unreadable:
-                    raise unreadable[fall_back_to]
-                if fall_back_to not in retained:
-                    raise self._not_found(fall_back_to, retained)
+                self._target(fall_back_to, retained, unreadable)
                 for checkpoint_id in sorted({*retained, *unreadable}, reverse=True):
                     if checkpoint_id > fall_back_to:
                         self._set_aside(checkpoint_id)
@@ -130,6 +158,7 @@ class CompletedCheckpointStore:
             for checkpoint_id, one in retained.items():
                 registry.register(checkpoint_id, (file.path for file in one.metadata.files))
             registry.protect(self._registry.protected())
+            registry.protect(self._files_set_aside())
             self._retained, self._unreadable, self._registry = retained, unreadable, registry
             self._is_recovered = True
             return self.latest()
@@ -248,6 +277,25 @@ class CompletedCheckpointStore:
                 unreadable[checkpoint_id] = error
         return retained, unreadable, unfinished
 
+    def _target(
+        self, fall_back_to: int, retained: Mapping[int, _Retained], unreadable: Mapping[int, CorruptMetadataError]
+    ) -> _Retained:
+        if fall_back_to in unreadable:
+            raise unreadable[fall_back_to]
+        if fall_back_to not in retained:
+            raise self._not_found(fall_back_to, retained)
+        return retained[fall_back_to]
+
+    def _files_set_aside(self) -> set[str]:
+        """The files of checkpoints that were given up: whoever removes those gives the files free."""
+        paths: set[str] = set()
+        for name in self._fs.list_directories(SET_ASIDE_DIRECTORY):
+            # What cannot be read, for which it was given up, does not tell its files.
+            with contextlib.suppress(CheckpointError):
+                metadata, _ = read_metadata_with_handle(self._fs, f"{SET_ASIDE_DIRECTORY}/{name}")
+                paths.update(file.path for file in metadata.files)
+        return paths
+
     def _read(self, checkpoint_id: int, directory: str) -> _Retained:
         metadata, metadata_file = read_metadata_with_handle(self._fs, directory)
         location = self._fs.location(f"{directory}/{METADATA_FILE_NAME}")
@@ -265,7 +313,7 @@ class CompletedCheckpointStore:
             return
         newest = max(unreadable)
         way_out = (
-            f"To give up checkpoint {newest} and continue from checkpoint {max(retained)}, recover with "
+            f"To give up checkpoint {newest} and continue from checkpoint {max(retained)}, start with "
             f"fall_back_to={max(retained)}; readable are {_listed(retained)}."
             if retained
             else "No other checkpoint is readable; start from a savepoint in a new job directory."
@@ -283,7 +331,7 @@ class CompletedCheckpointStore:
             f"{self._fs.location(checkpoint_directory(metadata.checkpoint_id))} continues from checkpoint "
             f"{metadata.parent_checkpoint_id} with digest {metadata.parent_digest}, but the checkpoint "
             f"{metadata.parent_checkpoint_id} found here has digest {parent.metadata_file.checksum}: the "
-            "directory mixes two histories. Bring back the original directories from a backup, or recover "
+            "directory mixes two histories. Bring back the original directories from a backup, or start "
             f"with fall_back_to={metadata.parent_checkpoint_id}."
         )
 
@@ -345,12 +393,12 @@ class CompletedCheckpointStore:
         return True
 
     def _set_aside(self, checkpoint_id: int) -> None:
-        taken = set(self._fs.list_directories(_SET_ASIDE_DIRECTORY))
+        taken = set(self._fs.list_directories(SET_ASIDE_DIRECTORY))
         base = f"chk-{checkpoint_id:012d}"
         name = next(
             f"{base}-{number}" for number in range(1, len(taken) + 2) if f"{base}-{number}" not in taken
         )
-        self._fs.move_directory(checkpoint_directory(checkpoint_id), f"{_SET_ASIDE_DIRECTORY}/{name}")
+        self._fs.move_directory(checkpoint_directory(checkpoint_id), f"{SET_ASIDE_DIRECTORY}/{name}")
 
     def _get(self, checkpoint_id: int) -> _Retained:
         with self._lock:

@@ -87,17 +87,17 @@ class CheckpointCoordinator:
     """Coordinates the checkpoints of one run of one job. Not thread-safe; needs no lock when one driver
     thread feeds it.
 
-    `timeout_ms` counts from the trigger. `last_checkpoint_id` is the newest id already used in this job
-    directory, None in a fresh one. `operator_names` gives operators their names in the result, by uid
-    (default: the uid). `max_parallelism` is checked against the acknowledged key groups; when None, it is
-    taken from them.
+    `timeout_ms` counts from the trigger; None is no limit. `last_checkpoint_id` is the newest id already
+    used in this job directory, None in a fresh one. `operator_names` gives operators their names in the
+    result, by uid (default: the uid). `max_parallelism` is checked against the acknowledged key groups;
+    when None, it is taken from them.
     """
 
     def __init__(
         self,
         job_id: str,
         run_id: str,
-        timeout_ms: int,
+        timeout_ms: int | None,
         *,
         max_parallelism: int | None = None,
         operator_names: Mapping[str, str] | None = None,
@@ -106,7 +106,8 @@ class CheckpointCoordinator:
     ) -> None:
         check_identifier("job_id", job_id)
         check_identifier("run_id", run_id)
-        check_integer("timeout_ms", timeout_ms, 1, _MAX_ID)
+        if timeout_ms is not None:
+            check_integer("timeout_ms", timeout_ms, 1, _MAX_ID)
         check_integer("max_concurrent_checkpoints", max_concurrent_checkpoints, 1, 1000)
         self.job_id = job_id
         self.run_id = run_id
@@ -220,7 +221,10 @@ class CheckpointCoordinator:
 
     def expire(self, now_ms: int) -> tuple[AbortedCheckpoint, ...]:
         """End all pending checkpoints that were triggered `timeout_ms` ago or earlier."""
-        late = [p for p in self._pending.values() if now_ms - p.triggered_ms >= self.timeout_ms]
+        if self.timeout_ms is None:
+            return ()
+        timeout_ms = self.timeout_ms
+        late = [p for p in self._pending.values() if now_ms - p.triggered_ms >= timeout_ms]
         return tuple(
             self._end(
                 pending,

@@ -2,6 +2,7 @@
 
 from streamjobs.errors import (
     EpochError,
+    EpochTimeoutError,
     JobDefinitionError,
     JobRestoreError,
     NullKeyError,
@@ -13,6 +14,7 @@ from streamjobs.functions import KeyedProcessFunction, ProcessContext, RuntimeCo
 
 __all__ = [
     "EpochError",
+    "EpochTimeoutError",
     "JobDefinitionError",
     "JobRestoreError",
     "KeyedProcessFunction",

@@ -19,6 +19,10 @@ class EpochError(StreamJobError):
     """An epoch failed; it is replayed from the last completed checkpoint when the job is started again."""
 
 
+class EpochTimeoutError(EpochError, TimeoutError):
+    """An epoch did not end in time and was given up; it is processed again when the job is started again."""
+
+
 class SourceProgressMismatchError(EpochError):
     """The state log and Spark's source log do not belong together."""
 

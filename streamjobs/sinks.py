@@ -10,15 +10,23 @@ writing. So a sink works in two phases around the one moment that decides, the c
 A crash before the completion leaves staged leftovers, which `recover` removes; the replay stages anew. A crash after
 it leaves a committable in the checkpoint, and `commit` is called with it again: it must be idempotent.
 (The two-phase commit of Flink's sinks; an epoch here is a checkpoint there.)
+
+A job may be given another sink from one run to the next. A committable belongs to the sink that staged it: the
+checkpoint names that sink, and a committable is never handed to another. What Spark has noted as done is committed, and
+is not committed again.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Mapping
+from typing import Any, Final, Protocol, runtime_checkable
 
-from streamjobs.errors import StreamJobError
+from streamjobs.errors import JobRestoreError, StreamJobError
 
-__all__ = ["Sink", "SinkError"]
+__all__ = ["SINK_PROPERTY", "Sink", "SinkError", "commits_of", "sink_identity"]
+
+SINK_PROPERTY: Final = "sink"
+"""The property of a checkpoint that names the sink which its committable belongs to."""
 
 
 class SinkError(StreamJobError):
@@ -27,13 +35,22 @@ class SinkError(StreamJobError):
 
 @runtime_checkable
 class Sink(Protocol):
-    """The contract of a sink; one instance belongs to one job, and is called by the driver, one call at a time."""
+    """The contract of a sink; one instance belongs to one job, and is called by the driver, one call at a time.
+
+    A sink may have an attribute ``identity``, a text that tells what it writes to, such as a path. Two sinks that may
+    commit each other's epochs have the same. Without it, all sinks of one class have the same.
+
+    A sink may have a method ``take_back(last_epoch_id, job_id)``: hide, without deleting it, what the job has made
+    visible of later epochs, and return where it is; a job calls it that goes back to an older checkpoint. It is called
+    again after a crash. Raises `SinkError`, before anything is hidden, if it cannot.
+    """
 
     def stage(self, frame: Any, epoch_id: int, attempt_id: str) -> bytes:
         """Writes the frame where no reader sees it, by any number of Spark actions; returns what `commit` needs.
 
-        `attempt_id` differs between any two attempts at an epoch that could overlap. The bytes become part of the
-        checkpoint. Any exception fails the epoch; `abort` follows.
+        `attempt_id` differs between any two attempts at an epoch that could overlap; it is that of the job, a dot, and
+        that of the run. The bytes become part of the checkpoint; none at all say that there is nothing to commit. Any
+        exception fails the epoch; `abort` follows.
         """
 
     def commit(self, epoch_id: int, committable: bytes) -> None:
@@ -42,5 +59,31 @@ class Sink(Protocol):
     def abort(self, epoch_id: int, attempt_id: str) -> None:
         """Forgets what an attempt has staged, if anything; its checkpoint will not complete."""
 
-    def recover(self, last_completed_epoch_id: int | None) -> None:
-        """Removes what attempts at later epochs have left; called once, before the first epoch of a run."""
+    def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
+        """Removes what attempts of this job at later epochs have left; called once, before the first epoch of a run.
+
+        What other jobs have staged in the same place may be all that there is of their completed epochs.
+        """
+
+
+def sink_identity(sink: object) -> str:
+    """What tells a sink from others: its ``identity``, or else the name of its class."""
+    identity = getattr(sink, "identity", None)
+    return identity if isinstance(identity, str) else f"{type(sink).__module__}.{type(sink).__qualname__}"
+
+
+def commits_of(sink: object, epoch_id: int, committable: bytes, properties: Mapping[str, str]) -> bool:
+    """Whether it is for this sink to commit a completed epoch whose checkpoint has these properties.
+
+    Raises `JobRestoreError` if it is for another sink, whose rows would be lost.
+    """
+    staged_by = properties.get(SINK_PROPERTY)
+    if staged_by is None or staged_by == sink_identity(sink):
+        return True
+    if not committable:
+        return False
+    raise JobRestoreError(
+        f"epoch {epoch_id} is complete, but its output is not committed yet, and was staged by another sink: "
+        f"{staged_by}, not {sink_identity(sink)}. Start the job once more with the former sink, which commits it, and "
+        f"change the sink after that"
+    )

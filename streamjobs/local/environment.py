@@ -15,7 +15,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from attrs import define
 
@@ -128,11 +128,13 @@ class LocalStreamEnvironment:
         *,
         from_savepoint: str | os.PathLike[str] | None = None,
         allow_non_restored_state: bool = False,
+        fall_back_to: int | Literal["previous"] | None = None,
     ) -> LocalJob:
         """Runs the job over all elements and returns when they are processed.
 
         Restores from ``from_savepoint``, or from the newest checkpoint of ``job_dir``. Raises what `execute` of the
-        Spark environment raises.
+        Spark environment raises. ``fall_back_to`` goes back to an older checkpoint, as it does there; the elements of
+        the epochs that are given up have to be given again.
         """
         nodes = self._graph.pipeline()
         source: _Source = nodes[0].source  # type: ignore[union-attr]
@@ -148,10 +150,16 @@ class LocalStreamEnvironment:
         file_system = CheckpointFileSystem.from_uri(self._job_dir)
         JobDirectory.check(self._job_dir, name, self.max_parallelism)
         # Elements are no source with a position: a savepoint's source progress is of no use here.
-        point = starting_point(file_system, CompletedCheckpointStore.peek(file_system), from_savepoint, False)
+        newest = (
+            CompletedCheckpointStore.peek(file_system)
+            if fall_back_to is None
+            else CompletedCheckpointStore.fall_back_target(file_system, fall_back_to)
+        )
+        point = starting_point(file_system, newest, from_savepoint, False)
         with JobDirectory.open(self._job_dir, name, self.max_parallelism, origin=point.origin) as directory:
             store = CompletedCheckpointStore(directory.file_system)
-            newest = store.recover()
+            target = newest.checkpoint_id if newest is not None and fall_back_to is not None else None
+            newest = store.recover(fall_back_to=target)
             point = starting_point(directory.file_system, newest, from_savepoint, False)
             if point.is_new_origin and point.origin is not None:
                 write_origin(directory.file_system, point.origin)
@@ -208,7 +216,7 @@ class _Run:
         self._coordinator = CheckpointCoordinator(
             directory.identity.job_id,
             directory.run_id,
-            timeout_ms=2**53,
+            timeout_ms=None,
             max_parallelism=environment.max_parallelism,
             operator_names={uid: operator.node.name for uid, operator in operators.items()},
             last_checkpoint_id=latest.checkpoint_id if latest is not None else None,

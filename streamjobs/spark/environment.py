@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -32,15 +32,19 @@ from streamjobs.data_stream import DataStream
 from streamjobs.errors import JobDefinitionError, JobRestoreError
 from streamjobs.local_state_root import LocalStateRoot
 from streamjobs.restore_plan import RestoredState, check_backend, check_files, check_operators, check_states
+from streamjobs.sinks import commits_of
 from streamjobs.spark.epoch_protocol import SINK, EpochProtocol, JobParts
+from streamjobs.spark.fall_back import check_no_fall_back, fall_back, planned_fall_back
 from streamjobs.spark.job import SparkJob
 from streamjobs.spark.pipeline import Pipeline, prepare_pipeline
+from streamjobs.spark.query_end import check_timeout
 from streamjobs.spark.session import (
     check_classic_session,
     check_spark_version,
     ensure_python_interpreter,
     is_on_one_host,
 )
+from streamjobs.spark.source_identity import SOURCES_PROPERTY, check_same_sources, check_trigger, named_sources
 from streamjobs.spark.source_progress import newest_committed_batch, restore_source_progress
 from streamjobs.starting_point import RESTORED_FROM, StartingPoint, check_has_every_epoch, starting_point
 from streamjobs.state_registration import schema_report
@@ -57,7 +61,8 @@ class SparkStreamEnvironment:
     ``"heap"``, the name of an installed one, or a `StateBackend`. ``parallelism`` may differ from run to run,
     ``max_parallelism`` never. ``local_state_directory`` is where tasks keep working copies of their state, on the
     local disk of each executor (see `streamjobs.local_state_root`); by default below the system's temporary directory.
-    ``metrics`` turns metrics of keyed state on (see `SparkJob.metrics`).
+    ``metrics`` turns metrics of keyed state on (see `SparkJob.metrics`). An epoch that takes longer than
+    ``epoch_timeout_s`` seconds is given up and the job fails; None is no limit.
 
     Raises `JobDefinitionError` for a parallelism out of range, `UnsupportedSparkVersionError` for a Spark that is too
     old, `UnsupportedSparkSessionError` for a session of Spark Connect.
@@ -74,9 +79,11 @@ class SparkStreamEnvironment:
         retained_checkpoints: int = 3,
         local_state_directory: str | os.PathLike[str] | None = None,
         metrics: StateMetricsConfig | None = None,
+        epoch_timeout_s: float | None = None,
     ) -> None:
         try:
             check_parallelism(parallelism, max_parallelism)
+            check_timeout("epoch_timeout_s", epoch_timeout_s)
         except ValueError as error:
             raise JobDefinitionError(str(error)) from error
         check_classic_session(spark)
@@ -89,6 +96,7 @@ class SparkStreamEnvironment:
         self.max_parallelism = max_parallelism
         self.retained_checkpoints = retained_checkpoints
         self.metrics = metrics
+        self.epoch_timeout_s = epoch_timeout_s
         self._spark_directory = os.path.join(_local_directory(self.job_dir), "spark")
         self._local_state_directory = None if local_state_directory is None else os.fspath(local_state_directory)
         self._graph = StreamGraph()
@@ -121,6 +129,7 @@ class SparkStreamEnvironment:
         from_savepoint: str | os.PathLike[str] | None = None,
         allow_non_restored_state: bool = False,
         restore_source_progress: bool = True,
+        fall_back_to: int | Literal["previous"] | None = None,
     ) -> SparkJob:
         """Starts the job, or continues it from the newest checkpoint of its directory.
 
@@ -129,29 +138,31 @@ class SparkStreamEnvironment:
         carries unless ``restore_source_progress`` is False. A directory that was begun from that same savepoint just
         continues.
 
+        ``fall_back_to`` goes back to an older checkpoint of the directory: its id, or "previous" for the newest that
+        can be read before the newest of all. Later epochs are given up and set aside, with what a sink that can take it
+        back has shown of them, and what they had read is processed again; `SparkJob.fall_back_report` says what.
+
         Raises, before anything is touched, `JobDefinitionError`, `JobRestoreError`, `StateMigrationException` (stored
         state cannot be taken over), `JobDirectoryError` (another job's, or another driver is running),
         `SourceProgressMismatchError` (Spark's log knows of an epoch whose checkpoint is missing).
         """
-        if trigger is not None and not isinstance(trigger, Mapping):
-            raise JobDefinitionError(
-                f"trigger is {trigger!r:.80}; it takes the arguments of Spark's trigger as a dict, such as "
-                f'{{"processingTime": "1 second"}} or {{"availableNow": True}}'
-            )
         pipeline = self._prepare()
+        check_trigger(pipeline.source, trigger)
         JobDirectory.check(self.job_dir, name, self.max_parallelism)
-        point = self._starting_point(from_savepoint, restore_source_progress)
+        point = self._starting_point(from_savepoint, restore_source_progress, fall_back_to)
         # A directory that was begun from the savepoint has gone on since: what counts is what it holds now.
         reports = self._require_compatible(pipeline, point.state, allow_non_restored_state)
+        self._check_source(pipeline, point)
+        self._check_sink(pipeline, point)
         directory = JobDirectory.open(self.job_dir, name, self.max_parallelism, origin=point.origin)
         try:
-            judged, point = point, self._starting_point(from_savepoint, restore_source_progress)
+            judged, point = point, self._starting_point(from_savepoint, restore_source_progress, fall_back_to)
             if point.identity != judged.identity:
                 raise JobRestoreError(
                     f"another driver has used the job directory {self.job_dir} just now; start again, and what it has "
                     f"done is continued"
                 )
-            return self._start(name, directory, pipeline, point, reports, dict(trigger or {}))
+            return self._start(name, directory, pipeline, point, reports, dict(trigger or {}), fall_back_to)
         except BaseException:
             directory.close()
             raise
@@ -160,16 +171,39 @@ class SparkStreamEnvironment:
         return prepare_pipeline(self.spark, self._graph.pipeline(), self.parallelism, self.max_parallelism)
 
     def _starting_point(
-        self, from_savepoint: str | os.PathLike[str] | None, restore_source_progress: bool
+        self,
+        from_savepoint: str | os.PathLike[str] | None,
+        restore_source_progress: bool,
+        fall_back_to: int | str | None = None,
     ) -> StartingPoint:
         JobDirectory.inspect(self.job_dir)
         file_system = CheckpointFileSystem.from_uri(self.job_dir)
+        if fall_back_to is not None:
+            _, target = planned_fall_back(file_system, self._spark_directory, fall_back_to)
+            return starting_point(file_system, target, from_savepoint, restore_source_progress)
+        check_no_fall_back(file_system)
         # In this order: a driver that is still running completes an epoch before Spark commits its batch.
         committed = newest_committed_batch(self._spark_directory)
         newest = CompletedCheckpointStore.peek(file_system)
         point = starting_point(file_system, newest, from_savepoint, restore_source_progress)
         check_has_every_epoch(point, committed, file_system)
         return point
+
+    def _is_committed(self, epoch_id: int) -> bool:
+        """Whether Spark has noted the batch as done, which it does when its output is committed."""
+        committed = newest_committed_batch(self._spark_directory)
+        return committed is not None and committed >= epoch_id
+
+    def _check_source(self, pipeline: Pipeline, point: StartingPoint) -> None:
+        goes_on = point.is_own or (point.origin is not None and point.origin.with_source_progress)
+        if goes_on and point.state is not None:
+            where = point.state.file_system.location("")
+            check_same_sources(named_sources(pipeline.source), point.state.metadata.properties, where)
+
+    def _check_sink(self, pipeline: Pipeline, point: StartingPoint) -> None:
+        own = point.own_checkpoint
+        if own is not None and SINK in own.sink_committables and not self._is_committed(own.checkpoint_id):
+            commits_of(pipeline.sink, own.checkpoint_id, own.sink_committables[SINK], own.properties)
 
     def _judge(
         self, pipeline: Pipeline, restored: RestoredState | None, allow_non_restored_state: bool
@@ -210,9 +244,15 @@ class SparkStreamEnvironment:
         point: StartingPoint,
         reports: Mapping[str, SchemaReport],
         trigger: dict[str, Any],
+        fall_back_to: int | str | None,
     ) -> SparkJob:
         file_system = directory.file_system
         store = CompletedCheckpointStore(file_system, self.retained_checkpoints)
+        fallen_back = None
+        if fall_back_to is not None:
+            planned, _ = planned_fall_back(file_system, self._spark_directory, fall_back_to)
+            job_id = directory.identity.job_id
+            fallen_back = fall_back(file_system, self._spark_directory, store, pipeline.sink, job_id, planned)
         latest = store.recover()
         store.delete_orphans()
         if not point.is_own and point.state is not None:
@@ -233,16 +273,19 @@ class SparkStreamEnvironment:
             store=store,
             spark_checkpoint_directory=self._spark_directory,
             local_root=local_root,
-            properties={} if point.restored_from is None else {RESTORED_FROM: point.restored_from},
+            properties={
+                **({} if point.restored_from is None else {RESTORED_FROM: point.restored_from}),
+                SOURCES_PROPERTY: named_sources(pipeline.source),
+            },
             metrics=self.metrics,
+            epoch_timeout_s=self.epoch_timeout_s,
         )
         protocol = EpochProtocol(parts, point.state)
         if latest is None and point.origin is not None and not point.origin.with_source_progress:
             protocol.forget_source_progress()
-        # What another job has staged up to the savepoint is not ours to remove.
-        pipeline.sink.recover(protocol.last_epoch_id)
-        if latest is not None and SINK in latest.sink_committables:
-            pipeline.sink.commit(latest.checkpoint_id, latest.sink_committables[SINK])
+        pipeline.sink.recover(protocol.last_epoch_id, directory.identity.job_id)
+        if latest is not None and not self._is_committed(latest.checkpoint_id):
+            protocol.commit_again(latest)
         writer = (
             pipeline.source.writeStream.queryName(name)
             # Not a plain path, which the default file system of Hadoop may look for elsewhere.
@@ -251,7 +294,7 @@ class SparkStreamEnvironment:
         )
         if trigger:
             writer = writer.trigger(**trigger)
-        return SparkJob(self.spark, directory, protocol, reports, writer.start())
+        return SparkJob(self.spark, directory, protocol, reports, writer.start(), fallen_back)
 
     def _begin_source_log(self, point: StartingPoint, file_system: CheckpointFileSystem) -> None:
         """Spark's log for a job that begins from a savepoint.
@@ -282,7 +325,10 @@ class SparkStreamEnvironment:
 
 def _local_directory(job_dir: str) -> str:
     """The path of the job directory on this machine, which Spark and we must mean alike."""
-    path = CheckpointFileSystem.from_uri(job_dir).local_path()
+    scheme, has_scheme, _ = job_dir.partition("://")
+    # Another store may be asked over the network only to learn that it is not this disk.
+    is_elsewhere = bool(has_scheme) and scheme.isalnum() and scheme.lower() != "file"
+    path = None if is_elsewhere else CheckpointFileSystem.from_uri(job_dir).local_path()
     if path is None:
         raise JobDefinitionError(
             f"job_dir is {job_dir!r}, which is not on a local or mounted disk; job directories on other stores are not "

@@ -21,14 +21,14 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
-from attrs import field, frozen
+from attrs import frozen
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import DataFrame
 
 from checkpoint.acknowledgement import Acknowledgement, TaskId
 from checkpoint.completed_checkpoint_store import CompletedCheckpointStore
@@ -39,12 +39,16 @@ from checkpoint.job_directory import JobIdentity
 from checkpoint.metadata import CheckpointKind, CheckpointMetadata
 from statebackend.metrics import StateMetricsConfig
 from statebackend.state_backend import StateBackend
-from streamjobs.errors import EpochError, SourceProgressMismatchError
+from streamjobs.errors import EpochError, EpochTimeoutError, SourceProgressMismatchError
 from streamjobs.job_metrics import OperatorMetrics, metrics_of_epoch, metrics_of_epochs
 from streamjobs.local_state_root import LocalStateRoot
 from streamjobs.processing_time import PROCESSING_TIME_PROPERTY
 from streamjobs.restore_plan import RestoredState, SubtaskRestore, restores_by_subtask
+from streamjobs.sinks import SINK_PROPERTY, commits_of, sink_identity
+from streamjobs.spark.epoch_statistics import EpochStatistics, epoch_statistics
 from streamjobs.spark.epoch_time import make_offsets_durable, processing_time_of_epoch_ms
+from streamjobs.spark.epoch_watchdog import EpochWatchdog
+from streamjobs.spark.observed_acknowledgements import observed_acknowledgements
 from streamjobs.spark.pipeline import Pipeline
 from streamjobs.spark.session import keep_adaptive_disabled, were_tasks_repeated
 from streamjobs.spark.source_progress import read_offsets
@@ -57,8 +61,7 @@ SINK: Final = "sink"
 REMEMBERED_EPOCHS: Final = 1000
 """Epochs whose statistics are kept; a job may run for years."""
 
-OBSERVATION_TIMEOUT_S: Final = 60.0
-"""How long to wait for acknowledgements after the sink's action has returned; they are there at once, or never."""
+_POLL_S: Final = 0.2
 
 
 @frozen(kw_only=True)
@@ -77,24 +80,12 @@ class JobParts:
     local_root: LocalStateRoot
     properties: Mapping[str, str]
     metrics: StateMetricsConfig | None = None
+    epoch_timeout_s: float | None = None
 
-
-@frozen(kw_only=True)
-class EpochStatistics:
-    """What an epoch cost. Seconds on the driver: all of it, and the sink's action; of the slowest subtask: opening its
-    state, processing, and the snapshot. Entries and bytes are what all subtasks wrote for the checkpoint.
-    ``state_metrics`` are those of keyed state by operator uid, where metrics are on.
-    """
-
-    epoch_id: int
-    duration_s: float
-    action_s: float
-    open_s: float
-    process_s: float
-    snapshot_s: float
-    entries_written: int
-    bytes_written: int
-    state_metrics: OperatorMetrics = field(factory=dict)
+    @property
+    def attempt_id(self) -> str:
+        """What the sink tells the attempts of this run at an epoch by."""
+        return f"{self.identity.job_id}.{self.run_id}"
 
 
 class EpochProtocol:
@@ -109,16 +100,21 @@ class EpochProtocol:
         self._coordinator = CheckpointCoordinator(
             parts.identity.job_id,
             parts.run_id,
-            timeout_ms=2**53,
+            timeout_ms=None if parts.epoch_timeout_s is None else max(1, round(parts.epoch_timeout_s * 1000)),
             max_parallelism=parts.identity.max_parallelism,
             operator_names={operator.uid: operator.node.name for operator in parts.pipeline.operators.values()},
             last_checkpoint_id=latest.checkpoint_id if latest is not None else None,
         )
         self._restore = self._plan_restore(is_same_run=False)
-        self.lock = threading.RLock()
+        self._running = threading.RLock()
         self.committing = threading.RLock()
         """Held from the storing of a checkpoint until the output of its epoch is committed."""
         self.is_stopping = False
+        """Set by whoever ends the job: no further epoch begins."""
+        self.given_up: str | None = None
+        """Set by whoever does not wait for the running epoch: what to say of it when it fails."""
+        self.running_epoch_id: int | None = None
+        """The epoch that is running, if one is."""
         self.failure: BaseException | None = None
         self.restore_reports: list[Mapping[str, Any]] = []
         self.statistics: deque[EpochStatistics] = deque(maxlen=REMEMBERED_EPOCHS)
@@ -136,18 +132,37 @@ class EpochProtocol:
 
     def run(self, frame: DataFrame, epoch_id: int) -> None:
         """Runs one epoch, or recognises it as done; raises, and remembers, whatever makes it fail."""
-        with self.lock:
+        with self._running:
             if self.is_stopping:
                 raise EpochError(f"epoch {epoch_id} was not begun: the job is stopping")
+            self.running_epoch_id = epoch_id
             try:
                 self._run(frame, epoch_id)
             except Exception as error:
                 self.failure = error
-                raise
+                if self.given_up is None:
+                    raise
+                self.failure = EpochTimeoutError(self.given_up)
+                # Spark runs a regular expression over the text of an error while it ends a query, and its stack
+                # overflows at that of an interrupted action.
+                raise self.failure from None
             except BaseException as error:
                 self.failure = error
                 # Py4J answers the JVM for exceptions only; without an answer Spark's thread would wait for ever.
                 raise EpochError(f"epoch {epoch_id} was interrupted by {type(error).__name__}: {error}") from error
+            finally:
+                self.running_epoch_id = None
+
+    def wait_until_idle(self, timeout_s: float | None, is_given_up: Callable[[], bool]) -> bool:
+        """Waits until no epoch is running, for so long or until it is given up; returns whether none is."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left = _POLL_S if deadline is None else min(_POLL_S, deadline - time.monotonic())
+            if self._running.acquire(timeout=max(left, 0.0)):
+                self._running.release()
+                return True
+            if is_given_up() or (deadline is not None and time.monotonic() >= deadline):
+                return False
 
     def _run(self, frame: DataFrame, epoch_id: int) -> None:
         offsets = read_offsets(self.parts.spark_checkpoint_directory, epoch_id)
@@ -161,9 +176,10 @@ class EpochProtocol:
         processing_time_ms = processing_time_of_epoch_ms(offsets, previous)
         tasks = self._tasks(epoch_id, processing_time_ms)
         expected = [TaskId(uid, index) for uid in tasks for index in range(self.parts.parallelism)]
-        self._coordinator.trigger(epoch_id, expected, _now_ms())
+        self._coordinator.trigger(epoch_id, expected, _monotonic_ms())
         try:
             committable, action_s = self._run_action(frame, epoch_id, tasks)
+            self._check_in_time(epoch_id)
             acknowledgements = self._coordinator.acknowledgements(epoch_id)
             operators = self._coordinator.complete(epoch_id)
         except BaseException as error:
@@ -192,8 +208,14 @@ class EpochProtocol:
                 f"Spark's log {offsets.decode(errors='replace')!r}. "
                 f"Spark's checkpoint directory was exchanged; put the right one back, or start from a savepoint"
             )
-        if self._continues_own_log and SINK in metadata.sink_committables:
-            self.parts.sink.commit(epoch_id, metadata.sink_committables[SINK])
+        if self._continues_own_log:
+            self.commit_again(metadata)
+
+    def commit_again(self, metadata: CheckpointMetadata) -> None:
+        """Commits the output of a completed epoch once more: the driver may have died before or in the middle of it."""
+        epoch_id, committable = metadata.checkpoint_id, metadata.sink_committables.get(SINK)
+        if committable is not None and commits_of(self.parts.sink, epoch_id, committable, metadata.properties):
+            self.parts.sink.commit(epoch_id, committable)
 
     def _check_successor(self, epoch_id: int) -> None:
         expected = 0 if self._last_epoch_id is None else self._last_epoch_id + 1
@@ -238,18 +260,28 @@ class EpochProtocol:
     ) -> tuple[bytes, float]:
         keep_adaptive_disabled(frame.sparkSession)
         started = time.monotonic()
+        watchdog = EpochWatchdog(frame.sparkSession.sparkContext, epoch_id, self.parts.epoch_timeout_s)
         try:
-            with contextlib.closing(self.parts.pipeline.build(frame, tasks)) as plan:
-                committable: bytes = self.parts.sink.stage(plan.frame, epoch_id, self.parts.run_id)
-        except (PySparkException, Py4JJavaError) as error:
-            raise EpochError(f"epoch {epoch_id} failed: {python_cause(error)}") from error
+            with watchdog, contextlib.closing(self.parts.pipeline.build(frame, tasks)) as plan:
+                committable: bytes = self.parts.sink.stage(plan.frame, epoch_id, self.parts.attempt_id)
+        except Exception as error:
+            if watchdog.has_expired:
+                raise EpochTimeoutError(_too_late(epoch_id, f"{self.parts.epoch_timeout_s:g} s")) from error
+            if isinstance(error, (PySparkException, Py4JJavaError)):
+                raise EpochError(f"epoch {epoch_id} failed: {python_cause(error)}") from error
+            raise
         action_s = time.monotonic() - started
         for encoded in chain.from_iterable(plan.acknowledgements.values()):
             self._acknowledge(Acknowledgement.decode(encoded))
         for uid, observation in plan.observations.items():
-            for encoded in _acknowledgements_of(observation, uid, epoch_id):
+            for encoded in observed_acknowledgements(frame.sparkSession, observation, uid, epoch_id):
                 self._acknowledge(Acknowledgement.decode(encoded))
         return committable, action_s
+
+    def _check_in_time(self, epoch_id: int) -> None:
+        for expired in self._coordinator.expire(_monotonic_ms()):
+            self._discard(expired.handles_to_discard)
+            raise EpochTimeoutError(_too_late(epoch_id, f"{self.parts.epoch_timeout_s:g} s"))
 
     def _acknowledge(self, acknowledgement: Acknowledgement) -> None:
         result = self._coordinator.acknowledge(acknowledgement)
@@ -283,7 +315,11 @@ class EpochProtocol:
             parent_digest=parts.store.digest(parent.checkpoint_id) if parent is not None else None,
             source_offsets=offsets,
             sink_committables={SINK: committable},
-            properties={**parts.properties, PROCESSING_TIME_PROPERTY: str(processing_time_ms)},
+            properties={
+                **parts.properties,
+                PROCESSING_TIME_PROPERTY: str(processing_time_ms),
+                SINK_PROPERTY: sink_identity(parts.sink),
+            },
         )
         try:
             parts.store.add(metadata)
@@ -299,7 +335,7 @@ class EpochProtocol:
             self._discard(self._coordinator.abort(epoch_id, reason).handles_to_discard)
         # What made the epoch fail is worth more than what then went wrong with clearing it away.
         with contextlib.suppress(Exception):
-            self.parts.sink.abort(epoch_id, self.parts.run_id)
+            self.parts.sink.abort(epoch_id, self.parts.attempt_id)
 
     def _discard(self, handles: Sequence[StateHandle]) -> None:
         self.parts.store.discard(handles, self._coordinator.files_in_use())
@@ -329,17 +365,8 @@ class EpochProtocol:
                 )
         state_metrics = metrics_of_epoch(acknowledgements.values())
         self.state_metrics = metrics_of_epochs(self.state_metrics, state_metrics)
-        metrics = [acknowledgement.metrics for acknowledgement in acknowledgements.values()]
         self.statistics.append(
-            EpochStatistics(
-                epoch_id=epoch_id,
-                duration_s=duration_s,
-                action_s=action_s,
-                entries_written=sum(_number(values, "entries_written") for values in metrics),
-                bytes_written=sum(_number(values, "bytes_written") for values in metrics),
-                state_metrics=state_metrics,
-                **{name: max(_seconds(values, name) for values in metrics) for name in _LAPS},
-            )
+            epoch_statistics(epoch_id, list(acknowledgements.values()), duration_s, action_s, state_metrics)
         )
 
 
@@ -347,41 +374,16 @@ _ADVICE: Final = {
     AcknowledgementOutcome.CONFLICT: f"Spark ran its task again, which made other state than before. {BE_REPEATABLE}. "
 }
 
-_LAPS: Final = ("open_s", "process_s", "snapshot_s")
+
+def _too_late(epoch_id: int, limit: str) -> str:
+    return (
+        f"epoch {epoch_id} did not end within {limit} (epoch_timeout_s) and was given up. It is processed again when "
+        f"the job is started again: look for a function that waits for ever, or give it more time"
+    )
 
 
-def _number(values: Mapping[str, Any], name: str) -> int:
-    return int(values.get(name) or 0)
-
-
-def _seconds(values: Mapping[str, Any], name: str) -> float:
-    return float(values.get(name) or 0.0)
-
-
-def _acknowledgements_of(observation: Observation, uid: str, epoch_id: int) -> Sequence[bytes]:
-    """What the observation collected; it blocks for ever if no action ran, which is found out here."""
-    found: list[Any] = []
-    failures: list[Exception] = []
-
-    def wait() -> None:
-        try:
-            found.append(observation.get)
-        except Exception as error:
-            failures.append(error)
-
-    waiting = threading.Thread(target=wait, name=f"acknowledgements-{uid}-{epoch_id}", daemon=True)
-    waiting.start()
-    waiting.join(OBSERVATION_TIMEOUT_S)
-    if failures:
-        raise EpochError(
-            f"epoch {epoch_id}: Spark could not say what the tasks of operator {uid!r} acknowledged: {failures[0]}"
-        ) from failures[0]
-    if not found:
-        raise EpochError(
-            f"epoch {epoch_id}: no acknowledgement of operator {uid!r} came within {OBSERVATION_TIMEOUT_S:.0f} s of "
-            f"the sink's return: the step or sink behind it did not compute its rows"
-        )
-    return [bytes(encoded) for encoded in found[0]["acknowledgements"]]
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
 
 
 def _now_ms() -> int:

@@ -18,9 +18,11 @@ from statebackend.metrics import KeyedStateMetrics
 from statebackend.schema_resolution import SchemaReport, StateVerdict
 from streamjobs.errors import EpochError
 from streamjobs.savepoint_export import SavepointReport
-from streamjobs.spark.epoch_protocol import EpochProtocol, EpochStatistics
+from streamjobs.spark.epoch_protocol import EpochProtocol
+from streamjobs.spark.epoch_statistics import EpochStatistics
+from streamjobs.spark.fall_back import FallBackReport
+from streamjobs.spark.query_end import DEFAULT_STOP_TIMEOUT_S, Interrupts, QueryEnd, check_timeout
 from streamjobs.spark.savepoints import take_savepoint
-from streamjobs.spark.session import streaming_errors_unlogged
 from streamjobs.spark.subtask import OPERATOR_STATE_PREFIX
 
 
@@ -75,14 +77,18 @@ class SparkJob:
         protocol: EpochProtocol,
         schema_reports: Mapping[str, SchemaReport],
         query: StreamingQuery,
+        fall_back_report: FallBackReport | None = None,
     ) -> None:
         self.query = query
         """Spark's own handle of the streaming query, for progress and metrics."""
         self.schema_reports = schema_reports
         """The verdicts on the state that the job continues from, by operator uid; empty for a fresh start."""
+        self.fall_back_report = fall_back_report
+        """What going back to an older checkpoint gave up, if the job was started so."""
         self._spark = spark
         self._directory = directory
         self._protocol = protocol
+        self._end = QueryEnd(spark, protocol, query)
 
     @property
     def last_completed_epoch(self) -> int | None:
@@ -119,19 +125,36 @@ class SparkJob:
         return RestoreReport(report)
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
-        """Waits for the job to end; returns whether it has. Raises what made it fail."""
-        try:
-            if timeout_s is None:
-                self.query.awaitTermination()
-            elif not self.query.awaitTermination(timeout_s):  # type: ignore[arg-type]
-                return False
-        except PySparkException as error:
-            self._close()
-            if self._protocol.is_stopping and self._protocol.failure is None:
-                return True
-            raise (self._protocol.failure or EpochError(f"the streaming query failed: {error}")) from error
-        self._close()
-        return True
+        """Waits for the job to end, or for so many seconds; returns whether it has ended. Raises what made it fail.
+
+        Ctrl-C stops the job as `stop` does, says in one line what became of the running epoch, and then raises
+        `KeyboardInterrupt`. A second one gives the running epoch up.
+        """
+        check_timeout("timeout_s", timeout_s)
+        interrupts = Interrupts()
+        with interrupts.counted():
+            try:
+                has_ended = self._end.wait(timeout_s, interrupts)
+            except PySparkException as error:
+                if self.query.isActive:
+                    raise
+                self._close()
+                if self._protocol.is_stopping and self._protocol.failure is None:
+                    return True
+                raise (self._protocol.failure or EpochError(f"the streaming query failed: {error}")) from error
+            if has_ended:
+                self._close()
+                if self._protocol.failure is not None:
+                    # Spark takes an epoch that was interrupted while it was being stopped for one that has ended.
+                    raise self._protocol.failure
+            elif interrupts.count:
+                try:
+                    self._end.stop_at_interrupt(interrupts, DEFAULT_STOP_TIMEOUT_S)
+                finally:
+                    self._close_if_ended()
+        if interrupts.count:
+            raise KeyboardInterrupt
+        return has_ended
 
     def process_all_available(self) -> None:
         """Waits until everything that the source has now is processed; for tests and demonstrations."""
@@ -176,31 +199,40 @@ class SparkJob:
             )
         return latest.checkpoint_id
 
-    def stop(self) -> None:
-        """Ends the job after the epoch that is running; a stopped job continues when it is executed again."""
-        self._stop_query()
-        self._close()
+    def stop(self, timeout_s: float | None = DEFAULT_STOP_TIMEOUT_S) -> None:
+        """Ends the job after the epoch that is running; a stopped job continues when it is executed again.
 
-    def stop_with_savepoint(self, path: str | os.PathLike[str]) -> SavepointReport:
+        Raises `EpochTimeoutError` if the epoch does not end within so many seconds (None: no limit) and was given up:
+        its tasks are cancelled and the job has ended, unless the message says otherwise.
+        """
+        check_timeout("timeout_s", timeout_s)
+        try:
+            self._end.stop(timeout_s)
+        finally:
+            self._close_if_ended()
+
+    def stop_with_savepoint(
+        self, path: str | os.PathLike[str], timeout_s: float | None = DEFAULT_STOP_TIMEOUT_S
+    ) -> SavepointReport:
         """Ends the job after the epoch that is running, and writes a savepoint of it.
 
-        Raises what made the job fail, if it has failed; `savepoint` then still saves the last epoch that completed.
+        Raises what made the job fail, if it has failed, and `EpochTimeoutError` as `stop` does; `savepoint` then still
+        saves the last epoch that completed.
         """
-        self._stop_query()
-        if self._protocol.failure is not None:
-            self._close()
-            raise self._protocol.failure
+        check_timeout("timeout_s", timeout_s)
         try:
+            self._end.stop(timeout_s)
+            if self._protocol.failure is not None:
+                raise self._protocol.failure
+            # The directory stays ours meanwhile: another driver would clear away what is being exported.
             return self.savepoint(path)
         finally:
-            self._close()
+            self._close_if_ended()
 
-    def _stop_query(self) -> None:
-        with self._protocol.lock:
-            self._protocol.is_stopping = True
-        # Spark may just be beginning the next batch, which is then refused: no reason for a stack trace in its log.
-        with streaming_errors_unlogged(self._spark):
-            self.query.stop()
+    def _close_if_ended(self) -> None:
+        # As long as the query runs, no other driver may.
+        if not self.query.isActive:
+            self._close()
 
     def _close(self) -> None:
         self._directory.close()

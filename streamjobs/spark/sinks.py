@@ -4,7 +4,8 @@ Layout of a `ParquetSink`:
 
     <path>/epoch=000000000007/part-*.parquet     a committed epoch, as Spark wrote it
     <path>/epoch=000000000007/_committable       which attempt this was: what `commit` was given
-    <path>/_staging/000000000007-<attempt>/      an epoch on its way; Spark skips names with a leading underscore
+    <path>/_set_aside/epoch=000000000007-1/      an epoch that was visible before the job went back to an older one
+    <path>/_staging/000000000007-<job>.<run>/    an epoch on its way; Spark skips names with a leading underscore
 
 Staging and committed epochs lie on one disk, and commit is one rename, so readers see an epoch whole or not at all.
 An epoch without rows is a directory with a Parquet file of no rows, which keeps the schema.
@@ -35,6 +36,7 @@ __all__ = ["ForEachEpochSink", "MemorySink", "NoopSink", "ParquetSink", "reads_o
 EPOCH_COLUMN: Final = "epoch"
 
 _STAGING: Final = "_staging"
+_SET_ASIDE: Final = "_set_aside"
 _COMMITTABLE: Final = "_committable"
 _ATTEMPT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _STAGED = re.compile(rf"(\d{{12,19}})-({_ATTEMPT.pattern})")
@@ -55,6 +57,11 @@ class ParquetSink:
 
     def __repr__(self) -> str:
         return f"ParquetSink({str(self._root)!r})"
+
+    @property
+    def identity(self) -> str:
+        """The directory that it writes to."""
+        return repr(self)
 
     def stage(self, frame: DataFrame, epoch_id: int, attempt_id: str) -> bytes:
         """Writes the epoch to the attempt's own directory. Refuses an epoch that is visible already: `SinkError`."""
@@ -101,17 +108,42 @@ class ParquetSink:
         """Removes what the attempt has staged."""
         shutil.rmtree(self._staging(epoch_id, attempt_id), ignore_errors=True)
 
-    def recover(self, last_completed_epoch_id: int | None) -> None:
-        """Removes what is staged for later epochs, and what is left of attempts at epochs that are visible."""
+    def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
+        """Removes what the job has staged for later epochs, and what is left of its attempts at visible ones."""
         staging = self._root / _STAGING
         for entry in sorted(staging.iterdir()) if staging.is_dir() else ():
             matched = _STAGED.fullmatch(entry.name)
-            if matched is None:
+            if matched is None or not matched[2].startswith(f"{job_id}."):
                 continue
             epoch_id = int(matched[1])
             is_later = last_completed_epoch_id is None or epoch_id > last_completed_epoch_id
             if is_later or self._committed(epoch_id).exists():
                 shutil.rmtree(entry, ignore_errors=True)
+
+    def take_back(self, last_epoch_id: int, job_id: str) -> list[str]:
+        """Sets aside the visible epochs after that one. `SinkError` if one of them is not the job's."""
+        prefix = f"{EPOCH_COLUMN}="
+        found = {
+            int(entry.name.removeprefix(prefix)): entry
+            for entry in self._root.glob(f"{prefix}*")
+            if entry.name.removeprefix(prefix).isdecimal()
+        }
+        later = [epoch_id for epoch_id in sorted(found, reverse=True) if epoch_id > last_epoch_id]
+        for epoch_id in later:
+            if not _attempt_at(found[epoch_id], epoch_id).startswith(f"{job_id}."):
+                raise SinkError(
+                    f"{found[epoch_id]} is later than epoch {last_epoch_id}, and this job did not write it, or a "
+                    f"release did that left no sign of it. Move it away, or write to another path"
+                )
+        aside = self._root / _SET_ASIDE
+        for epoch_id in later:
+            aside.mkdir(exist_ok=True)
+            taken = {entry.name for entry in aside.iterdir()}
+            names = (f"{found[epoch_id].name}-{number}" for number in range(1, len(taken) + 2))
+            os.rename(found[epoch_id], aside / next(name for name in names if name not in taken))
+            sync_directory(str(aside))
+            sync_directory(str(self._root))
+        return [str(aside)] if later else []
 
     def _committed(self, epoch_id: int) -> Path:
         return self._root / f"{EPOCH_COLUMN}={epoch_id:012d}"
@@ -132,6 +164,14 @@ def _local_path(path: str) -> Path:
             )
         path = unquote(parsed.path)
     return Path(os.path.abspath(path))
+
+
+def _attempt_at(directory: Path, epoch_id: int) -> str:
+    """The attempt that wrote a visible epoch; empty if it does not say."""
+    try:
+        return _attempt_of((directory / _COMMITTABLE).read_bytes(), epoch_id)
+    except (OSError, SinkError):
+        return ""
 
 
 def _attempt_of(committable: bytes, epoch_id: int) -> str:
@@ -168,10 +208,14 @@ class NoopSink:
     def commit(self, epoch_id: int, committable: bytes) -> None:
         """Nothing."""
 
+    def take_back(self, last_epoch_id: int, job_id: str) -> list[str]:
+        """Nothing."""
+        return []
+
     def abort(self, epoch_id: int, attempt_id: str) -> None:
         """Nothing."""
 
-    def recover(self, last_completed_epoch_id: int | None) -> None:
+    def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
         """Nothing."""
 
 
@@ -198,7 +242,7 @@ class ForEachEpochSink:
     def abort(self, epoch_id: int, attempt_id: str) -> None:
         """Nothing: the replay repeats the effect."""
 
-    def recover(self, last_completed_epoch_id: int | None) -> None:
+    def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
         """Nothing."""
 
 
@@ -234,11 +278,17 @@ class MemorySink:
         """Forgets the attempt."""
         self._staged.pop((epoch_id, attempt_id), None)
 
-    def recover(self, last_completed_epoch_id: int | None) -> None:
+    def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
         """Forgets attempts at later epochs."""
         for epoch_id, attempt_id in list(self._staged):
             if last_completed_epoch_id is None or epoch_id > last_completed_epoch_id:
                 del self._staged[epoch_id, attempt_id]
+
+    def take_back(self, last_epoch_id: int, job_id: str) -> list[str]:
+        """Forgets later epochs."""
+        for epoch_id in [epoch_id for epoch_id in self._committed if epoch_id > last_epoch_id]:
+            del self._committed[epoch_id]
+        return []
 
 
 def reads_once(sink: object) -> bool:

@@ -46,6 +46,7 @@ __all__ = [
     "SourceProgressError",
     "capture_source_progress",
     "newest_committed_batch",
+    "newest_planned_batch",
     "read_offsets",
     "restore_source_progress",
 ]
@@ -76,6 +77,12 @@ def read_offsets(spark_checkpoint_directory: str, batch_id: int) -> bytes:
 def newest_committed_batch(spark_checkpoint_directory: str) -> int | None:
     """The last batch that Spark knows to be completed, None if there is none or the directory is absent."""
     names = [path.rpartition("/")[2] for path in _file_system(spark_checkpoint_directory).list_files("commits")]
+    return max((int(name) for name in names if _BATCH.fullmatch(name)), default=None)
+
+
+def newest_planned_batch(spark_checkpoint_directory: str) -> int | None:
+    """The last batch whose offsets Spark has written, whether it ran or not; None if there is none."""
+    names = [path.rpartition("/")[2] for path in _file_system(spark_checkpoint_directory).list_files("offsets")]
     return max((int(name) for name in names if _BATCH.fullmatch(name)), default=None)
 
 

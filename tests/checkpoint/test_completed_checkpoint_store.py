@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 
@@ -379,3 +380,108 @@ def test_pins_from_another_thread_are_safe(fs) -> None:
     release.set()
     thread.join(30)
     assert ids(store) == [2]
+
+
+def test_the_target_of_a_fall_back_is_found_without_touching_anything(fs) -> None:
+    store = store_of(fs, 9)
+    for checkpoint_id in (1, 2, 3, 4):
+        add(store, fs, checkpoint_id)
+    before = fs.list_files()
+
+    def target(wanted: object) -> int:
+        return CompletedCheckpointStore.fall_back_target(fs, wanted).checkpoint_id
+
+    assert [target(wanted) for wanted in (1, 3, 4, "previous")] == [1, 3, 4, 3]
+    damage(fs, 3)
+    assert target("previous") == 2, "the newest that can be read, of those before the newest"
+    with pytest.raises(CorruptMetadataError, match="chk-000000000003"):
+        target(3)
+    damage(fs, 4)
+    assert target("previous") == 2
+    for wrong, error, match in (
+        (5, CheckpointNotFoundError, "there are: 1, 2"),
+        ("last", InvariantViolationError, "fall_back_to"),
+        (True, InvariantViolationError, "fall_back_to"),
+        (-1, InvariantViolationError, "fall_back_to"),
+    ):
+        with pytest.raises(error, match=match):
+            target(wrong)
+    damage(fs, 1)
+    damage(fs, 2)
+    with pytest.raises(CheckpointNotFoundError, match="no readable checkpoint before its newest; there are: none"):
+        target("previous")
+    assert fs.list_files() == before
+
+
+def test_files_of_checkpoints_that_were_given_up_stay_until_those_are_removed(fs) -> None:
+    store = store_of(fs)
+    for checkpoint_id in (1, 2, 3):
+        add(store, fs, checkpoint_id, f"f{checkpoint_id}", "all")
+    damage(fs, 3)
+    store.recover(fall_back_to=1)
+    # Nobody knows any more which files the damaged one had.
+    assert store.delete_orphans() == ("shared/f3",)
+    assert store_of(fs).delete_orphans() == ()
+    fs.delete_directory("set-aside")
+    assert store_of(fs).delete_orphans() == ("shared/f2",)
+
+
+class MovingStorage(FailingStorage):
+    """Counts moves too, and fails before or after one of them."""
+
+    def move_directory(self, *arguments) -> None:
+        self._step()
+        super().move_directory(*arguments)
+        self._step()
+
+
+@pytest.mark.parametrize("operations", range(7))
+def test_a_crash_at_any_move_of_a_fall_back_has_given_up_the_newest_only(tmp_path, operations) -> None:
+    plain = CheckpointFileSystem.from_uri(tmp_path)
+    store = store_of(plain, 9)
+    for checkpoint_id in (1, 2, 3, 4):
+        add(store, plain, checkpoint_id)
+    storage = MovingStorage(str(tmp_path)).arm(operations)
+    with contextlib.suppress(StorageError):
+        CompletedCheckpointStore(CheckpointFileSystem(str(tmp_path), storage)).recover(fall_back_to=1)
+    # The newest first: what is left has no hole, and its newest is one of the chain.
+    left = ids(store_of(plain))
+    assert left == list(range(1, len(left) + 1))
+    moved = list(plain.list_directories("set-aside"))
+    assert moved == [f"chk-{checkpoint_id:012d}-1" for checkpoint_id in range(len(left) + 1, 5)]
+    assert CompletedCheckpointStore(plain).recover(fall_back_to=1).checkpoint_id == 1
+
+
+def test_what_decides_between_checkpoints_is_on_the_disk_before_what_depends_on_it(fs, monkeypatch) -> None:
+    """Dropping: the deletion of the metadata is durable before a data file goes."""
+    store = store_of(fs, 1)
+    add(store, fs, 1, "a")
+    operations = []
+    delete = LocalStorage.delete
+
+    def noted(storage: LocalStorage, path: str, durable: bool) -> None:
+        operations.append((path, durable))
+        delete(storage, path, durable)
+
+    monkeypatch.setattr(LocalStorage, "delete", noted)
+    add(store, fs, 2, "b")
+    assert operations == [("checkpoints/chk-000000000001/_metadata", True), ("shared/a", False)]
+
+
+def test_moves_and_durable_deletions_are_synced(tmp_path, monkeypatch) -> None:
+    from checkpoint import local_storage
+
+    storage = LocalStorage(str(tmp_path))
+    storage.put("from/x/file", b"data")
+    synced = []
+    monkeypatch.setattr(local_storage, "sync_directory", lambda path: synced.append(os.path.relpath(path, tmp_path)))
+    storage.move_directory("from/x", "to/y")
+    # The new parent's own name, then the names that went and came.
+    assert synced == [".", "from", "to"]
+    synced.clear()
+    storage.delete("to/y/file", durable=True)
+    assert synced == ["to/y"]
+    storage.put("to/y/file", b"data")
+    synced.clear()
+    storage.delete("to/y/file", durable=False)
+    assert synced == []

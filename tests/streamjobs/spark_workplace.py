@@ -16,6 +16,7 @@ import attrs
 
 from statebackend import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
+from streamjobs.sinks import sink_identity
 from typeserializers import AttrsSerializer, former_names
 
 if TYPE_CHECKING:
@@ -189,6 +190,10 @@ class DiesOnce:
         self._moment = moment
         self._epoch_id = epoch_id
 
+    @property
+    def identity(self) -> str:
+        return sink_identity(self._sink)
+
     def _die(self, moment: str, epoch_id: int) -> None:
         if (moment, epoch_id) == (self._moment, self._epoch_id):
             raise KeyboardInterrupt(f"the driver dies at {moment} of epoch {epoch_id}")
@@ -205,8 +210,8 @@ class DiesOnce:
     def abort(self, epoch_id: int, attempt_id: str) -> None:
         """A dead driver aborts nothing."""
 
-    def recover(self, last_completed_epoch_id: int | None) -> None:
-        self._sink.recover(last_completed_epoch_id)
+    def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
+        self._sink.recover(last_completed_epoch_id, job_id)
 
 
 def memory_sink() -> Any:

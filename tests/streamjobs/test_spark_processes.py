@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -134,6 +135,27 @@ def test_drivers_killed_again_and_again_lose_and_double_nothing(tmp_path: Path, 
     found = operator_state(metadata, file_system)
     check_operator_state(found, range(FILES * ROWS_PER_FILE), range(completed_epochs(tmp_path)))
     assert [subtask["counts"][0][1] for subtask in found] == [len(subtask["handled"]) for subtask in found]
+
+
+def test_ctrl_c_ends_the_running_epoch_and_says_so_in_a_few_lines(tmp_path: Path) -> None:
+    expected = make_source(tmp_path)
+    log_path, rest_path = tmp_path / "log", tmp_path / "rest"
+    with log_path.open("wb") as log, rest_path.open("wb") as rest:
+        driver = start("local[2]", "heap", tmp_path, log)
+        while completed_epochs(tmp_path) < 2 and driver.poll() is None:
+            time.sleep(0.01)
+        driver.send_signal(signal.SIGINT)
+        assert driver.wait(timeout=180) != 0
+        told = log_path.read_text(errors="replace")
+        # Before the first line of ours are those with which Spark begins.
+        ours = told[re.search("stopp(ing|ed): ", told).start() :].splitlines()
+        [outcome] = [line for line in ours if line.startswith("stopped: epoch ")]
+        assert re.match(r"stopped: epoch \d is complete, and the same program goes on from there", outcome)
+        assert ours[-1] == "KeyboardInterrupt"
+        assert len(ours) < 15, told
+        driver = start("local[2]", "heap", tmp_path, rest)
+        assert driver.wait(timeout=180) == 0, rest_path.read_text(errors="replace")[-4000:]
+    assert written(tmp_path) == expected
 
 
 def test_operator_state_goes_through_a_kill_a_savepoint_and_another_parallelism_and_backend(tmp_path: Path) -> None:

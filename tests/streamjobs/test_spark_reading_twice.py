@@ -185,14 +185,11 @@ class HarmlessAtFirst:
 def test_a_step_that_turns_into_another_one_while_the_job_runs_fails_the_epoch(
     spark: SparkSession,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     later: Callable[[DataFrame], DataFrame],
     message: str,
 ) -> None:
-    from streamjobs.spark import epoch_protocol
     from streamjobs.spark.sinks import NoopSink
 
-    monkeypatch.setattr(epoch_protocol, "OBSERVATION_TIMEOUT_S", 0.2)
     step = HarmlessAtFirst(later)
     with pytest.raises(EpochError, match=message):
         run_chain(

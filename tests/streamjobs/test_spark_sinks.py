@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from streamjobs.sinks import Sink, SinkError
+from streamjobs.errors import JobRestoreError
+from streamjobs.sinks import Sink, SinkError, commits_of, sink_identity
 from streamjobs.spark.sinks import ForEachEpochSink, MemorySink, NoopSink, ParquetSink
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def test_every_sink_keeps_the_contract(sink: Any) -> None:
 def test_rows_are_visible_from_commit_on_and_spark_reads_them_by_epoch(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "out of doors"
     sink = ParquetSink(f"file://{path}")
-    sink.recover(None)
+    sink.recover(None, "job")
     first = sink.stage(numbers(spark, 1, 2), 0, "a")
     assert not list(path.glob("epoch=*"))
     sink.commit(0, first)
@@ -88,43 +89,43 @@ def test_staging_runs_one_action(spark: SparkSession, tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_a_replayed_epoch_replaces_the_leftovers_of_the_attempt_that_died(spark: SparkSession, tmp_path: Path) -> None:
-    ParquetSink(tmp_path).stage(numbers(spark, 1), 0, "dead")
+    ParquetSink(tmp_path).stage(numbers(spark, 1), 0, "job.dead")
 
     sink = ParquetSink(tmp_path)
-    sink.recover(None)
+    sink.recover(None, "job")
     assert staged(tmp_path) == []
-    sink.commit(0, sink.stage(numbers(spark, 1), 0, "alive"))
+    sink.commit(0, sink.stage(numbers(spark, 1), 0, "job.alive"))
     assert visible(spark, tmp_path) == {0: [1]}
 
 
 @pytest.mark.spark
 def test_a_zombie_that_goes_on_writing_changes_nothing_that_is_visible(spark: SparkSession, tmp_path: Path) -> None:
     sink, zombie = ParquetSink(tmp_path), ParquetSink(tmp_path)
-    committable = sink.stage(numbers(spark, 1), 0, "alive")
-    zombies_committable = zombie.stage(numbers(spark, 666), 0, "zombie")
+    committable = sink.stage(numbers(spark, 1), 0, "job.alive")
+    zombies_committable = zombie.stage(numbers(spark, 666), 0, "job.zombie")
     sink.commit(0, committable)
     with pytest.raises(SinkError, match="was not written by the attempt that completed epoch 0"):
         zombie.commit(0, zombies_committable)
     with pytest.raises(SinkError, match="has not completed epoch 0"):
-        zombie.stage(numbers(spark, 666), 0, "zombie")
+        zombie.stage(numbers(spark, 666), 0, "job.zombie")
     assert visible(spark, tmp_path) == {0: [1]}
-    sink.recover(0)
+    sink.recover(0, "job")
     assert staged(tmp_path) == []
 
 
 def test_a_crash_between_checkpoint_and_rename_is_made_good_by_committing_again(tmp_path: Path) -> None:
-    committable = stage_by_hand(tmp_path, 7, "a")
-    leftovers = [stage_by_hand(tmp_path, 8, "a"), stage_by_hand(tmp_path, 9, "a")]
+    committable = stage_by_hand(tmp_path, 7, "job.a")
+    leftovers = [stage_by_hand(tmp_path, 8, "job.a"), stage_by_hand(tmp_path, 9, "job.a")]
     assert len(leftovers) == 2
 
     sink = ParquetSink(tmp_path)
-    sink.recover(7)
-    assert staged(tmp_path) == ["000000000007-a"]
+    sink.recover(7, "job")
+    assert staged(tmp_path) == ["000000000007-job.a"]
     sink.commit(7, committable)
     after_commit = files_below(tmp_path)
-    assert after_commit["epoch=000000000007/part-0.parquet"] == b"a"
+    assert after_commit["epoch=000000000007/part-0.parquet"] == b"job.a"
     for _ in range(2):
-        ParquetSink(tmp_path).recover(7)
+        ParquetSink(tmp_path).recover(7, "job")
         ParquetSink(tmp_path).commit(7, committable)
     assert files_below(tmp_path) == after_commit
 
@@ -141,9 +142,33 @@ def test_aborting_removes_the_attempt_and_nothing_else(tmp_path: Path) -> None:
 
 def test_recovery_leaves_names_alone_that_are_not_its_own(tmp_path: Path) -> None:
     (tmp_path / "_staging" / "notes").mkdir(parents=True)
-    stage_by_hand(tmp_path, 1, "a")
-    ParquetSink(tmp_path).recover(None)
+    stage_by_hand(tmp_path, 1, "job.a")
+    ParquetSink(tmp_path).recover(None, "job")
     assert staged(tmp_path) == ["notes"]
+
+
+def test_recovery_leaves_what_another_job_has_staged_in_the_same_place(tmp_path: Path) -> None:
+    # A job that was begun from a savepoint of the other, which has yet to commit what it staged last.
+    theirs = stage_by_hand(tmp_path, 8, "job.a")
+    for attempt in ("job-2.a", "job2.a", "another.job.a"):
+        stage_by_hand(tmp_path, 8, attempt)
+    ParquetSink(tmp_path).recover(7, "job-2")
+    assert staged(tmp_path) == ["000000000008-another.job.a", "000000000008-job.a", "000000000008-job2.a"]
+    ParquetSink(tmp_path).recover(8, "job")
+    ParquetSink(tmp_path).commit(8, theirs)
+    assert files_below(tmp_path)["epoch=000000000008/part-0.parquet"] == b"job.a"
+
+
+def test_a_committable_is_for_the_sink_that_staged_it(tmp_path: Path) -> None:
+    sink, same, other = ParquetSink(tmp_path / "a"), ParquetSink(f"file://{tmp_path}/a/"), ParquetSink(tmp_path / "b")
+    noted = {"sink": sink_identity(sink)}
+    assert commits_of(same, 7, b"rows", noted)
+    assert commits_of(NoopSink(), 7, b"", {"sink": sink_identity(NoopSink())})
+    assert commits_of(other, 7, b"rows", {}), "older checkpoints do not say whose it is"
+    assert not commits_of(other, 7, b"", {"sink": sink_identity(NoopSink())})
+    for changed in (other, NoopSink(), MemorySink()):
+        with pytest.raises(JobRestoreError, match=r"epoch 7 is complete.*staged by another sink: ParquetSink\(.*/a'\)"):
+            commits_of(changed, 7, b"rows", noted)
 
 
 def test_rows_that_are_gone_are_an_error_not_silence(tmp_path: Path) -> None:
@@ -207,7 +232,7 @@ def test_memory_shows_committed_epochs_once_and_in_order(spark: SparkSession) ->
     sink.commit(0, sink.stage(numbers(spark, 1), 0, "a"))
     sink.stage(numbers(spark, 666), 2, "a")
     assert [row.id for row in sink.rows] == [1]
-    sink.recover(1)
+    sink.recover(1, "job")
     sink.commit(1, later)
     sink.commit(1, later)
     sink.commit(2, b"a")
@@ -250,7 +275,7 @@ def test_a_stream_killed_anywhere_in_an_epoch_leaves_each_row_once(
 
     def run(attempt_id: str) -> None:
         sink = ParquetSink(tmp_path / "out")
-        sink.recover(max(checkpoints, default=None))
+        sink.recover(max(checkpoints, default=None), "job")
         stream = spark.readStream.schema("id bigint").option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
         query = (
             stream.writeStream.foreachBatch(epoch_of(sink, attempt_id))
@@ -261,8 +286,8 @@ def test_a_stream_killed_anywhere_in_an_epoch_leaves_each_row_once(
         query.awaitTermination()
 
     with pytest.raises(Exception, match="DriverDiedError"):
-        run("first")
-    run("second")
+        run("job.first")
+    run("job.second")
 
     assert to_die == []
     rows = visible(spark, tmp_path / "out")

@@ -13,6 +13,7 @@ from checkpoint import (
     CheckpointFileSystem,
     CheckpointKind,
     CheckpointMetadata,
+    CheckpointNotFoundError,
     JobOrigin,
     create_savepoint_directory,
     write_origin,
@@ -194,3 +195,13 @@ def test_state_of_a_savepoint_outlives_a_first_epoch_that_failed(tmp_path: Path)
     with pytest.raises(JobRestoreError, match="checkpoints of its own"):
         run(tmp_path / "new", "a", from_savepoint=tmp_path / "other")
     assert run(tmp_path / "new", "a")[0] == [("a", 6)]
+
+
+def test_a_job_in_this_process_goes_back_too(tmp_path: Path) -> None:
+    for words in ("a", "a", "a"):
+        run(tmp_path / "job", words)
+    assert run(tmp_path / "job", "a", fall_back_to=0)[0] == [("a", 2)]
+    assert run(tmp_path / "job", "a", fall_back_to="previous")[0] == [("a", 2)]
+    with pytest.raises(CheckpointNotFoundError, match="no checkpoint 5; there are: 0, 1"):
+        run(tmp_path / "job", "a", fall_back_to=5)
+    assert run(tmp_path / "job", "a")[0] == [("a", 3)]

@@ -1,0 +1,176 @@
+"""Going back to an older checkpoint of a job directory: what is given up is set aside, and its input is read again.
+
+    fall-back.json                 written first: from here on only the same fall-back can be started
+    the sink                       takes back what it shows of later epochs, if it can
+    set-aside/chk-<id>-<n>/        the newer checkpoints, the newest first
+    set-aside/spark-<n>/           Spark's source log as it was
+    spark/                         cut after the batch of the checkpoint
+    fall-back.json                 removed last
+
+Every step finds what a crash has left of it, so the whole is taken again until it succeeds.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from attrs import frozen
+
+from checkpoint.completed_checkpoint_store import PREVIOUS, SET_ASIDE_DIRECTORY, CompletedCheckpointStore
+from checkpoint.fall_back import FallBack, end_fall_back, read_fall_back, write_fall_back
+from checkpoint.file_system import CheckpointFileSystem
+from checkpoint.metadata import CheckpointMetadata
+from streamjobs.errors import JobRestoreError
+from streamjobs.sinks import SinkError, sink_identity
+from streamjobs.spark.source_progress import capture_source_progress, newest_planned_batch, read_offsets
+
+__all__ = ["FallBackReport", "check_no_fall_back", "fall_back", "planned_fall_back"]
+
+_SPARK_DIRECTORY = "spark"
+_COPY = f"{SET_ASIDE_DIRECTORY}/.copying-{_SPARK_DIRECTORY}"
+
+_logger = logging.getLogger(__name__)
+
+
+@frozen(kw_only=True)
+class FallBackReport:
+    """What a fall-back did: which epochs it gave up, where they are, and what is processed again.
+
+    ``offsets_after`` are Spark's offsets of the checkpoint that the job goes on from, ``offsets_before`` those it had
+    reached. ``is_output_taken_back`` is False for a sink that cannot take back what it has shown.
+    """
+
+    checkpoint_id: int
+    given_up: tuple[int, ...]
+    set_aside: tuple[str, ...]
+    offsets_after: str
+    offsets_before: str
+    is_output_taken_back: bool
+    sink: str
+
+    def __str__(self) -> str:
+        epochs = ", ".join(map(str, self.given_up)) or "none"
+        output = (
+            ""
+            if self.is_output_taken_back or not self.given_up
+            else f" The sink {self.sink} cannot take back what it has written for them: see to it that what is written "
+            f"for these epochs now replaces it."
+        )
+        return (
+            f"fell back to checkpoint {self.checkpoint_id}. Epochs given up: {epochs}; set aside: "
+            f"{', '.join(self.set_aside)}. What they had read is processed again: the source goes on after "
+            f"{self.offsets_after}, it had reached {self.offsets_before}.{output}"
+        )
+
+
+def check_no_fall_back(file_system: CheckpointFileSystem) -> None:
+    """Raises `JobRestoreError` if a fall-back of the job directory was begun and not ended."""
+    begun = read_fall_back(file_system)
+    if begun is not None:
+        raise JobRestoreError(
+            f"going back to checkpoint {begun.checkpoint_id} was begun in {file_system.uri} and is not finished: start "
+            f"again with fall_back_to={begun.checkpoint_id}"
+        )
+
+
+def planned_fall_back(
+    file_system: CheckpointFileSystem, spark_directory: str, fall_back_to: int | str
+) -> tuple[FallBack, CheckpointMetadata]:
+    """What going back would do, and the checkpoint it would go back to; touches nothing.
+
+    Raises `CheckpointNotFoundError` or `CorruptMetadataError` for the checkpoint, and `SourceProgressError` if Spark's
+    log does not reach back so far.
+    """
+    begun = read_fall_back(file_system)
+    if begun is not None and fall_back_to == PREVIOUS:
+        fall_back_to = begun.checkpoint_id
+    target = CompletedCheckpointStore.fall_back_target(file_system, fall_back_to)
+    capture_source_progress(spark_directory, target.checkpoint_id)
+    taken = set(file_system.list_directories(SET_ASIDE_DIRECTORY))
+    free = (f"{_SPARK_DIRECTORY}-{number}" for number in range(1, len(taken) + 2))
+    planned = FallBack(
+        checkpoint_id=target.checkpoint_id,
+        newest_id=max(
+            target.checkpoint_id,
+            newest_planned_batch(spark_directory) or 0,
+            0 if begun is None else begun.newest_id,
+        ),
+        source_log=next(name for name in free if name not in taken) if begun is None else begun.source_log,
+    )
+    return planned, target
+
+
+def fall_back(
+    file_system: CheckpointFileSystem,
+    spark_directory: str,
+    store: CompletedCheckpointStore,
+    sink: Any,
+    job_id: str,
+    planned: FallBack,
+) -> FallBackReport:
+    """Goes back, and says what was given up. The job directory is locked by the caller."""
+    before = set(file_system.list_directories(SET_ASIDE_DIRECTORY))
+    is_first_attempt = read_fall_back(file_system) is None
+    write_fall_back(file_system, planned)
+    try:
+        taken_back = _take_back(sink, planned.checkpoint_id, job_id)
+    except SinkError:
+        if is_first_attempt:
+            # It has hidden nothing, so nothing has been done.
+            end_fall_back(file_system)
+        raise
+    store.recover(fall_back_to=planned.checkpoint_id)
+    copy = f"{SET_ASIDE_DIRECTORY}/{planned.source_log}"
+    if planned.source_log not in before:
+        _copy_source_log(file_system, copy)
+    copied = CheckpointFileSystem.from_uri(file_system.location(copy))
+    offsets_before = _shown(copied.uri, newest_planned_batch(copied.uri))
+    _cut_source_log(file_system, spark_directory, planned.checkpoint_id)
+    end_fall_back(file_system)
+    set_aside = sorted({*file_system.list_directories(SET_ASIDE_DIRECTORY)} - before | {planned.source_log})
+    report = FallBackReport(
+        checkpoint_id=planned.checkpoint_id,
+        given_up=tuple(range(planned.checkpoint_id + 1, planned.newest_id + 1)),
+        set_aside=(
+            *(file_system.location(f"{SET_ASIDE_DIRECTORY}/{name}") for name in set_aside),
+            *(taken_back or ()),
+        ),
+        offsets_after=_shown(spark_directory, planned.checkpoint_id),
+        offsets_before=offsets_before,
+        is_output_taken_back=taken_back is not None,
+        sink=sink_identity(sink),
+    )
+    _logger.warning("%s", report)
+    return report
+
+
+def _copy_source_log(file_system: CheckpointFileSystem, target: str) -> None:
+    """A second name for each file of the log; Spark changes none of them."""
+    file_system.delete_directory(_COPY)
+    for path in file_system.list_files(_SPARK_DIRECTORY):
+        local_path = file_system.local_path(path)
+        assert local_path is not None
+        file_system.upload(local_path, f"{_COPY}{path.removeprefix(_SPARK_DIRECTORY)}")
+    file_system.move_directory(_COPY, target)
+
+
+def _cut_source_log(file_system: CheckpointFileSystem, spark_directory: str, epoch_id: int) -> None:
+    kept = {f"{_SPARK_DIRECTORY}/{name}" for name in capture_source_progress(spark_directory, epoch_id)}
+    for path in file_system.list_files(_SPARK_DIRECTORY, include_temporary=True):
+        if path not in kept:
+            file_system.delete(path, durable=True)
+
+
+def _take_back(sink: Any, last_epoch_id: int, job_id: str) -> tuple[str, ...] | None:
+    """Where the sink has put what it showed of later epochs; None if it cannot take anything back."""
+    take_back = getattr(sink, "take_back", None)
+    return None if take_back is None else tuple(take_back(last_epoch_id, job_id))
+
+
+def _shown(spark_directory: str, batch_id: int | None) -> str:
+    """The offsets of a batch without the line about Spark's own configuration."""
+    if batch_id is None:
+        return "nothing"
+    _, _, *lines = read_offsets(spark_directory, batch_id).decode("utf-8", "replace").split("\n")
+    return ", ".join(lines)[:1000]

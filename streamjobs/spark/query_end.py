@@ -1,0 +1,152 @@
+"""How a streaming query ends: by itself, by `stop`, by a timeout, or by Ctrl-C.
+
+Ending waits for the epoch that is running: it becomes part of the job. An epoch that does not end in time is given up:
+Spark interrupts it and cancels its tasks, and nothing of it remains, so that the next start processes it again.
+
+Ctrl-C reaches the program as SIGINT, which PySpark answers by cancelling all jobs and raising KeyboardInterrupt
+somewhere in its own code. While the main thread waits for the query the signal is ours instead: the first one stops the
+job as `stop` does, a second one gives the running epoch up.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from streamjobs.errors import EpochTimeoutError
+from streamjobs.spark.epoch_protocol import EpochProtocol
+from streamjobs.spark.session import streaming_errors_unlogged
+
+__all__ = ["DEFAULT_STOP_TIMEOUT_S", "Interrupts", "QueryEnd", "check_timeout"]
+
+DEFAULT_STOP_TIMEOUT_S = 300.0
+"""How long stopping waits for the epoch that is running."""
+
+GIVING_UP_TIMEOUT_S = 60.0
+"""How long Spark may take to end a query whose epoch is given up."""
+
+_POLL_S = 0.2
+
+_logger = logging.getLogger(__name__)
+
+
+def check_timeout(name: str, timeout_s: float | None) -> None:
+    """Raises `ValueError` unless it is None or a number of seconds from 0 on."""
+    is_number = isinstance(timeout_s, (int, float)) and not isinstance(timeout_s, bool)
+    if timeout_s is not None and not (is_number and timeout_s >= 0):
+        raise ValueError(f"{name} is {timeout_s!r}; it takes seconds from 0 on, or None for no limit")
+
+
+class Interrupts:
+    """The SIGINTs that came while the main thread waited."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Within the block, in the main thread, SIGINT only counts; elsewhere it does what it did."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        former = signal.getsignal(signal.SIGINT)
+        if former in (None, signal.SIG_IGN):
+            # Set by a program in C, or by a shell that started us in the background: not for us to change.
+            yield
+            return
+        signal.signal(signal.SIGINT, self._count)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, former)
+
+    def _count(self, number: int, frame: Any) -> None:
+        self.count += 1
+
+
+class QueryEnd:
+    """Ends one query."""
+
+    def __init__(self, spark: SparkSession, protocol: EpochProtocol, query: StreamingQuery) -> None:
+        self._spark = spark
+        self._protocol = protocol
+        self._query = query
+
+    def wait(self, timeout_s: float | None, interrupts: Interrupts) -> bool:
+        """Waits for the query to end, for the time to be up or for an interrupt; returns whether it has ended.
+
+        Raises what Spark raises if the query has failed.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not interrupts.count:
+            left = _POLL_S if deadline is None else min(_POLL_S, deadline - time.monotonic())
+            # Spark takes whole milliseconds from 1 on.
+            if self._query.awaitTermination(max(left, 0.001)):  # type: ignore[arg-type]
+                return True
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+        return False
+
+    def stop(self, timeout_s: float | None, is_given_up: Callable[[], bool] = lambda: False) -> None:
+        """Ends the query after the epoch that is running.
+
+        An epoch that takes longer than ``timeout_s``, or as soon as ``is_given_up``, is given up, which raises
+        `EpochTimeoutError`; the query has ended then too, unless `isActive` says that it has not.
+        """
+        self._protocol.is_stopping = True
+        if self._protocol.wait_until_idle(timeout_s, is_given_up):
+            self._stop_query(None)
+            return
+        epoch_id = self._protocol.running_epoch_id
+        waited = "at a second interrupt" if is_given_up() else f"after {timeout_s:g} s"
+        reason = (
+            f"epoch {epoch_id} was given up {waited}, while the job was being stopped. Nothing is lost: it is "
+            f"processed again when the job is started again"
+        )
+        self._protocol.given_up = reason
+        self._stop_query(GIVING_UP_TIMEOUT_S)
+        if self._query.isActive:
+            raise EpochTimeoutError(
+                f"epoch {epoch_id} cannot be ended: the function of the sink, or the sink, is still busy on the driver "
+                f"{GIVING_UP_TIMEOUT_S:g} s after its tasks were cancelled. The job directory stays locked until it "
+                f"returns or this process ends, which loses nothing"
+            )
+        # It may have ended all the same just before.
+        if self._protocol.failure is not None:
+            raise EpochTimeoutError(reason)
+
+    def stop_at_interrupt(self, interrupts: Interrupts, timeout_s: float) -> None:
+        """Ends the query after Ctrl-C, and says in one line what became of the running epoch."""
+        if self._protocol.running_epoch_id is not None:
+            _logger.warning(
+                "stopping: epoch %s is running and ends first, for at most %g s; Ctrl-C again gives it up",
+                self._protocol.running_epoch_id,
+                timeout_s,
+            )
+        try:
+            self.stop(timeout_s, lambda: interrupts.count > 1)
+        except EpochTimeoutError as error:
+            _logger.warning("stopped: %s", error)
+        else:
+            last = self._protocol.last_epoch_id
+            done = "no epoch is complete" if last is None else f"epoch {last} is complete"
+            _logger.warning("stopped: %s, and the same program goes on from there", done)
+
+    def _stop_query(self, timeout_s: float | None) -> None:
+        # Spark may just be beginning the next batch, which is then refused: no reason for a stack trace in its log.
+        with streaming_errors_unlogged(self._spark):
+            if timeout_s is None:
+                self._query.stop()
+                return
+            # Spark waits for its thread without end, and that may be waiting for a function of the user's.
+            stopping = threading.Thread(target=self._query.stop, name="stopping a query", daemon=True)
+            stopping.start()
+            stopping.join(timeout_s)

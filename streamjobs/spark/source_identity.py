@@ -1,0 +1,83 @@
+"""Which sources a job reads, so that a source position is not taken for one of another source.
+
+Spark's log counts what was read of each source of the query, by position, and does not say what the sources were. On a
+directory that was moved it would read every file again, or fail with the name of one; the position of another kind of
+source it cannot parse. So a checkpoint names the sources, as Spark's own plan does: ``FileSource[/data/in]``, ``rate``.
+
+The schema of a source is not part of it: it may evolve, and what of it concerns the state is judged with the state.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from streamjobs.errors import JobDefinitionError, JobRestoreError
+
+__all__ = ["SOURCES_PROPERTY", "check_same_sources", "check_trigger", "named_sources"]
+
+SOURCES_PROPERTY: Final = "sources"
+"""The property of a checkpoint that names the sources of its job: a JSON array of texts."""
+
+_TRIGGERS: Final = ("processingTime", "availableNow", "once")
+
+
+def named_sources(frame: DataFrame) -> str:
+    """The sources of a streaming DataFrame in the order of Spark's offsets, as JSON."""
+    leaves: Any = frame._jdf.queryExecution().analyzed().collectLeaves()
+    names = []
+    for index in range(leaves.size()):
+        leaf = leaves.apply(index)
+        if leaf.isStreaming():
+            names.append(str(leaf.sourceName()))
+    return json.dumps(names)
+
+
+def check_same_sources(sources: str, properties: Mapping[str, str], where: str) -> None:
+    """Raises `JobRestoreError` if a source position, of the state at ``where``, is of other sources.
+
+    ``properties`` are those of the checkpoint or savepoint; older ones do not name their sources.
+    """
+    former = properties.get(SOURCES_PROPERTY)
+    if former is None or former == sources:
+        return
+    raise JobRestoreError(
+        f"the job reads {_listed(sources)}, and the state at {where} has read {_listed(former)}: how far it has read "
+        f"says nothing about another source. Give it its former source back; or begin a new job directory from a "
+        f"savepoint with restore_source_progress=False, which reads the new source from its beginning"
+    )
+
+
+def check_trigger(frame: DataFrame, trigger: Mapping[str, Any] | None) -> None:
+    """Raises `JobDefinitionError` for a trigger that Spark would refuse, or that has no epochs."""
+    examples = 'such as {"processingTime": "1 second"} or {"availableNow": True}'
+    if trigger is None:
+        return
+    if not isinstance(trigger, Mapping):
+        raise JobDefinitionError(
+            f"trigger is {trigger!r:.80}; it takes the arguments of Spark's trigger as a dict, {examples}"
+        )
+    unknown = [name for name in trigger if name not in _TRIGGERS]
+    if unknown:
+        raise JobDefinitionError(
+            f"trigger has {', '.join(map(repr, unknown))}, and takes one of {', '.join(_TRIGGERS)}, {examples}"
+        )
+    try:
+        if trigger:
+            frame.writeStream.trigger(**trigger)
+    except (PySparkException, TypeError, ValueError) as error:
+        raise JobDefinitionError(
+            f"trigger is {dict(trigger)!r:.80}, which Spark does not take: {str(error).splitlines()[0]}. It takes one "
+            f"of {', '.join(_TRIGGERS)}, {examples}"
+        ) from error
+
+
+def _listed(sources: str) -> str:
+    try:
+        return ", ".join(map(str, json.loads(sources))) or "nothing"
+    except (ValueError, TypeError):
+        return sources

@@ -1,0 +1,118 @@
+"""How jobs end: waiting with a timeout, stopping a job whose function hangs, an epoch that takes too long."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from spark_workplace import CountWords, Workplace, memory_sink, rows_of, travelling_by_value
+
+from checkpoint import JobDirectoryLockedError
+from streamjobs import EpochTimeoutError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from streamjobs.spark import SparkJob
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def _by_value() -> Iterator[None]:
+    with travelling_by_value(sys.modules[__name__]):
+        yield
+
+
+@pytest.fixture
+def workplace(spark: SparkSession, tmp_path: Path, _by_value: None) -> Workplace:
+    place = Workplace(spark, tmp_path)
+    place.add_batch([("a", 1)])
+    place.add_batch([("hang", 1), ("a", 1)])
+    return place
+
+
+class Hangs(CountWords):
+    """Hangs at the word that says so, as long as there is no file ``go``."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = str(directory)
+
+    def process_element(self, value: Any, context: Any) -> Iterator[Any]:
+        if value.word == "hang":
+            open(os.path.join(self.directory, "hangs"), "w").close()
+            while not os.path.exists(os.path.join(self.directory, "go")):
+                time.sleep(0.01)
+        yield from super().process_element(value, context)
+
+
+def hanging(workplace: Workplace, **options: Any) -> SparkJob:
+    """A job in its second epoch, which hangs."""
+    job = workplace.start(memory_sink(), Hangs(workplace.directory), **options)
+    while not (workplace.directory / "hangs").exists() and job.query.isActive:
+        time.sleep(0.01)
+    return job
+
+
+def test_waiting_with_any_timeout_keeps_the_directory_locked_while_the_job_runs(workplace: Workplace) -> None:
+    job = hanging(workplace)
+    for timeout_s in (0, 0.0, 0.0001, 0.01):
+        assert not job.await_termination(timeout_s)
+    for wrong in (-1, -0.5, float("nan"), True, "1"):
+        for call in (job.await_termination, job.stop):
+            with pytest.raises(ValueError, match=r"timeout_s is .*seconds from 0 on, or None"):
+                call(wrong)
+    with pytest.raises(JobDirectoryLockedError):
+        workplace.start(memory_sink())
+    (workplace.directory / "go").touch()
+    assert job.await_termination()
+    assert job.await_termination(0)
+    assert job.last_completed_epoch == 1
+    workplace.run(memory_sink())
+
+
+def test_a_job_that_hangs_is_stopped_and_processes_the_epoch_again_when_it_is_started(workplace: Workplace) -> None:
+    job = hanging(workplace)
+    with pytest.raises(EpochTimeoutError, match=r"epoch 1 was given up after 0 s.*processed again when the job is st"):
+        job.stop_with_savepoint(workplace.directory / "savepoint", timeout_s=0)
+    assert not job.query.isActive
+    assert not (workplace.directory / "savepoint").exists()
+    with pytest.raises(EpochTimeoutError, match="epoch 1 was given up"):
+        job.await_termination()
+    # What was complete can still be saved, and the directory is free.
+    assert job.savepoint(workplace.directory / "savepoint").epoch_id == 0
+    (workplace.directory / "go").touch()
+    sink = memory_sink()
+    workplace.run(sink, Hangs(workplace.directory))
+    assert rows_of(sink) == [("a", 2, 2), ("hang", 1, 1)]
+
+
+def test_an_epoch_that_takes_too_long_is_given_up_and_processed_again(workplace: Workplace) -> None:
+    with pytest.raises(EpochTimeoutError, match=r"epoch \d did not end within 0\.5 s \(epoch_timeout_s\).*given up"):
+        workplace.run(memory_sink(), Hangs(workplace.directory), epoch_timeout_s=0.5)
+    (workplace.directory / "go").touch()
+    sink = memory_sink()
+    assert workplace.run(sink, Hangs(workplace.directory)).last_completed_epoch == 1
+    assert ("a", 2, 2) in rows_of(sink)
+
+
+def test_an_epoch_whose_sink_took_too_long_on_the_driver_is_given_up_when_it_returns(workplace: Workplace) -> None:
+    from streamjobs.spark import epoch_watchdog
+    from streamjobs.spark.sinks import ForEachEpochSink
+
+    class WaitsForTheWatchdog(epoch_watchdog.EpochWatchdog):
+        def __exit__(self, *arguments: Any) -> None:
+            while not self.has_expired:
+                time.sleep(0.01)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("streamjobs.spark.epoch_protocol.EpochWatchdog", WaitsForTheWatchdog)
+        patched.setattr(WaitsForTheWatchdog, "_expire", lambda self: setattr(self, "has_expired", True))
+        with pytest.raises(EpochTimeoutError, match=r"epoch 0 did not end within 0\.01 s"):
+            workplace.run(ForEachEpochSink(lambda frame, epoch_id: frame.collect()), epoch_timeout_s=0.01)
+    assert not list((workplace.directory / "job" / "shared").rglob("*.sst"))
