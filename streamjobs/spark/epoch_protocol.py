@@ -26,7 +26,7 @@ from itertools import chain
 from typing import Any, Final
 
 from attrs import frozen
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 

@@ -32,8 +32,8 @@ def observed_acknowledgements(
         spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(LISTENERS_TIMEOUT_MS)
     if not observed.future().isCompleted():
         raise EpochError(
-            f"epoch {epoch_id}: no acknowledgement of operator {uid!r} came: the step or sink behind it did not compute "
-            f"its rows"
+            f"epoch {epoch_id}: no acknowledgement of operator {uid!r} came: the step or sink behind it did not "
+            f"compute its rows"
         )
     try:
         found = observation.get
