@@ -1,20 +1,47 @@
-"""Settings for all tests.
+"""Settings for all tests, and how long the slowest files took.
 
 Hypothesis draws new examples in every run, and prints how to repeat one that fails. Where ``CI`` is set it draws the
-same ones each time: whether a change may land must not hang on a coin.
+same ones each time: whether a change may land must not hang on a coin. No test may fail because the machine is slow or
+busy: there are no deadlines, and no health checks that look at the clock or at how much was drawn until then.
 """
 
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 
-from hypothesis import settings
+import pytest
+from hypothesis import HealthCheck, settings
 
 # A test's JVM lives for seconds: compiling its hot code twice, and collecting garbage on all cores, costs more than it
 # brings. Programs that tests start inherit this; whoever sets it otherwise is heard.
 for _variable in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
     os.environ.setdefault(_variable, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
-settings.register_profile("ci", derandomize=True)
-if os.environ.get("CI"):
-    settings.load_profile("ci")
+settings.register_profile(
+    "tests",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+settings.register_profile("ci", settings.get_profile("tests"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "tests")
+
+SLOWEST_FILES = 15
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Prints the files that took longest, summed over their tests: the next one to look at when a run takes long."""
+    seconds: dict[str, float] = defaultdict(float)
+    tests: dict[str, int] = defaultdict(int)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                file_name = report.nodeid.partition("::")[0]
+                seconds[file_name] += report.duration
+                tests[file_name] += report.when == "call"
+    if len(seconds) < 2:
+        return
+    slowest = sorted(seconds, key=seconds.__getitem__, reverse=True)[:SLOWEST_FILES]
+    terminalreporter.section(f"slowest files ({sum(seconds.values()):.0f} s in all)")
+    for file_name in slowest:
+        terminalreporter.line(f"{seconds[file_name]:7.1f} s  {tests[file_name]:5d} tests  {file_name}")

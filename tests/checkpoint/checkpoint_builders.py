@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import HealthCheck, settings
-
 from checkpoint import (
     Acknowledgement,
     CheckpointKind,
@@ -16,9 +14,6 @@ from checkpoint import (
     SubtaskState,
 )
 from checkpoint.checksum import checksum_of_bytes
-
-UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-"""For every property test: how long it takes says more about the machine than about the code."""
 
 
 def file_handle(path: str, data: bytes = b"data") -> FileHandle:

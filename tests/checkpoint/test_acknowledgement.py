@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from checkpoint_builders import UNTIMED, acknowledgement, file_handle
+from checkpoint_builders import acknowledgement, file_handle
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +24,6 @@ VALUES = st.dictionaries(
 )
 
 
-@UNTIMED
 @given(report=VALUES, metrics=VALUES, meta=st.binary(), number_of_files=st.integers(0, 3), uid=TEXT)
 def test_what_is_encoded_is_decoded(report, metrics, meta, number_of_files, uid) -> None:
     files = tuple(file_handle(f"shared/{number}") for number in range(number_of_files))
@@ -64,7 +63,6 @@ def test_every_truncation_and_every_flipped_bit_is_found() -> None:
         Acknowledgement.decode(data + b"\0")
 
 
-@UNTIMED
 @given(st.binary(max_size=200))
 def test_hostile_bodies_with_a_right_checksum_are_refused_cheaply(body) -> None:
     import xxhash

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 from checkpoint_builders import acknowledgement, file_handle
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -322,5 +322,5 @@ class RandomEvents(RuleBasedStateMachine):
 
 TestRandomEvents = RandomEvents.TestCase
 TestRandomEvents.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=100, stateful_step_count=40
 )

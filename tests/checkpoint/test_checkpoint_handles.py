@@ -5,7 +5,7 @@ import pickle
 
 import attrs
 import pytest
-from checkpoint_builders import UNTIMED, file_handle, operator_state, state_handle
+from checkpoint_builders import file_handle, operator_state, state_handle
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,7 +29,6 @@ def operator_of(ranges: list[tuple[int, int]], max_parallelism: int) -> Operator
     return OperatorState("op", "op", len(ranges), max_parallelism, tuple(subtasks))
 
 
-@UNTIMED
 @given(st.integers(1, 300), st.data())
 def test_every_contiguous_cover_is_accepted_and_every_disturbed_one_refused(max_parallelism, data) -> None:
     cuts = (

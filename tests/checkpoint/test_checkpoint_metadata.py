@@ -6,7 +6,7 @@ import zlib
 import attrs
 import fastavro
 import pytest
-from checkpoint_builders import UNTIMED, file_handle, metadata_of, operator_state
+from checkpoint_builders import file_handle, metadata_of, operator_state
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,7 +68,6 @@ def test_what_is_written_is_read_back(fs) -> None:
     assert metadata.files == (file_handle("shared/a"),)
 
 
-@UNTIMED
 @given(
     source_progress=st.dictionaries(st.sampled_from(["a", "b/0", "b/1"]), st.binary()),
     sinks=st.dictionaries(TEXT, st.binary(), max_size=3),

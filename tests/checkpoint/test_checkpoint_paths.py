@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from checkpoint_builders import UNTIMED
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,7 +61,6 @@ def test_a_path_must_be_a_string() -> None:
         checked_relative_path(b"a/b")  # type: ignore[arg-type]
 
 
-@UNTIMED
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="/"), max_size=8), max_size=5))
 def test_an_accepted_path_stays_below_its_root(segments: list[str]) -> None:
     import os.path
@@ -95,7 +93,6 @@ def test_symbolic_links_in_the_place_of_files_are_not_followed(tmp_path) -> None
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200), min_size=1, unique=True))
-@UNTIMED
 def test_every_name_has_a_segment_of_its_own_with_room_for_a_suffix(names: list[str]) -> None:
     segments = [path_segment(name) for name in [".", "..", "a", *names]]
     assert len(set(segments)) == len({".", "..", "a", *names})

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from checkpoint_builders import file_handle, metadata_of, state_handle
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpoint import (
@@ -92,7 +92,7 @@ def test_references_are_counted_again_after_recovery(fs) -> None:
     assert fs.list_files("shared") == ("shared/b",)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(
     max_retained=st.integers(1, 4),
     epochs=st.lists(st.tuples(st.sets(st.sampled_from("abcdef")), st.booleans()), max_size=12),

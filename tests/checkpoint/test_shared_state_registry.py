@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -60,7 +60,7 @@ class RegistryAgainstModel(RuleBasedStateMachine):
 
 TestRegistryAgainstModel = RegistryAgainstModel.TestCase
 TestRegistryAgainstModel.settings = settings(
-    max_examples=50, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=50, stateful_step_count=30
 )
 
 

@@ -154,7 +154,7 @@ def expected_verdict(old_count: int, fields: list[Evolved]) -> CompatibilityKind
     return CompatibilityKind.AFTER_MIGRATION
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(evolutions())
 def test_the_verdict_is_what_happens_to_the_bytes(
     drawn: tuple[Any, Any, dict[str, Any], dict[str, Any], CompatibilityKind],
@@ -176,7 +176,7 @@ def test_the_verdict_is_what_happens_to_the_bytes(
     assert migration.to_bytes(data) == new.to_bytes(value)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(evolutions(), st.data())
 def test_a_migration_of_damaged_bytes_gives_a_value_or_an_error(
     drawn: tuple[Any, Any, dict[str, Any], dict[str, Any], CompatibilityKind], data: st.DataObject

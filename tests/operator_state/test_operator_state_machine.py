@@ -136,4 +136,4 @@ class OperatorStateMachine(RuleBasedStateMachine):
 
 
 TestOperatorState = OperatorStateMachine.TestCase
-TestOperatorState.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestOperatorState.settings = settings(max_examples=60, stateful_step_count=25)

@@ -204,7 +204,7 @@ def values_of(schema: Any) -> st.SearchStrategy[Any]:
     return st.fixed_dictionaries({part["name"]: values_of(part["type"]) for part in schema["fields"]})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data(), RECORDS, RECORDS)
 def test_whatever_the_verdict_allows_can_be_read(data: st.DataObject, old: AvroSerializer, new: AvroSerializer) -> None:
     verdict = judged(old, new)
@@ -220,7 +220,7 @@ def test_whatever_the_verdict_allows_can_be_read(data: st.DataObject, old: AvroS
         assert migration.to_bytes(encoded) == encoded
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(RECORDS, st.binary(max_size=60))
 def test_any_bytes_are_a_value_or_refused(serializer: AvroSerializer, data: bytes) -> None:
     try:

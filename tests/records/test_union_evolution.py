@@ -81,7 +81,7 @@ VALUES: dict[str, tuple[ts.TypeSerializer[Any], st.SearchStrategy[Any]]] = {
 }
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(st.data())
 def test_values_stay_what_they_were_however_members_are_added_and_reordered(data: st.DataObject) -> None:
     old_names = data.draw(st.lists(st.sampled_from(sorted(VALUES)), min_size=1, max_size=4, unique=True))

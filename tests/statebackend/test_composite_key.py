@@ -30,7 +30,7 @@ PARTS = {
 
 @pytest.mark.parametrize("namespace", [None, *PARTS])
 @pytest.mark.parametrize("key", list(PARTS))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_a_raw_key_is_the_group_and_what_the_serializers_write_and_is_taken_apart_again(key, namespace, data):
     key_serializer, keys = PARTS[key]

@@ -4,7 +4,7 @@ import math
 
 import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from snapshots.errors import SerializationError
@@ -75,7 +75,6 @@ def same(left, right):
 
 
 @pytest.mark.parametrize("serializer", SERIALIZERS, ids=repr)
-@settings(deadline=None)
 @given(value=ANYTHING)
 def test_it_is_what_a_round_trip_gives_or_is_refused_as_writing_refuses(serializer, value):
     exact = compile_exact(serializer, lambda: "state 'x'")

@@ -16,7 +16,7 @@ import shutil
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -537,12 +537,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
             shutil.rmtree(self.directory)
 
 
-SETTINGS = settings(
-    max_examples=60,
-    stateful_step_count=30,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+SETTINGS = settings(max_examples=50, stateful_step_count=30)
 
 
 def test_both_backends_do_what_the_model_does(directory_in_memory):

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statebackend.contract.harness import BackendHarness
@@ -128,7 +128,7 @@ class Subject:
 
 
 @given(st.lists(operations(), min_size=5, max_size=40))
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60)
 def test_every_size_of_the_cache_gives_the_same_answers(directory_in_memory, sequence):
     directory = tempfile.mkdtemp(dir=directory_in_memory)
     subjects = [Subject(size, directory) for size in SIZES]

@@ -13,7 +13,7 @@ import operator
 import shutil
 import tempfile
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
@@ -426,12 +426,7 @@ class TtlStateMachine(RuleBasedStateMachine):
             shutil.rmtree(self.directory)
 
 
-SETTINGS = settings(
-    max_examples=50,
-    stateful_step_count=30,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+SETTINGS = settings(max_examples=25, stateful_step_count=30)
 
 
 def test_both_backends_let_state_live_as_long_as_the_model_does(directory_in_memory):

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +32,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 WORDS = ["ant", "bee", "cat", "dog", "eel", "fox", "gnu"]
 FILES = 8
 ROWS_PER_FILE = 40
+GIVE_UP_S = 1800
+"""A driver that hangs must not hang the tests for ever; how busy the machine is does not matter at this length."""
 
 
 def make_source(work: Path, files: range = range(FILES)) -> list[tuple[str, int, int]]:
@@ -56,15 +57,41 @@ def make_source(work: Path, files: range = range(FILES)) -> list[tuple[str, int,
     return sorted(expected)
 
 
-def start(master: str, backend: str, work: Path, log: IO[bytes], *options: str) -> subprocess.Popen[bytes]:
+def start(
+    master: str, backend: str, work: Path, log: IO[bytes], *options: str, checkpoint_events: int | None = None
+) -> subprocess.Popen[bytes]:
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(PROGRAM.parent)]),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
+    pipes = () if checkpoint_events is None else (checkpoint_events,)
+    for pipe in pipes:
+        environment["CHECKPOINT_EVENTS"] = str(pipe)
     return subprocess.Popen(
-        [sys.executable, str(PROGRAM), master, backend, str(work), *options], env=environment, stdout=log, stderr=log
+        [sys.executable, str(PROGRAM), master, backend, str(work), *options],
+        env=environment,
+        stdout=log,
+        stderr=log,
+        pass_fds=pipes,
     )
+
+
+def kill_at_epoch(epoch: int, master: str, backend: str, work: Path, log: IO[bytes]) -> bool:
+    """Starts a driver and kills it when that many epochs are complete; False if it had ended by then."""
+    reading, writing = os.pipe()
+    with open(reading, "rb") as events:
+        try:
+            driver = start(master, backend, work, log, checkpoint_events=writing)
+        finally:
+            os.close(writing)
+        # Without any more lines the driver is at its end, and nobody holds the pipe.
+        for line in events:
+            if int(line) >= epoch:
+                break
+        with contextlib.suppress(ProcessLookupError):
+            driver.send_signal(signal.SIGKILL)
+    return driver.wait() == -signal.SIGKILL
 
 
 def written(work: Path, out: str = "out") -> list[tuple[str, int, int]]:
@@ -115,16 +142,10 @@ def test_drivers_killed_again_and_again_lose_and_double_nothing(tmp_path: Path, 
     log_path = tmp_path / "log"
     kills = 0
     with log_path.open("wb") as log:
-        for kill_at_epoch in (2, 4):
-            driver = start("local[2]", backend, tmp_path, log)
-            with contextlib.suppress(ProcessLookupError):
-                # The sign to kill at is a checkpoint on the disk, whenever that may be.
-                while completed_epochs(tmp_path) < kill_at_epoch and driver.poll() is None:
-                    time.sleep(0.01)
-                driver.send_signal(signal.SIGKILL)
-            kills += driver.wait() == -signal.SIGKILL
+        for epoch in (2, 4):
+            kills += kill_at_epoch(epoch, "local[2]", backend, tmp_path, log)
         driver = start("local[2]", backend, tmp_path, log)
-        assert driver.wait(timeout=180) == 0, log_path.read_text(errors="replace")[-4000:]
+        assert driver.wait(timeout=GIVE_UP_S) == 0, log_path.read_text(errors="replace")[-4000:]
     assert kills
     # Spark notes the files of a batch before the batch itself, so after a kill in between two files become one epoch.
     assert 4 < completed_epochs(tmp_path) <= FILES
@@ -162,14 +183,9 @@ def test_operator_state_goes_through_a_kill_a_savepoint_and_another_parallelism_
     make_source(tmp_path)
     log_path = tmp_path / "log"
     with log_path.open("wb") as log:
-        driver = start("local[2]", "rocksdb", tmp_path, log)
-        with contextlib.suppress(ProcessLookupError):
-            while completed_epochs(tmp_path) < 3 and driver.poll() is None:
-                time.sleep(0.01)
-            driver.send_signal(signal.SIGKILL)
-        assert driver.wait() == -signal.SIGKILL
+        assert kill_at_epoch(3, "local[2]", "rocksdb", tmp_path, log)
         driver = start("local[2]", "rocksdb", tmp_path, log, "job", "2", "savepoint")
-        assert driver.wait(timeout=180) == 0, log_path.read_text(errors="replace")[-4000:]
+        assert driver.wait(timeout=GIVE_UP_S) == 0, log_path.read_text(errors="replace")[-4000:]
         epochs = completed_epochs(tmp_path)
         file_system, metadata = read_savepoint(tmp_path / "savepoint")
         check_operator_state(
@@ -177,7 +193,7 @@ def test_operator_state_goes_through_a_kill_a_savepoint_and_another_parallelism_
         )
         expected = make_source(tmp_path, range(FILES, FILES + 2))
         driver = start("local[2]", "heap", tmp_path, log, "rescaled", "3", "rescaled-savepoint", "savepoint")
-        assert driver.wait(timeout=180) == 0, log_path.read_text(errors="replace")[-4000:]
+        assert driver.wait(timeout=GIVE_UP_S) == 0, log_path.read_text(errors="replace")[-4000:]
     assert sorted(written(tmp_path) + written(tmp_path, "out-rescaled")) == expected
     file_system, metadata = read_savepoint(tmp_path / "rescaled-savepoint")
     found = operator_state(metadata, file_system)
@@ -196,5 +212,5 @@ def test_executors_in_processes_of_their_own_share_state_through_checkpoints(tmp
     log_path = tmp_path / "log"
     with log_path.open("wb") as log:
         driver = start("local-cluster[2,1,1024]", "rocksdb", tmp_path, log)
-        assert driver.wait(timeout=240) == 0, log_path.read_text(errors="replace")[-4000:]
+        assert driver.wait(timeout=GIVE_UP_S) == 0, log_path.read_text(errors="replace")[-4000:]
     assert written(tmp_path) == expected

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import typeserializers as ts
@@ -227,7 +227,7 @@ def equal(left: Any, right: Any) -> bool:
     return bool(left == right) and isinstance(right, type(left))
 
 
-relaxed = settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+relaxed = settings(max_examples=40)
 
 
 @pytest.mark.parametrize("name", LAWS)

@@ -3,7 +3,8 @@
     python count_words.py MASTER BACKEND WORK_DIRECTORY [JOB PARALLELISM [TAKE_SAVEPOINT [FROM_SAVEPOINT]]]
 
 Reads ``WORK_DIRECTORY/source`` one file per epoch and writes ``WORK_DIRECTORY/out``, or that of another JOB. Savepoints
-are directories in ``WORK_DIRECTORY``; ``-`` is none.
+are directories in ``WORK_DIRECTORY``; ``-`` is none. If ``CHECKPOINT_EVENTS`` is the number of an open pipe, the number
+of completed epochs goes there, a line for each checkpoint.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from checkpoint import CheckpointMetadata, FileHandle
+from checkpoint.completed_checkpoint_store import CompletedCheckpointStore
 from statebackend import (
     BroadcastStateDescriptor,
     ListStateDescriptor,
@@ -66,6 +69,20 @@ class CountWords(KeyedProcessFunction[str, Any, Any]):
         yield value.word, value.number, times
 
 
+def announce_checkpoints(pipe: str | None) -> None:
+    """Lets whoever started this program know of each checkpoint as soon as it is complete."""
+    if pipe is None:
+        return
+    descriptor, add = int(pipe), CompletedCheckpointStore.add
+
+    def add_and_tell(store: CompletedCheckpointStore, metadata: CheckpointMetadata) -> FileHandle:
+        handle = add(store, metadata)
+        os.write(descriptor, b"%d\n" % (metadata.checkpoint_id + 1))
+        return handle
+
+    CompletedCheckpointStore.add = add_and_tell  # type: ignore[method-assign]
+
+
 def main(
     master: str,
     backend: str,
@@ -76,6 +93,7 @@ def main(
     from_savepoint: str = "-",
 ) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    announce_checkpoints(os.environ.pop("CHECKPOINT_EVENTS", None))
     from pyspark.sql import SparkSession
 
     from streamjobs.spark import SparkStreamEnvironment
