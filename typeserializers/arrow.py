@@ -187,6 +187,9 @@ class ArrowIpcSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T]):
         self.check_version(read_version)
         try:
             self.schema = ipc.read_schema(pa.py_buffer(source.read_sized_bytes()))
+            # Names and time zones are decoded when they are looked at: those that are no text are to be found here.
+            for part in self.schema:
+                _look_at_texts(part)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise SnapshotFormatError(f"the Arrow schema in the snapshot cannot be read: {error}") from error
 
@@ -216,6 +219,15 @@ class ArrowSerializerSnapshot(ArrowIpcSerializerSnapshot[pa.RecordBatch]):
 @register_snapshot("statebackend.ArrowStructSerializerSnapshot")
 class ArrowStructSerializerSnapshot(ArrowIpcSerializerSnapshot[dict[str, Any]]):
     serializer_class = ArrowStructSerializer
+
+
+def _look_at_texts(part: pa.Field) -> None:
+    """Raises `UnicodeDecodeError` for a name or a time zone that is no text."""
+    str(part.name)
+    if pat.is_timestamp(part.type):
+        str(part.type.tz)
+    for index in range(part.type.num_fields):
+        _look_at_texts(part.type.field(index))
 
 
 def _has_dictionary(kind: pa.DataType) -> bool:

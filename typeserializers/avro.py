@@ -29,6 +29,7 @@ from snapshots.simple import another_serializer
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from typeserializers.avro_bounds import check_depth, is_recursive, is_risky, may_be_free, skip
 from typeserializers.avro_resolution import named_schemas, resolve_schemas, type_of
+from typeserializers.avro_schema_check import check_schema
 from typeserializers.type_serializer import Codec, TypeSerializer
 
 _LAYOUT_FREE_KEYS = ("doc", "aliases")
@@ -67,7 +68,10 @@ class AvroSerializer(TypeSerializer[Any]):
         return 0 if may_be_free(self.named, self.schema) else 1
 
     def create_instance(self) -> Any:
-        return self._zero(self.schema)
+        try:
+            return self._zero(self.schema)
+        except RecursionError as error:
+            raise SnapshotFormatError(f"{self!r} holds itself without an end, so that it has no values") from error
 
     def copy(self, value: Any) -> Any:
         return copy.deepcopy(value)
@@ -200,7 +204,9 @@ class AvroSerializerSnapshot(TypeSerializerSnapshot[Any]):
 
 def _parsed(schema: Any) -> Any:
     try:
-        return _plain(parse_schema(schema))
+        plain = _plain(parse_schema(schema))
+        check_schema(plain)
+        return plain
     except (SchemaParseException, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise SnapshotFormatError(f"this is no Avro schema: {type(error).__name__}: {error}") from error
 

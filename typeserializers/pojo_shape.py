@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import keyword
-import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -19,8 +18,8 @@ from snapshots.composite import CompositeTypeSerializerSnapshot
 from typeserializers.inference import Inference, UnknownTypeError
 from typeserializers.nullable import NullableSerializer
 from typeserializers.record_checks import check_defaults, check_shape, refuse_undecorated
-from typeserializers.record_construction import stand_in_class
-from typeserializers.record_shape import RecordField, RecordShape, shape_of
+from typeserializers.record_construction import arguments_of, stand_in_class
+from typeserializers.record_shape import RecordField, RecordShape, is_field_name, shape_of
 from typeserializers.records import AttrsSerializer
 from typeserializers.type_serializer import TypeSerializer
 
@@ -125,9 +124,10 @@ def stand_in_shape(name: str, fields: list[tuple[str, str, TypeSerializer[Any]]]
     """The shape of a class that is not here: (name, declaring class, serializer) of each field, all optional."""
     attributes = _attribute_names([field_name for field_name, _, _ in fields])
     stand_in = stand_in_class(name.replace("$", "."), attributes, default=None)
+    arguments = arguments_of(stand_in)
     made = []
-    for (field_name, declaring, serializer), attribute in zip(fields, attributes, strict=True):
-        part = RecordField(attribute, serializer, default=None, argument=attribute)
+    for (field_name, declaring, serializer), attribute, argument in zip(fields, attributes, arguments, strict=True):
+        part = RecordField(attribute, serializer, default=None, argument=argument)
         made.append(PojoField(field_name, declaring, serializer, part, True))
     record = RecordShape(name, stand_in, tuple(part.record_field for part in made))
     return PojoShape(name, stand_in, in_wire_order(made), AttrsSerializer.from_shape(record), is_stand_in=True)
@@ -138,9 +138,8 @@ def _attribute_names(names: list[str]) -> list[str]:
     taken: set[str] = set()
     attributes: list[str] = []
     for name in names:
-        attribute = unicodedata.normalize("NFKC", name)
-        if not attribute.isidentifier() or attribute.startswith("__") or attribute == "self" or attribute in taken:
-            attribute = f"field_{len(attributes)}"
+        usable = is_field_name(name) or keyword.iskeyword(name)
+        attribute = name if usable and not name.startswith("__") else f"field_{len(attributes)}"
         while keyword.iskeyword(attribute) or attribute in taken:
             attribute += "_"
         taken.add(attribute)

@@ -15,12 +15,18 @@ import attrs
 
 from snapshots.errors import UnresolvableSerializerError
 from typeserializers.inference import UnknownTypeError
-from typeserializers.record_shape import RecordField, RecordShape
+from typeserializers.record_shape import RecordField, RecordShape, is_field_name
 from typeserializers.value_text import shown
 
 
 def check_shape(shape: RecordShape, where: str) -> None:
     """Raises `UnknownTypeError` for a class that cannot be made again, or whose fields claim one former name."""
+    strange = [part.name for part in shape.fields if not is_field_name(part.name)]
+    if strange:
+        raise UnknownTypeError(
+            f"{where}: {', '.join(strange)} cannot be the name of a field: use a name as Python spells it "
+            f"(NFKC), which is no keyword and has no two underscores around it"
+        )
     _check_construction(shape, where)
     _check_former_names(shape.fields, where)
 

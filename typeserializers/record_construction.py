@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import keyword
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 import attrs
@@ -96,7 +96,7 @@ def stand_in_class(record_name: str, field_names: Sequence[str], default: Any = 
         )
     return attrs.make_class(
         class_name if class_name.isidentifier() and not keyword.iskeyword(class_name) else "Record",
-        {name: attrs.field(alias=name, default=default) for name in field_names},
+        {name: attrs.field(alias=_argument(name, names), default=default) for name in field_names},
         bases=(StandIn,),
         frozen=True,
         eq=False,
@@ -104,9 +104,22 @@ def stand_in_class(record_name: str, field_names: Sequence[str], default: Any = 
     )
 
 
+def arguments_of(stand_in: type) -> tuple[str, ...]:
+    """The names of the arguments of a stand-in, in the order of its fields."""
+    return tuple(part.alias or part.name for part in attrs.fields(stand_in))
+
+
+def _argument(name: str, names: Set[str]) -> str:
+    """The field's own name, except that a constructor has a ``self`` already."""
+    if name == "self":
+        while name in names:
+            name += "_"
+    return name
+
+
 def _is_reserved(name: str) -> bool:
     """Whether a field of this name would take the place of something that a class needs."""
-    return name == "self" or (name.startswith("__") and name.endswith("__")) or keyword.iskeyword(name)
+    return (name.startswith("__") and name.endswith("__")) or keyword.iskeyword(name)
 
 
 def emit_fields(emitter: ReadEmitter, twin: type, record_class: type, items: list[tuple[str, str]]) -> str:

@@ -13,7 +13,6 @@ the same serializer must always have the same snapshot.
 
 from __future__ import annotations
 
-import keyword
 from typing import Any, Final
 
 from attrs import evolve
@@ -23,7 +22,7 @@ from snapshots.envelope import read_versioned_snapshot, write_versioned_snapshot
 from snapshots.errors import SerializationError, SnapshotFormatError
 from snapshots.merging import merge_all
 from typeserializers.record_evolution import WrittenField, WrittenRecord
-from typeserializers.record_shape import ABSENT, RecordField, RecordShape
+from typeserializers.record_shape import ABSENT, RecordField, RecordShape, is_field_name
 from typeserializers.type_serializer import TypeSerializer
 
 NEWEST_VERSION: Final = 2
@@ -83,7 +82,7 @@ def read_record(read_version: int, source: DataInputView) -> WrittenRecord:
     if len(set(names)) != len(names):
         raise SnapshotFormatError(f"the record {name} has a field twice: {', '.join(names)}; the bytes are damaged")
     # Names become parts of generated code, so nothing but a name may pass here.
-    strange = [part for part in names if not part.isidentifier() or keyword.iskeyword(part)]
+    strange = [part for part in names if not is_field_name(part)]
     if strange:
         raise SnapshotFormatError(f"the record {name} has fields without a name: {strange!r}; the bytes are damaged")
     if schema_version < 1:

@@ -8,7 +8,9 @@ record restored without its class compares equal to one with it.
 from __future__ import annotations
 
 import dataclasses
+import keyword
 import typing
+import unicodedata
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -176,6 +178,20 @@ def shape_of(
         is_frozen=is_frozen,
         schema_version=record_class.__dict__.get("__schema_version__", 1),
         converters=dict(record_class.__dict__.get("__converters__", {})),
+    )
+
+
+def is_field_name(name: str) -> bool:
+    """Whether generated code can mention the name and means this field by it.
+
+    Python reads two spellings that normalise to one name as that name, and gives names with two underscores around
+    them a meaning of its own.
+    """
+    return (
+        name.isidentifier()
+        and not keyword.iskeyword(name)
+        and not (name.startswith("__") and name.endswith("__"))
+        and unicodedata.normalize("NFKC", name) == name
     )
 
 

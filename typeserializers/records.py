@@ -36,7 +36,7 @@ from typeserializers.compiled import CompiledTypeSerializer
 from typeserializers.field_metadata import RecordConverter
 from typeserializers.inference import Inference
 from typeserializers.record_checks import check_defaults, check_shape, refuse_undecorated
-from typeserializers.record_construction import emit_fields, settable_twin, stand_in_class
+from typeserializers.record_construction import arguments_of, emit_fields, settable_twin, stand_in_class
 from typeserializers.record_evolution import WrittenRecord, judge_record
 from typeserializers.record_format import (
     NEWEST_VERSION,
@@ -47,7 +47,13 @@ from typeserializers.record_format import (
     write_record,
     written_record,
 )
-from typeserializers.record_shape import RecordField, RecordShape, known_shapes, remember_shape, shape_of
+from typeserializers.record_shape import (
+    RecordField,
+    RecordShape,
+    known_shapes,
+    remember_shape,
+    shape_of,
+)
 from typeserializers.references import bind_references, collected_references, rebound
 from typeserializers.type_serializer import TypeSerializer
 from typeserializers.value_text import misfit, shown
@@ -305,11 +311,12 @@ class AttrsSerializerSnapshot(TypeSerializerSnapshot[R]):
                     for part, serializer, written in zip(shape.fields, serializers, self.record.fields, strict=True)
                 )
                 return attrs.evolve(shape, fields=fields, schema_version=self.record.schema_version, converters={})
-        fields = tuple(
-            RecordField(part.name, serializer, part.former_names, *decoded_default(part, serializer), part.name)
-            for part, serializer in zip(self.record.fields, serializers, strict=True)
-        )
         stand_in = stand_in_class(self.record.name, names)
+        parts = zip(self.record.fields, serializers, arguments_of(stand_in), strict=True)
+        fields = tuple(
+            RecordField(part.name, serializer, part.former_names, *decoded_default(part, serializer), argument)
+            for part, serializer, argument in parts
+        )
         return RecordShape(
             self.record.name, stand_in, fields, is_frozen=True, schema_version=self.record.schema_version
         )

@@ -350,7 +350,7 @@ def test_a_snapshot_of_version_1_is_read_and_written_as_ever() -> None:
     assert snapshot.resolve_schema_compatibility(ts.serializer_for(record(a=int))).is_as_is
 
 
-@pytest.mark.parametrize("name", ["a b", "x=print()", "class", "", "a.b"])
+@pytest.mark.parametrize("name", ["a b", "x=print()", "class", "", "a.b", "__slots__", "__class__", "\ufb01"])
 def test_a_field_name_that_could_not_be_written_in_a_program_is_refused(name: str) -> None:
     snapshot = ts.serializer_for(record(a=int)).snapshot_configuration()
     assert isinstance(snapshot, AttrsSerializerSnapshot)
