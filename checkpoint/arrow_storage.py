@@ -35,8 +35,8 @@ class ArrowStorage:
     def make_root(self) -> None:
         """Nothing: directories appear with their files."""
 
-    def put(self, path: str, data: bytes) -> None:
-        """Write a file in one put."""
+    def put(self, path: str, data: bytes, durable: bool) -> None:
+        """Write a file in one put, which such stores make durable in any case."""
         self._write(path, (data,))
 
     def put_file(self, source_path: str, path: str, may_link: bool) -> tuple[int, str]:

@@ -37,7 +37,7 @@ _WHAT_TO_DO = "Restore from another checkpoint or savepoint, or bring back the o
 class _Storage(Protocol):
     def local_path(self, path: str) -> str | None: ...
     def make_root(self) -> None: ...
-    def put(self, path: str, data: bytes) -> None: ...
+    def put(self, path: str, data: bytes, durable: bool) -> None: ...
     def put_file(self, source_path: str, path: str, may_link: bool) -> tuple[int, str]: ...
     def get_file(self, path: str, target_path: str, may_link: bool, accept: Accept) -> None: ...
     def read(self, path: str) -> bytes: ...
@@ -111,14 +111,15 @@ class CheckpointFileSystem:
         with self._reporting("create", ""):
             self._storage.make_root()
 
-    def write_file(self, path: str, data: bytes) -> FileHandle:
+    def write_file(self, path: str, data: bytes, *, durable: bool = True) -> FileHandle:
         """Write `data` under `path`, replacing what was there. Complete and durable on return.
 
-        On any error the path is absent, or still holds its former bytes.
+        On any error the path is absent, or still holds its former bytes. Without `durable` a power loss may
+        take the file, which spares the time to sync it.
         """
         handle = FileHandle(path, len(data), checksum_of_bytes(data))
         with self._reporting("write", path):
-            self._storage.put(path, data)
+            self._storage.put(path, data, durable)
         return handle
 
     def upload(self, local_path: str | os.PathLike[str], path: str, *, may_link: bool = True) -> FileHandle:

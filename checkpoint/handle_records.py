@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from typing import Any
 
+import fastavro
+
 from checkpoint.handles import FileHandle, StateHandle
 
-__all__ = ["STATE_HANDLE_SCHEMA", "state_handle_from_record", "state_handle_to_record"]
+__all__ = [
+    "STATE_HANDLE_SCHEMA",
+    "decode_state_handle",
+    "encode_state_handle",
+    "state_handle_from_record",
+    "state_handle_to_record",
+]
 
 STATE_HANDLE_SCHEMA: dict[str, Any] = {
     "type": "record",
@@ -39,6 +48,8 @@ STATE_HANDLE_SCHEMA: dict[str, Any] = {
     ],
 }
 
+_PARSED = fastavro.parse_schema(STATE_HANDLE_SCHEMA)
+
 
 def state_handle_to_record(handle: StateHandle) -> dict[str, Any]:
     """`handle` as a record of `STATE_HANDLE_SCHEMA`."""
@@ -58,3 +69,16 @@ def state_handle_to_record(handle: StateHandle) -> dict[str, Any]:
 def state_handle_from_record(record: Mapping[str, Any]) -> StateHandle:
     """The handle in a record of `STATE_HANDLE_SCHEMA`, with all its invariants checked."""
     return StateHandle(**{**record, "files": tuple(FileHandle(**file) for file in record["files"])})
+
+
+def encode_state_handle(handle: StateHandle) -> bytes:
+    """The Avro binary encoding of `handle`."""
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, _PARSED, state_handle_to_record(handle), strict=True)
+    return out.getvalue()
+
+
+def decode_state_handle(data: bytes) -> StateHandle:
+    """The handle of `encode_state_handle`, with all its invariants checked."""
+    record: Any = fastavro.schemaless_reader(io.BytesIO(data), _PARSED, None)
+    return state_handle_from_record(record)

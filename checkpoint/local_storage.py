@@ -59,11 +59,12 @@ class LocalStorage:
         """Create the root directory, durably."""
         _make_directories(self.root)
 
-    def put(self, path: str, data: bytes) -> None:
-        """Write a file: complete and durable on return, absent or as before on any error."""
-        with self._replacing(path) as temporary, open(temporary, "xb") as target:
+    def put(self, path: str, data: bytes, durable: bool) -> None:
+        """Write a file: complete, and on return durable if so asked; absent or as before on any error."""
+        with replacing(self._full(path), durable) as temporary, open(temporary, "xb") as target:
             target.write(data)
-            _sync_file(target)
+            if durable:
+                _sync_file(target)
 
     def put_file(self, source_path: str, path: str, may_link: bool) -> tuple[int, str]:
         """Bring in a file; return its size in bytes and its checksum, both taken from the bytes."""

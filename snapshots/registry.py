@@ -6,14 +6,14 @@ Where a serializer is one of Flink's, its stable name is the name of Flink's sna
 Flink's too.
 
 Bytes must never choose what code runs. So reading a snapshot imports nothing, except modules that the program has
-allowed by name (`allow_snapshot_modules`); only subclasses of `TypeSerializerSnapshot` are ever instantiated, and
-nothing is unpickled.
+allowed by name (`allow_snapshot_modules`), and those whose names another process of the same program has declared; only
+subclasses of `TypeSerializerSnapshot` are ever instantiated, and nothing is unpickled.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from snapshots.errors import SnapshotFormatError, UnknownSnapshotError
@@ -24,6 +24,8 @@ SnapshotClass = TypeVar("SnapshotClass", bound=type[TypeSerializerSnapshot[Any]]
 _class_by_name: dict[str, type[TypeSerializerSnapshot[Any]]] = {}
 _name_by_class: dict[type[TypeSerializerSnapshot[Any]], str] = {}
 _allowed_modules: set[str] = set()
+_declared_modules: dict[str, str] = {}
+_unavailable: dict[str, str] = {}
 
 
 def register_snapshot(name: str, *, aliases: tuple[str, ...] = ()) -> Callable[[SnapshotClass], SnapshotClass]:
@@ -51,6 +53,31 @@ def register_snapshot(name: str, *, aliases: tuple[str, ...] = ()) -> Callable[[
 def registered_names() -> dict[str, type[TypeSerializerSnapshot[Any]]]:
     """All registered names and aliases with their classes, as a copy."""
     return dict(_class_by_name)
+
+
+def known_snapshot_classes() -> dict[type[TypeSerializerSnapshot[Any]], tuple[str, ...]]:
+    """All snapshot classes of this process that can be written, each with its name and then its aliases."""
+    known: dict[type[TypeSerializerSnapshot[Any]], tuple[str, ...]] = {
+        snapshot_class: (snapshot_class_name(snapshot_class),)
+        for snapshot_class in (*defined_snapshot_classes().values(), *_name_by_class)
+    }
+    for name, snapshot_class in _class_by_name.items():
+        if name not in known[snapshot_class]:
+            known[snapshot_class] = (*known[snapshot_class], name)
+    return known
+
+
+def declare_snapshot_modules(modules: Mapping[str, str]) -> None:
+    """Says in which modules the classes of these names are; each is imported when its name is met first.
+
+    For a process that reads what another process of the same program wrote, and has not imported what that one has.
+    """
+    _declared_modules.update(modules)
+
+
+def declare_unavailable_snapshots(reasons: Mapping[str, str]) -> None:
+    """Says why there are no classes of these names here; the reason is in the error when one of them is met."""
+    _unavailable.update(reasons)
 
 
 def snapshot_class_name(snapshot_class: type[TypeSerializerSnapshot[Any]]) -> str:
@@ -86,10 +113,13 @@ def snapshot_class_for(name: str) -> type[TypeSerializerSnapshot[Any]]:
     known = _class_by_name.get(name) or defined_snapshot_classes().get(name)
     if known is not None:
         return known
+    if name in _declared_modules:
+        return _imported(name, _declared_modules[name])
     module, colon, _ = name.partition(":")
-    if not colon:
+    if not colon or name in _unavailable:
+        because = f" ({_unavailable[name]})" if name in _unavailable else ""
         raise UnknownSnapshotError(
-            f"unknown serializer snapshot {name!r}: import the module that registers it, "
+            f"unknown serializer snapshot {name!r}{because}: import the module that registers it, "
             f"or register the name as an alias of the class that replaced it"
         )
     if not _is_allowed(module):
@@ -98,14 +128,20 @@ def snapshot_class_for(name: str) -> type[TypeSerializerSnapshot[Any]]:
             f"because bytes name it: import it in the program, let snapshots.allow_snapshot_modules({module!r}) allow "
             f"it, or register the name as an alias of the class that replaced it"
         )
+    return _imported(name, module)
+
+
+def _imported(name: str, module: str) -> type[TypeSerializerSnapshot[Any]]:
+    """The class of a name, found by importing a module that the program, and not the bytes, has chosen."""
     try:
         importlib.import_module(module)
     except (Exception, SystemExit) as error:
         raise UnknownSnapshotError(
-            f"the module of the serializer snapshot {name!r} cannot be imported ({type(error).__name__}: {error}): "
-            f"make it importable, or register the name as an alias of the class that replaced it"
+            f"the module {module!r} of the serializer snapshot {name!r} cannot be imported "
+            f"({type(error).__name__}: {error}): make it importable, or register the name as an alias "
+            f"of the class that replaced it"
         ) from error
-    found = defined_snapshot_classes().get(name)
+    found = _class_by_name.get(name) or defined_snapshot_classes().get(name)
     if found is None:
         raise UnknownSnapshotError(
             f"the module of the serializer snapshot {name!r} does not define it any more: "

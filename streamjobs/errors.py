@@ -33,3 +33,7 @@ class UserFunctionError(StreamJobError):
 
 class NullKeyError(StreamJobError, ValueError):
     """A record has no key."""
+
+
+class MissingModuleError(StreamJobError):
+    """A worker lacks a module of the program; the message names it and says how to send it along."""

@@ -7,6 +7,7 @@ per run: an epoch that follows another of the same run gives every subtask back 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 from attrs import frozen
@@ -15,7 +16,7 @@ from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.handles import OperatorState, StateHandle, files_of_operators
 from checkpoint.metadata import CheckpointMetadata
 from statebackend.backend_parameters import RestoredHandle
-from statebackend.key_groups import KeyGroupRange, key_group_range_of_subtask
+from statebackend.key_groups import key_group_range_of_subtask
 from statebackend.operator_state import (
     OperatorStateMeta,
     RestoredOperatorState,
@@ -80,26 +81,31 @@ def restores_by_subtask(
     """For each subtask the old handles that overlap its key groups, and its share of the operator state.
 
     ``is_same_run`` says that the state is that of the epoch before, in this run: then nothing is dealt out anew.
+    Takes time in proportion to the old and the new subtasks, and the overlaps.
     """
     if operator is None:
         return (SubtaskRestore(),) * parallelism
     handles = handles_of(operator)
     if is_same_run:
-        dealt = continued_operator_state(handles, file_system)
-    else:
-        dealt = restored_operator_state(handles, file_system, parallelism)
-    keyed = [split_handle(handle)[0] for handle in handles]
+        return tuple(continued_subtask(handle, file_system) for handle in handles)
+    dealt = restored_operator_state(handles, file_system, parallelism)
+    keyed = [RestoredHandle(split_handle(handle)[0], file_system) for handle in handles]
+    ends = [restored.handle.key_group_end for restored in keyed]
     plan = []
     for subtask_index in range(parallelism):
         key_groups = key_group_range_of_subtask(subtask_index, parallelism, max_parallelism)
-        overlapping = tuple(
-            RestoredHandle(handle, file_system)
-            for handle in keyed
-            if key_groups.overlaps(KeyGroupRange(handle.key_group_start, handle.key_group_end))
-        )
+        # The ranges of the handles follow each other without a gap.
+        first, last = bisect_left(ends, key_groups.start), bisect_left(ends, key_groups.end)
         own = dealt[subtask_index]
-        plan.append(SubtaskRestore(overlapping, own if own.states else None, is_restored=not is_same_run))
+        plan.append(SubtaskRestore(tuple(keyed[first : last + 1]), own if own.states else None, is_restored=True))
     return tuple(plan)
+
+
+def continued_subtask(handle: StateHandle, file_system: CheckpointFileSystem) -> SubtaskRestore:
+    """What a subtask restores that goes on from its own handle, in the run that wrote it."""
+    keyed, _ = split_handle(handle)
+    [own] = continued_operator_state([handle], file_system)
+    return SubtaskRestore((RestoredHandle(keyed, file_system),), own if own.states else None)
 
 
 def check_operators(

@@ -37,9 +37,9 @@ class GatedFileSystem(CheckpointFileSystem):
         """Lets everybody on."""
         self._gate.set()
 
-    def write_file(self, path: str, data: bytes) -> FileHandle:
+    def write_file(self, path: str, data: bytes, *, durable: bool = True) -> FileHandle:
         self._pass()
-        return super().write_file(path, data)
+        return super().write_file(path, data, durable=durable)
 
     def upload(self, local_path: str | os.PathLike[str], path: str, *, may_link: bool = True) -> FileHandle:
         self._pass()

@@ -32,6 +32,7 @@ from streamjobs.data_stream import DataStream
 from streamjobs.errors import JobDefinitionError, JobRestoreError
 from streamjobs.local_state_root import LocalStateRoot
 from streamjobs.restore_plan import RestoredState, check_backend, check_files, check_operators, check_states
+from streamjobs.restore_plan_file import RESTORE_PLANS_DIRECTORY
 from streamjobs.sinks import commits_of
 from streamjobs.spark.epoch_protocol import SINK, EpochProtocol, JobParts
 from streamjobs.spark.fall_back import check_no_fall_back, fall_back, planned_fall_back
@@ -255,6 +256,7 @@ class SparkStreamEnvironment:
             fallen_back = fall_back(file_system, self._spark_directory, store, pipeline.sink, job_id, planned)
         latest = store.recover()
         store.delete_orphans()
+        file_system.delete_directory(RESTORE_PLANS_DIRECTORY)
         if not point.is_own and point.state is not None:
             self._begin_source_log(point, file_system)
         local_root = self._local_root(directory)
@@ -280,7 +282,7 @@ class SparkStreamEnvironment:
             metrics=self.metrics,
             epoch_timeout_s=self.epoch_timeout_s,
         )
-        protocol = EpochProtocol(parts, point.state)
+        protocol = EpochProtocol(parts, point.state, self.spark.sparkContext)
         if latest is None and point.origin is not None and not point.origin.with_source_progress:
             protocol.forget_source_progress()
         pipeline.sink.recover(protocol.last_epoch_id, directory.identity.job_id)

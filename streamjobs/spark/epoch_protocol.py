@@ -27,12 +27,14 @@ from typing import Any, Final
 
 from attrs import frozen
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from checkpoint.acknowledgement import Acknowledgement, TaskId
 from checkpoint.completed_checkpoint_store import CompletedCheckpointStore
 from checkpoint.coordinator import AcknowledgementOutcome, CheckpointCoordinator
+from checkpoint.errors import CheckpointError
 from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.handles import OperatorState, StateHandle
 from checkpoint.job_directory import JobIdentity
@@ -43,16 +45,19 @@ from streamjobs.errors import EpochError, EpochTimeoutError, SourceProgressMisma
 from streamjobs.job_metrics import OperatorMetrics, metrics_of_epoch, metrics_of_epochs
 from streamjobs.local_state_root import LocalStateRoot
 from streamjobs.processing_time import PROCESSING_TIME_PROPERTY
-from streamjobs.restore_plan import RestoredState, SubtaskRestore, restores_by_subtask
+from streamjobs.restore_plan import RestoredState, SubtaskRestore, handles_of, restores_by_subtask
+from streamjobs.restore_plan_file import RESTORE_PLANS_DIRECTORY, RestorePlanSection, write_restore_plan
 from streamjobs.sinks import SINK_PROPERTY, commits_of, sink_identity
 from streamjobs.spark.epoch_statistics import EpochStatistics, epoch_statistics
+from streamjobs.spark.epoch_task import EpochTask
 from streamjobs.spark.epoch_time import make_offsets_durable, processing_time_of_epoch_ms
 from streamjobs.spark.epoch_watchdog import EpochWatchdog
 from streamjobs.spark.observed_acknowledgements import observed_acknowledgements
 from streamjobs.spark.pipeline import Pipeline
+from streamjobs.spark.run_broadcast import RunBroadcast
 from streamjobs.spark.session import keep_adaptive_disabled, were_tasks_repeated
 from streamjobs.spark.source_progress import read_offsets
-from streamjobs.spark.subtask import SubtaskTask
+from streamjobs.spark.subtask import OperatorTask
 from streamjobs.spark.worker_errors import BE_REPEATABLE, python_cause
 
 SINK: Final = "sink"
@@ -91,7 +96,7 @@ class JobParts:
 class EpochProtocol:
     """Runs epochs; called by Spark's stream thread through ``foreachBatch``. One instance is one run of the job."""
 
-    def __init__(self, parts: JobParts, restored: RestoredState | None) -> None:
+    def __init__(self, parts: JobParts, restored: RestoredState | None, spark_context: SparkContext) -> None:
         self.parts = parts
         self._restored = restored
         latest = parts.store.latest()
@@ -105,7 +110,8 @@ class EpochProtocol:
             operator_names={operator.uid: operator.node.name for operator in parts.pipeline.operators.values()},
             last_checkpoint_id=latest.checkpoint_id if latest is not None else None,
         )
-        self._restore = self._plan_restore(is_same_run=False)
+        self._restore = self._first_restore()
+        self._run_broadcast = RunBroadcast(spark_context, parts.run_id, operator_tasks(parts))
         self._running = threading.RLock()
         self.committing = threading.RLock()
         """Held from the storing of a checkpoint until the output of its epoch is committed."""
@@ -130,6 +136,10 @@ class EpochProtocol:
         """Lets epochs count from 0 again, for a job that takes the state of a savepoint but another source."""
         self._last_epoch_id = None
 
+    def close(self) -> None:
+        """Takes back what went out to the workers for this run, which begins no epoch any more; may be called again."""
+        self._run_broadcast.destroy()
+
     def run(self, frame: DataFrame, epoch_id: int) -> None:
         """Runs one epoch, or recognises it as done; raises, and remembers, whatever makes it fail."""
         with self._running:
@@ -140,6 +150,7 @@ class EpochProtocol:
                 self._run(frame, epoch_id)
             except Exception as error:
                 self.failure = error
+                self.close()
                 if self.given_up is None:
                     raise
                 self.failure = EpochTimeoutError(self.given_up)
@@ -148,6 +159,7 @@ class EpochProtocol:
                 raise self.failure from None
             except BaseException as error:
                 self.failure = error
+                self.close()
                 # Py4J answers the JVM for exceptions only; without an answer Spark's thread would wait for ever.
                 raise EpochError(f"epoch {epoch_id} was interrupted by {type(error).__name__}: {error}") from error
             finally:
@@ -185,6 +197,8 @@ class EpochProtocol:
         except BaseException as error:
             self._abort(epoch_id, f"{type(error).__name__}: {error}")
             raise
+        finally:
+            self._remove_restore_plan(epoch_id)
         with self.committing:
             self._store(epoch_id, operators, offsets, committable, processing_time_ms)
             self.parts.sink.commit(epoch_id, committable)
@@ -193,7 +207,7 @@ class EpochProtocol:
         if were_tasks_repeated(frame.sparkSession, attempt_ids):
             # Attempts that failed, or lost against another one, may have written files that nobody was told of.
             self.parts.store.delete_orphans(self._coordinator.files_in_use())
-        self._restore = self._plan_restore(is_same_run=True)
+        self._restore = {operator.uid: handles_of(operator) for operator in operators}
         self._note(epoch_id, acknowledgements, time.monotonic() - started, action_s)
 
     def _recognise_replay(self, epoch_id: int, offsets: bytes) -> None:
@@ -228,35 +242,34 @@ class EpochProtocol:
                 f"from a savepoint in a new job directory"
             )
 
-    def _tasks(self, epoch_id: int, processing_time_ms: int) -> Mapping[str, SubtaskTask]:
-        parts = self.parts
+    def _tasks(self, epoch_id: int, processing_time_ms: int) -> Mapping[str, EpochTask]:
+        """What the tasks of each operator are sent; writes the restore plan that they read."""
+        restored_from = self._restored.file_system if self._restored is not None else self.parts.file_system
+        sections: Mapping[str, RestorePlanSection] = {}
+        if self._restore:
+            sections = write_restore_plan(self.parts.file_system, self._restore_plan_path(epoch_id), self._restore)
         return {
-            operator.uid: SubtaskTask(
-                job_id=parts.identity.job_id,
-                run_id=parts.run_id,
+            uid: EpochTask(
+                run_reference=self._run_broadcast.reference,
+                operator_uid=uid,
                 epoch_id=epoch_id,
-                operator_uid=operator.uid,
-                function_pickle=operator.function_pickle,
-                key_serializer=operator.key_serializer,
-                key_columns=operator.key_columns,
-                row_columns=operator.row_columns,
-                output_schema=operator.output_schema,
-                parallelism=parts.parallelism,
-                max_parallelism=parts.identity.max_parallelism,
-                backend=parts.backend,
-                planned=operator.states.keyed_names,
-                planned_operator_state=operator.states.operator_names,
-                restore=self._restore[operator.uid],
-                file_system=parts.file_system,
-                local_root=parts.local_root,
                 processing_time_ms=processing_time_ms,
-                metrics=parts.metrics,
+                restore=sections.get(uid),
+                restored_from=restored_from,
             )
-            for operator in parts.pipeline.operators.values()
+            for uid in self.parts.pipeline.operators
         }
 
+    def _restore_plan_path(self, epoch_id: int) -> str:
+        return f"{RESTORE_PLANS_DIRECTORY}/{self.parts.run_id}-{epoch_id}"
+
+    def _remove_restore_plan(self, epoch_id: int) -> None:
+        # What cannot be removed now is removed when the job is started again.
+        with contextlib.suppress(CheckpointError):
+            self.parts.file_system.delete(self._restore_plan_path(epoch_id))
+
     def _run_action(
-        self, frame: DataFrame, epoch_id: int, tasks: Mapping[str, SubtaskTask]
+        self, frame: DataFrame, epoch_id: int, tasks: Mapping[str, EpochTask]
     ) -> tuple[bytes, float]:
         keep_adaptive_disabled(frame.sparkSession)
         started = time.monotonic()
@@ -340,18 +353,21 @@ class EpochProtocol:
     def _discard(self, handles: Sequence[StateHandle]) -> None:
         self.parts.store.discard(handles, self._coordinator.files_in_use())
 
-    def _plan_restore(self, *, is_same_run: bool) -> Mapping[str, tuple[SubtaskRestore, ...]]:
-        parts = self.parts
-        restored = self._restored
+    def _first_restore(self) -> Mapping[str, Sequence[SubtaskRestore | StateHandle]]:
+        """What the subtasks restore in the first epoch of this run, by operator; none for one without state."""
+        parts, restored = self.parts, self._restored
+        if restored is None:
+            return {}
         return {
             uid: restores_by_subtask(
-                restored.operator(uid) if restored is not None else None,
-                restored.file_system if restored is not None else parts.file_system,
+                operator,
+                restored.file_system,
                 parts.parallelism,
                 parts.identity.max_parallelism,
-                is_same_run=is_same_run,
+                is_same_run=False,
             )
             for uid in parts.pipeline.operators
+            if (operator := restored.operator(uid)) is not None
         }
 
     def _note(
@@ -380,6 +396,31 @@ def _too_late(epoch_id: int, limit: str) -> str:
         f"epoch {epoch_id} did not end within {limit} (epoch_timeout_s) and was given up. It is processed again when "
         f"the job is started again: look for a function that waits for ever, or give it more time"
     )
+
+
+def operator_tasks(parts: JobParts) -> Sequence[OperatorTask]:
+    """What goes out to the workers for each operator of the job."""
+    return [
+        OperatorTask(
+            job_id=parts.identity.job_id,
+            run_id=parts.run_id,
+            operator_uid=operator.uid,
+            function_pickle=operator.function_pickle,
+            key_serializer=operator.key_serializer,
+            key_columns=operator.key_columns,
+            row_columns=operator.row_columns,
+            output_schema=operator.output_schema,
+            parallelism=parts.parallelism,
+            max_parallelism=parts.identity.max_parallelism,
+            backend=parts.backend,
+            planned=operator.states.keyed_names,
+            planned_operator_state=operator.states.operator_names,
+            file_system=parts.file_system,
+            local_root=parts.local_root,
+            metrics=parts.metrics,
+        )
+        for operator in parts.pipeline.operators.values()
+    ]
 
 
 def _monotonic_ms() -> int:

@@ -235,6 +235,7 @@ class SparkJob:
             self._close()
 
     def _close(self) -> None:
+        self._protocol.close()
         self._directory.close()
 
 

@@ -31,6 +31,7 @@ from statebackend.key_groups import key_group_range_of_subtask, subtask_of_key_g
 from statebackend.metrics import StateMetricsConfig
 from statebackend.state_backend import StateBackend, SubtaskIdentity
 from streamjobs.errors import EpochError
+from streamjobs.functions import KeyedProcessFunction
 from streamjobs.keyed_operator import (
     KeyedProcessOperator,
     SubtaskContext,
@@ -40,7 +41,7 @@ from streamjobs.keyed_operator import (
 from streamjobs.local_state_root import LocalStateRoot
 from streamjobs.restore_plan import SubtaskRestore
 from streamjobs.spark.arrow_rows import RowReader, RowWriter, column_values
-from streamjobs.spark.session import task_identity
+from streamjobs.spark.session import TaskIdentity
 from streamjobs.subtask_state import SubtaskState
 from typeserializers.type_serializer import TypeSerializer
 
@@ -52,12 +53,11 @@ OPERATOR_STATE_PREFIX: Final = "operator_state/"
 
 
 @frozen(kw_only=True)
-class SubtaskTask:
-    """Everything that the subtasks of one operator need in one epoch; travels to the workers by pickling."""
+class OperatorTask:
+    """What the subtasks of one operator need in all epochs of a run; goes out to the workers once per run."""
 
     job_id: str
     run_id: str
-    epoch_id: int
     operator_uid: str
     function_pickle: bytes
     key_serializer: TypeSerializer[Any]
@@ -69,43 +69,58 @@ class SubtaskTask:
     backend: StateBackend
     planned: tuple[str, ...]
     planned_operator_state: tuple[str, ...]
-    restore: tuple[SubtaskRestore, ...]
     file_system: CheckpointFileSystem
     local_root: LocalStateRoot
-    processing_time_ms: int
     metrics: StateMetricsConfig | None = None
+
+
+@frozen(kw_only=True)
+class SubtaskTask:
+    """One subtask in one epoch; put together on the worker."""
+
+    operator: OperatorTask
+    epoch_id: int
+    processing_time_ms: int
+    identity: TaskIdentity
+    restore: SubtaskRestore
+
+    @property
+    def subtask_index(self) -> int:
+        """The index of the subtask: that of the partition."""
+        return self.identity.partition_id
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Processes the partition; yields the emitted rows, then the acknowledgement."""
-        with self.local_root.open(self.parallelism) as local_directory:
+        with self.operator.local_root.open(self.operator.parallelism) as local_directory:
             yield from self._run(batches, local_directory)
 
     def _run(self, batches: Iterator[pa.RecordBatch], local_directory: str) -> Iterator[pa.RecordBatch]:
-        identity = task_identity()
-        subtask_index = identity.partition_id
-        subtask = SubtaskIdentity(self.job_id, subtask_index, self.parallelism)
+        operator = self.operator
         clock = _Stopwatch()
-        backend = self.backend.lease_keyed_state_backend(self._parameters(subtask_index, local_directory), subtask)
+        # Unpickling the function imports the modules of the user's that reading restored state may need.
+        function = cloudpickle.loads(operator.function_pickle)
+        subtask = SubtaskIdentity(operator.job_id, self.subtask_index, operator.parallelism)
+        backend = operator.backend.lease_keyed_state_backend(self._parameters(local_directory), subtask)
         succeeded = False
         try:
             clock.lap("open_s")
             with (
                 paused_garbage_collection(),
-                contextlib.closing(SubtaskState(backend, self.restore[subtask_index].operator)) as state,
+                contextlib.closing(SubtaskState(backend, self.restore.operator)) as state,
             ):
-                snapshot = yield from self._process(batches, state, subtask_index, clock)
+                snapshot = yield from self._process(function, batches, state, clock)
                 clock.lap("snapshot_s")
                 report, metrics = _report(state), state.metrics_report()
             succeeded = True
         finally:
-            self.backend.return_keyed_state_backend(backend, subtask, succeeded=succeeded)
+            operator.backend.return_keyed_state_backend(backend, subtask, succeeded=succeeded)
         acknowledgement = Acknowledgement(
-            job_id=self.job_id,
-            run_id=self.run_id,
+            job_id=operator.job_id,
+            run_id=operator.run_id,
             checkpoint_id=self.epoch_id,
-            operator_uid=self.operator_uid,
-            subtask_index=subtask_index,
-            attempt_id=identity.attempt_id,
+            operator_uid=operator.operator_uid,
+            subtask_index=self.subtask_index,
+            attempt_id=self.identity.attempt_id,
             digest=snapshot.digest,
             handle=snapshot.handle,
             report=report,
@@ -119,36 +134,40 @@ class SubtaskTask:
         yield self._acknowledgement_batch(acknowledgement.encode())
 
     def _process(
-        self, batches: Iterator[pa.RecordBatch], state: SubtaskState, subtask_index: int, clock: _Stopwatch
+        self,
+        function: KeyedProcessFunction[Any, Any, Any],
+        batches: Iterator[pa.RecordBatch],
+        state: SubtaskState,
+        clock: _Stopwatch,
     ) -> Generator[pa.RecordBatch, None, KeyedStateSnapshot]:
-        function = cloudpickle.loads(self.function_pickle)
+        task = self.operator
         context = SubtaskContext(
             state,
-            self.operator_uid,
-            subtask_index,
-            self.parallelism,
+            task.operator_uid,
+            self.subtask_index,
+            task.parallelism,
             self.epoch_id,
-            is_restored=self.restore[subtask_index].is_restored,
-            planned=self.planned,
-            planned_operator_state=self.planned_operator_state,
+            is_restored=self.restore.is_restored,
+            planned=task.planned,
+            planned_operator_state=task.planned_operator_state,
         )
         operator = KeyedProcessOperator(function, context)
-        writer = RowWriter(self.output_schema, self.operator_uid)
+        writer = RowWriter(task.output_schema, task.operator_uid)
         reader: RowReader | None = None
-        is_composite = len(self.key_columns) > 1
+        is_composite = len(task.key_columns) > 1
         try:
             operator.open()
             for batch in batches:
                 if not batch.num_rows:
                     continue
-                columns = batch.select(list(self.row_columns))
+                columns = batch.select(list(task.row_columns))
                 if reader is None:
                     reader = RowReader(columns.schema)
-                parts = [column_values(batch.column(name)) for name in self.key_columns]
+                parts = [column_values(batch.column(name)) for name in task.key_columns]
                 keys = list(zip(*parts, strict=True)) if is_composite else parts[0]
-                check_keys(self.operator_uid, keys, is_composite)
+                check_keys(task.operator_uid, keys, is_composite)
                 key_groups = column_values(batch.column(KEY_GROUP_COLUMN))
-                self._check_routing(key_groups[0], subtask_index)
+                self._check_routing(key_groups[0])
                 emitted = operator.process(reader.rows(columns), keys, key_groups)
                 if emitted:
                     yield self._with_acknowledgement(writer.batch(emitted), None)
@@ -157,29 +176,31 @@ class SubtaskTask:
         clock.lap("process_s")
         return state.snapshot(self.epoch_id, uuid.uuid4().hex)
 
-    def _check_routing(self, key_group: int, subtask_index: int) -> None:
+    def _check_routing(self, key_group: int) -> None:
         """A batch holds rows of one subtask; that it is not this one means that the plan was changed behind us."""
-        owner = subtask_of_key_group(key_group, self.parallelism, self.max_parallelism)
-        if owner != subtask_index:
+        owner = subtask_of_key_group(key_group, self.operator.parallelism, self.operator.max_parallelism)
+        if owner != self.subtask_index:
             raise EpochError(
-                f"operator {self.operator_uid!r}: the rows of subtask {owner} came to task {subtask_index}. A step "
-                f"behind the operator, in transform() or in the sink's function, runs its partitions in other tasks, "
-                f"as coalesce() and union() do; use repartition(n) there instead of coalesce(n)"
+                f"operator {self.operator.operator_uid!r}: the rows of subtask {owner} came to task "
+                f"{self.subtask_index}. A step behind the operator, in transform() or in the sink's function, runs its "
+                f"partitions in other tasks, as coalesce() and union() do; use repartition(n) there instead of "
+                f"coalesce(n)"
             )
 
-    def _parameters(self, subtask_index: int, local_directory: str) -> KeyedStateBackendParameters:
-        uid = path_segment(self.operator_uid)
+    def _parameters(self, local_directory: str) -> KeyedStateBackendParameters:
+        operator, index = self.operator, self.subtask_index
+        uid = path_segment(operator.operator_uid)
         return KeyedStateBackendParameters(
-            operator_uid=self.operator_uid,
-            key_serializer=self.key_serializer,
-            max_parallelism=self.max_parallelism,
-            key_group_range=key_group_range_of_subtask(subtask_index, self.parallelism, self.max_parallelism),
-            file_system=self.file_system,
-            file_prefix=f"shared/{uid}/{subtask_index:05d}",
-            local_directory=os.path.join(local_directory, uid, f"{subtask_index:05d}"),
-            restore=self.restore[subtask_index].keyed,
+            operator_uid=operator.operator_uid,
+            key_serializer=operator.key_serializer,
+            max_parallelism=operator.max_parallelism,
+            key_group_range=key_group_range_of_subtask(index, operator.parallelism, operator.max_parallelism),
+            file_system=operator.file_system,
+            file_prefix=f"shared/{uid}/{index:05d}",
+            local_directory=os.path.join(local_directory, uid, f"{index:05d}"),
+            restore=self.restore.keyed,
             clock=StoppedClock(self.processing_time_ms),
-            metrics=self.metrics,
+            metrics=operator.metrics,
         )
 
     def _with_acknowledgement(self, batch: pa.RecordBatch, acknowledgement: bytes | None) -> pa.RecordBatch:
@@ -189,10 +210,10 @@ class SubtaskTask:
         )
 
     def _acknowledgement_batch(self, acknowledgement: bytes) -> pa.RecordBatch:
-        nulls = [pa.nulls(1, field.type) for field in self.output_schema]
+        nulls = [pa.nulls(1, field.type) for field in self.operator.output_schema]
         return pa.RecordBatch.from_arrays(
             [*nulls, pa.array([acknowledgement], pa.binary())],
-            names=[*self.output_schema.names, ACKNOWLEDGEMENT_COLUMN],
+            names=[*self.operator.output_schema.names, ACKNOWLEDGEMENT_COLUMN],
         )
 
 

@@ -1,0 +1,79 @@
+"""What goes out to the workers once per run of a job: the functions, and the modules and classes of the program.
+
+It is a broadcast variable of Spark, which each executor fetches once and the driver destroys at the end of the run. A
+worker keeps the parts of the last few runs unpickled, for Spark may take a broadcast away from a worker between two
+tasks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from attrs import frozen
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import Broadcast, SparkContext, cloudpickle
+
+from streamjobs.spark.program_modules import ProgramModules
+from streamjobs.spark.subtask import OperatorTask
+
+KEPT_RUNS: Final = 4
+"""Runs whose parts a worker keeps: workers outlive jobs, and some serve several at a time."""
+
+_parts_by_run: OrderedDict[str, RunParts] = OrderedDict()
+"""A cache of this worker: what is in it is what the run's broadcast holds."""
+
+
+@frozen
+class RunParts:
+    """The tasks of all operators by uid."""
+
+    operators: Mapping[str, OperatorTask]
+
+
+@frozen
+class RunReference:
+    """Leads a task to the parts of its run; picklable, and small."""
+
+    run_id: str
+    broadcast: Broadcast[tuple[bytes, bytes]]
+
+    def parts(self) -> RunParts:
+        """The parts of the run, on a worker. What the program has registered is known from here on.
+
+        Raises whatever unpickling them does: `ModuleNotFoundError` for a module that is not on this worker.
+        """
+        parts = _parts_by_run.get(self.run_id)
+        if parts is None:
+            modules, operators = self.broadcast.value
+            # First: unpickling the operators may already need a class that is found by its name.
+            cloudpickle.loads(modules).install()
+            parts = _parts_by_run[self.run_id] = RunParts(cloudpickle.loads(operators))
+            if len(_parts_by_run) > KEPT_RUNS:
+                _parts_by_run.popitem(last=False)
+        else:
+            _parts_by_run.move_to_end(self.run_id)
+        return parts
+
+
+class RunBroadcast:
+    """The driver's side: exists from the start of a run to `destroy`."""
+
+    def __init__(self, context: SparkContext, run_id: str, operators: Iterable[OperatorTask]) -> None:
+        """Sends nothing yet; Spark's executors fetch it with their first task."""
+        by_uid = {operator.operator_uid: operator for operator in operators}
+        modules: bytes = cloudpickle.dumps(ProgramModules.of_this_process())  # type: ignore[no-untyped-call]
+        payload: bytes = cloudpickle.dumps(by_uid)  # type: ignore[no-untyped-call]
+        self.reference = RunReference(run_id, context.broadcast((modules, payload)))
+        self._is_destroyed = False
+
+    def destroy(self) -> None:
+        """Removes it from the driver's and all executors' disks and memory; may be called again, from any thread."""
+        if self._is_destroyed:
+            return
+        self._is_destroyed = True
+        # A session that has been stopped has taken it along.
+        with contextlib.suppress(Py4JError, OSError, AttributeError):
+            self.reference.broadcast.destroy()
