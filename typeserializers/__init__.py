@@ -174,6 +174,7 @@ from typeserializers.union_inference import (
 from typeserializers.unions import (
     UnionSerializer,
 )
+from typeserializers.unsupported import KryoSerializerSnapshot, UnsupportedSerializerSnapshot, VariantSerializerSnapshot
 from typeserializers.uuids import (
     UuidSerializer,
 )
@@ -251,6 +252,7 @@ __all__ = [
     "IntPrimitiveArraySerializer",
     "IntSerializer",
     "IntValueSerializer",
+    "KryoSerializerSnapshot",
     "Left",
     "LinkedSet",
     "ListSerializer",
@@ -307,7 +309,9 @@ __all__ = [
     "TypeSerializerConfigSnapshot",
     "UnionSerializer",
     "UnknownTypeError",
+    "UnsupportedSerializerSnapshot",
     "UuidSerializer",
+    "VariantSerializerSnapshot",
     "VoidNamespace",
     "VoidNamespaceSerializer",
     "VoidSerializer",

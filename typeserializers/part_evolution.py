@@ -11,6 +11,7 @@ from typing import Any
 
 from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility
 from snapshots.composite import CompositeTypeSerializerSnapshot
+from snapshots.errors import UnresolvableSerializerError
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
 from typeserializers.nullable import NullableSerializer, NullableSerializerSnapshot
 from typeserializers.promotions import PROMOTIONS, Promotion
@@ -28,7 +29,10 @@ def resolve_part(
         verdict = old_snapshot.resolve_with(new_serializer, resolve_part)
         if not verdict.is_incompatible:
             return verdict
-    old_serializer = old_snapshot.restore_serializer()
+    try:
+        old_serializer = old_snapshot.restore_serializer()
+    except UnresolvableSerializerError:
+        return verdict
     promotion = promotion_between(old_serializer, new_serializer)
     if promotion is not None:
         return TypeSerializerSchemaCompatibility.compatible_after_migration(

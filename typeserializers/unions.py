@@ -17,10 +17,10 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
-from snapshots.compatibility import TypeSerializerSchemaCompatibility
+from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
-from snapshots.errors import MalformedDataError
+from snapshots.errors import MalformedDataError, UnresolvableSerializerError
 from snapshots.registry import register_snapshot
 from snapshots.simple import another_serializer
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
@@ -255,7 +255,12 @@ class UnionSerializerSnapshot(CompositeTypeSerializerSnapshot[Any, UnionSerializ
             return TypeSerializerSchemaCompatibility.incompatible(
                 another_serializer(UnionSerializer.__name__, type(new_serializer).__name__)
             )
-        judgement = judge_union(self.nested_snapshots, new_serializer.member_serializers)
+        try:
+            judgement = judge_union(self.nested_snapshots, new_serializer.member_serializers)
+        except UnresolvableSerializerError as error:
+            return TypeSerializerSchemaCompatibility.incompatible(
+                Finding("", FieldVerdict.REFUSE, "union-member-unknown", str(error), "Register the state anew")
+            )
         if judgement.reconfigured:
             verdict: TypeSerializerSchemaCompatibility[Any] = (
                 TypeSerializerSchemaCompatibility.compatible_with_reconfigured_serializer(
@@ -269,4 +274,7 @@ class UnionSerializerSnapshot(CompositeTypeSerializerSnapshot[Any, UnionSerializ
         """``X`` may become ``X | Y``."""
         if self._serializer is None or isinstance(old_snapshot, (UnionSerializerSnapshot, NullableSerializerSnapshot)):
             return None
-        return judge_new_union(old_snapshot, self._serializer.member_serializers)
+        try:
+            return judge_new_union(old_snapshot, self._serializer.member_serializers)
+        except UnresolvableSerializerError:
+            return None  # The old snapshot says itself why nothing can be known of its values.

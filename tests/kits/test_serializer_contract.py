@@ -50,6 +50,8 @@ NOT_UNDER_CONTRACT = {
     "ReferenceSerializerSnapshot": "it means nothing outside the record that holds it, which is under contract",
     "PickledSerializerSnapshot": "it describes whatever serializer was persisted whole",
     "TypeSerializerConfigSnapshot": "it describes whatever serializer was persisted whole",
+    "KryoSerializerSnapshot": "only Java reads the values",
+    "VariantSerializerSnapshot": "only Java reads the values",
     "TtlAwareSerializerSnapshot": "it is a view of another snapshot, which backends make and never write",
 }
 

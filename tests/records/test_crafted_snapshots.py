@@ -21,6 +21,7 @@ from snapshots import (
     snapshot_from_bytes,
     snapshot_to_bytes,
 )
+from typeserializers.nullable import NullableSerializerSnapshot
 from typeserializers.pojo_shape import stand_in_shape
 
 LONG = ts.LongSerializer()
@@ -183,3 +184,16 @@ def test_an_arrow_schema_whose_texts_are_no_texts_is_refused() -> None:
             snapshot_from_bytes(data[:start] + b"\xff" + data[start + 1 :])
     for position in range(data.index(b"statebackend") + 40, len(data), 3):
         used(data[:position] + bytes([data[position] ^ 0x80]) + data[position + 1 :], serializer)
+
+
+def test_a_variant_of_flink_gets_a_verdict_wherever_it_stands() -> None:
+    variant = ts.VariantSerializerSnapshot()
+    data = snapshot_to_bytes(variant)
+    assert b"org.apache.flink.api.common.typeutils.base.VariantSerializer$VariantSerializerSnapshot" in data
+    assert snapshot_to_bytes(snapshot_from_bytes(data)) == data
+    inside = NullableSerializerSnapshot.around(variant)
+    for old, new in ((variant, LONG), (inside, ts.NullableSerializer(LONG)), (variant, ts.serializer_for(int | str))):
+        verdict = resolve_compatibility(snapshot_from_bytes(snapshot_to_bytes(old)), new)
+        assert verdict.is_incompatible
+        assert "Variant" in str(verdict)
+        assert "In Flink" in str(verdict)
