@@ -77,8 +77,8 @@ def start(
     )
 
 
-def kill_at_epoch(epoch: int, master: str, backend: str, work: Path, log: IO[bytes]) -> bool:
-    """Starts a driver and kills it when that many epochs are complete; False if it had ended by then."""
+def signal_at_epoch(number: signal.Signals, epoch: int, master: str, backend: str, work: Path, log: IO[bytes]) -> int:
+    """Starts a driver and sends it a signal when that many epochs are complete; returns what it ended with."""
     reading, writing = os.pipe()
     with open(reading, "rb") as events:
         try:
@@ -90,8 +90,8 @@ def kill_at_epoch(epoch: int, master: str, backend: str, work: Path, log: IO[byt
             if int(line) >= epoch:
                 break
         with contextlib.suppress(ProcessLookupError):
-            driver.send_signal(signal.SIGKILL)
-    return driver.wait() == -signal.SIGKILL
+            driver.send_signal(number)
+        return driver.wait(timeout=GIVE_UP_S)
 
 
 def written(work: Path, out: str = "out") -> list[tuple[str, int, int]]:
@@ -143,7 +143,7 @@ def test_drivers_killed_again_and_again_lose_and_double_nothing(tmp_path: Path, 
     kills = 0
     with log_path.open("wb") as log:
         for epoch in (2, 4):
-            kills += kill_at_epoch(epoch, "local[2]", backend, tmp_path, log)
+            kills += signal_at_epoch(signal.SIGKILL, epoch, "local[2]", backend, tmp_path, log) == -signal.SIGKILL
         driver = start("local[2]", backend, tmp_path, log)
         assert driver.wait(timeout=GIVE_UP_S) == 0, log_path.read_text(errors="replace")[-4000:]
     assert kills
@@ -162,11 +162,7 @@ def test_ctrl_c_ends_the_running_epoch_and_says_so_in_a_few_lines(tmp_path: Path
     expected = make_source(tmp_path)
     log_path, rest_path = tmp_path / "log", tmp_path / "rest"
     with log_path.open("wb") as log, rest_path.open("wb") as rest:
-        driver = start("local[2]", "heap", tmp_path, log)
-        while completed_epochs(tmp_path) < 2 and driver.poll() is None:
-            time.sleep(0.01)
-        driver.send_signal(signal.SIGINT)
-        assert driver.wait(timeout=180) != 0
+        assert signal_at_epoch(signal.SIGINT, 2, "local[2]", "heap", tmp_path, log) != 0
         told = log_path.read_text(errors="replace")
         # Before the first line of ours are those with which Spark begins.
         ours = told[re.search("stopp(ing|ed): ", told).start() :].splitlines()
@@ -175,7 +171,7 @@ def test_ctrl_c_ends_the_running_epoch_and_says_so_in_a_few_lines(tmp_path: Path
         assert ours[-1] == "KeyboardInterrupt"
         assert len(ours) < 15, told
         driver = start("local[2]", "heap", tmp_path, rest)
-        assert driver.wait(timeout=180) == 0, rest_path.read_text(errors="replace")[-4000:]
+        assert driver.wait(timeout=GIVE_UP_S) == 0, rest_path.read_text(errors="replace")[-4000:]
     assert written(tmp_path) == expected
 
 
@@ -183,7 +179,7 @@ def test_operator_state_goes_through_a_kill_a_savepoint_and_another_parallelism_
     make_source(tmp_path)
     log_path = tmp_path / "log"
     with log_path.open("wb") as log:
-        assert kill_at_epoch(3, "local[2]", "rocksdb", tmp_path, log)
+        assert signal_at_epoch(signal.SIGKILL, 3, "local[2]", "rocksdb", tmp_path, log) == -signal.SIGKILL
         driver = start("local[2]", "rocksdb", tmp_path, log, "job", "2", "savepoint")
         assert driver.wait(timeout=GIVE_UP_S) == 0, log_path.read_text(errors="replace")[-4000:]
         epochs = completed_epochs(tmp_path)
