@@ -12,7 +12,6 @@ The file's key-value metadata holds ``statebackend.format`` = ``1``.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
@@ -38,8 +37,15 @@ SCHEMA: Final = pa.schema(
 )
 
 BATCH_ROWS: Final = 1 << 16
-"""How many rows a batch and a row group hold; it bounds the memory of reading and writing."""
+"""The most rows of a batch and a row group."""
 
+BATCH_BYTES: Final = 16 << 20
+"""The bytes of keys and values from which on a batch and a row group end; what is larger by itself is one of its own.
+
+With `BATCH_ROWS` it bounds the memory of reading and writing."""
+
+_STREAM_BYTES: Final = 1 << 20
+"""How much of a column is read from a file at a time."""
 
 CanonicalRow = tuple[int, bytes, bytes, "bytes | None", "bytes | None"]
 """Key group, key, namespace, user key, value."""
@@ -76,10 +82,26 @@ class CanonicalBatch(NamedTuple):
 
 
 def batches_of(rows: Iterable[CanonicalRow]) -> Iterator[CanonicalBatch]:
-    """The rows in batches of bounded size."""
-    source = iter(rows)
-    while chunk := list(itertools.islice(source, BATCH_ROWS)):
-        yield CanonicalBatch(*(list(column) for column in zip(*chunk, strict=True)))
+    """The rows in batches of bounded size, in rows and in bytes."""
+    chunk: list[CanonicalRow] = []
+    size_bytes = 0
+    for row in rows:
+        _, key, namespace, user_key, value = row
+        chunk.append(row)
+        size_bytes += len(key) + len(namespace)
+        if user_key is not None:
+            size_bytes += len(user_key)
+        if value is not None:
+            size_bytes += len(value)
+        if size_bytes >= BATCH_BYTES or len(chunk) >= BATCH_ROWS:
+            yield _columns(chunk)
+            chunk, size_bytes = [], 0
+    if chunk:
+        yield _columns(chunk)
+
+
+def _columns(rows: list[CanonicalRow]) -> CanonicalBatch:
+    return CanonicalBatch(*(list(column) for column in zip(*rows, strict=True)))
 
 
 def write_canonical(target: str | pa.NativeFile, batches: Iterable[CanonicalBatch]) -> int:
@@ -108,12 +130,14 @@ def read_canonical(
     Raises `StateRestoreError`, naming the file, for anything that is not canonical rows.
     """
     try:
-        with pq.ParquetFile(path if content is None else pa.BufferReader(content)) as file:
+        # Pages are read as they are needed: a row group of an earlier release may be larger than the memory.
+        source = path if content is None else pa.BufferReader(content)
+        with pq.ParquetFile(source, buffer_size=_STREAM_BYTES, pre_buffer=False) as file:
             metadata = file.schema_arrow.metadata or {}
             if metadata.get(FORMAT_KEY) != FORMAT or file.schema_arrow.names != SCHEMA.names:
                 raise StateRestoreError(f"{path} does not hold canonical state of format {FORMAT.decode()}")
             wanted = [group for group in range(file.num_row_groups) if _may_hold(file, group, key_groups)]
-            for batch in file.iter_batches(batch_size=BATCH_ROWS, row_groups=wanted):
+            for batch in _batches_of_file(file, wanted):
                 groups = batch.column("key_group")
                 inside = pc.and_(pc.greater_equal(groups, key_groups.start), pc.less_equal(groups, key_groups.end))
                 selected = batch.filter(inside)
@@ -121,6 +145,14 @@ def read_canonical(
                     yield CanonicalBatch(*(selected.column(name).to_pylist() for name in SCHEMA.names))
     except pa.ArrowException as error:
         raise StateRestoreError(f"{path} cannot be read as canonical state: {error}") from error
+
+
+def _batches_of_file(file: pq.ParquetFile, row_groups: list[int]) -> Iterator[pa.RecordBatch]:
+    """The rows of row groups in batches whose number of rows follows from their mean size."""
+    for row_group in row_groups:
+        metadata = file.metadata.row_group(row_group)
+        rows = max(1, metadata.num_rows * BATCH_BYTES // max(metadata.total_byte_size, 1))
+        yield from file.iter_batches(batch_size=min(rows, BATCH_ROWS), row_groups=[row_group])
 
 
 def _may_hold(file: pq.ParquetFile, row_group: int, key_groups: KeyGroupRange) -> bool:

@@ -2,7 +2,8 @@
 
 A state is a *base* file and *increments* in order: each epoch that changed the state adds one, of the size of the
 change. Files are shared between checkpoints and never changed. When the increments together outgrow the base, all are
-replaced by one new base, so a restore reads at most about twice the state. When there are too many files, the
+replaced by one new base, so a restore reads at most about three times the state. Subtasks whose states grow alike have
+different patience, so that they do not all write their bases in the same epoch. When there are too many files, the
 `MERGED_AT_ONCE` neighbouring increments that are smallest together are replaced by one: that costs their size, never
 the state's, and since what was merged is large it is left alone for long (the tiers of a log-structured merge tree).
 
@@ -32,6 +33,9 @@ MIN_MERGE_BYTES: Final = 1 << 20
 """Increments below this are not merged because of their size."""
 
 
+_GOLDEN_RATIO: Final = 0.6180339887498949
+
+
 @frozen
 class StoredFile:
     """A file in the store, and the state id of the snapshot that wrote it."""
@@ -54,10 +58,21 @@ class StateFiles:
     @property
     def should_merge(self) -> bool:
         """Whether the next snapshot should write one base instead of another increment."""
+        return self.has_outgrown(1.0)
+
+    def has_outgrown(self, patience: float) -> bool:
+        """The same for one who bears increments of ``patience`` times the base.
+
+        Increments below `MIN_MERGE_BYTES` are borne until they are too many files. Then they are merged, unless a base
+        costs much less than that: what increments say of entries that are long gone is only left out of a base.
+        """
         if len(self.stored) < 2:
             return False
-        base, increments = self.stored[0].handle, self.stored[1:]
-        return sum(file.handle.size_bytes for file in increments) > max(base.size_bytes, MIN_MERGE_BYTES)
+        base = self.stored[0].handle.size_bytes
+        increments = sum(file.handle.size_bytes for file in self.stored[1:])
+        if len(self.stored) + len(self.pending) > MAX_FILES and increments * MERGED_AT_ONCE > 2 * base * MAX_FILES:
+            return True
+        return increments > max(base * patience, MIN_MERGE_BYTES)
 
     def increments_to_merge(self) -> range | None:
         """The places in ``stored`` of the increments that should become one, or None while there are few files."""
@@ -73,6 +88,12 @@ class StateFiles:
     def replace(self, places: range, merged: StoredFile | None) -> None:
         """Puts one file in the place of neighbouring ones; None if nothing is left of them."""
         self.stored[places.start : places.stop] = [] if merged is None else [merged]
+
+
+def patience_of(key_groups: KeyGroupRange) -> float:
+    """From 1 to 2, as different as can be for the neighbours of a subtask: see `StateFiles.has_outgrown`."""
+    place = key_groups.start // (key_groups.end - key_groups.start + 1)
+    return 1 + place * _GOLDEN_RATIO % 1
 
 
 def stored_files(handle: StateHandle, state: StateMeta) -> list[StoredFile]:

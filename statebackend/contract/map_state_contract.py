@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -140,6 +141,49 @@ class MapStateContract(ContractBase):
         first, _ = next(iterator)
         state.remove(3 - first)
         assert list(iterator) == []
+
+    @pytest.mark.parametrize("read", ["items", "keys", "values"])
+    @pytest.mark.parametrize("begun", [0, 3])
+    @pytest.mark.parametrize("size", [20, 2000])
+    def test_an_iteration_over_which_a_barrier_passes_gives_what_there_is(
+        self, harness: BackendHarness, backend: KeyedStateBackend, size: int, begun: int, read: str
+    ) -> None:
+        # What an iteration goes by is as of its making, not of its first step; and barriers may come at any time.
+        for barriers in itertools.product([False, True], repeat=3):
+            state = backend.get_state(NUMBERS)
+            state.put_all({number: number for number in range(size)})
+            if barriers[0]:
+                harness.snapshot(backend)
+            iterator: Any = getattr(state, read)()
+            seen = [next(iterator) for _ in range(begun)]
+            state.put(10, -10)
+            state.remove(11)
+            if barriers[1]:
+                harness.snapshot(backend)
+            state.put(12, -12)
+            state.remove(13)
+            if barriers[2]:
+                harness.snapshot(backend)
+            seen += iterator
+            now = {number: number for number in range(size) if number not in (11, 13)} | {10: -10, 12: -12}
+            expected: Any = {"items": [*now.items()], "keys": [*now], "values": [*now.values()]}[read]
+            assert sorted(seen) == sorted(expected)
+
+    @pytest.mark.parametrize("after_a_barrier", [False, True])
+    @pytest.mark.parametrize("size", [20, 2000])
+    def test_an_iteration_begun_before_a_clear_gives_what_was_put_again(
+        self, harness: BackendHarness, backend: KeyedStateBackend, size: int, after_a_barrier: bool
+    ) -> None:
+        state = backend.get_state(NUMBERS)
+        state.put_all({number: number for number in range(size)})
+        harness.snapshot(backend)
+        iterator = state.items()
+        state.clear()
+        state.put(5, -5)
+        state.put(size, size)
+        if after_a_barrier:
+            harness.snapshot(backend)
+        assert list(iterator) == [(5, -5)]
 
     def test_iteration_stays_with_the_key_for_which_it_was_begun(
         self, harness: BackendHarness, backend: KeyedStateBackend

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from statebackend.contract.asynchronous_snapshot_contract import AsynchronousSnapshotContract
 from statebackend.contract.backend_configuration_contract import BackendConfigurationContract
+from statebackend.contract.digest_contract import DigestContract
 from statebackend.contract.folding_state_contract import FoldingStateContract
 from statebackend.contract.key_enumeration_contract import KeyEnumerationContract
 from statebackend.contract.keyed_context_contract import KeyedContextContract
@@ -43,6 +44,7 @@ class StateBackendContract(
     KeyedContextContract,
     SnapshotContract,
     AsynchronousSnapshotContract,
+    DigestContract,
     RescaleContract,
     MigrationContract,
     ReconfigurationContract,

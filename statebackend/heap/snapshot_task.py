@@ -24,13 +24,14 @@ from checkpoint.handles import FileHandle
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.backend_parameters import KeyedStateSnapshot
 from statebackend.canonical_entries import CanonicalBatch, batches_of, encoded_canonical
-from statebackend.change_digest import ChangeDigest
+from statebackend.change_digest import ChangeDigest, whole_lists
+from statebackend.descriptors import StateKind
 from statebackend.heap.history import FrozenEntries
 from statebackend.heap.state_content import Source, StateContent
 from statebackend.heap.table import HeapTable, Row
 from statebackend.key_groups import KeyGroupRange
 from statebackend.snapshot_task import SnapshotTask
-from statebackend.state_files import StateFiles, StoredFile, handle_of_files
+from statebackend.state_files import StateFiles, StoredFile, handle_of_files, patience_of
 from statebackend.state_meta import StateMeta
 from statebackend.ttl.row_filter import RowFilter, kept_rows
 from typeserializers.type_serializer import TypeSerializer
@@ -91,13 +92,13 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
         entries = 0
         for number, state in enumerate(self._states):
             self.raise_if_cancelled()
-            changed = []
+            changed: list[Row] = []
             if state.entries is not None:
                 state.entries.take_in(state.table.new_keys)
                 changed = state.table.changed_rows(state.entries)
             if changed:
                 entries += len(changed)
-                _digest_rows(digest, state.meta.name, changed)
+                _digest_rows(digest, state.meta, changed)
             self.raise_if_cancelled()
             self._new_files.append(self._files_of(state, changed, f"{target.path_prefix}-{number}"))
         handle = handle_of_files(
@@ -134,7 +135,7 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
     def _files_of(self, state: FrozenState, changed: list[Row], stem: str) -> StateFiles:
         """The files of a state after the snapshot: those it had, if nothing is to be written."""
         kept = state.files.stored
-        if state.files.needs_base or (state.entries is not None and state.files.should_merge):
+        if state.files.needs_base or self._has_outgrown(state):
             rows = kept_rows(state.row_filter, self._all_rows(state))
             return StateFiles(self._stored(f"{stem}{FILE_SUFFIX}", batches_of(rows)))
         places = state.files.increments_to_merge()
@@ -146,6 +147,9 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
         if not changed:
             return state.files if places is None else StateFiles(kept)
         return StateFiles([*kept, *self._stored(f"{stem}{FILE_SUFFIX}", batches_of(changed))])
+
+    def _has_outgrown(self, state: FrozenState) -> bool:
+        return state.entries is not None and state.files.has_outgrown(patience_of(self._target.key_groups))
 
     def _stored(self, path: str, batches: Iterable[CanonicalBatch]) -> list[StoredFile]:
         """Writes rows to a file; none if there are no rows."""
@@ -180,9 +184,11 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
             yield batch
 
 
-def _digest_rows(digest: ChangeDigest, name: str, rows: list[Row]) -> None:
+def _digest_rows(digest: ChangeDigest, meta: StateMeta, rows: list[Row]) -> None:
+    if meta.kind is StateKind.LIST:
+        rows = list(whole_lists(rows))
     key_groups, *columns = zip(*rows, strict=True)
-    digest.begin_state(name, len(rows))
+    digest.begin_state(meta.name, len(rows))
     digest.add_numbers(key_groups)
     for column in columns:
         digest.add_column(column)

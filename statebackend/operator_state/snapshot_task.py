@@ -85,6 +85,8 @@ class OperatorStateSnapshotTask(SnapshotTask[OperatorStateSnapshot]):
         self._files: list[FileHandle] = []
         self._rows = 0
         self._digest: Any = xxhash.xxh3_128()
+        self._is_ordered = True
+        """Whether the order of the rows that are being written is part of what the state holds."""
 
     def write(self) -> OperatorStateSnapshot:
         handle = OperatorStateHandle(tuple(self._written(state) for state in self._states))
@@ -105,6 +107,7 @@ class OperatorStateSnapshotTask(SnapshotTask[OperatorStateSnapshot]):
         self.raise_if_cancelled()
         # Lengths and counts go first throughout, so that no two contents look alike.
         self._digest.update(f"{len(state.name)} {state.name} {state.mode.value} ".encode("utf-8", "surrogatepass"))
+        self._is_ordered = state.mode is not OperatorStateMode.BROADCAST
         return OperatorStateMeta(state.name, state.mode, _WRITERS[type(state.content)](self, state.content))
 
     def _keep(self, content: KeptParts) -> tuple[StatePart, ...]:
@@ -135,14 +138,21 @@ class OperatorStateSnapshotTask(SnapshotTask[OperatorStateSnapshot]):
         return (FileSlice(file, 0, row_count),)
 
     def _watched(self, rows: Iterator[Row]) -> Iterator[Row]:
+        unordered = 0
         for row in rows:
             if self._rows % _CANCEL_CHECK_ROWS == 0:
                 self.raise_if_cancelled()
             self._rows += 1
-            for column in row:
-                self._digest.update(b"\xff" if column is None else len(column).to_bytes(8, "big"))
-                self._digest.update(column or b"")
+            row_bytes = b"".join(
+                [b"\xff" if column is None else len(column).to_bytes(8, "big") + column for column in row]
+            )
+            if self._is_ordered:
+                self._digest.update(row_bytes)
+            else:
+                unordered += xxhash.xxh3_128_intdigest(row_bytes)
             yield row
+        if not self._is_ordered:
+            self._digest.update((unordered % (1 << 128)).to_bytes(16, "big"))
 
 
 _WRITERS: Final[Mapping[type, Callable[[OperatorStateSnapshotTask, Any], tuple[StatePart, ...]]]] = {

@@ -11,13 +11,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+from attrs import define, field
 
 from snapshots.errors import SerializationError
 from statebackend.closed_entries import ClosedEntries
 from statebackend.errors import unreadable_entry
 from statebackend.internal_states import InternalState
 from statebackend.key_context import AnyKeyContext
+from statebackend.rocksdb.cache_memory import CacheMemory
 from statebackend.rocksdb.composite_key import RawKeys
 from statebackend.rocksdb.store import ColumnFamily
 from typeserializers.type_serializer import TypeSerializer
@@ -28,6 +31,30 @@ Change = tuple[bytes, "bytes | None"]
 Changes = dict[bytes, "bytes | None"]
 """What changed, by raw key. The garbage collector need not look at it, as it does at 100,000 tuples."""
 
+UNKNOWN: Final[Any] = object()
+"""Stands for what is stored under a raw key that nobody has looked up."""
+
+
+@define
+class Drained:
+    """Changes to be written out, and what is stored under their raw keys as far as that is known, else `UNKNOWN`.
+
+    ``digest`` is by how much the digest of the content changes, from a state that has worked it out itself; then every
+    change is one, and nothing has to be looked up.
+    """
+
+    keys: list[bytes] = field(factory=list)
+    values: list[bytes | None] = field(factory=list)
+    stored: list[Any] = field(factory=list)
+    digest: int | None = None
+
+    @classmethod
+    def from_changes(cls, changes: Changes, stored: Changes | None = None, digest: int | None = None) -> Drained:
+        """The same of dicts; ``stored`` may have fewer keys."""
+        keys = sorted(changes)
+        known = [UNKNOWN] * len(keys) if not stored else [stored.get(key, UNKNOWN) for key in keys]
+        return cls(keys, [changes[key] for key in keys], known, digest)
+
 
 class WriteBackCache(Protocol):
     """What a backend asks of everything that holds changes between two barriers: a state handle, or a queue."""
@@ -35,17 +62,41 @@ class WriteBackCache(Protocol):
     name: str
     column_family: ColumnFamily
 
-    def drain(self) -> Changes:
-        """What changed since the last call, or a part of it, in no order; the cache is empty after an empty one."""
+    def drain(self) -> Drained:
+        """What changed since the last call, or a part of it, in order; the cache is empty after an empty one."""
 
     def close(self) -> None:
         """Makes every later access an error."""
 
 
+@define(eq=False)
+class CacheBounds:
+    """How much the caches of a backend hold: of each state so many entries, of all so many bytes.
+
+    ``write_out`` empties the cache of one state, ``relieve`` those of all.
+    """
+
+    entries: int
+    memory: CacheMemory
+    write_out: Callable[[WriteBackCache], None]
+    relieve: Callable[[], None]
+
+
 class CachedState(InternalState):
     """The cache of one state, bound to the column family that its entries live in."""
 
-    __slots__ = ("_context", "_entries", "_spill", "_spill_size", "cache_misses", "column_family", "name", "raw_keys")
+    __slots__ = (
+        "_bounds",
+        "_context",
+        "_entries",
+        "_max_entries",
+        "_memory",
+        "cache_misses",
+        "column_family",
+        "held_bytes",
+        "name",
+        "raw_keys",
+    )
 
     def __init__(
         self,
@@ -53,33 +104,58 @@ class CachedState(InternalState):
         context: AnyKeyContext,
         raw_keys: RawKeys,
         column_family: ColumnFamily,
-        spill: Callable[[WriteBackCache], None],
-        spill_size: int,
+        bounds: CacheBounds,
     ) -> None:
         self.name = name
         self.raw_keys = raw_keys
         self.column_family = column_family
         self._context = context
         self._entries: Any = {}
-        self._spill = spill
-        self._spill_size = spill_size
+        self._bounds = bounds
+        self._max_entries = bounds.entries
+        self._memory = bounds.memory
+        self.held_bytes = 0
+        """The part of what the caches of the backend hold that is this state's."""
         self.cache_misses = 0
         """The accesses that had to look into the column family."""
+
+    @property
+    def is_empty_cache(self) -> bool:
+        """Whether nothing is in the cache."""
+        return not self._entries
 
     @property
     def key_context(self) -> AnyKeyContext:
         return self._context
 
     @abstractmethod
-    def drain(self) -> Changes:
-        """What changed since the last call, or a part of it, in no order; the cache is empty after an empty one."""
+    def drain(self) -> Drained:
+        """What changed since the last call, or a part of it, in order; the cache is empty after an empty one."""
 
-    def admit(self, entry: Any) -> Any:
-        """Puts an entry for the current key into the cache, writing the cache out first if it is full."""
-        if len(self._entries) >= self._spill_size:
-            self._spill(self)
-        self._entries[self._context.key] = entry
-        return entry
+    def hold(self, size_bytes: int) -> None:
+        """Counts bytes that were taken into the cache; writes all caches out if there are too many.
+
+        To be called when an access has done everything else, since the cache may be empty afterwards.
+        """
+        self.held_bytes += size_bytes
+        memory = self._memory
+        memory.held_bytes += size_bytes
+        if memory.held_bytes > memory.limit_bytes:
+            self._bounds.relieve()
+
+    def forget(self) -> None:
+        """Empties the cache."""
+        self._entries = {}
+        self._memory.held_bytes -= self.held_bytes
+        self.held_bytes = 0
+
+    def stored(self, raw_key: bytes) -> bytes | None:
+        """What the column family has under a raw key."""
+        try:
+            encoded: bytes | None = self.column_family.get(raw_key)
+        except Exception as error:
+            raise self.column_family.read_error(error) from error
+        return encoded
 
     def current_prefix(self) -> bytes:
         """The raw key of the current key and namespace."""

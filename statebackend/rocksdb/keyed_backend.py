@@ -15,13 +15,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 
-import xxhash
 from attrs import frozen
 
 from snapshots.compatibility import CompatibilityKind
 from statebackend.backend_parameters import KeyedStateBackendParameters
-from statebackend.canonical_entries import BATCH_ROWS, CanonicalBatch
-from statebackend.change_digest import ChangeDigest
+from statebackend.canonical_entries import CanonicalBatch, batches_of
 from statebackend.descriptors import PriorityQueueDescriptor, StateDescriptor, StateKind
 from statebackend.errors import StateBackendError
 from statebackend.folding_states import handle_of_kind
@@ -31,10 +29,18 @@ from statebackend.key_enumeration import Address
 from statebackend.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, KeyedStateBackend
 from statebackend.metrics.state_metrics import StateStatistics
 from statebackend.restored_states import read_restored_states
-from statebackend.rocksdb.cached_state import CachedState, WriteBackCache
+from statebackend.rocksdb.cache_memory import (
+    DEFAULT_CACHE_BYTES,
+    MIN_CACHE_BYTES,
+    close_cache_memory,
+    open_cache_memory,
+)
+from statebackend.rocksdb.cached_state import CacheBounds, CachedState, WriteBackCache
 from statebackend.rocksdb.cleanup_pass import places_of_rows
 from statebackend.rocksdb.composite_key import KEY_GROUP, RawKeys
-from statebackend.rocksdb.list_state import RocksDBListState
+from statebackend.rocksdb.content_digest import ContentDigest, state_seed
+from statebackend.rocksdb.effective_changes import effective_changes
+from statebackend.rocksdb.list_state import ChunkSource, RocksDBListState
 from statebackend.rocksdb.local_database import LocalDatabase, StateTable
 from statebackend.rocksdb.local_directory import LocalStateDirectory
 from statebackend.rocksdb.map_state import RocksDBMapState
@@ -46,9 +52,10 @@ from statebackend.rocksdb.store import DEFAULT_MEMORY_BUDGET_BYTES, MIN_MEMORY_B
 from statebackend.rocksdb.value_state import create_value_state
 from statebackend.schema_resolution import StateVerdict
 from statebackend.state_backend import StateBackend
-from statebackend.state_files import handle_of_files
+from statebackend.state_files import handle_of_files, patience_of
 from statebackend.state_meta import KeyedStateMeta, StateMeta, meta_of_descriptor
 from statebackend.ttl.expiry_sweep import Pass
+from statebackend.ttl.row_filter import RowFilter
 from typeserializers.type_serializer import TypeSerializer
 
 T = TypeVar("T")
@@ -59,11 +66,15 @@ DEFAULT_CACHE_ENTRIES: Final = 500_000
 
 @frozen
 class _PreparedChanges:
-    """What was written out between two preparations of snapshots."""
+    """What was written out between two preparations of snapshots, and what the content was at the second.
+
+    ``sequence`` is the number of the next list chunk.
+    """
 
     order: int
-    digest: str
     entries: int
+    digest_total: int
+    sequence: int
 
 
 class RocksDBKeyedStateBackend(KeyedStateBackend):
@@ -74,9 +85,10 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         parameters: KeyedStateBackendParameters,
         cache_entries: int = DEFAULT_CACHE_ENTRIES,
         memory_budget_bytes: int = DEFAULT_MEMORY_BUDGET_BYTES,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> None:
         super().__init__(parameters)
-        self._cache_entries = cache_entries
+        self._bounds = CacheBounds(cache_entries, open_cache_memory(cache_bytes), self._spill, self._relieve)
         self._restored_meta: KeyedStateMeta | None = None
         self._order = 0
         self._under_way: list[RocksDBSnapshotTask] = []
@@ -84,8 +96,10 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         self._ended: deque[RocksDBSnapshotTask] = deque()
         self._last_done: FrozenState | None = None
         self._broken_by: BaseException | None = None
-        self._digest = ChangeDigest()
+        self._digest = ContentDigest()
         self._entries_written = 0
+        self._completed_total = 0
+        self._first_new_chunk = 0
         self._unwritten: list[_PreparedChanges] = []
         self._is_local = False
         directory = LocalStateDirectory(parameters.local_directory)
@@ -103,6 +117,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         self._is_local = open_or_restore(
             self._database, self.parameters.restore, metas, self._restored_meta, self.may_refer_to
         )
+        self._first_new_chunk = self._database.sequence
 
     @property
     def is_local(self) -> bool:
@@ -121,8 +136,13 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         table, entries = self._take_over(descriptor, namespace_serializer, verdict)
         raw_keys = self._raw_keys(namespace_serializer)
         context = self.key_context_for(descriptor.name, namespace_serializer)
-        cache = (descriptor.name, context, raw_keys, table.column_family, self._spill, self._cache_entries)
-        table.state = _STATE_FACTORIES[descriptor.kind](descriptor, self._database.next_chunk_number, cache)
+        cache = (descriptor.name, context, raw_keys, table.column_family, self._bounds)
+        chunks = ChunkSource(
+            self._database.next_chunk_number,
+            lambda: self._first_new_chunk,
+            functools.partial(self._expired_filter, descriptor.name),
+        )
+        table.state = _STATE_FACTORIES[descriptor.kind](descriptor, chunks, cache)
         return handle_of_kind(table.state, descriptor), entries
 
     def create_priority_queue(
@@ -134,7 +154,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
             self.key_group_range,
             table,
             self._spill,
-            self._cache_entries,
+            self._bounds.entries,
         )
         return queue
 
@@ -158,11 +178,11 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         self._order += 1
         stem = f"{checkpoint_id:012d}-{state_id}"
         tables = [self._freeze(table) for table in self._database.tables.values()]
-        self._unwritten.append(_PreparedChanges(self._order, self._digest.hexdigest(), self._entries_written))
-        self._digest, self._entries_written = ChangeDigest(), 0
-        digest, entries = _digest_of_all(self._unwritten), sum(changes.entries for changes in self._unwritten)
-        state = FrozenState(self._order, state_id, stem, digest, entries, self._database.version, tables)
         sequence = self._database.sequence
+        self._unwritten.append(_PreparedChanges(self._order, self._entries_written, self._digest.total, sequence))
+        self._entries_written = 0
+        digest, entries = self._digest.since(self._completed_total), sum(one.entries for one in self._unwritten)
+        state = FrozenState(self._order, state_id, stem, digest, entries, self._database.version, tables)
         handle_of = functools.partial(
             handle_of_files,
             state_id,
@@ -178,7 +198,8 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
     def _freeze(self, table: StateTable) -> FrozenTable:
         frozen = table.files.freeze(self._order)
         files = frozen.as_files()
-        whole = self._database.scan(table) if files.needs_base or files.should_merge else None
+        is_whole = files.needs_base or files.has_outgrown(patience_of(self.key_group_range))
+        whole = self._database.scan(table) if is_whole else None
         return FrozenTable(table.meta_now(), frozen, whole, self.row_filter(table.meta.name), table.files.is_exact)
 
     def _settle(self) -> None:
@@ -192,10 +213,16 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
                 else:
                     table.frozen.chain.thaw(table.frozen)
             if task.is_done:
-                written = task.frozen_state.order
-                self._unwritten = [changes for changes in self._unwritten if changes.order > written]
+                self._note_written(task.frozen_state.order)
             if task.is_done and (self._last_done is None or task.frozen_state.version >= self._last_done.version):
                 self._last_done = task.frozen_state
+
+    def _note_written(self, order: int) -> None:
+        """A completed snapshot holds what was written out until it was prepared."""
+        for changes in self._unwritten:
+            if changes.order == order:
+                self._completed_total, self._first_new_chunk = changes.digest_total, changes.sequence
+        self._unwritten = [changes for changes in self._unwritten if changes.order > order]
 
     def export_state(self, name: str) -> Iterator[CanonicalBatch]:
         self.check_open()
@@ -203,15 +230,13 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         table = self._database.tables[name]
         split = self._split_of(table)
         is_map = table.meta.kind is StateKind.MAP
-        batch = CanonicalBatch.empty()
-        for raw_key, value in self._database.scan(table):
-            key_group, key, namespace, rest = split(raw_key)
-            batch.append(key_group, key, namespace, rest if is_map else None, value)
-            if batch.row_count >= BATCH_ROWS:
-                yield batch
-                batch = CanonicalBatch.empty()
-        if batch.row_count:
-            yield batch
+        rows = (
+            (key_group, key, namespace, rest if is_map else None, value)
+            for (key_group, key, namespace, rest), value in (
+                (split(raw_key), value) for raw_key, value in self._database.scan(table)
+            )
+        )
+        return batches_of(rows)
 
     def current_meta(self) -> KeyedStateMeta:
         return KeyedStateMeta(
@@ -257,6 +282,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
                 yield address
 
     def free(self) -> None:
+        close_cache_memory(self._bounds.memory)
         for table in self._database.tables.values():
             if table.state is not None:
                 table.state.close()
@@ -283,6 +309,16 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
             if table.state is not None:
                 self._spill(table.state)
 
+    def _relieve(self) -> None:
+        """Writes out all caches of entries, which together hold too much."""
+        for table in self._database.tables.values():
+            if isinstance(table.state, CachedState) and not table.state.is_empty_cache:
+                self._spill(table.state)
+
+    def _expired_filter(self, name: str) -> RowFilter | None:
+        filters = self.expired_filters(name)
+        return None if filters is None else filters()
+
     def _spill(self, state: WriteBackCache) -> None:
         if self._broken_by is not None:
             raise StateBackendError(
@@ -290,14 +326,13 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
                 f"written out before ({self._broken_by}); restore it from the last completed checkpoint"
             ) from self._broken_by
         try:
-            while changes := state.drain():
-                keys = sorted(changes)
-                values = [changes[key] for key in keys]
-                self._digest.begin_state(state.name, len(keys))
-                self._digest.add_column(keys)
-                self._digest.add_column(values)
-                self._entries_written += len(changes)
-                self._database.ingest_changes(self._database.tables[state.name], keys, values)
+            table, seed = self._database.tables[state.name], state_seed(state.name)
+            expired = self._expired_filter(state.name)
+            while (drained := state.drain()).keys:
+                keys, values = effective_changes(drained, table.column_family, self._digest, seed, expired)
+                if keys:
+                    self._entries_written += len(keys)
+                    self._database.ingest_changes(table, keys, values)
         except BaseException as error:
             self._broken_by = error
             raise
@@ -312,13 +347,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         return RawKeys(self.key_serializer, namespace_serializer, self.key_group_range, is_namespaced)
 
 
-def _digest_of_all(unwritten: list[_PreparedChanges]) -> str:
-    """The digest of a snapshot: of the changes that no completed one holds, in nearly every case one epoch's."""
-    digests = [changes.digest for changes in unwritten]
-    return digests[0] if len(digests) == 1 else xxhash.xxh3_128("".join(digests).encode()).hexdigest()
-
-
-_STATE_FACTORIES: Final[dict[StateKind, Callable[[Any, Callable[[], int], tuple[Any, ...]], CachedState]]] = {
+_STATE_FACTORIES: Final[dict[StateKind, Callable[[Any, ChunkSource, tuple[Any, ...]], CachedState]]] = {
     StateKind.VALUE: lambda descriptor, _, cache: create_value_state(
         descriptor.serializer, descriptor.default, *cache
     ),
@@ -338,16 +367,19 @@ _STATE_FACTORIES: Final[dict[StateKind, Callable[[Any, Callable[[], int], tuple[
 class RocksDBStateBackend(StateBackend):
     """State in RocksDB, through `rocksdict`: for state larger than memory, with incremental checkpoints.
 
-    ``cache_entries`` bounds, for each state, the entries that are held in memory between two barriers.
+    ``cache_entries`` bounds, for each state, the entries that are held in memory between two barriers; ``cache_bytes``
+    bounds what all of them take up, in all backends of a process together: what is more is written to disk early.
     ``memory_budget_bytes`` bounds the blocks, indexes, filters and write buffers that RocksDB holds in memory, of all
     states of all backends in a process together: it has one cache, as large as the largest budget that any of its
-    backends has asked for. Raises `ValueError` for a cache of less than one entry and a budget of less than 1 MiB.
+    backends has asked for. Raises `ValueError` for a cache of less than one entry or byte, and a budget of less than
+    1 MiB.
     """
 
     def __init__(
         self,
         cache_entries: int = DEFAULT_CACHE_ENTRIES,
         memory_budget_bytes: int = DEFAULT_MEMORY_BUDGET_BYTES,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> None:
         if type(cache_entries) is not int or cache_entries < 1:
             raise ValueError(f"cache_entries is {cache_entries!r:.80}; it is a whole number, and at least one must fit")
@@ -356,7 +388,10 @@ class RocksDBStateBackend(StateBackend):
                 f"memory_budget_bytes is {memory_budget_bytes!r:.80}; it is a whole number, and RocksDB needs at least "
                 f"{MIN_MEMORY_BUDGET_BYTES}"
             )
+        if type(cache_bytes) is not int or cache_bytes < MIN_CACHE_BYTES:
+            raise ValueError(f"cache_bytes is {cache_bytes!r:.80}; it is a whole number, and at least one must fit")
         self.cache_entries = cache_entries
+        self.cache_bytes = cache_bytes
         self.memory_budget_bytes = memory_budget_bytes
 
     @property
@@ -364,4 +399,4 @@ class RocksDBStateBackend(StateBackend):
         return ROCKSDB_BACKEND
 
     def create_keyed_state_backend(self, parameters: KeyedStateBackendParameters) -> RocksDBKeyedStateBackend:
-        return RocksDBKeyedStateBackend(parameters, self.cache_entries, self.memory_budget_bytes)
+        return RocksDBKeyedStateBackend(parameters, self.cache_entries, self.memory_budget_bytes, self.cache_bytes)

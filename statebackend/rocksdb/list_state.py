@@ -2,19 +2,29 @@
 
 A chunk's row ends in a number that only ever grows within the store, so an append needs no read: the millionth costs
 what the first did. Replacing a list deletes its chunks and writes one.
+
+How a list is cut into chunks depends on when the cache was written out. So its digest is not that of the rows, but of
+the elements beyond those that the last completed snapshot has (chunks below ``first_new_chunk()``), as one run, and of
+whether those are still there.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
+
+import xxhash
+from attrs import define
 
 from statebackend.errors import null_element
 from statebackend.exact_values import compile_exact
 from statebackend.internal_states import InternalListState
-from statebackend.rocksdb.cached_state import CachedState, Changes
+from statebackend.rocksdb.cache_memory import ENTRY_BYTES
+from statebackend.rocksdb.cached_state import CachedState, Changes, Drained
 from statebackend.rocksdb.composite_key import CHUNK_NUMBER
+from statebackend.rocksdb.content_digest import state_seed
+from statebackend.ttl.row_filter import RowFilter
 from typeserializers.lists import ListSerializer
 from typeserializers.type_serializer import TypeSerializer
 
@@ -22,18 +32,40 @@ T = TypeVar("T")
 
 _COUNT = struct.Struct(">i")
 
+_ELEMENT_BYTES: Final = 96
+"""What an element in the cache takes up beside its bytes."""
+
+_GONE: Final = b"\x00"
+"""Ends what is hashed of a list whose former elements are gone, where others have a count of eight bytes."""
+
+
+@define(eq=False)
+class ChunkSource:
+    """What the lists of a backend share: the numbers of chunks, and what counts as written before.
+
+    ``expired`` makes a filter of the elements that have expired, None in a state without time-to-live.
+    """
+
+    next_number: Callable[[], int]
+    first_new: Callable[[], int]
+    expired: Callable[[], RowFilter | None]
+
 
 class _CachedList:
-    """``elements`` are all elements if they were read, else None; ``appended`` are the bytes of the appended ones."""
+    """``elements`` are all elements if they were read, else None; ``appended`` are the bytes of the appended ones.
 
-    __slots__ = ("appended", "chunk_keys", "elements", "is_replaced", "prefix")
+    ``rows`` are the stored chunks if they were read, else None.
+    """
+
+    __slots__ = ("appended", "elements", "is_replaced", "prefix", "rows", "size_bytes")
 
     def __init__(self, prefix: bytes) -> None:
         self.prefix = prefix
         self.elements: list[Any] | None = None
         self.appended: list[bytes] = []
-        self.chunk_keys: list[bytes] | None = None
+        self.rows: list[tuple[bytes, bytes]] | None = None
         self.is_replaced = False
+        self.size_bytes = ENTRY_BYTES
 
 
 class RocksDBListState(CachedState, InternalListState[T]):
@@ -42,17 +74,26 @@ class RocksDBListState(CachedState, InternalListState[T]):
     ``_held`` counts the elements in memory, as bytes or as objects.
     """
 
-    __slots__ = ("_chunk_serializer", "_element_serializer", "_exact", "_held", "_is_immutable", "_next_chunk_number")
+    __slots__ = (
+        "_chunk_serializer",
+        "_chunks",
+        "_element_serializer",
+        "_exact",
+        "_held",
+        "_is_immutable",
+        "_last_chunk_number",
+        "_seed",
+    )
 
-    def __init__(
-        self, element_serializer: TypeSerializer[T], next_chunk_number: Callable[[], int], *cache: Any
-    ) -> None:
+    def __init__(self, element_serializer: TypeSerializer[T], chunks: ChunkSource, *cache: Any) -> None:
         super().__init__(*cache)
         self._element_serializer = element_serializer
         self._chunk_serializer = ListSerializer(element_serializer)
         self._is_immutable = element_serializer.is_immutable_type
         self._exact = compile_exact(element_serializer, self.describe)
-        self._next_chunk_number = next_chunk_number
+        self._chunks = chunks
+        self._last_chunk_number = -1
+        self._seed = state_seed(self.name)
         self._held = 0
 
     def get(self) -> list[T]:
@@ -70,6 +111,7 @@ class RocksDBListState(CachedState, InternalListState[T]):
         self._held += 1
         if cached.elements is not None:
             cached.elements.append(self._owned(element, encoded))
+        self._grow(cached, _ELEMENT_BYTES + 2 * len(encoded))
 
     def add_all(self, elements: Iterable[T]) -> None:
         given, encoded = self._encode_all(elements)
@@ -79,6 +121,7 @@ class RocksDBListState(CachedState, InternalListState[T]):
             self._held += len(encoded)
             if cached.elements is not None:
                 cached.elements += map(self._owned, given, encoded)
+            self._grow(cached, _size_of(encoded))
 
     def update(self, elements: Iterable[T]) -> None:
         given, encoded = self._encode_all(elements)
@@ -86,31 +129,88 @@ class RocksDBListState(CachedState, InternalListState[T]):
         self._held += len(given) - len(cached.appended)
         cached.elements, cached.appended = list(map(self._owned, given, encoded)), encoded
         cached.is_replaced = True
+        kept = 0 if cached.rows is None else sum(len(chunk) for _, chunk in cached.rows)
+        self._grow(cached, ENTRY_BYTES + kept + _size_of(encoded) - cached.size_bytes)
 
     def clear(self) -> None:
         self.update(())
 
-    def drain(self) -> Changes:
+    def drain(self) -> Drained:
         changes: Changes = {}
+        digest = 0
+        first_new = self._chunks.first_new()
+        was_written = self._last_chunk_number >= first_new
+        row_filter = self._chunks.expired()
         for cached in self._entries.values():
             if cached.is_replaced:
-                changes.update(dict.fromkeys(self._chunk_keys(cached)))
-            if cached.appended:
-                raw_key = cached.prefix + CHUNK_NUMBER.pack(self._next_chunk_number())
-                changes[raw_key] = _COUNT.pack(len(cached.appended)) + b"".join(cached.appended)
-        self._entries = {}
+                digest += self._drain_replaced(cached, changes, first_new, row_filter)
+            elif cached.appended:
+                new = len(cached.appended), b"".join(cached.appended)
+                before = 0, b""
+                if was_written:
+                    chunks = self.column_family.scan_prefix_from(cached.prefix, CHUNK_NUMBER.pack(first_new))
+                    before = _joined([chunk for _, chunk in chunks])
+                after = before[0] + new[0], before[1] + new[1]
+                digest += self._hash(cached.prefix, after) - self._hash(cached.prefix, before)
+                self._add_chunk(cached.prefix, new, changes)
+        self.forget()
         self._held = 0
-        return changes
+        return Drained.from_changes(changes, digest=digest)
+
+    def _drain_replaced(
+        self, cached: _CachedList, changes: Changes, first_new: int, row_filter: RowFilter | None
+    ) -> int:
+        """Adds the changes of a replaced list; returns by how much the digest changes."""
+        prefix, digest = cached.prefix, 0
+        rows = self._rows(cached)
+        new_from = prefix + CHUNK_NUMBER.pack(first_new)
+        older = [row for row in rows if row[0] < new_from]
+        newer = rows[len(older) :]
+        base, was_added = _unexpired(older, row_filter), _joined([chunk for _, chunk in newer])
+        rest = len(cached.appended), b"".join(cached.appended)
+        if row_filter is not None and base[0] and rest[0] >= base[0] and rest[1].startswith(base[1]):
+            # A clean-up may have been here, and may have been elsewhere in another attempt: what has not expired is
+            # left where it is. Nothing else writes elements with the times that they had.
+            rest = rest[0] - base[0], rest[1][len(base[1]) :]
+            if base != _joined([chunk for _, chunk in older]):
+                changes.update(dict.fromkeys(raw_key for raw_key, _ in older))
+                changes[older[0][0]] = _COUNT.pack(base[0]) + base[1]
+        else:
+            changes.update(dict.fromkeys(raw_key for raw_key, _ in older))
+            if base[0]:
+                digest += xxhash.xxh3_64_intdigest(prefix + _GONE, self._seed)
+        if rest != was_added:
+            changes.update(dict.fromkeys(raw_key for raw_key, _ in newer))
+            digest += self._hash(prefix, rest) - self._hash(prefix, was_added)
+            self._add_chunk(prefix, rest, changes)
+        return digest
+
+    def _add_chunk(self, prefix: bytes, elements: tuple[int, bytes], changes: Changes) -> None:
+        if elements[0]:
+            number = self._last_chunk_number = self._chunks.next_number()
+            changes[prefix + CHUNK_NUMBER.pack(number)] = _COUNT.pack(elements[0]) + elements[1]
+
+    def _hash(self, prefix: bytes, elements: tuple[int, bytes]) -> int:
+        """The hash of a run of elements; 0 if there are none."""
+        count, joined = elements
+        row = b"".join((prefix, joined, count.to_bytes(8, "big")))
+        return xxhash.xxh3_64_intdigest(row, self._seed) if count else 0
 
     def _list(self) -> _CachedList:
-        if self._held >= self._spill_size:
-            self._spill(self)
+        if self._held >= self._max_entries:
+            self._bounds.write_out(self)
         cached: _CachedList | None = self._entries.get(self._context.key)
         if cached is None:
             cached = self._entries[self._context.key] = _CachedList(self.current_prefix())
             # A list without elements takes up room too.
             self._held += 1
+            self.held_bytes += ENTRY_BYTES
+            self._memory.held_bytes += ENTRY_BYTES
         return cached
+
+    def _grow(self, cached: _CachedList, size_bytes: int) -> None:
+        cached.size_bytes += size_bytes
+        self.hold(size_bytes)
 
     def _loaded(self, cached: _CachedList) -> list[Any]:
         """All elements of a list."""
@@ -118,20 +218,20 @@ class RocksDBListState(CachedState, InternalListState[T]):
         if elements is None:
             self.cache_misses += 1
             elements = []
-            cached.chunk_keys = []
-            for raw_key, chunk in self.column_family.scan_prefix(cached.prefix):
-                cached.chunk_keys.append(raw_key)
+            rows = self._rows(cached)
+            for _, chunk in rows:
                 elements += self.decode(self._chunk_serializer, chunk)
             read = self._element_serializer.codec.read
             elements += [read(encoded, 0)[0] for encoded in cached.appended]
             cached.elements = elements
             self._held += len(elements)
+            self._grow(cached, sum(2 * len(chunk) for _, chunk in rows) + _ELEMENT_BYTES * len(elements))
         return elements
 
-    def _chunk_keys(self, cached: _CachedList) -> list[bytes]:
-        if cached.chunk_keys is None:
-            cached.chunk_keys = [raw_key for raw_key, _ in self.column_family.scan_prefix(cached.prefix)]
-        return cached.chunk_keys
+    def _rows(self, cached: _CachedList) -> list[tuple[bytes, bytes]]:
+        if cached.rows is None:
+            cached.rows = list(self.column_family.scan_prefix(cached.prefix))
+        return cached.rows
 
     def _encode_all(self, elements: Iterable[T]) -> tuple[list[Any], list[bytes]]:
         given = list(elements)
@@ -145,3 +245,18 @@ class RocksDBListState(CachedState, InternalListState[T]):
         if self._is_immutable:
             return self._exact(element)
         return self._element_serializer.codec.read(encoded, 0)[0]
+
+
+def _joined(chunks: list[bytes]) -> tuple[int, bytes]:
+    """How many elements chunks have, and the bytes of these."""
+    return sum(_COUNT.unpack_from(chunk)[0] for chunk in chunks), b"".join([chunk[_COUNT.size :] for chunk in chunks])
+
+
+def _unexpired(rows: list[tuple[bytes, bytes]], row_filter: RowFilter | None) -> tuple[int, bytes]:
+    chunks: list[bytes | None] = [chunk if row_filter is None else row_filter(chunk) for _, chunk in rows]
+    return _joined([chunk for chunk in chunks if chunk is not None])
+
+
+def _size_of(encoded: list[bytes]) -> int:
+    """The bytes counted for elements: they are kept as bytes and as objects, or written out as one chunk."""
+    return _ELEMENT_BYTES * len(encoded) + 2 * sum(map(len, encoded))

@@ -16,7 +16,7 @@ from attrs import define, field
 
 from statebackend.key_groups import KeyGroupRange
 from statebackend.rocksdb.cached_state import Change, WriteBackCache
-from statebackend.rocksdb.composite_key import KEY_GROUP
+from statebackend.rocksdb.composite_key import DELETION_MARK, KEY_GROUP
 from statebackend.rocksdb.file_chain import FileChain
 from statebackend.rocksdb.increments import merge_increments, with_marks
 from statebackend.rocksdb.local_directory import LocalStateDirectory, LocalVersion
@@ -80,8 +80,8 @@ class LocalDatabase:
     def open_version(self, version: LocalVersion) -> bool:
         """Opens the database that the directory holds, if it is fit for use.
 
-        It is not if it is damaged, lacks a column family of that version, or consists of many files: each is looked
-        into at every read, and a database that is open for short times only may never get to merging them.
+        It is not if it is damaged, lacks a column family of that version, holds marks, or consists of many files: each
+        is looked into at every read, and a database that is open for short times only may never get to merging them.
         """
         self.directory.begin_change()
         try:
@@ -91,7 +91,9 @@ class LocalDatabase:
         present = set(store.column_family_names)
         wanted = set(version.column_families.values())
         if not wanted <= present or any(
-            store.column_family(name).property_value(FILES_AT_LEVEL_ZERO) > MAX_LOCAL_FILES for name in wanted
+            store.column_family(name).property_value(FILES_AT_LEVEL_ZERO) > MAX_LOCAL_FILES
+            or next(store.column_family(name).scan_prefix(DELETION_MARK), None) is not None
+            for name in wanted
         ):
             store.close()
             return False
@@ -164,12 +166,28 @@ class LocalDatabase:
     def ingest_changes(self, table: StateTable, keys: list[bytes], values: list[bytes | None]) -> None:
         """Makes changes, at least one and in key order, part of the state and of the next snapshot."""
         if None in values:
-            self.ingest(table, with_marks(zip(keys, values, strict=True)))
+            # Marks are for the increment alone: in the database they would never be overwritten, and stay for ever.
+            changes = list(zip(keys, values, strict=True))
+            kept, written = self.write_sorted(with_marks(changes)), self.write_sorted(changes)
+            assert kept is not None
+            assert written is not None
+            self._change()
+            table.column_family.ingest(written.path)
+            table.files.append(kept.path)
+            self._merge_pending(table.files)
             return
         writer = SstWriter(self.directory.new_file(".sst"))
         writer.put_all(keys, values)
         writer.finish()
         self._take_in(table, writer)
+
+    def drop_marks(self, table: StateTable) -> None:
+        """Deletes the marks that restored increments have brought along."""
+        marks = table.column_family.scan_prefix(DELETION_MARK)
+        written = self.write_sorted((mark, None) for mark, _ in marks)
+        if written is not None:
+            self._change()
+            table.column_family.ingest(written.path)
 
     def replace(self, table: StateTable, written: SstWriter | None) -> None:
         """Makes a file the whole content of a state, whose old column family goes; if that fails it is as it was."""

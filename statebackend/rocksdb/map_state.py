@@ -18,7 +18,8 @@ from typing import Any, Final, TypeVar
 from snapshots.errors import SerializationError
 from statebackend.exact_values import compile_exact
 from statebackend.internal_states import InternalMapState
-from statebackend.rocksdb.cached_state import CachedState, Changes
+from statebackend.rocksdb.cache_memory import ENTRY_BYTES
+from statebackend.rocksdb.cached_state import UNKNOWN, CachedState, Changes, Drained
 from typeserializers.nullable import NullableSerializer
 from typeserializers.type_serializer import TypeSerializer
 from typeserializers.value_text import shown
@@ -29,10 +30,16 @@ V = TypeVar("V")
 SMALL_MAP: Final = 256
 """Stored entries up to which an iteration reads a map into the cache."""
 
+SMALL_MAP_BYTES: Final = 1 << 20
+"""Their bytes, beyond which it does not."""
+
 DELETIONS_AT_ONCE: Final = 100_000
 """Stored entries of cleared maps that are written out as deleted in one part."""
 
-_KEY, _VALUE, _ENCODED, _IS_DIRTY, _KEY_BYTES = range(5)
+DELETED_BYTES_AT_ONCE: Final = 16 << 20
+"""Their bytes, beyond which a part ends."""
+
+_KEY, _VALUE, _ENCODED, _IS_DIRTY, _KEY_BYTES, _STORED = range(6)
 
 _key_bytes_of = itemgetter(_KEY_BYTES)
 
@@ -54,9 +61,11 @@ class _CachedMap:
 
 
 class RocksDBMapState(CachedState, InternalMapState[K, V]):
-    """An entry of a cached map is ``[user key, value, bytes or None if there is none, is dirty, bytes of the key]``.
+    """An entry of a cached map is ``[user key, value, bytes or None if there is none, is dirty, bytes of the key, what
+    is stored]``.
 
-    ``_changes`` counts whatever may change what an iteration sees, ``_drains`` how often the cache was written out.
+    ``_changes`` counts whatever may change what an iteration sees, ``_drains`` how often the cache was written out,
+    ``_resets`` how often entries that an iteration holds ceased to be those of the cache.
     """
 
     __slots__ = (
@@ -68,6 +77,7 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
         "_is_immutable",
         "_key_is_object",
         "_key_serializer",
+        "_resets",
         "_value_serializer",
     )
 
@@ -79,7 +89,7 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
         self._is_immutable = value_serializer.is_immutable_type
         self._exact_key = compile_exact(key_serializer, lambda: f"{self.describe()}, key of the map", refuse_none=True)
         self._exact_value = compile_exact(self._value_serializer, self.describe)
-        self._held = self._changes = self._drains = 0
+        self._held = self._changes = self._drains = self._resets = 0
 
     def get(self, key: K) -> V | None:
         entry = self._entry(self._exact_key(key))
@@ -99,16 +109,33 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
         self._set(self._exact_key(key), None, None)
 
     def items(self) -> Iterator[tuple[K, V | None]]:
+        # All that an iteration goes by is taken down here: it may be long until its first entry is asked for.
         cached = self._map()
+        context_key, prefix = self._context.key, cached.prefix
         if not cached.is_complete:
             self.cache_misses += 1
-            rows = self.column_family.scan_prefix(cached.prefix)
-            room = min(SMALL_MAP, self._spill_size - self._held)
-            head = list(itertools.islice(rows, room + 1))
-            if len(head) > room:
-                return self._scanned_items(self._context.key, cached, itertools.chain(head, rows))
+            rows = self.column_family.scan_prefix(prefix)
+            head, is_small = self._head(rows)
+            if not is_small:
+                changes, stored_as_of = self._changes, self._drains
+                every: Iterable[tuple[bytes, Any]] = itertools.chain(head, rows)
+                if cached.entries:
+                    # Known entries have to be merged in from the beginning.
+                    changes, every = -1, _merged(prefix, _alive(cached), every)
+                return self._scanned_items(context_key, prefix, every, changes, stored_as_of)
             self._complete(cached, head)
-        return self._cached_items(self._context.key, cached.prefix, _alive(cached))
+        return self._cached_items(context_key, prefix, _alive(cached), self._resets)
+
+    def _head(self, rows: Iterator[tuple[bytes, bytes]]) -> tuple[list[tuple[bytes, bytes]], bool]:
+        """The first rows of a map, and whether they are all and few enough to be read into the cache."""
+        room, size_bytes = min(SMALL_MAP, self._max_entries - self._held), 0
+        head: list[tuple[bytes, bytes]] = []
+        for row in rows:
+            head.append(row)
+            size_bytes += len(row[1])
+            if len(head) > room or size_bytes > SMALL_MAP_BYTES:
+                return head, False
+        return head, True
 
     def is_empty(self) -> bool:
         cached = self._map()
@@ -128,54 +155,58 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
     def clear(self) -> None:
         cached = self._map()
         self._changes += 1
+        self._resets += 1
         self._held -= len(cached.entries)
-        for entry in cached.entries.values():
-            # Iterations that are under way hold the entries themselves.
-            entry[_ENCODED] = None
+        self.hold(-sum(_size_of(entry[_KEY_BYTES], entry[_ENCODED]) for entry in cached.entries.values()))
         cached.entries = {}
         cached.is_cleared = cached.is_complete = True
 
-    def drain(self) -> Changes:
+    def drain(self) -> Drained:
         changes: Changes = {}
+        stored: Changes = {}
         for cached in self._entries.values():
             prefix = cached.prefix
-            dirty = {
-                prefix + entry[_KEY_BYTES]: entry[_ENCODED] for entry in cached.entries.values() if entry[_IS_DIRTY]
-            }
+            dirty = [entry for entry in cached.entries.values() if entry[_IS_DIRTY]]
+            rewritten = {prefix + entry[_KEY_BYTES]: entry[_ENCODED] for entry in dirty}
             if cached.is_cleared:
-                self._add_deletions(changes, cached, dirty)
+                self._add_deletions(changes, stored, cached, rewritten)
                 if cached.is_cleared:
                     # The rest of the deletions comes first, in the parts that follow.
-                    return changes
-            changes.update(dirty)
-            for entry in cached.entries.values():
+                    return Drained.from_changes(changes, stored)
+            changes.update(rewritten)
+            for entry in dirty:
                 entry[_IS_DIRTY] = False
-        self._entries = {}
+                if entry[_STORED] is not UNKNOWN:
+                    stored[prefix + entry[_KEY_BYTES]] = entry[_STORED]
+        self.forget()
         self._held = 0
         self._drains += 1
+        self._resets += 1
         self._changes += 1
-        return changes
+        return Drained.from_changes(changes, stored)
 
-    def _add_deletions(self, changes: Changes, cached: _CachedMap, rewritten: Changes) -> None:
+    def _add_deletions(self, changes: Changes, stored: Changes, cached: _CachedMap, rewritten: Changes) -> None:
         """Adds deletions of stored rows until there are enough for one part; the map is not cleared when it is done."""
+        size_bytes = 0
         scan = self.column_family.scan(cached.deleted_up_to)
-        for raw_key, _ in scan:
+        for raw_key, encoded in scan:
             if not raw_key.startswith(cached.prefix):
                 break
-            if len(changes) >= DELETIONS_AT_ONCE:
+            if len(changes) >= DELETIONS_AT_ONCE or size_bytes >= DELETED_BYTES_AT_ONCE:
                 cached.deleted_up_to = raw_key
                 scan.close()
                 return
             if raw_key not in rewritten:
                 changes[raw_key] = None
+                stored[raw_key] = encoded
+                size_bytes += len(encoded)
         cached.is_cleared = False
 
     def _cached_items(
-        self, context_key: Any, prefix: bytes, entries: list[list[Any]]
+        self, context_key: Any, prefix: bytes, entries: list[list[Any]], resets: int
     ) -> Iterator[tuple[K, V | None]]:
-        drains = self._drains
         for entry in entries:
-            if self._drains != drains:
+            if self._resets != resets:
                 current = self._current(context_key, prefix, entry[_KEY_BYTES])
                 if current is None:
                     continue
@@ -184,16 +215,10 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
                 yield entry[_KEY], self._value(entry)
 
     def _scanned_items(
-        self, context_key: Any, cached: _CachedMap, rows: Iterable[tuple[bytes, Any]]
+        self, context_key: Any, prefix: bytes, rows: Iterable[tuple[bytes, Any]], changes: int, drains: int
     ) -> Iterator[tuple[K, V | None]]:
-        prefix, start = cached.prefix, len(cached.prefix)
-        if cached.entries:
-            # Known entries have to be merged in from the beginning.
-            changes, rows = -1, _merged(prefix, _alive(cached), rows)
-        else:
-            changes = self._changes
+        start = len(prefix)
         read_key, read_value = self._key_serializer.codec.read, self._value_serializer.codec.read
-        drains = self._drains
         for raw_key, encoded in rows:
             if self._changes == changes:
                 try:
@@ -213,28 +238,23 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
         self._entries.get(context_key)
 
     def _current(
-        self, context_key: Any, prefix: bytes, key_bytes: bytes, stored: bytes | None = None
+        self, context_key: Any, prefix: bytes, key_bytes: bytes, row: bytes | None = None
     ) -> list[Any] | None:
         """An entry as it is now, or None if there is none.
 
-        ``stored`` is what its row says, if that is known to be so still. Nothing is added to the cache.
+        ``row`` is what its row says, if that is known to be so still. Nothing is added to the cache.
         """
         cached = self._entries.get(context_key)
         if cached is not None:
             known: list[Any] | None = cached.entries.get(self._cache_key(key_bytes))
             if known is not None or cached.is_complete:
                 return known
-        encoded = stored
-        if encoded is None:
-            try:
-                encoded = self.column_family.get(prefix + key_bytes)
-            except Exception as error:
-                raise self.column_family.read_error(error) from error
+        encoded = self.stored(prefix + key_bytes) if row is None else row
         return None if encoded is None else self._stored_entry(key_bytes, encoded)
 
-    def _stored_entry(self, key_bytes: bytes, encoded: bytes | None) -> list[Any]:
-        value = None if encoded is None else self.decode(self._value_serializer, encoded)
-        return [self.decode(self._key_serializer, key_bytes), value, encoded, False, key_bytes]
+    def _stored_entry(self, key_bytes: bytes, encoded: bytes) -> list[Any]:
+        value = self.decode(self._value_serializer, encoded)
+        return [self.decode(self._key_serializer, key_bytes), value, encoded, False, key_bytes, encoded]
 
     def _owned(self, key: K, value: V | None) -> tuple[K, V | None, bytes]:
         key = self._exact_key(key)
@@ -249,13 +269,15 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
         return self.decode(self._key_serializer, key_bytes) if self._key_is_object else key_bytes
 
     def _map(self) -> _CachedMap:
-        if self._held >= self._spill_size:
-            self._spill(self)
+        if self._held >= self._max_entries:
+            self._bounds.write_out(self)
         cached: _CachedMap | None = self._entries.get(self._context.key)
         if cached is None:
             cached = self._entries[self._context.key] = _CachedMap(self.current_prefix())
             # A map without entries takes up room too.
             self._held += 1
+            self.held_bytes += ENTRY_BYTES
+            self._memory.held_bytes += ENTRY_BYTES
         return cached
 
     def _entry(self, key: K) -> list[Any]:
@@ -269,13 +291,12 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
             encoded = None
             if not cached.is_complete:
                 self.cache_misses += 1
-                try:
-                    encoded = self.column_family.get(cached.prefix + key_bytes)
-                except Exception as error:
-                    raise self.column_family.read_error(error) from error
+                encoded = self.stored(cached.prefix + key_bytes)
             value = None if encoded is None else self.decode(self._value_serializer, encoded)
-            entry = cached.entries[cache_key] = [key, value, encoded, False, key_bytes]
+            known = UNKNOWN if cached.is_cleared else encoded
+            entry = cached.entries[cache_key] = [key, value, encoded, False, key_bytes, known]
             self._held += 1
+            self.hold(_size_of(key_bytes, encoded))
         return entry
 
     def _set(self, key: K, value: V | None, encoded: bytes | None) -> None:
@@ -287,25 +308,42 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
         if entry is None:
             if key_bytes is None:
                 key_bytes = self.encode(self._key_serializer, key)
-            cached.entries[cache_key] = [key, value, encoded, True, key_bytes]
+            known = None if cached.is_complete and not cached.is_cleared else UNKNOWN
+            cached.entries[cache_key] = [key, value, encoded, True, key_bytes, known]
             self._held += 1
-        else:
-            entry[_VALUE], entry[_ENCODED], entry[_IS_DIRTY] = value, encoded, True
+            self.hold(_size_of(key_bytes, encoded))
+            return
+        grown = (0 if encoded is None else len(encoded)) - (0 if entry[_ENCODED] is None else len(entry[_ENCODED]))
+        entry[_VALUE], entry[_ENCODED], entry[_IS_DIRTY] = value, encoded, True
+        if grown:
+            self.hold(2 * grown)
 
     def _complete(self, cached: _CachedMap, rows: list[tuple[bytes, bytes]]) -> None:
         """Takes all stored rows of a map into the cache; known entries have the say."""
+        size_bytes = 0
         for raw_key, encoded in rows:
             entry = self._stored_entry(raw_key[len(cached.prefix) :], encoded)
             cache_key = entry[_KEY] if self._key_is_object else entry[_KEY_BYTES]
-            if cached.entries.setdefault(cache_key, entry) is entry:
+            known = cached.entries.setdefault(cache_key, entry)
+            if known is entry:
                 self._held += 1
+                size_bytes += _size_of(entry[_KEY_BYTES], encoded)
+            elif known[_STORED] is UNKNOWN:
+                known[_STORED] = encoded
         cached.is_complete = True
+        self.held_bytes += size_bytes
+        self._memory.held_bytes += size_bytes
 
     def _value(self, entry: list[Any]) -> V | None:
         value: V | None = entry[_VALUE]
         if self._is_immutable or value is None:
             return value
         return self._value_serializer.codec.read(entry[_ENCODED], 0)[0]
+
+
+def _size_of(key_bytes: bytes, encoded: bytes | None) -> int:
+    """The bytes counted for an entry: it is kept as bytes and as objects."""
+    return ENTRY_BYTES + 2 * (len(key_bytes) + (0 if encoded is None else len(encoded)))
 
 
 def _alive(cached: _CachedMap) -> list[list[Any]]:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from statebackend.key_groups import KeyGroupRange
 from statebackend.paged_priority_queue import PagedPriorityQueue
-from statebackend.rocksdb.cached_state import Changes, WriteBackCache
+from statebackend.rocksdb.cached_state import Drained, WriteBackCache
 from statebackend.rocksdb.composite_key import KEY_GROUP, VOID_NAMESPACE_BYTES
 from statebackend.rocksdb.local_database import StateTable
 from statebackend.rocksdb.store import ColumnFamily
@@ -50,11 +50,13 @@ class RocksDBPriorityQueue(PagedPriorityQueue[T]):
         self._table = table
         self._spill = spill
 
-    def drain(self) -> Changes:
+    def drain(self) -> Drained:
         """What changed since the last call, in no order."""
         changes = self.take_changes()
         self._table.lower_bound = self.lower_bound
-        return {entry[-2:] + entry[:-2]: b"" if is_present else None for entry, is_present in changes.items()}
+        return Drained.from_changes(
+            {entry[-2:] + entry[:-2]: b"" if is_present else None for entry, is_present in changes.items()}
+        )
 
     def write_back(self) -> None:
         self._spill(self)

@@ -10,6 +10,7 @@ handle never holds a key outside the handle's range and never depends on a savep
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
@@ -23,7 +24,8 @@ from statebackend.rocksdb.cached_state import Change
 from statebackend.rocksdb.composite_key import CHUNK_NUMBER, KEY_GROUP
 from statebackend.rocksdb.file_chain import FileChain
 from statebackend.rocksdb.local_database import LocalDatabase, StateTable
-from statebackend.state_files import stored_files
+from statebackend.rocksdb.store import ColumnFamily, RocksDBStore
+from statebackend.state_files import StoredFile, stored_files
 from statebackend.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta
 
 ROCKSDB_BACKEND: Final = "rocksdb"
@@ -81,13 +83,43 @@ def _open_local(database: LocalDatabase, handles: tuple[RestoredHandle, ...], me
 def _import_native(
     database: LocalDatabase, may_refer_to: MayReferTo, table: StateTable, restored: RestoredHandle, state: StateMeta
 ) -> None:
-    files = stored_files(restored.handle, state)
+    handle, files = restored.handle, stored_files(restored.handle, state)
+    if not (database.key_groups.start <= handle.key_group_start and handle.key_group_end <= database.key_groups.end):
+        _import_own_range(database, table, restored, files)
+        return
     for stored in files:
         path = database.directory.new_file(".sst")
         restored.file_system.download(stored.handle, path)
         table.column_family.ingest(path)
-    # Files with keys outside the range, or in another store, must not be referred to by our checkpoints.
-    table.files = FileChain(files) if may_refer_to(restored, ROCKSDB_BACKEND) else FileChain(needs_base=True)
+    database.drop_marks(table)
+    # Files in another store, or of one of several subtasks, must not be referred to by our checkpoints.
+    if may_refer_to(restored, ROCKSDB_BACKEND):
+        table.files = FileChain(files)
+    else:
+        table.files.needs_base = True
+
+
+def _import_own_range(
+    database: LocalDatabase, table: StateTable, restored: RestoredHandle, files: list[StoredFile]
+) -> None:
+    """Takes over the rows of the subtask's own key groups alone: the others would stay with it for long."""
+    with database.directory.scratch() as directory:
+        whole = RocksDBStore(os.path.join(directory, "whole"))
+        try:
+            family = whole.column_family("whole")
+            for number, stored in enumerate(files):
+                path = os.path.join(directory, f"{number}.sst")
+                restored.file_system.download(stored.handle, path)
+                family.ingest(path)
+            database.ingest(table, _rows_within(family, database.key_groups))
+        finally:
+            whole.close()
+    table.files.needs_base = True
+
+
+def _rows_within(family: ColumnFamily, key_groups: KeyGroupRange) -> Iterator[Change]:
+    behind = KEY_GROUP.pack(key_groups.end + 1)
+    return itertools.takewhile(lambda row: row[0] < behind, family.scan(KEY_GROUP.pack(key_groups.start)))
 
 
 def _import_canonical(

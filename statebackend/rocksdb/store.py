@@ -199,6 +199,10 @@ class ColumnFamily:
         """All entries whose key begins with ``prefix``, in key order; otherwise like `scan`."""
         return self._store.track(self._scan_prefix(self._iterator(prefix), self._handle, prefix))
 
+    def scan_prefix_from(self, prefix: bytes, rest: bytes) -> Scan:
+        """The entries of `scan_prefix` from ``prefix`` and ``rest`` on."""
+        return self._store.track(self._scan_prefix(self._iterator(prefix + rest), self._handle, prefix))
+
     def _iterator(self, from_key: bytes) -> Any:
         self._store.check_process()
         if self._handle is None:

@@ -8,27 +8,34 @@ bytes, so what the caller goes on doing to a value it gave or got stays outside.
 from __future__ import annotations
 
 from abc import abstractmethod
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from statebackend.exact_values import compile_exact
 from statebackend.internal_states import InternalValueState
-from statebackend.rocksdb.cached_state import CachedState, Changes
+from statebackend.rocksdb.cache_memory import ENTRY_BYTES
+from statebackend.rocksdb.cached_state import UNKNOWN, CachedState, Drained
+from statebackend.value_sizes import compile_size
 from typeserializers.type_serializer import TypeSerializer
 
 T = TypeVar("T")
 
-_KEPT, _RAW_KEY, _IS_DIRTY = range(3)
+_KEPT, _RAW_KEY, _IS_DIRTY, _STORED, _SIZE = range(5)
+
+_raw_key_of, _stored_of, _size_of = itemgetter(_RAW_KEY), itemgetter(_STORED), itemgetter(_SIZE)
 
 
 class RocksDBValueState(CachedState, InternalValueState[T]):
-    """An entry of the cache is ``[what is kept of the value, or None if there is none, raw key, is dirty]``."""
+    """An entry of the cache is ``[what is kept of the value, or None if there is none, raw key, is dirty, what is
+    stored, bytes counted for it]``."""
 
-    __slots__ = ("_read", "_serializer")
+    __slots__ = ("_entry_bytes", "_read", "_serializer")
 
     def __init__(self, serializer: TypeSerializer[T], *cache: Any) -> None:
         super().__init__(*cache)
         self._serializer = serializer
         self._read = serializer.codec.read
+        self._entry_bytes = ENTRY_BYTES + 2 * max(serializer.length, 0)
 
     @abstractmethod
     def kept_form(self, value: T, encoded: bytes) -> Any:
@@ -37,26 +44,27 @@ class RocksDBValueState(CachedState, InternalValueState[T]):
     def clear(self) -> None:
         self.keep(None)
 
-    def keep(self, kept: Any) -> None:
-        """Makes ``kept`` the value of the current key."""
+    def keep(self, kept: Any, size_bytes: int = 0) -> None:
+        """Makes ``kept``, which takes up so many bytes beyond what every entry does, the value of the current key."""
         entry = self._entries.get(self._context.key)
         if entry is None:
-            self.admit([kept, self.raw_keys.prefix(self._context.key, self._context.key_group), True])
-        else:
-            entry[_KEPT] = kept
-            entry[_IS_DIRTY] = True
+            raw_key = self.raw_keys.prefix(self._context.key, self._context.key_group)
+            self._admit([kept, raw_key, True, UNKNOWN, self._entry_bytes + size_bytes])
+            return
+        entry[_KEPT] = kept
+        entry[_IS_DIRTY] = True
+        if size_bytes:
+            grown = self._entry_bytes + size_bytes - entry[_SIZE]
+            if grown > 0:
+                entry[_SIZE] += grown
+                self.hold(grown)
 
     def load(self) -> list[Any]:
         """Reads the entry of the current key into the cache."""
-        context = self._context
-        key = context.key
-        raw_key = self.raw_keys.prefix(key, context.key_group)
-        try:
-            encoded = self.column_family.get(raw_key)
-        except Exception as error:
-            raise self.column_family.read_error(error) from error
+        raw_key = self.raw_keys.prefix(self._context.key, self._context.key_group)
+        encoded = self.stored(raw_key)
         self.cache_misses += 1
-        kept = None
+        kept, size = None, self._entry_bytes
         if encoded is not None:
             # Decoding here finds damaged bytes at the first access, whatever the type.
             try:
@@ -66,21 +74,43 @@ class RocksDBValueState(CachedState, InternalValueState[T]):
             if end != len(encoded):
                 value = self.decode(self._serializer, encoded)
             kept = self.kept_form(value, encoded)
-        if len(self._entries) >= self._spill_size:
-            self._spill(self)
-        entry: list[Any] = [kept, raw_key, False]
-        self._entries[key] = entry
+            size += 2 * len(encoded)
+        entry: list[Any] = [kept, raw_key, False, encoded, size]
+        self._admit(entry)
         return entry
+
+    def _admit(self, entry: list[Any]) -> None:
+        """Puts an entry for the current key into the cache, of which there may be too many, or too much."""
+        if len(self._entries) >= self._max_entries:
+            self._bounds.write_out(self)
+        self._entries[self._context.key] = entry
+        memory = self._memory
+        memory.held_bytes += entry[_SIZE]
+        if memory.held_bytes > memory.limit_bytes:
+            self._bounds.relieve()
+
+    def dirty_entries(self) -> list[list[Any]]:
+        """The entries to be written out, in order."""
+        dirty = [entry for entry in self._entries.values() if entry[_IS_DIRTY]]
+        dirty.sort(key=_raw_key_of)
+        return dirty
+
+    def drained(self, dirty: list[list[Any]], values: list[bytes | None]) -> Drained:
+        """What is to be written out of all that is in the cache, which is empty then."""
+        self.held_bytes = sum(map(_size_of, self._entries.values()))
+        self.forget()
+        return Drained(list(map(_raw_key_of, dirty)), values, list(map(_stored_of, dirty)))
 
 
 class RocksDBObjectValueState(RocksDBValueState[T]):
     """Values of an immutable type, kept as objects."""
 
-    __slots__ = ("_default", "_exact")
+    __slots__ = ("_default", "_exact", "_size_of")
 
     def __init__(self, serializer: TypeSerializer[T], default: T | None, *cache: Any) -> None:
         super().__init__(serializer, *cache)
         self._exact = compile_exact(serializer, self.describe)
+        self._size_of = compile_size(serializer)
         self._default = default
 
     def value(self) -> T | None:
@@ -93,8 +123,9 @@ class RocksDBObjectValueState(RocksDBValueState[T]):
     def update(self, value: T | None) -> None:
         kept = None if value is None else self._exact(value)
         entry = self._entries.get(self._context.key)
-        if entry is None:
-            self.keep(kept)
+        if entry is None or self._size_of is not None:
+            # The bytes are counted twice: they are there a second time when the cache is written out.
+            self.keep(kept, 0 if kept is None or self._size_of is None else 2 * self._size_of(kept))
         else:
             entry[_KEPT] = kept
             entry[_IS_DIRTY] = True
@@ -102,15 +133,9 @@ class RocksDBObjectValueState(RocksDBValueState[T]):
     def kept_form(self, value: T, encoded: bytes) -> Any:
         return value
 
-    def drain(self) -> Changes:
-        write = self._serializer.codec.write
-        changes = {
-            raw_key: None if kept is None else write(kept)
-            for kept, raw_key, is_dirty in self._entries.values()
-            if is_dirty
-        }
-        self._entries = {}
-        return changes
+    def drain(self) -> Drained:
+        write, dirty = self._serializer.codec.write, self.dirty_entries()
+        return self.drained(dirty, [None if entry[_KEPT] is None else write(entry[_KEPT]) for entry in dirty])
 
 
 class RocksDBEncodedValueState(RocksDBValueState[T]):
@@ -130,15 +155,15 @@ class RocksDBEncodedValueState(RocksDBValueState[T]):
         return None if encoded is None else self._read(encoded, 0)[0]
 
     def update(self, value: T | None) -> None:
-        self.keep(None if value is None else self.encode(self._serializer, value))
+        encoded = None if value is None else self.encode(self._serializer, value)
+        self.keep(encoded, 0 if encoded is None else len(encoded))
 
     def kept_form(self, value: T, encoded: bytes) -> Any:
         return encoded
 
-    def drain(self) -> Changes:
-        changes = {raw_key: encoded for encoded, raw_key, is_dirty in self._entries.values() if is_dirty}
-        self._entries = {}
-        return changes
+    def drain(self) -> Drained:
+        dirty = self.dirty_entries()
+        return self.drained(dirty, [entry[_KEPT] for entry in dirty])
 
 
 def create_value_state(serializer: TypeSerializer[T], default: T | None, *cache: Any) -> RocksDBValueState[T]:

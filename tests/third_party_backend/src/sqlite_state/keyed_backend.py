@@ -37,6 +37,7 @@ from statebackend import (
 )
 from statebackend.backend_parameters import KeyedStateSnapshotTask
 from statebackend.canonical_entries import CanonicalBatch, batches_of, read_canonical
+from statebackend.change_digest import whole_lists
 from statebackend.descriptors import storage_serializer
 from statebackend.entry_encoder import EntryEncoder
 from statebackend.folding_states import handle_of_kind, stored_descriptor
@@ -136,15 +137,13 @@ class SqliteKeyedStateBackend(KeyedStateBackend):
 
     def create_snapshot_task(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshotTask:
         self._write_back_queues()
-        digest = hashlib.blake2b(digest_size=16)
+        digest = self._content_digest()
         entries = written = 0
         files: list[StateFiles] = []
         # Everything is written before anything is noted: a snapshot that fails leaves the backend as it was.
         for number, held in enumerate(self._states.values()):
             changed = held.table.changed_rows()
-            if changed:
-                entries += len(changed)
-                digest.update(repr((held.meta.name, changed)).encode())
+            entries += len(changed)
             path = f"{self.parameters.file_prefix}-{checkpoint_id:012d}-{state_id}-{number}.sqlite"
             try:
                 new = self._written(held, changed, path, state_id)
@@ -165,7 +164,20 @@ class SqliteKeyedStateBackend(KeyedStateBackend):
         for held, new in zip(self._states.values(), files, strict=True):
             held.files = new
             held.table.forget_changes()
-        return SynchronousSnapshotTask(KeyedStateSnapshot(handle, digest.hexdigest(), entries, written))
+        return SynchronousSnapshotTask(KeyedStateSnapshot(handle, digest, entries, written))
+
+    def _content_digest(self) -> str:
+        """That of all rows, which costs what the state holds, as opening it does; in how many chunks a list is stored
+        must not show."""
+        digest = hashlib.blake2b(digest_size=16)
+        for name, held in sorted(self._states.items()):
+            rows: Iterable[Row] = held.table.rows()
+            if held.meta.kind is StateKind.LIST:
+                rows = whole_lists((*row[:3], None, row[4]) for row in rows)
+            digest.update(repr(name).encode())
+            for row in rows:
+                digest.update(repr(row).encode())
+        return digest.hexdigest()
 
     def export_state(self, name: str) -> Iterator[CanonicalBatch]:
         self.check_open()

@@ -1,0 +1,60 @@
+"""What changes do: the rows to be written, and by how much the digest of the content changes.
+
+What is stored under a changed key is known where the epoch has read it, and looked up where it has not. So the deletion
+of a row that is not there costs a look-up at most: it leaves nothing behind, neither in the database nor in the
+increment. A row that is written as it was leaves nothing behind in the digest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import add
+from typing import Any
+
+from statebackend.rocksdb.cached_state import UNKNOWN, Drained
+from statebackend.rocksdb.content_digest import ContentDigest
+from statebackend.rocksdb.store import ColumnFamily
+from statebackend.ttl.row_filter import RowFilter
+
+
+def effective_changes(
+    drained: Drained, family: ColumnFamily, digest: ContentDigest, seed: int, expired: RowFilter | None
+) -> tuple[list[bytes], list[bytes | None]]:
+    """The raw keys to be written, in order, and their new values; takes what comes and goes into the digest.
+
+    A row that ``expired`` says has expired is one that is not there, whether the clean-up has met it or not.
+    """
+    keys, values, stored = drained.keys, drained.values, drained.stored
+    if drained.digest is not None:
+        digest.total += drained.digest
+        return keys, values
+    if UNKNOWN in stored:
+        stored = _looked_up(keys, stored, family)
+    if None in values and None in stored:
+        rows = zip(keys, values, stored, strict=True)
+        keys, values, stored = _columns([row for row in rows if row[1] is not None or row[2] is not None])
+    digest.add(seed, _rows(keys, values, expired))
+    digest.take_away(seed, _rows(keys, stored, expired))
+    return keys, values
+
+
+def _looked_up(keys: list[bytes], stored: list[Any], family: ColumnFamily) -> list[bytes | None]:
+    get = family.get
+    try:
+        return [get(key) if known is UNKNOWN else known for key, known in zip(keys, stored, strict=True)]
+    except Exception as error:
+        raise family.read_error(error) from error
+
+
+def _columns(rows: list[tuple[Any, Any, Any]]) -> tuple[list[Any], list[Any], list[Any]]:
+    return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
+
+
+def _rows(keys: list[bytes], values: list[bytes | None], expired: RowFilter | None) -> Iterable[bytes]:
+    """The rows that are there; no address begins another, so a key and its value need nothing in between."""
+    if expired is not None:
+        values = [None if value is None else expired(value) for value in values]
+    if None not in values:
+        present: Any = values
+        return map(add, keys, present)
+    return [key + value for key, value in zip(keys, values, strict=True) if value is not None]
