@@ -30,7 +30,7 @@ from snapshots.compatibility import (
 )
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import read_versioned_snapshot, write_versioned_snapshot
-from snapshots.errors import SnapshotFormatError
+from snapshots.errors import SnapshotFormatError, StateFormatError
 from snapshots.merging import merge_all
 from snapshots.simple import another_serializer
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
@@ -173,7 +173,7 @@ class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T, S]):
         expected = self.outer_serializer_class
         if type(new_serializer) is not expected:
             return TypeSerializerSchemaCompatibility.incompatible(
-                another_serializer(expected.__name__, type(new_serializer).__name__)
+                another_serializer(self.type_name_of_state(), expected.__name__, new_serializer)
             )
         outer: S = new_serializer
         nested = self.nested_serializers(outer)
@@ -210,6 +210,14 @@ class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T, S]):
             )
             return verdict.with_unchanged(unchanged)
         return TypeSerializerSchemaCompatibility(kind, tuple(findings), unchanged=tuple(unchanged))
+
+
+    def type_name_of_state(self) -> str:
+        """The type of the values as people write it, or the serializer's class where nothing can be rebuilt."""
+        try:
+            return self.restore_serializer().type_name
+        except StateFormatError:
+            return self.outer_serializer_class.__name__
 
 
 def _expect(source: DataInputView, expected: int, what: str) -> None:

@@ -12,7 +12,7 @@ Its content is empty, and there are only two verdicts: the very same serializer 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility
 from snapshots.data_views import DataInputView, DataOutputView
@@ -24,16 +24,25 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def another_serializer(old_name: str, new_name: str) -> Finding:
-    """The finding that a serializer of another class stands where ``old_name`` wrote the state."""
+def names_apart(old_type: str, old_class: str, new_serializer: TypeSerializer[Any]) -> tuple[str, str]:
+    """What to call the old and the new type in a finding: as people write them; if alike, with the serializers."""
+    new_type = new_serializer.type_name
+    if old_type != new_type:
+        return old_type, new_type
+    return f"{old_type} ({old_class})", f"{new_type} ({type(new_serializer).__name__})"
+
+
+def another_serializer(old_type: str, old_class: str, new_serializer: TypeSerializer[Any]) -> Finding:
+    """The finding that ``new_serializer`` stands where one of another class, ``old_class``, wrote the state."""
+    old_name, new_name = names_apart(old_type, old_class, new_serializer)
     return Finding(
         path="",
         verdict=FieldVerdict.REFUSE,
         rule="serializer-class",
-        reason=f"the state was written by {old_name}, and {new_name} cannot read it",
+        reason=f"the state holds {old_name}, and {new_name} cannot take it over",
         fix=(
             f"Keep {old_name}; or convert the values: ConvertingSerializer(<the new serializer>, {{<the old one>: "
-            f"function}}); or let the snapshot of {new_name} adopt the old one"
+            f"function}}); or let the snapshot of the new one adopt the old one"
         ),
     )
 
@@ -67,10 +76,9 @@ class SimpleTypeSerializerSnapshot(TypeSerializerSnapshot[T]):
     def resolve_schema_compatibility(
         self, new_serializer: TypeSerializer[T]
     ) -> TypeSerializerSchemaCompatibility[T]:
-        old_class = type(self.create_serializer())
-        new_class = type(new_serializer)
-        if new_class is old_class:
+        old_serializer = self.create_serializer()
+        if type(new_serializer) is type(old_serializer):
             return TypeSerializerSchemaCompatibility.compatible_as_is()
         return TypeSerializerSchemaCompatibility.incompatible(
-            another_serializer(old_class.__name__, new_class.__name__)
+            another_serializer(old_serializer.type_name, type(old_serializer).__name__, new_serializer)
         )

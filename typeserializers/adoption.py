@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 
 from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility
 from snapshots.registry import snapshot_class_name
-from snapshots.simple import SimpleTypeSerializerSnapshot
+from snapshots.simple import SimpleTypeSerializerSnapshot, names_apart
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 
 T = TypeVar("T")
@@ -26,9 +26,9 @@ class AdoptingTypeSerializerSnapshot(SimpleTypeSerializerSnapshot[T]):
     def adopt_schema(self, old_snapshot: TypeSerializerSnapshot[Any]) -> TypeSerializerSchemaCompatibility[T] | None:
         if snapshot_class_name(type(old_snapshot)) not in self.adopted_snapshots:
             return None
-        old = type(old_snapshot.restore_serializer()).__name__
-        new = type(self.create_serializer()).__name__
-        reason = f"{new} takes over what {old} wrote; a value that does not fit it stops the migration"
+        old_serializer = old_snapshot.restore_serializer()
+        old, new = names_apart(old_serializer.type_name, type(old_serializer).__name__, self.create_serializer())
+        reason = f"{old} becomes {new}; a value that does not fit it stops the migration"
         return TypeSerializerSchemaCompatibility.compatible_after_migration(
             [Finding("", FieldVerdict.MIGRATE, "serializer-adopted", reason)]
         )

@@ -202,7 +202,7 @@ class ArrowIpcSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T]):
     def resolve_schema_compatibility(self, new_serializer: TypeSerializer[T]) -> TypeSerializerSchemaCompatibility[T]:
         if type(new_serializer) is not self.serializer_class:
             return TypeSerializerSchemaCompatibility.incompatible(
-                another_serializer(self.serializer_class.__name__, repr(new_serializer))
+                another_serializer("Arrow data", self.serializer_class.__name__, new_serializer)
             )
         assert isinstance(new_serializer, ArrowIpcSerializer)
         findings = resolve_fields(list(self.schema), list(new_serializer.schema), "")

@@ -189,7 +189,7 @@ class AvroSerializerSnapshot(TypeSerializerSnapshot[Any]):
     ) -> TypeSerializerSchemaCompatibility[Any]:
         if type(new_serializer) is not AvroSerializer:
             return TypeSerializerSchemaCompatibility.incompatible(
-                another_serializer("AvroSerializer", repr(new_serializer))
+                another_serializer("Avro data", "AvroSerializer", new_serializer)
             )
         findings = resolve_schemas(named_schemas(self.schema), new_serializer.named)
         if _stripped(self.schema) == _stripped(new_serializer.schema):

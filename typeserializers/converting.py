@@ -214,7 +214,7 @@ class ConvertingSerializerSnapshot(TypeSerializerSnapshot[T]):
         converter = self._serializer.converter_for(old_snapshot)
         if converter is None:
             return verdict
-        reason = f"what {converter.source!r} reads goes through {name_of(converter.function)}"
+        reason = f"each {converter.source.type_name} goes through {name_of(converter.function)}"
         return TypeSerializerSchemaCompatibility.compatible_after_migration(
             [Finding("", FieldVerdict.MIGRATE, "value-converted", reason)]
         )

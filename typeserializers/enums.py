@@ -241,7 +241,7 @@ class EnumSerializerSnapshot(TypeSerializerSnapshot[C]):
     def resolve_schema_compatibility(self, new_serializer: TypeSerializer[C]) -> TypeSerializerSchemaCompatibility[C]:
         if type(new_serializer) is not EnumSerializer:
             return TypeSerializerSchemaCompatibility.incompatible(
-                another_serializer(f"EnumSerializer({self.name})", repr(new_serializer))
+                another_serializer(self.name, "EnumSerializer", new_serializer)
             )
         if self.name != new_serializer.name and self.name not in new_serializer.former_names:
             return TypeSerializerSchemaCompatibility.incompatible(_renamed(self.name, new_serializer.name))

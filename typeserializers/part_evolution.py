@@ -12,6 +12,7 @@ from typing import Any
 from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.errors import UnresolvableSerializerError
+from snapshots.simple import names_apart
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
 from typeserializers.nullable import NullableSerializer, NullableSerializerSnapshot
 from typeserializers.promotions import PROMOTIONS, Promotion
@@ -51,7 +52,7 @@ def resolve_part(
                 FieldVerdict.REFUSE,
                 "field-became-required",
                 "the state may hold None here, the new field may not",
-                "Keep the field optional, or give it a converter",
+                "Keep the field optional, or say what becomes of None in its metadata: converted_by(function)",
             )
         )
     of_another_class = all(finding.rule == "serializer-class" for finding in verdict.findings)
@@ -66,11 +67,12 @@ def promotion_between(old: TypeSerializer[Any], new: TypeSerializer[Any]) -> Pro
 
 
 def _type_changed(old: TypeSerializer[Any], new: TypeSerializer[Any]) -> Finding:
+    old_name, new_name = names_apart(old.type_name, type(old).__name__, new)
     what = "narrowed" if promotion_between(new, old) is not None else "changed"
     return Finding(
         "",
         FieldVerdict.REFUSE,
         f"field-type-{what}",
-        f"the type was {what} from {old!r} to {new!r}, and not every old value fits",
-        "Keep the old type, or add a field of another name with a default and fill it from the old one",
+        f"the type was {what} from {old_name} to {new_name}, and not every old value fits",
+        f"Keep {old_name}, or say how a {new_name} is made of it, in the field's metadata: converted_by(function)",
     )

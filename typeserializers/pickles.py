@@ -142,7 +142,7 @@ class PickleSerializerSnapshot(TypeSerializerSnapshot[T]):
     def resolve_schema_compatibility(self, new_serializer: TypeSerializer[T]) -> TypeSerializerSchemaCompatibility[T]:
         if type(new_serializer) is not PickleSerializer:
             return TypeSerializerSchemaCompatibility.incompatible(
-                another_serializer(f"PickleSerializer({self.class_name})", repr(new_serializer))
+                another_serializer(self.class_name, "PickleSerializer", new_serializer)
             )
         if new_serializer.class_name == self.class_name:
             return TypeSerializerSchemaCompatibility.compatible_as_is()

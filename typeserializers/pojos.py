@@ -428,7 +428,7 @@ class PojoSerializerSnapshot(TypeSerializerSnapshot["R | None"], Generic[R]):
     ) -> TypeSerializerSchemaCompatibility[R | None]:
         if type(new_serializer) is not PojoSerializer:
             return TypeSerializerSchemaCompatibility.incompatible(
-                another_serializer(f"PojoSerializer({self.pojo.name})", repr(new_serializer))
+                another_serializer(self.pojo.name, "PojoSerializer", new_serializer)
             )
         judgement = judge_pojo(self.pojo, new_serializer)
         if judgement.kind is not CompatibilityKind.WITH_RECONFIGURED_SERIALIZER:

@@ -334,7 +334,7 @@ class AttrsSerializerSnapshot(TypeSerializerSnapshot[R]):
     def resolve_schema_compatibility(self, new_serializer: TypeSerializer[R]) -> TypeSerializerSchemaCompatibility[R]:
         if type(new_serializer) is not AttrsSerializer:
             return TypeSerializerSchemaCompatibility.incompatible(
-                another_serializer(f"AttrsSerializer({self.record.name})", repr(new_serializer))
+                another_serializer(self.record.name, "AttrsSerializer", new_serializer)
             )
         judgement = judge_record(self.record, new_serializer.shape)
         if judgement.kind is not CompatibilityKind.WITH_RECONFIGURED_SERIALIZER:

@@ -195,7 +195,7 @@ class ReferenceSerializerSnapshot(TypeSerializerSnapshot[Any]):
     ) -> TypeSerializerSchemaCompatibility[Any]:
         if not isinstance(new_serializer, ReferenceSerializer):
             return TypeSerializerSchemaCompatibility.incompatible(
-                another_serializer(f"ReferenceSerializer({self.name})", repr(new_serializer))
+                another_serializer(self.name, "ReferenceSerializer", new_serializer)
             )
         former: tuple[str, ...] = getattr(getattr(new_serializer._target, "shape", None), "former_names", ())
         if self.name not in (new_serializer.name, *former):

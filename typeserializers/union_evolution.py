@@ -152,7 +152,7 @@ def judge_new_union(
                 FieldVerdict.REFUSE,
                 "union-member-missing",
                 f"the state holds {match.old_name}, the new type is {new_type}",
-                f"Make {match.old_name} a member too, or convert the old values",
+                f"Make {match.old_name} a member too, or convert the old values (converted_by, ConvertingSerializer)",
             )
         )
     findings, _ = _told_of(matches, new_members)
@@ -194,7 +194,7 @@ def _advice(
         FieldVerdict.REFUSE,
         "union-member-removed",
         f"the state may hold {match.old_name} here, the new members are {_listed(new_members)}",
-        f"Keep {match.old_name} in the union, or convert the old values{rename}",
+        f"Keep {match.old_name} in the union, or convert the old values (converted_by, ConvertingSerializer){rename}",
     )
 
 

@@ -253,7 +253,7 @@ class UnionSerializerSnapshot(CompositeTypeSerializerSnapshot[Any, UnionSerializ
         """The verdict, which is the same everywhere: members are judged as parts even at the top of a state."""
         if type(new_serializer) is not UnionSerializer:
             return TypeSerializerSchemaCompatibility.incompatible(
-                another_serializer(UnionSerializer.__name__, type(new_serializer).__name__)
+                another_serializer(self.type_name_of_state(), UnionSerializer.__name__, new_serializer)
             )
         try:
             judgement = judge_union(self.nested_snapshots, new_serializer.member_serializers)

@@ -224,7 +224,7 @@ def test_a_value_of_another_type_is_refused_with_the_wrapper_that_would_do() -> 
     old = ts.IntSerializer()
     verdict = judged(old, ts.StringSerializer())
     assert verdict.is_incompatible
-    advice = r"Keep IntSerializer; or convert the values: ConvertingSerializer\(.*; or let the snapshot of String"
+    advice = r"Keep int; or convert the values: ConvertingSerializer\(.*; or let the snapshot of the new"
     assert re.search(advice, str(verdict))
     following_it = ts.ConvertingSerializer(ts.StringSerializer(), {old: str})
     assert migrated(old, following_it, 7) == "7"
