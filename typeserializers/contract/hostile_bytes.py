@@ -5,8 +5,10 @@ The strategies start from real encodings, because bytes at random are refused at
 
 from __future__ import annotations
 
+import os
+import random
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from hypothesis import strategies as st
@@ -38,6 +40,23 @@ def damaged(encoded: bytes) -> st.SearchStrategy[bytes]:
         lambda drawn: encoded[: drawn[0]] + encoded[drawn[0] : drawn[1]] * drawn[2] + encoded[drawn[1] :]
     )
     return st.one_of(changed, hostile, repeated, st.binary(max_size=64))
+
+
+def damaged_everywhere(encoded: bytes, limit: int = 300) -> Iterator[bytes]:
+    """Every truncation, and every byte with each bit flipped and as the largest and the smallest there is.
+
+    More than ``limit`` are sampled, the same ones each time, unless the environment sets ``STATEBACKEND_FUZZ=all``.
+    """
+    places = [(place, None) for place in range(len(encoded))]
+    flips = [(place, flip) for place in range(len(encoded)) for flip in (*(1 << bit for bit in range(8)), 0xFF, 0x7F)]
+    chosen: list[tuple[int, int | None]] = [*places, *flips]
+    if len(chosen) > limit and os.environ.get("STATEBACKEND_FUZZ") != "all":
+        chosen = random.Random(len(encoded)).sample(chosen, limit)
+    for place, flip in chosen:
+        if flip is None:
+            yield encoded[:place]
+        else:
+            yield encoded[:place] + bytes((encoded[place] ^ flip,)) + encoded[place + 1 :]
 
 
 def _with_changes(encoded: bytes, changes: list[tuple[int, int]]) -> bytes:

@@ -21,6 +21,7 @@ bounded memory and without waiting for more of them.
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import threading
 from collections.abc import Sequence
@@ -37,7 +38,13 @@ from snapshots.envelope import snapshot_from_bytes, snapshot_to_bytes
 from snapshots.errors import SerializationError, StateFormatError
 from snapshots.merging import merge_snapshots
 from snapshots.type_serializer_snapshot import resolve_compatibility
-from typeserializers.contract.hostile_bytes import MEMORY_AT_LEAST, MEMORY_PER_BYTE, damaged, peak_memory_of
+from typeserializers.contract.hostile_bytes import (
+    MEMORY_AT_LEAST,
+    MEMORY_PER_BYTE,
+    damaged,
+    damaged_everywhere,
+    peak_memory_of,
+)
 from typeserializers.nullable import NullableSerializer
 from typeserializers.type_serializer import TypeSerializer
 
@@ -185,6 +192,40 @@ class SerializerContract:
                 snapshot_from_bytes(data[:cut])
         with pytest.raises(StateFormatError):
             snapshot_from_bytes(data + b"\0")
+
+    def test_a_snapshot_with_any_byte_changed_is_refused_with_an_error_of_this_library_or_can_be_used(self) -> None:
+        serializer = self.serializer()
+        for data in damaged_everywhere(snapshot_to_bytes(serializer.snapshot_configuration())):
+            try:
+                snapshot = snapshot_from_bytes(data)
+                str(resolve_compatibility(snapshot, serializer))
+                restored = snapshot.restore_serializer()
+                str(resolve_compatibility(serializer.snapshot_configuration(), restored))
+            except StateFormatError:
+                continue
+            # What was restored from it reads values that are not its own, or refuses them.
+            for value in self.values() if self.reads_hostile_bytes else ():
+                with contextlib.suppress(StateFormatError):
+                    restored.from_bytes(serializer.to_bytes(value))
+
+    def test_a_value_with_any_byte_changed_is_refused_with_an_error_of_this_library_or_read(self) -> None:
+        if not self.reads_hostile_bytes:
+            pytest.skip("the serializer says that it trusts its bytes")
+        serializer = self.serializer()
+        values = list(self.values())[:8]
+
+        def read_all() -> None:
+            for value in values:
+                for data in damaged_everywhere(serializer.to_bytes(value), limit=100):
+                    with contextlib.suppress(StateFormatError):
+                        serializer.from_bytes(data)
+                    with contextlib.suppress(StateFormatError):
+                        serializer.deserialize(DataInputView(data))
+
+        longest = max((len(serializer.to_bytes(value)) for value in values), default=0)
+        # What is made once must not be charged to the bytes.
+        read_all()
+        assert peak_memory_of(read_all) <= MEMORY_AT_LEAST + MEMORY_PER_BYTE * longest
 
     def test_it_goes_to_another_process(self) -> None:
         if not self.is_picklable:
