@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from snapshots.envelope import MAX_NESTING
 from snapshots.errors import StateFormatError
+from typeserializers.hint_advice import advice_for, described
 from typeserializers.type_serializer import TypeSerializer
 
 
@@ -61,8 +62,8 @@ class Inference:
             if serializer is not None:
                 return serializer
         raise UnknownTypeError(
-            f"{self.path or 'the type'}: no serializer is known for {_describe(hint)}. "
-            f"Write Annotated[{_describe(hint)}, YourSerializer()], pass the serializer explicitly, "
+            f"{self.path or 'the type'}: no serializer is known for {described(hint)}.{advice_for(hint)} "
+            f"Write Annotated[{described(hint)}, YourSerializer()], pass the serializer explicitly, "
             f"or register a rule with register_inference"
         )
 
@@ -83,7 +84,3 @@ def _annotated_serializer(hint: Any) -> TypeSerializer[Any] | None:
         if isinstance(extra, TypeSerializer):
             return extra
     return None
-
-
-def _describe(hint: Any) -> str:
-    return getattr(hint, "__qualname__", None) or str(hint)

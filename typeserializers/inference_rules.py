@@ -40,7 +40,7 @@ def infer_scalar(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
 @register_inference
 def infer_list(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
     """``list[X]``."""
-    if typing.get_origin(hint) is not list:
+    if typing.get_origin(hint) is not list or not typing.get_args(hint):
         return None
     return ListSerializer(inference.below("[]").serializer_for(typing.get_args(hint)[0]))
 
@@ -48,7 +48,7 @@ def infer_list(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
 @register_inference
 def infer_map(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
     """``dict[K, V]``; since any value of a map may be None, ``dict[K, V | None]`` is the same."""
-    if typing.get_origin(hint) is not dict:
+    if typing.get_origin(hint) is not dict or not typing.get_args(hint):
         return None
     key, value = typing.get_args(hint)
     value_serializer = inference.below("{value}").serializer_for(value)

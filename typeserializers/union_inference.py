@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Sequence
-from typing import Any, Union
+from typing import Any, Final, Literal, Union
 
 from typeserializers.eithers import EitherSerializer, Left, Right
 from typeserializers.inference import Inference, UnknownTypeError, register_inference
@@ -59,6 +59,22 @@ def _union_of(members: Sequence[TypeSerializer[Any]], inference: Inference) -> T
 
 def _name_of(hint: Any) -> str:
     return hint.__qualname__ if isinstance(hint, type) and typing.get_origin(hint) is None else str(hint)
+
+
+@register_inference
+def infer_literal(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
+    """``Literal["a", "b"]`` is written as the type of its values; that no other occurs is up to the program."""
+    if typing.get_origin(hint) is not Literal:
+        return None
+    return inference.serializer_for(Union[tuple(type(value) for value in typing.get_args(hint))])  # noqa: UP007
+
+
+@register_inference
+def infer_final(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
+    """``Final[X]`` is an X."""
+    if typing.get_origin(hint) is not Final:
+        return None
+    return inference.serializer_for(typing.get_args(hint)[0])
 
 
 @register_inference

@@ -94,7 +94,7 @@ def infer_enum(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
 def infer_set(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
     """``set[X]`` and ``frozenset[X]``; since any element may be None, ``set[X | None]`` is the same."""
     origin = typing.get_origin(hint)
-    if origin not in (set, frozenset):
+    if origin not in (set, frozenset) or not typing.get_args(hint):
         return None
     element = inference.below("{element}").serializer_for(typing.get_args(hint)[0])
     if isinstance(element, NullableSerializer):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import array
+import collections
+import collections.abc
 import datetime
 import decimal
 import enum
@@ -29,6 +31,14 @@ from snapshots import (
 class Colour(enum.Enum):
     RED = 1
     GREEN = 2
+
+
+T = typing.TypeVar("T")
+
+
+@attrs.frozen
+class Generic(typing.Generic[T]):
+    item: T
 
 
 UserId = NewType("UserId", int)
@@ -65,6 +75,14 @@ LONG, STRING = ts.LongSerializer(), ts.StringSerializer()
         (Annotated[datetime.date, ts.LocalDateSerializer()], ts.LocalDateSerializer()),
         (Annotated[array.array, ts.LongPrimitiveArraySerializer()], ts.LongPrimitiveArraySerializer()),
         (Annotated[int, "a note"], LONG),
+        (typing.Literal["a", "b"], STRING),
+        (typing.Literal[1, "a", None], ts.NullableSerializer(ts.UnionSerializer([LONG, STRING]))),
+        (typing.Literal[Colour.RED], ts.EnumSerializer(Colour)),
+        (typing.Final[int], LONG),
+        (typing.List[int], ts.ListSerializer(LONG)),  # noqa: UP006
+        (typing.Dict[str, int], ts.MapSerializer(STRING, LONG)),  # noqa: UP006
+        (typing.Tuple[int, str], ts.TupleSerializer([LONG, STRING])),  # noqa: UP006
+        (typing.Optional[int], ts.NullableSerializer(LONG)),  # noqa: UP045
     ],
 )
 def test_a_hint_means_a_serializer(hint: Any, expected: ts.TypeSerializer[Any]) -> None:
@@ -81,7 +99,23 @@ def test_a_hint_means_a_serializer(hint: Any, expected: ts.TypeSerializer[Any]) 
         (list[array.array], r"\[\]: array.array does not say"),
         (tuple[int, typing.ForwardRef("Nowhere")], r"\[1\]: the name 'Nowhere' cannot be resolved"),
         (ts.Left[int] | ts.Right[complex], r"\.right: no serializer"),
-        (list, "no serializer is known for list"),
+        (list, r"no serializer is known for list. .*write for example list\[int\]"),
+        (typing.List, "known for List. It does not say of what"),  # noqa: UP006
+        (typing.Dict, r"known for Dict. .*dict\[str, int\]"),  # noqa: UP006
+        (typing.Set, r"known for Set. .*set\[str\]"),  # noqa: UP006
+        (typing.Tuple, r"known for Tuple. .*tuple\[int, str\]"),  # noqa: UP006
+        (frozenset, r"known for frozenset. .*frozenset\[str\]"),
+        (list[tuple[int, ...]], r"\[\]: no serializer is known for tuple\[int, \.\.\.\].*write list\[int\]"),
+        (collections.abc.Sequence[int], r"Sequence\[int\].*write list"),
+        (collections.abc.Mapping[str, int], r"Mapping\[str, int\].*write dict"),
+        (collections.deque[int], r"deque\[int\].*write list"),
+        (bytearray, "known for bytearray.*write bytes"),
+        (Generic[int], r"Generic\[int\].*Annotated\[.*Generic\[int\], AttrsSerializer\(Generic"),
+        (Generic, r"\.item: no serializer is known for ~T.*any type"),
+        (typing.TypedDict("Loose", {"a": int}), "known for Loose.*NamedTuple"),
+        (list[Any], r"\[\]: no serializer is known for Any.*int \| str"),
+        (object, "known for object.*int | str"),
+        (typing.Literal["a", 1.5j], "complex"),
     ],
 )
 def test_an_unknown_hint_is_an_error_with_the_path_in_the_type(hint: Any, message: str) -> None:
