@@ -66,7 +66,13 @@ from checkpoint.pending_checkpoint import (
     CheckpointState,
     PendingCheckpoint,
 )
-from checkpoint.savepoint import create_savepoint_directory, read_savepoint, write_savepoint
+from checkpoint.savepoint import (
+    SavedSourceProgress,
+    create_savepoint_directory,
+    read_savepoint,
+    write_savepoint,
+    write_source_progress,
+)
 from checkpoint.shared_state_registry import SharedStateRegistry
 
 __all__ = [
@@ -111,6 +117,7 @@ __all__ = [
     "OperatorState",
     "PendingCheckpoint",
     "ReportValue",
+    "SavedSourceProgress",
     "SavepointError",
     "SavepointExistsError",
     "SharedStateRegistry",
@@ -132,4 +139,5 @@ __all__ = [
     "write_metadata",
     "write_origin",
     "write_savepoint",
+    "write_source_progress",
 ]

@@ -14,6 +14,7 @@ __all__ = [
     "STATE_HANDLE_SCHEMA",
     "decode_state_handle",
     "encode_state_handle",
+    "file_handle_to_record",
     "state_handle_from_record",
     "state_handle_to_record",
 ]
@@ -59,11 +60,13 @@ def state_handle_to_record(handle: StateHandle) -> dict[str, Any]:
         "key_group_start": handle.key_group_start,
         "key_group_end": handle.key_group_end,
         "meta": handle.meta,
-        "files": [
-            {"path": file.path, "size_bytes": file.size_bytes, "checksum": file.checksum}
-            for file in handle.files
-        ],
+        "files": [file_handle_to_record(file) for file in handle.files],
     }
+
+
+def file_handle_to_record(file: FileHandle) -> dict[str, Any]:
+    """`file` as a record of the schema `statebackend.FileHandle`."""
+    return {"path": file.path, "size_bytes": file.size_bytes, "checksum": file.checksum}
 
 
 def state_handle_from_record(record: Mapping[str, Any]) -> StateHandle:

@@ -33,7 +33,7 @@ from checkpoint.errors import (
     UnsupportedMetadataVersionError,
 )
 from checkpoint.file_system import CheckpointFileSystem
-from checkpoint.handle_records import state_handle_from_record, state_handle_to_record
+from checkpoint.handle_records import file_handle_to_record, state_handle_from_record, state_handle_to_record
 from checkpoint.handles import (
     MAX_MAX_PARALLELISM,
     FileHandle,
@@ -53,14 +53,19 @@ __all__ = [
     "FORMAT_VERSION",
     "MAX_METADATA_BYTES",
     "METADATA_FILE_NAME",
+    "SOURCE_PROGRESS_DIRECTORY",
     "CheckpointKind",
     "CheckpointMetadata",
+    "check_metadata_size",
     "read_metadata",
     "read_metadata_with_handle",
     "write_metadata",
 ]
 
 METADATA_FILE_NAME = "_metadata"
+
+SOURCE_PROGRESS_DIRECTORY = "source-progress"
+"""Where the files of a savepoint's source progress lie in it."""
 
 MAX_METADATA_BYTES = 256 << 20
 """Largest `_metadata` file, and largest record in it after decompression."""
@@ -90,7 +95,8 @@ class CheckpointKind(enum.Enum):
 class CheckpointMetadata:
     """Everything about one completed checkpoint or savepoint. Raises `InvariantViolationError`.
 
-    `source_progress` maps relative file names to their content, `source_offsets` are the offsets of
+    `source_progress` maps relative file names to their content; in a savepoint it may be files instead,
+    `source_progress_files`, whose paths are `source-progress/` and the name. `source_offsets` are the offsets of
     exactly this epoch, `sink_committables` maps sinks to what they still have to commit; all three are
     opaque here. File paths are relative to the job directory for a checkpoint and to the savepoint's own
     directory for a savepoint. A parent is named by id and by the digest of its `_metadata` file, or not
@@ -107,6 +113,7 @@ class CheckpointMetadata:
     parent_checkpoint_id: int | None = None
     parent_digest: str | None = None
     source_progress: Mapping[str, bytes] = field(factory=dict, repr=lambda files: repr(sorted(files)))
+    source_progress_files: tuple[FileHandle, ...] = ()
     source_offsets: bytes = b""
     sink_committables: Mapping[str, bytes] = field(factory=dict, repr=lambda sinks: repr(sorted(sinks)))
     properties: Mapping[str, str] = field(factory=dict)
@@ -128,6 +135,7 @@ class CheckpointMetadata:
         check_operator_states(self.operators)
         for path in self.source_progress:
             checked_relative_path(path)
+        self._check_source_progress_files()
         require(type(self.source_offsets) is bytes, "source_offsets must be bytes")
         for what, mapping in (
             ("source_progress", self.source_progress),
@@ -140,6 +148,24 @@ class CheckpointMetadata:
             check_identifier("a name in properties", name)
             require(type(text) is str, f"properties[{name!r}] must be a str")
             check_encodable(f"properties[{name!r}]", text)
+
+    def _check_source_progress_files(self) -> None:
+        files = self.source_progress_files
+        require(
+            type(files) is tuple and all(type(file) is FileHandle for file in files),
+            "source_progress_files must be a tuple of FileHandle objects",
+        )
+        if not files:
+            return
+        require(self.kind is CheckpointKind.SAVEPOINT, "only a savepoint has source_progress_files")
+        require(not self.source_progress, "source progress is either in the metadata or in files")
+        require(len({file.path for file in files}) == len(files), "source_progress_files must be distinct")
+        for file in files:
+            prefix, _, name = file.path.partition("/")
+            require(
+                prefix == SOURCE_PROGRESS_DIRECTORY and name != "",
+                f"{file.path!r} is not a file of source progress: it must lie below {SOURCE_PROGRESS_DIRECTORY}/",
+            )
 
     def _check_parent(self) -> None:
         if self.parent_checkpoint_id is None and self.parent_digest is None:
@@ -157,7 +183,7 @@ class CheckpointMetadata:
     @property
     def files(self) -> tuple[FileHandle, ...]:
         """Every distinct file the checkpoint needs."""
-        return files_of_operators(self.operators)
+        return (*files_of_operators(self.operators), *self.source_progress_files)
 
     @property
     def size_bytes(self) -> int:
@@ -173,6 +199,11 @@ def write_metadata(fs: CheckpointFileSystem, directory: str, metadata: Checkpoin
     `InvariantViolationError` when the metadata is too large, `StorageError` when the store fails.
     """
     return fs.write_file(_path_in(directory), _encode(metadata))
+
+
+def check_metadata_size(metadata: CheckpointMetadata) -> None:
+    """Raise `InvariantViolationError` if the metadata is too large to be written."""
+    _encode(metadata)
 
 
 def read_metadata(fs: CheckpointFileSystem, directory: str) -> CheckpointMetadata:
@@ -201,11 +232,13 @@ def _path_in(directory: str) -> str:
 def _encode(metadata: CheckpointMetadata) -> bytes:
     require(
         metadata.format_version == FORMAT_VERSION,
-        f"metadata is always written in format version {FORMAT_VERSION}, not {metadata.format_version}",
+        f"metadata is always written for format version {FORMAT_VERSION}, not {metadata.format_version}",
     )
-    record = _to_record(metadata)
+    # The oldest version that can tell it all, so that older releases read what they could read before.
+    version = 2 if metadata.source_progress_files else 1
+    record = _to_record(metadata, version)
     body = io.BytesIO()
-    fastavro.schemaless_writer(body, _RECORDS[FORMAT_VERSION], record, strict=True)
+    fastavro.schemaless_writer(body, _RECORDS[version], record, strict=True)
     require(
         body.tell() <= MAX_METADATA_BYTES,
         f"the metadata of checkpoint {metadata.checkpoint_id} takes {body.tell()} bytes, the limit is "
@@ -214,12 +247,12 @@ def _encode(metadata: CheckpointMetadata) -> bytes:
     output = io.BytesIO()
     fastavro.writer(
         output,
-        METADATA_SCHEMAS[FORMAT_VERSION],
+        METADATA_SCHEMAS[version],
         [record],
         codec="deflate",
         sync_interval=MAX_METADATA_BYTES,
         sync_marker=xxhash.xxh3_128_digest(body.getvalue()),
-        metadata={_VERSION_KEY: str(FORMAT_VERSION), _CHECKSUM_KEY: _NO_CHECKSUM},
+        metadata={_VERSION_KEY: str(version), _CHECKSUM_KEY: _NO_CHECKSUM},
     )
     data = output.getvalue()
     # The first occurrence is the one in the header: only the version comes before it.
@@ -308,9 +341,13 @@ def _read_block(source: io.BytesIO, header: Mapping[str, Any], location: str) ->
     return io.BytesIO(body)
 
 
-def _to_record(metadata: CheckpointMetadata) -> dict[str, Any]:
+def _to_record(metadata: CheckpointMetadata, version: int) -> dict[str, Any]:
     record = asdict(metadata, recurse=False)
     del record["format_version"]
+    if version == 1:
+        del record["source_progress_files"]
+    else:
+        record["source_progress_files"] = [file_handle_to_record(file) for file in metadata.source_progress_files]
     record["kind"] = metadata.kind.value
     record["operators"] = [
         {
@@ -341,7 +378,14 @@ def _from_record(record: dict[str, Any]) -> CheckpointMetadata:
         )
         for one in record["operators"]
     )
-    return CheckpointMetadata(**{**record, "kind": CheckpointKind(record["kind"]), "operators": operators})
+    return CheckpointMetadata(
+        **{
+            **record,
+            "kind": CheckpointKind(record["kind"]),
+            "operators": operators,
+            "source_progress_files": tuple(FileHandle(**file) for file in record.get("source_progress_files", ())),
+        }
+    )
 
 
 def _corrupt(location: str, what: str, cause: BaseException | None = None) -> NoReturn:

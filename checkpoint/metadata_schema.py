@@ -14,7 +14,7 @@ from checkpoint.handle_records import STATE_HANDLE_SCHEMA
 
 __all__ = ["BLOCK_SCHEMA", "FORMAT_VERSION", "HEADER_SCHEMA", "METADATA_SCHEMAS"]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 _SUBTASK_STATE = {
     "type": "record",
@@ -43,7 +43,7 @@ _OPERATOR_STATE = {
     ],
 }
 
-_METADATA_1 = {
+_METADATA_1: dict[str, Any] = {
     "type": "record",
     "name": "statebackend.CheckpointMetadata",
     "doc": "One completed checkpoint or savepoint. A file holds exactly one.",
@@ -96,7 +96,19 @@ _METADATA_1 = {
     ],
 }
 
-METADATA_SCHEMAS: Mapping[int, dict[str, Any]] = MappingProxyType({1: _METADATA_1})
+_METADATA_2 = {
+    **_METADATA_1,
+    "fields": [
+        *_METADATA_1["fields"],
+        {
+            "name": "source_progress_files",
+            "type": {"type": "array", "items": "statebackend.FileHandle"},
+            "doc": "The same as source_progress, as files of the savepoint below source-progress/.",
+        },
+    ],
+}
+
+METADATA_SCHEMAS: Mapping[int, dict[str, Any]] = MappingProxyType({1: _METADATA_1, 2: _METADATA_2})
 
 HEADER_SCHEMA = {
     "type": "record",

@@ -9,24 +9,35 @@ there is a file `_in_progress` instead of `_metadata`:
     write_savepoint(fs, metadata)      checks that all files are there, writes `_metadata`, last
 
 A directory with `_metadata` is therefore complete, and one without can only be deleted.
+
+How far the source was read (`source_progress`) is files too, below `source-progress/`: the log of a file source grows
+with every file ever read. Savepoints of older releases have it in their metadata.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
 
 from checkpoint.errors import MissingFileError, SavepointError, SavepointExistsError
 from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.handles import FileHandle, require
 from checkpoint.metadata import (
     METADATA_FILE_NAME,
+    SOURCE_PROGRESS_DIRECTORY,
     CheckpointKind,
     CheckpointMetadata,
     read_metadata,
     write_metadata,
 )
 
-__all__ = ["create_savepoint_directory", "read_savepoint", "write_savepoint"]
+__all__ = [
+    "SavedSourceProgress",
+    "create_savepoint_directory",
+    "read_savepoint",
+    "write_savepoint",
+    "write_source_progress",
+]
 
 _IN_PROGRESS = "_in_progress"
 _IN_PROGRESS_TEXT = b"A savepoint is being written here. Without _metadata it is incomplete.\n"
@@ -40,6 +51,32 @@ def create_savepoint_directory(uri: str | os.PathLike[str]) -> CheckpointFileSys
         raise SavepointExistsError(_refusal(fs, present))
     fs.write_file(_IN_PROGRESS, _IN_PROGRESS_TEXT)
     return fs
+
+
+def write_source_progress(fs: CheckpointFileSystem, progress: Mapping[str, bytes]) -> tuple[FileHandle, ...]:
+    """Write source progress, by relative file name, as files of the savepoint at the root of `fs`, one by one."""
+    return tuple(fs.write_file(f"{SOURCE_PROGRESS_DIRECTORY}/{name}", progress[name]) for name in sorted(progress))
+
+
+class SavedSourceProgress(Mapping[str, bytes]):
+    """The source progress of a savepoint: relative file name to content, which is read when it is asked for.
+
+    Looking up a name raises `MissingFileError` or `CorruptFileError` if its file is not what was written.
+    """
+
+    def __init__(self, fs: CheckpointFileSystem, metadata: CheckpointMetadata) -> None:
+        self._fs = fs
+        self._content = metadata.source_progress
+        self._files = {file.path.partition("/")[2]: file for file in metadata.source_progress_files}
+
+    def __getitem__(self, name: str) -> bytes:
+        return self._fs.read_file(self._files[name]) if name in self._files else self._content[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files or self._content)
+
+    def __len__(self) -> int:
+        return len(self._files or self._content)
 
 
 def write_savepoint(fs: CheckpointFileSystem, metadata: CheckpointMetadata) -> FileHandle:

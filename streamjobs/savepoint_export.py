@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from attrs import evolve, frozen
 
 from checkpoint.file_system import CheckpointFileSystem
-from checkpoint.handles import OperatorState, StateHandle, SubtaskState
+from checkpoint.handles import FileHandle, OperatorState, StateHandle, SubtaskState
 from checkpoint.metadata import CheckpointKind, CheckpointMetadata
 from checkpoint.relative_path import path_segment
 from checkpoint.savepoint import write_savepoint
@@ -150,7 +150,7 @@ def finish_savepoint(
     metadata: CheckpointMetadata,
     exported: Iterable[ExportedSubtask],
     target: CheckpointFileSystem,
-    source_progress: Mapping[str, bytes],
+    source_progress_files: tuple[FileHandle, ...],
     started_s: float,
 ) -> SavepointReport:
     """Writes the savepoint's metadata, last of all; ``started_s`` is the monotonic time of the beginning."""
@@ -179,7 +179,8 @@ def finish_savepoint(
         timestamp_ms=time.time_ns() // 1_000_000,
         parent_checkpoint_id=None,
         parent_digest=None,
-        source_progress=dict(source_progress),
+        source_progress={},
+        source_progress_files=source_progress_files,
         sink_committables={},
     )
     write_savepoint(target, savepoint)

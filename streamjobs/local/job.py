@@ -71,4 +71,4 @@ class LocalJob:
             target = create_savepoint_directory(path)
             tasks = export_tasks(metadata, self._file_system, target, self._registered, self._clock())
             exported = [task.run() for task in tasks]
-            return finish_savepoint(metadata, exported, target, {}, started_s)
+            return finish_savepoint(metadata, exported, target, (), started_s)

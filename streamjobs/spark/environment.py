@@ -22,6 +22,7 @@ from checkpoint.completed_checkpoint_store import CompletedCheckpointStore
 from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.job_directory import JobDirectory
 from checkpoint.job_origin import write_origin
+from checkpoint.savepoint import SavedSourceProgress
 from statebackend.backend_registry import state_backend
 from statebackend.key_groups import check_parallelism
 from statebackend.metrics import StateMetricsConfig
@@ -312,7 +313,8 @@ class SparkStreamEnvironment:
             write_origin(file_system, point.origin)
         if point.origin.with_source_progress and not file_system.exists("spark/metadata"):
             file_system.delete_directory("spark")
-            restore_source_progress(point.state.metadata.source_progress, self._spark_directory)
+            progress = SavedSourceProgress(point.state.file_system, point.state.metadata)
+            restore_source_progress(progress, self._spark_directory)
 
     def _local_root(self, directory: JobDirectory) -> LocalStateRoot:
         given = self._local_state_directory

@@ -11,14 +11,15 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 
+from attrs import evolve
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from checkpoint.errors import SavepointError
 from checkpoint.file_system import CheckpointFileSystem
-from checkpoint.metadata import CheckpointMetadata
-from checkpoint.savepoint import create_savepoint_directory
+from checkpoint.metadata import CheckpointKind, CheckpointMetadata, check_metadata_size
+from checkpoint.savepoint import create_savepoint_directory, write_source_progress
 from statebackend.clock import wall_clock
 from statebackend.descriptors import StateDescriptor
 from streamjobs.local_state_root import LocalStateRoot
@@ -47,6 +48,16 @@ def take_savepoint(
     progress = capture_source_progress(spark_checkpoint_directory, metadata.checkpoint_id)
     source.verify_present(metadata.files)
     target = create_savepoint_directory(path)
+    progress_files = write_source_progress(target, progress)
+    # Before the export, which may take long: its own metadata is about as large as that of the checkpoint.
+    check_metadata_size(
+        evolve(
+            metadata,
+            kind=CheckpointKind.SAVEPOINT,
+            source_progress={},
+            source_progress_files=progress_files,
+        )
+    )
     tasks = export_tasks(metadata, source, target, registered, wall_clock(), local_root)
     try:
         exported = spark.sparkContext.parallelize(tasks, max(1, len(tasks))).map(ExportTask.run).collect()
@@ -56,4 +67,4 @@ def take_savepoint(
             f"the savepoint {target.location('')} of epoch {metadata.checkpoint_id} is not complete: "
             f"{python_cause(error)}. Once that is put right, take it again into a new directory"
         ) from error
-    return finish_savepoint(metadata, exported, target, progress, started_s)
+    return finish_savepoint(metadata, exported, target, progress_files, started_s)

@@ -35,7 +35,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from checkpoint.errors import CheckpointError
@@ -86,7 +86,29 @@ def newest_planned_batch(spark_checkpoint_directory: str) -> int | None:
     return max((int(name) for name in names if _BATCH.fullmatch(name)), default=None)
 
 
-def capture_source_progress(spark_checkpoint_directory: str, batch_id: int) -> dict[str, bytes]:
+class SourceLogFiles(Mapping[str, bytes]):
+    """Files of a source log: relative name to content, which is read when it is asked for.
+
+    The log of a file source has a line for each file ever read, so its content is held one file at a time.
+    """
+
+    def __init__(self, file_system: CheckpointFileSystem, names: Iterable[str]) -> None:
+        self._file_system = file_system
+        self._names = dict.fromkeys(names)
+
+    def __getitem__(self, name: str) -> bytes:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._file_system.read_file(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def capture_source_progress(spark_checkpoint_directory: str, batch_id: int) -> Mapping[str, bytes]:
     """What a new query needs to go on after batch `batch_id`: relative file name -> content.
 
     `spark_checkpoint_directory` is the query's checkpointLocation, a local path or a URI. The query may be
@@ -101,21 +123,21 @@ def capture_source_progress(spark_checkpoint_directory: str, batch_id: int) -> d
             f"it. Move that step into a function of this job."
         )
     offsets = read_offsets(spark_checkpoint_directory, batch_id)
-    files = {"metadata": fs.read_file("metadata"), f"offsets/{batch_id}": offsets}
-    for earlier in range(max(0, batch_id - _BATCHES_KEPT + 1), batch_id):
-        files[f"offsets/{earlier}"] = read_offsets(spark_checkpoint_directory, earlier)
-    for batch in range(max(0, batch_id - _BATCHES_KEPT + 1), batch_id + 1):
-        if fs.exists(f"commits/{batch}"):
-            files[f"commits/{batch}"] = fs.read_file(f"commits/{batch}")
+    batches = range(max(0, batch_id - _BATCHES_KEPT + 1), batch_id + 1)
+    for earlier in batches:
+        read_offsets(spark_checkpoint_directory, earlier)
+    names = ["metadata", *(f"offsets/{batch}" for batch in batches)]
+    names += [f"commits/{batch}" for batch in batches if fs.exists(f"commits/{batch}")]
+    fs.size("metadata")
 
     entries = _source_entries(fs)
     log_offsets = _log_offsets(fs, f"offsets/{batch_id}", offsets, entries)
-    for source, names in entries.items():
+    for source, own in entries.items():
         if source in log_offsets:
-            files.update(_cut_file_log(fs, source, names, log_offsets[source]))
+            names += _cut_file_log(fs, source, own, log_offsets[source])
         else:
-            files.update({f"sources/{source}/{name}": fs.read_file(f"sources/{source}/{name}") for name in names})
-    return files
+            names += [f"sources/{source}/{name}" for name in own]
+    return SourceLogFiles(fs, names)
 
 
 def restore_source_progress(files: Mapping[str, bytes], spark_checkpoint_directory: str) -> None:
@@ -251,10 +273,10 @@ def _entry_of(line: str) -> int | None:
     return entry if isinstance(entry, int) and not isinstance(entry, bool) else None
 
 
-def _cut_file_log(fs: CheckpointFileSystem, source: str, names: list[str], last: int) -> dict[str, bytes]:
-    """The entries of a file log up to `last`, whole."""
+def _cut_file_log(fs: CheckpointFileSystem, source: str, names: list[str], last: int) -> list[str]:
+    """The names of the entries of a file log up to `last`, whole."""
     if last < 0:
-        return {}
+        return []
     compact: dict[int, str] = {}
     plain: dict[int, str] = {}
     for name in names:
@@ -266,7 +288,7 @@ def _cut_file_log(fs: CheckpointFileSystem, source: str, names: list[str], last:
     following = range(start + 1, last + 1)
     if all(entry in plain for entry in following):
         wanted += [plain[entry] for entry in following]
-        return {path: fs.read_file(path) for path in wanted}
+        return wanted
     missing = next(entry for entry in following if entry not in plain)
     raise SourceProgressError(
         f"{fs.location(f'sources/{source}/{missing}')} is missing: the log of the file source does not say which "

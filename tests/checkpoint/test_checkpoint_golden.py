@@ -12,6 +12,7 @@ from checkpoint_builders import acknowledgement, file_handle, metadata_of
 from checkpoint import (
     Acknowledgement,
     CheckpointFileSystem,
+    CheckpointKind,
     JobDirectory,
     JobIdentity,
     JobOrigin,
@@ -37,6 +38,18 @@ def test_metadata_of_version_1_is_read() -> None:
         7, (file_handle("shared/a"),), parent_checkpoint_id=6, parent_digest=checksum_of_bytes(b"parent")
     )
     assert read_metadata(CheckpointFileSystem.from_uri(GOLDEN), "metadata-1") == expected
+
+
+def test_metadata_of_version_2_is_read() -> None:
+    expected = metadata_of(
+        7,
+        (file_handle("operators/a"),),
+        kind=CheckpointKind.SAVEPOINT,
+        source_progress={},
+        source_progress_files=(file_handle("source-progress/metadata"), file_handle("source-progress/offsets/7")),
+        sink_committables={},
+    )
+    assert read_metadata(CheckpointFileSystem.from_uri(GOLDEN), "metadata-2") == expected
 
 
 def test_an_acknowledgement_of_version_1_is_read_and_written_byte_for_byte() -> None:

@@ -14,6 +14,7 @@ from checkpoint import (
     CheckpointFileSystem,
     CheckpointKind,
     CheckpointMetadata,
+    CorruptFileError,
     CorruptMetadataError,
     InvariantViolationError,
     MissingFileError,
@@ -24,7 +25,9 @@ from checkpoint import (
 )
 from checkpoint import metadata as metadata_module
 from checkpoint.checksum import checksum_of_bytes
-from checkpoint.metadata_schema import METADATA_SCHEMAS
+from checkpoint.metadata import check_metadata_size
+from checkpoint.metadata_schema import BLOCK_SCHEMA, HEADER_SCHEMA, METADATA_SCHEMAS
+from checkpoint.savepoint import SavedSourceProgress, write_source_progress
 
 TEXT = st.text(st.characters(codec="utf-8"), min_size=1, max_size=10)
 NO_CHECKSUM = "xxh3:" + "0" * 32
@@ -147,8 +150,8 @@ def test_foreign_files_are_refused(fs) -> None:
 
 
 def test_a_newer_format_is_refused_as_newer(fs) -> None:
-    fs.write_file("bad/_metadata", container(record_of(fs, metadata_of()), version="2"))
-    with pytest.raises(UnsupportedMetadataVersionError, match=r"bad/_metadata has format version 2.*up to 1"):
+    fs.write_file("bad/_metadata", container(record_of(fs, metadata_of()), version="3"))
+    with pytest.raises(UnsupportedMetadataVersionError, match=r"bad/_metadata has format version 3.*up to 2"):
         read_metadata(fs, "bad")
 
 
@@ -213,6 +216,98 @@ def test_what_could_not_be_read_is_not_written(fs, monkeypatch) -> None:
     assert fs.list_files() == ()
 
 
+def with_block(file: bytes, **changes: object) -> bytes:
+    """The file with its block replaced in part, and a right checksum."""
+    source = io.BytesIO(file)
+    header = fastavro.schemaless_reader(source, HEADER_SCHEMA, None)
+    start = source.tell()
+    block = fastavro.schemaless_reader(source, BLOCK_SCHEMA, None)
+    output = io.BytesIO()
+    fastavro.schemaless_writer(output, BLOCK_SCHEMA, {**block, **changes})
+    found = header["meta"]["statebackend.checksum"]
+    changed = file[:start].replace(found, NO_CHECKSUM.encode(), 1) + output.getvalue()
+    return changed.replace(NO_CHECKSUM.encode(), checksum_of_bytes(changed).encode(), 1)
+
+
+def test_bytes_behind_the_record_are_refused(fs) -> None:
+    record = record_of(fs, metadata_of())
+    body = io.BytesIO()
+    fastavro.schemaless_writer(body, METADATA_SCHEMAS[1], record)
+
+    def block(content: bytes) -> bytes:
+        deflate = zlib.compressobj(wbits=-15)
+        return with_block(container(record), data=deflate.compress(content) + deflate.flush())
+
+    fs.write_file("whole/_metadata", block(body.getvalue()))
+    assert read_metadata(fs, "whole") == metadata_of()
+    check_refused(fs, block(body.getvalue() + b"\0"), "there are bytes after its record")
+    check_refused(fs, block(body.getvalue()[:-1]), "cannot be decoded")
+
+
+@pytest.mark.parametrize("changes", [{"count": 0}, {"count": 2}, {"sync": bytes(16)}])
+def test_a_block_that_is_not_the_one_that_was_written_is_refused(fs, changes) -> None:
+    check_refused(fs, with_block(container(record_of(fs, metadata_of())), **changes), "exactly one record in one block")
+
+
+def test_bytes_behind_the_block_are_refused(fs) -> None:
+    data = container(record_of(fs, metadata_of()))
+    place = data.index(b"xxh3:")
+    longer = data[:place] + NO_CHECKSUM.encode() + data[place + 37 :] + b"\0"
+    longer = longer.replace(NO_CHECKSUM.encode(), checksum_of_bytes(longer).encode(), 1)
+    check_refused(fs, longer, "exactly one record in one block")
+
+
+def test_a_savepoint_has_its_source_progress_in_files_and_its_metadata_in_the_version_that_tells_so(fs) -> None:
+    content = {"offsets/7": b"offsets", "sources/0/9.compact": b"log" * 1000, "metadata": b"{}"}
+    files = write_source_progress(fs, content)
+    assert [file.path for file in files] == [f"source-progress/{name}" for name in sorted(content)]
+    savepoint = metadata_of(kind=CheckpointKind.SAVEPOINT, source_progress={}, source_progress_files=files)
+    assert set(files) <= set(savepoint.files)
+    write_metadata(fs, "new", savepoint)
+    assert b"format_version\x02" + b"2" in fs.read_file("new/_metadata")
+    assert read_metadata(fs, "new") == savepoint
+    assert dict(SavedSourceProgress(fs, savepoint)) == content
+    assert len(SavedSourceProgress(fs, savepoint)) == 3
+    with pytest.raises(KeyError):
+        SavedSourceProgress(fs, savepoint)["offsets/8"]
+    # What can be told in the first version is, so that older releases read it.
+    old = metadata_of(kind=CheckpointKind.SAVEPOINT)
+    write_metadata(fs, "old", old)
+    assert b"format_version\x02" + b"1" in fs.read_file("old/_metadata")
+    assert dict(SavedSourceProgress(fs, old)) == old.source_progress
+    fs.write_file("source-progress/offsets/7", b"offsetz")
+    with pytest.raises(CorruptFileError, match="source-progress/offsets/7"):
+        SavedSourceProgress(fs, savepoint)["offsets/7"]
+
+
+PROGRESS_FILE = file_handle("source-progress/offsets/7")
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"kind": CheckpointKind.CHECKPOINT}, "only a savepoint"),
+        ({"source_progress": {"offsets/7": b""}}, "either in the metadata or in files"),
+        ({"source_progress_files": [PROGRESS_FILE]}, "must be a tuple"),
+        ({"source_progress_files": (PROGRESS_FILE.path,)}, "must be a tuple"),
+        ({"source_progress_files": (PROGRESS_FILE, PROGRESS_FILE)}, "must be distinct"),
+        ({"source_progress_files": (file_handle("offsets/7"),)}, "must lie below source-progress/"),
+        ({"source_progress_files": (file_handle("source-progress"),)}, "must lie below source-progress/"),
+    ],
+)
+def test_senseless_files_of_source_progress_are_refused(changes, match) -> None:
+    content = {"kind": CheckpointKind.SAVEPOINT, "source_progress": {}, "source_progress_files": (PROGRESS_FILE,)}
+    with pytest.raises(InvariantViolationError, match=match):
+        metadata_of(**{**content, **changes})
+
+
+def test_the_size_of_metadata_can_be_asked_for_before_anything_is_written(fs, monkeypatch) -> None:
+    check_metadata_size(metadata_of())
+    monkeypatch.setattr(metadata_module, "MAX_METADATA_BYTES", 100_000)
+    with pytest.raises(InvariantViolationError, match="the limit is 100000"):
+        check_metadata_size(metadata_of(source_offsets=bytes(1_000_000)))
+
+
 def test_a_stream_cut_before_its_end_is_refused(fs) -> None:
     record = record_of(fs, metadata_of())
     body = io.BytesIO()
@@ -256,7 +351,7 @@ def test_a_stream_cut_before_its_end_is_refused(fs) -> None:
         {"source_progress": {"a": "text"}},
         {"sink_committables": {"": b""}},
         {"properties": {"a": 1}},
-        {"format_version": 2},
+        {"format_version": 3},
     ],
 )
 def test_senseless_metadata_cannot_be_built(changes) -> None:
