@@ -41,7 +41,7 @@ _logger = logging.getLogger(__name__)
 def check_timeout(name: str, timeout_s: float | None) -> None:
     """Raises `ValueError` unless it is None or a number of seconds from 0 on."""
     is_number = isinstance(timeout_s, (int, float)) and not isinstance(timeout_s, bool)
-    if timeout_s is not None and not (is_number and timeout_s >= 0):
+    if timeout_s is not None and not (is_number and 0 <= timeout_s <= threading.TIMEOUT_MAX):
         raise ValueError(f"{name} is {timeout_s!r}; it takes seconds from 0 on, or None for no limit")
 
 

@@ -299,3 +299,45 @@ def test_a_fall_back_that_was_begun_is_known_until_it_is_ended(tmp_path) -> None
     end_fall_back(fs)
     assert read_fall_back(fs) is None
     end_fall_back(fs)
+
+
+@pytest.mark.parametrize(
+    ("job_name", "max_parallelism", "match"), [("theirs", 128, "belongs to job"), ("flights", 64, "max_parallelism 64")]
+)
+def test_an_identity_that_appears_between_look_and_lock_is_judged_and_the_lock_given_back(
+    tmp_path, monkeypatch, job_name, max_parallelism, match
+) -> None:
+    from checkpoint import job_directory
+
+    lock_type = job_directory.DriverLock
+
+    def somebody_was_faster(path: str):
+        with monkeypatch.context() as patched:
+            patched.setattr(job_directory, "DriverLock", lock_type)
+            JobDirectory.open(str(tmp_path), job_name, max_parallelism).close()
+        return lock_type(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(job_directory, "DriverLock", somebody_was_faster)
+        with pytest.raises(JobDirectoryMismatchError, match=match):
+            JobDirectory.open(str(tmp_path), "flights", 128)
+    assert JobDirectory.inspect(str(tmp_path)).job_name == job_name
+    JobDirectory.open(str(tmp_path), job_name, max_parallelism).close()
+
+
+def test_the_same_job_that_appears_between_look_and_lock_keeps_its_identity(tmp_path, monkeypatch) -> None:
+    from checkpoint import job_directory
+
+    lock_type = job_directory.DriverLock
+    theirs = []
+
+    def somebody_was_faster(path: str):
+        with monkeypatch.context() as patched:
+            patched.setattr(job_directory, "DriverLock", lock_type)
+            with JobDirectory.open(str(tmp_path), "flights", 128) as directory:
+                theirs.append(directory.identity)
+        return lock_type(path)
+
+    monkeypatch.setattr(job_directory, "DriverLock", somebody_was_faster)
+    with JobDirectory.open(str(tmp_path), "flights", 128) as directory:
+        assert [directory.identity] == theirs
