@@ -79,13 +79,16 @@ def planned_fall_back(
 ) -> tuple[FallBack, CheckpointMetadata]:
     """What going back would do, and the checkpoint it would go back to; touches nothing.
 
-    Raises `CheckpointNotFoundError` or `CorruptMetadataError` for the checkpoint, and `SourceProgressError` if Spark's
-    log does not reach back so far.
+    Raises `CheckpointNotFoundError` or `CorruptMetadataError` for the checkpoint, `SourceProgressError` if Spark's log
+    does not reach back so far, and `JobRestoreError` if going back further than that was begun before.
     """
     begun = read_fall_back(file_system)
     if begun is not None and fall_back_to == PREVIOUS:
         fall_back_to = begun.checkpoint_id
     target = CompletedCheckpointStore.fall_back_target(file_system, fall_back_to)
+    if begun is not None and target.checkpoint_id > begun.checkpoint_id:
+        # Of the epochs in between something may have been given up already.
+        check_no_fall_back(file_system)
     capture_source_progress(spark_directory, target.checkpoint_id)
     taken = set(file_system.list_directories(SET_ASIDE_DIRECTORY))
     free = (f"{_SPARK_DIRECTORY}-{number}" for number in range(1, len(taken) + 2))
