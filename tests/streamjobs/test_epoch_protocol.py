@@ -95,7 +95,8 @@ class Job:
             properties={"kept": "as it is"},
             **options,
         )
-        self.protocol = EpochProtocol(parts, None if latest is None else RestoredState(latest, self.fs))
+        restored = None if latest is None else RestoredState(latest, self.fs)
+        self.protocol = EpochProtocol(parts, restored, mock.MagicMock())
         return self.protocol
 
     def plan(self, epoch_id: int, time_ms: int | None = None, offset: int | None = None) -> None:
@@ -137,10 +138,13 @@ class Job:
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    monkeypatch.setattr(epoch_protocol, "operator_tasks", lambda parts: [])
+    monkeypatch.setattr(epoch_protocol, "RunBroadcast", mock.MagicMock())
     made = Job(tmp_path)
     monkeypatch.setattr(epoch_protocol, "keep_adaptive_disabled", lambda session: None)
     monkeypatch.setattr(epoch_protocol, "were_tasks_repeated", lambda session, attempt_ids: False)
     monkeypatch.setattr(epoch_protocol, "restores_by_subtask", lambda *arguments, **options: ())
+    monkeypatch.setattr(epoch_protocol, "write_restore_plan", lambda fs, path, restore: {"words": None})
     monkeypatch.setattr(
         epoch_protocol,
         "observed_acknowledgements",
@@ -284,13 +288,13 @@ def test_the_time_of_an_epoch_is_that_of_its_batch_in_every_attempt_and_never_go
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times: list[int] = []
-    task_type = epoch_protocol.SubtaskTask
+    task_type = epoch_protocol.EpochTask
 
     def noted(**content: Any) -> Any:
         times.append(content["processing_time_ms"])
         return task_type(**content)
 
-    monkeypatch.setattr(epoch_protocol, "SubtaskTask", noted)
+    monkeypatch.setattr(epoch_protocol, "EpochTask", noted)
     job.run(0, time_ms=5000)
     job.sink.fails_at["stage"] = ArithmeticError("as it must")
     with pytest.raises(ArithmeticError):
@@ -357,7 +361,7 @@ def test_waiting_until_no_epoch_runs(job: Job) -> None:
 def test_epochs_count_from_0_again_for_state_without_its_source_position(job: Job) -> None:
     job.run(0)
     job.run(1)
-    other = EpochProtocol(job.protocol.parts, RestoredState(job.latest, job.fs))
+    other = EpochProtocol(job.protocol.parts, RestoredState(job.latest, job.fs), mock.MagicMock())
     assert other.last_epoch_id == 1
     other.forget_source_progress()
     assert other.last_epoch_id is None

@@ -93,6 +93,7 @@ def log_after(epoch_id: int) -> list[str]:
 @pytest.mark.parametrize(("to", "target"), [(0, 0), (2, 2), ("previous", 3), (NEWEST, NEWEST)])
 def test_the_log_is_cut_and_kept_as_it_was(job: Job, to: int | str, target: int) -> None:
     before = {name: job.fs.read_file(name) for name in job.fs.list_files("spark")}
+    job.fs.write_file("set-aside/.copying-spark/half", b"of a copy that a crash has left")
     report = job.fall_back(to)
     assert list(job.fs.list_files("spark")) == log_after(target)
     copy = {name.replace("set-aside/spark-1", "spark"): name for name in job.fs.list_files("set-aside/spark-1")}
