@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,12 @@ class Job:
 
     def checkpoints(self) -> list[int]:
         return [int(name.removeprefix("chk-")) for name in self.fs.list_directories("checkpoints")]
+
+
+@pytest.fixture(autouse=True)
+def _no_power_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The crashes here are of the process, and syncing thousands of small files takes most of the time."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture
