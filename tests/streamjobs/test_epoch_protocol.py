@@ -22,6 +22,7 @@ from checkpoint import (
 from statebackend.backend_registry import state_backend
 from streamjobs.errors import EpochError, EpochTimeoutError, SourceProgressMismatchError
 from streamjobs.restore_plan import RestoredState
+from streamjobs.restore_plan_file import RESTORE_PLANS_DIRECTORY
 from streamjobs.spark import epoch_protocol
 from streamjobs.spark.epoch_protocol import EpochProtocol, JobParts
 
@@ -144,7 +145,11 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     monkeypatch.setattr(epoch_protocol, "keep_adaptive_disabled", lambda session: None)
     monkeypatch.setattr(epoch_protocol, "were_tasks_repeated", lambda session, attempt_ids: False)
     monkeypatch.setattr(epoch_protocol, "restores_by_subtask", lambda *arguments, **options: ())
-    monkeypatch.setattr(epoch_protocol, "write_restore_plan", lambda fs, path, restore: {"words": None})
+    monkeypatch.setattr(
+        epoch_protocol,
+        "write_restore_plan",
+        lambda fs, path, restore: {"words": fs.write_file(path, b"plan") and None},
+    )
     monkeypatch.setattr(
         epoch_protocol,
         "observed_acknowledgements",
@@ -238,6 +243,25 @@ def test_an_epoch_that_fails_is_aborted_and_leaves_nothing(job: Job, failure: Ba
     assert job.protocol.running_epoch_id is None
     assert job.sink.told == [("stage", 0, "job.run-1"), ("abort", 0, "job.run-1")]
     assert job.latest is None
+    broadcast: Any = epoch_protocol.RunBroadcast
+    broadcast.return_value.destroy.assert_called_once_with()
+
+
+def test_a_restore_plan_goes_with_its_epoch_however_that_ends(job: Job) -> None:
+    planned: list[int] = []
+
+    def acknowledge(epoch_id: int) -> list[Acknowledgement]:
+        planned.append(len(job.fs.list_files(RESTORE_PLANS_DIRECTORY)))
+        return [job.acknowledgement(epoch_id, index) for index in range(2 if epoch_id < 2 else 1)]
+
+    job.acknowledge = acknowledge
+    job.run(0)
+    job.run(1)
+    assert job.fs.list_files(RESTORE_PLANS_DIRECTORY) == ()
+    with pytest.raises(Exception, match="lacks the acknowledgements"):
+        job.run(2)
+    assert job.fs.list_files(RESTORE_PLANS_DIRECTORY) == ()
+    assert planned[1:] == [1, 1], "the first epoch has nothing to restore"
 
 
 def test_what_goes_wrong_with_clearing_up_does_not_hide_what_went_wrong(job: Job) -> None:

@@ -268,3 +268,46 @@ def test_a_job_directory_on_another_store_is_refused_with_what_is_possible(spark
 
     with pytest.raises(JobDefinitionError, match=r"not on a local or mounted disk.*not supported"):
         SparkStreamEnvironment(spark, job_dir=uri)
+
+
+def test_a_driver_that_comes_between_look_and_lock_is_noticed_and_the_lock_given_back(
+    workplace: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    savepoint = workplace.directory / "savepoint"
+    workplace.run(memory_sink()).savepoint(savepoint)
+    opened = JobDirectory.open
+
+    def after_another(uri: str, *arguments: Any, **options: Any) -> JobDirectory:
+        with monkeypatch.context() as patched:
+            patched.setattr(JobDirectory, "open", opened)
+            workplace.run(memory_sink(), job="new", execute={"from_savepoint": savepoint})
+        return opened(uri, *arguments, **options)
+
+    workplace.add_batch([("a", 1)])
+    with monkeypatch.context() as patched:
+        patched.setattr(JobDirectory, "open", after_another)
+        with pytest.raises(JobRestoreError, match=r"another driver has used the job directory .*new just now"):
+            workplace.run(memory_sink(), job="new", execute={"from_savepoint": savepoint})
+    workplace.add_batch([("a", 1)])
+    assert workplace.run(memory_sink(), job="new").last_completed_epoch == 3
+
+
+def test_a_crash_while_the_source_position_is_changed_leaves_the_former_one(
+    workplace: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from streamjobs.spark import environment
+
+    savepoint = workplace.directory / "savepoint"
+    workplace.run(memory_sink()).savepoint(savepoint)
+    workplace.add_batch([("a", 100)])
+    with pytest.raises(EpochError, match="as it must"):
+        workplace.run(memory_sink(), Fails(), job="new", execute={"from_savepoint": savepoint})
+    from_the_beginning = {"from_savepoint": savepoint, "restore_source_progress": False}
+    with monkeypatch.context() as patched:
+        patched.setattr(environment, "write_origin", lambda *arguments: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            workplace.start(memory_sink(), job="new", execute=from_the_beginning)
+    sink = memory_sink()
+    workplace.run(sink, job="new")
+    assert sink.rows_by_epoch.keys() == {2}
+    assert rows_of(sink) == [("a", 4, 111)]
