@@ -472,7 +472,7 @@ def test_moves_and_durable_deletions_are_synced(tmp_path, monkeypatch) -> None:
     from checkpoint import local_storage
 
     storage = LocalStorage(str(tmp_path))
-    storage.put("from/x/file", b"data")
+    storage.put("from/x/file", b"data", True)
     synced = []
     monkeypatch.setattr(local_storage, "sync_directory", lambda path: synced.append(os.path.relpath(path, tmp_path)))
     storage.move_directory("from/x", "to/y")
@@ -481,7 +481,7 @@ def test_moves_and_durable_deletions_are_synced(tmp_path, monkeypatch) -> None:
     synced.clear()
     storage.delete("to/y/file", durable=True)
     assert synced == ["to/y"]
-    storage.put("to/y/file", b"data")
+    storage.put("to/y/file", b"data", True)
     synced.clear()
     storage.delete("to/y/file", durable=False)
     assert synced == []

@@ -68,6 +68,7 @@ class Job:
             self.acknowledgement(epoch_id, index) for index in (0, 1)
         ]
         self.runs = 0
+        self.is_kept = False
         (directory / "spark" / "offsets").mkdir(parents=True)
         self.start()
 
@@ -80,7 +81,7 @@ class Job:
         operator.node.name = "words"
         pipeline: Any = SimpleNamespace(
             operators={"words": operator},
-            build=lambda frame, tasks: mock.MagicMock(frame=frame, acknowledgements={}, observations={"words": frame}),
+            build=self.plan_of,
         )
         parts = JobParts(
             identity=IDENTITY,
@@ -99,6 +100,13 @@ class Job:
         restored = None if latest is None else RestoredState(latest, self.fs)
         self.protocol = EpochProtocol(parts, restored, mock.MagicMock())
         return self.protocol
+
+    def plan_of(self, frame: Any, tasks: Any) -> Any:
+        """A plan whose tasks acknowledge while it is built, if rows are kept, or else when its action runs."""
+        if not self.is_kept:
+            return mock.MagicMock(frame=frame, acknowledgements={}, observations={"words": frame})
+        encoded = [one.encode() for one in self.acknowledge(frame.epoch_id)]
+        return mock.MagicMock(frame=frame, acknowledgements={"words": encoded}, observations={})
 
     def plan(self, epoch_id: int, time_ms: int | None = None, offset: int | None = None) -> None:
         """Writes what Spark writes before a batch."""
@@ -172,6 +180,16 @@ def test_an_epoch_is_stored_before_it_is_committed_and_counts_after_that(job: Jo
     assert job.sink.told[2:] == [("commit", 0, b"rows of 0"), ("stage", 1, "job.run-2"), ("commit", 1, b"rows of 1")]
     assert job.protocol.last_epoch_id == job.latest.checkpoint_id == job.latest.parent_checkpoint_id + 1 == 1
     assert job.latest.source_offsets == (job.directory / "spark" / "offsets" / "1").read_bytes()
+
+
+def test_the_offsets_of_an_epoch_are_durable_before_its_tasks_run(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        epoch_protocol, "make_offsets_durable", lambda directory, epoch_id: job.sink.told.append((directory, epoch_id))
+    )
+    job.run(0)
+    assert job.sink.told[:2] == [(str(job.directory / "spark"), 0), ("stage", 0, "job.run-1")]
 
 
 def test_no_epoch_begins_once_the_job_is_stopping(job: Job) -> None:
@@ -301,7 +319,9 @@ def test_an_acknowledgement_that_does_not_belong_here_fails_the_epoch(
     assert job.latest is None
 
 
-def test_the_same_acknowledgement_twice_is_one(job: Job) -> None:
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_the_same_acknowledgement_twice_is_one(job: Job, is_kept: bool) -> None:
+    job.is_kept = is_kept
     job.acknowledge = lambda epoch_id: [job.acknowledgement(epoch_id, index) for index in (0, 1, 1)]
     job.run(0)
     assert job.latest.checkpoint_id == 0
