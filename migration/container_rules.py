@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from migration.composite_rules import converting_composite
 from migration.conversion import (
     Conversion,
+    Part,
     Write,
     conversion_between,
     emit_part_value,
@@ -16,15 +17,17 @@ from migration.conversion import (
 )
 from typeserializers.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.counts import check_count
-from typeserializers.fixed_width import BooleanSerializer
+from typeserializers.fixed_width import BooleanSerializer, IntSerializer
 from typeserializers.lists import ArrayListSerializer, ListSerializer
 from typeserializers.maps import MapSerializer
 from typeserializers.nullable import NullableSerializer
 from typeserializers.promotions import PROMOTIONS, Pair
 from typeserializers.tuples import TupleSerializer
 from typeserializers.type_serializer import TypeSerializer
+from typeserializers.value_text import shown
 
 _FLAG = BooleanSerializer()
+_COUNT = IntSerializer()
 
 
 def _register_promotion(pair: Pair) -> None:
@@ -37,6 +40,10 @@ def _register_promotion(pair: Pair) -> None:
 
         def emit_value(self, reader: ReadEmitter) -> str:
             return promotion.emit(reader.function, self.old.emit_read(reader))
+
+        @property
+        def reads_old_whole(self) -> bool:
+            return True
 
         @property
         def is_injective(self) -> bool:
@@ -82,6 +89,10 @@ class NullableConversion(Conversion):
         reader.block("else:", present)
         return lambda outer: outer.append(encoded)
 
+    def parts(self, data: bytes, position: int) -> Iterator[Part]:
+        if not data[position]:
+            yield "", conversion_between(self.old.inner, self.new.inner), position + 1
+
 
 @register_wrapping_conversion
 class BecameOptionalConversion(Conversion):
@@ -102,6 +113,13 @@ class BecameOptionalConversion(Conversion):
             write(writer)
 
         return write_present
+
+    @property
+    def reads_old_whole(self) -> bool:
+        return conversion_between(self.old, self.new.inner).reads_old_whole
+
+    def parts(self, data: bytes, position: int) -> Iterator[Part]:
+        yield "", conversion_between(self.old, self.new.inner), position
 
 
 class ListConversion(Conversion):
@@ -129,6 +147,13 @@ class ListConversion(Conversion):
             writer.append(f"b''.join({chunks})")
 
         return write_list
+
+    def parts(self, data: bytes, position: int) -> Iterator[Part]:
+        conversion = conversion_between(self.old.element_serializer, self.new.element_serializer)
+        count, position = _COUNT.codec.read(data, position)
+        for index in range(count):
+            yield f"[{index}]", conversion, position
+            _, position = self.old.element_serializer.codec.read(data, position)
 
 
 def _register_list(old: type[TypeSerializer[Any]], new: type[TypeSerializer[Any]]) -> None:
@@ -184,6 +209,17 @@ class MapConversion(Conversion):
 
         return write_map
 
+    def parts(self, data: bytes, position: int) -> Iterator[Part]:
+        values = conversion_between(self.old.value_serializer, self.new.value_serializer)
+        count, position = _COUNT.codec.read(data, position)
+        for _ in range(count):
+            yield "<key>", self._keys(), position
+            key, position = self.old.key_serializer.codec.read(data, position)
+            is_null, position = _FLAG.codec.read(data, position)
+            if not is_null:
+                yield f"[{shown(key)}]", values, position
+                _, position = self.old.value_serializer.codec.read(data, position)
+
     def _check_count(self, reader: ReadEmitter, count: str) -> None:
         check = reader.function.bind("check_count", check_count)
         key = reader.function.bind("serializer", self.old.key_serializer)
@@ -215,6 +251,11 @@ class TupleConversion(Conversion):
                 write(writer)
 
         return write_tuple
+
+    def parts(self, data: bytes, position: int) -> Iterator[Part]:
+        for index, part in enumerate(self._parts()):
+            yield f"[{index}]", part, position
+            _, position = part.old.codec.read(data, position)
 
 
 def _emit_written(reader: ReadEmitter, writer: WriteEmitter, write: Write, use: Callable[[str], str]) -> None:

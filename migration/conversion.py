@@ -19,7 +19,7 @@ that is called (`MigrationFunction.calls_parts`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from attrs import evolve, frozen
@@ -35,6 +35,9 @@ Write = Callable[[WriteEmitter], None]
 
 Read = Callable[[bytes, int], "tuple[Any, int]"]
 """``read(data, position)`` returns what was made and the position behind the old value."""
+
+Part = tuple[str, "Conversion", int]
+"""A part of an old value: the path that leads to it, its conversion, and where it begins."""
 
 
 class MigrationFunction(GeneratedFunction):
@@ -69,6 +72,18 @@ class Conversion(ABC):
         """Whether different old values are sure to stay different: then keys need no check for becoming equal."""
         return False
 
+    @property
+    def reads_old_whole(self) -> bool:
+        """Whether the old value is read by the old serializer and by nothing else; False if it may be taken apart."""
+        return False
+
+    def parts(self, data: bytes, position: int) -> Iterator[Part]:
+        """The parts of the old value at a position; none, as here, if it is not taken apart.
+
+        To find what a migration fails on. A part is asked for its end only if it could be converted.
+        """
+        return iter(())
+
 
 class PassingConversion(Conversion):
     """The old value is the new value, because the serializers are equal."""
@@ -90,6 +105,15 @@ class PassingConversion(Conversion):
     def is_injective(self) -> bool:
         return True
 
+    @property
+    def reads_old_whole(self) -> bool:
+        return True
+
+    def parts(self, data: bytes, position: int) -> Iterator[Part]:
+        # Equal records may hold what their class has begun to refuse.
+        rule = _rules.get((type(self.old), type(self.new)))
+        return iter(()) if rule is None else rule(self.old, self.new).parts(data, position)
+
 
 class AdoptedConversion(Conversion):
     """A pair that only the new serializer's snapshot knows: it accepts the old value and reads it back as its own."""
@@ -100,6 +124,26 @@ class AdoptedConversion(Conversion):
         value = self.old.emit_read(reader)
         reader.line(f"{result} = {adopted}({value})")
         return result
+
+    @property
+    def reads_old_whole(self) -> bool:
+        return True
+
+
+class RequiredConversion(Conversion):
+    """A part that was not optional, of a pair that takes the old value apart: it is first read whole, and then anew."""
+
+    old: RequiredPartSerializer
+
+    def emit_value(self, reader: ReadEmitter) -> str:
+        start = reader.function.fresh("start")
+        reader.line(f"{start} = pos")
+        self.old.emit_read(reader)
+        reader.line(f"pos = {start}")
+        return emit_part_value(conversion_between(self.old.inner, self.new), reader)
+
+    def parts(self, data: bytes, position: int) -> Iterator[Part]:
+        return conversion_between(self.old.inner, self.new).parts(data, position)
 
 
 def passed_through(serializer: TypeSerializer[Any]) -> Callable[[Any], Any]:
@@ -140,7 +184,8 @@ def register_composite_conversion(rule: type[Conversion]) -> type[Conversion]:
 def conversion_between(old: TypeSerializer[Any], new: TypeSerializer[Any]) -> Conversion:
     """The conversion of a pair; the caller has made sure that the verdict allows one."""
     if isinstance(old, RequiredPartSerializer):
-        return evolve(conversion_between(old.inner, new), old=old)
+        conversion = conversion_between(old.inner, new)
+        return evolve(conversion, old=old) if conversion.reads_old_whole else RequiredConversion(old, new)
     # References are equal by name alone: what they mean may still differ.
     if old is new or (old == new and not holds_reference(old)):
         return PassingConversion(old, new)

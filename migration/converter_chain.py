@@ -40,7 +40,12 @@ class ConverterChain:
         original = dict(zip(self.old_serializers, items, strict=True))
         values: Mapping[str, Any] = dict(original)
         for version, converter in self.steps:
-            values = converter(dict(values))
+            try:
+                values = converter(dict(values))
+            except Exception as error:
+                raise MalformedDataError(
+                    f"the converter {name_of(converter)} of version {version} raised {type(error).__name__}: {error}"
+                ) from error
             if not isinstance(values, Mapping):
                 raise MalformedDataError(
                     f"the converter {name_of(converter)} of version {version} must return the fields of the next "

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from migration.conversion import (
     Conversion,
+    Part,
     Write,
     conversion_between,
     emit_part_value,
-    passed_through,
     register_conversion,
     register_wrapping_conversion,
 )
+from migration.converted_values import fitted_by
 from typeserializers.code_generation import ReadEmitter
 from typeserializers.converting import Converter, ConvertingSerializer
 
@@ -33,11 +35,20 @@ class ConvertingConversion(Conversion):
         if converter is None:
             return emit_part_value(conversion_between(self.old, self.new.inner), reader)
         result = reader.function.fresh("v")
-        convert = reader.function.bind("convert", converter.function)
-        fitted = reader.function.bind("fitted", passed_through(self.new.inner))
+        convert = reader.function.bind("convert", fitted_by(converter.function, self.new.inner))
         value = emit_part_value(conversion_between(self.old, converter.source), reader)
-        reader.line(f"{result} = {fitted}({convert}({value}))")
+        reader.line(f"{result} = {convert}({value})")
         return result
+
+    @property
+    def reads_old_whole(self) -> bool:
+        converter = self._converter()
+        target = self.new.inner if converter is None else converter.source
+        return conversion_between(self.old, target).reads_old_whole
+
+    def parts(self, data: bytes, position: int) -> Iterator[Part]:
+        converter = self._converter()
+        yield "", conversion_between(self.old, self.new.inner if converter is None else converter.source), position
 
     def emit_transcoding(self, reader: ReadEmitter) -> Write:
         if self._converter() is None:

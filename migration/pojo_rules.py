@@ -6,10 +6,12 @@ not know keeps its old form, and is written as an unregistered subclass.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from migration.conversion import (
     Conversion,
+    Part,
     Read,
     compile_value,
     conversion_between,
@@ -66,6 +68,20 @@ class PojoConversion(Conversion):
             if part.name not in values:
                 values[part.name] = f"{reader.function.bind('default', fresh_default(part))}()"
         return [values[part.name] for part in self.new.fields]
+
+    def parts(self, data: bytes, position: int) -> Iterator[Part]:
+        flags, position = data[position], position + 1
+        if flags != EXACT_CLASS:
+            return
+        new_of = {match.old_index: match.new for match in match_fields(self.old.fields, self.new.fields)}
+        for index, part in enumerate(self.old.fields):
+            new, is_null = new_of.get(index), data[position]
+            position += 1
+            if is_null:
+                continue
+            if new is not None:
+                yield f".{new.name}", conversion_between(part.serializer, new.serializer), position
+            _, position = part.serializer.codec.read(data, position)
 
     def _null(self, reader: ReadEmitter, new: PojoField) -> str:
         if new.is_optional:

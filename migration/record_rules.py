@@ -8,16 +8,19 @@ through `migration.converter_chain` instead.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from migration.conversion import (
     Conversion,
+    Part,
+    PassingConversion,
     Write,
     conversion_between,
     emit_part_value,
-    passed_through,
     register_conversion,
 )
+from migration.converted_values import fitted_by
 from migration.converter_chain import ConverterChain
 from migration.reading_parts import RequiredPartSerializer
 from typeserializers.code_generation import ReadEmitter, WriteEmitter
@@ -83,6 +86,17 @@ class RecordConversion(Conversion):
 
         return write_record
 
+    def parts(self, data: bytes, position: int) -> Iterator[Part]:
+        is_chain = bool(self.new.shape.conversion_steps(self.old.shape.schema_version))
+        new_field_of = {} if is_chain else self._new_field_of()
+        for index, part in enumerate(self.old.fields):
+            new = new_field_of.get(index)
+            if new is not None:
+                yield f".{new.name}", part_conversion(part, new), position
+            elif is_chain:
+                yield f".{part.name}", PassingConversion(part.serializer, part.serializer), position
+            _, position = part.serializer.codec.read(data, position)
+
     def _emit_chain(self, reader: ReadEmitter) -> str:
         chain = reader.function.bind("converted", ConverterChain(self.old, self.new).convert)
         items = [part.serializer.emit_read(reader) for part in self.old.fields]
@@ -100,11 +114,7 @@ def part_conversion(old: RecordField, new: RecordField) -> Conversion:
     converter = new.converter
     if converter is None or not resolve_part(old.serializer.snapshot_configuration(), new.serializer).is_incompatible:
         return conversion_between(reading, new.serializer)
-    fitted = passed_through(new.serializer)
-
-    def convert(value: Any) -> Any:
-        assert converter is not None
-        return fitted(converter(value))
+    convert = fitted_by(converter, new.serializer, is_required=new.refuses_none)
 
     class ConvertedFieldConversion(Conversion):
         """The function in the field's metadata; what it returns must fit."""
@@ -115,6 +125,10 @@ def part_conversion(old: RecordField, new: RecordField) -> Conversion:
             value = self.old.emit_read(reader)
             reader.line(f"{result} = {function}({value})")
             return result
+
+        @property
+        def reads_old_whole(self) -> bool:
+            return True
 
     return ConvertedFieldConversion(reading, new.serializer)
 

@@ -6,11 +6,13 @@ its own generated code refers to. It lives as long as some generated code does.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 from weakref import WeakValueDictionary
 
 from migration.conversion import (
     Conversion,
+    Part,
     Read,
     Write,
     compile_transcoding,
@@ -70,6 +72,9 @@ class ReferenceConversion(Conversion):
 
     def _migration(self, reader: ReadEmitter) -> str:
         return reader.function.bind("migration", recursive_migration(self.old.target, self.new.target))
+
+    def parts(self, data: bytes, position: int) -> Iterator[Part]:
+        yield "", conversion_between(self.old.target, self.new.target), position
 
     def emit_value(self, reader: ReadEmitter) -> str:
         result = reader.function.fresh("v")

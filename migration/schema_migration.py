@@ -1,12 +1,14 @@
 """A migration: two generated functions from old bytes to a new value and to new bytes.
 
 It is made from the old snapshot and the new serializer once their verdict is known, and is then run over every entry
-of a state. Both functions raise `MigrationError`, with the reason, for bytes that the old serializer cannot have
-written; the caller adds which entry of which state it was.
+of a state. New bytes are read once by the new serializer before they count: a converter may have made what a record
+refuses, and a class may have a validator that refuses what it accepted before. What fails is found, with its path, by
+`SchemaMigration.failure`; the caller adds which entry of which state it was.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -21,9 +23,11 @@ import migration.record_rules
 import migration.reference_rules
 import migration.ttl_rules
 import migration.union_rules  # noqa: F401  (these register the built-in conversions)
-from migration.conversion import compile_transcoding, compile_value, conversion_between
+from migration.conversion import Conversion, Read, compile_transcoding, compile_value, conversion_between
+from snapshots.data_views import DataInputView
 from snapshots.errors import StateFormatError
 from typeserializers.type_serializer import TypeSerializer
+from typeserializers.value_text import shown
 
 T = TypeVar("T")
 
@@ -50,9 +54,12 @@ class SchemaMigration(Generic[T]):
 
     @property
     def transcode(self) -> Callable[[bytes, int], tuple[bytes, int]]:
-        """``transcode(data, position)`` gives the new bytes of old bytes and the position behind the old ones."""
+        """``transcode(data, position)`` gives the new bytes of old bytes and the position behind the old ones.
+
+        It raises whatever reading the new bytes does, too.
+        """
         if self._transcode is None:
-            self._transcode = compile_transcoding(conversion_between(self.old, self.new))
+            self._transcode = _read_back(conversion_between(self.old, self.new))
         return self._transcode
 
     def to_value(self, data: bytes) -> T:
@@ -65,14 +72,87 @@ class SchemaMigration(Generic[T]):
         encoded: bytes = self._whole(self.transcode, data)
         return encoded
 
-    def _whole(self, function: Callable[[bytes, int], tuple[Any, int]], data: bytes) -> Any:
+    def failure(self, data: bytes, error: Exception | None) -> MigrationError:
+        """What to tell of old bytes that could not be migrated: where inside the value, and why.
+
+        ``error`` is what was raised; None if nothing was, but not all the bytes were read.
+        """
+        pair = f"{self.old!r} to {self.new!r}"
+        if error is None:
+            end = self.transcode(data, 0)[1]
+            return MigrationError(
+                f"{pair}: the old value ends at byte {end} of {len(data)}; "
+                f"these bytes were written by another serializer"
+            )
+        found = _located(conversion_between(self.old, self.new), data, 0, {})
+        if found is None:
+            return MigrationError(f"{pair}: {type(error).__name__}: {error}")
+        path, cause, old_value = found
+        where = f"{path}: " if path else ""
+        return MigrationError(f"{pair}: {where}{type(cause).__name__}: {cause} (the old value is {old_value})")
+
+    def _whole(self, function: Read, data: bytes) -> Any:
         try:
             result, position = function(data, 0)
         except Exception as error:
-            raise MigrationError(f"{self.old!r} to {self.new!r}: {type(error).__name__}: {error}") from error
+            raise self.failure(data, error) from error
         if position != len(data):
-            raise MigrationError(
-                f"{self.old!r} to {self.new!r}: the old value ends at byte {position} of {len(data)}; "
-                f"these bytes were written by another serializer"
-            )
+            raise self.failure(data, None)
         return result
+
+
+def _read_back(conversion: Conversion) -> Read:
+    transcode, read = compile_transcoding(conversion), conversion.new.codec.read
+
+    def checked(data: bytes, position: int) -> tuple[bytes, int]:
+        encoded, end = transcode(data, position)
+        if read(encoded, 0)[1] != len(encoded):
+            raise MigrationError(f"{conversion.new!r} does not read what it has written to the end")
+        return encoded, end
+
+    return checked
+
+
+def _located(
+    conversion: Conversion, data: bytes, position: int, checks: dict[int, tuple[Conversion, Read]]
+) -> tuple[str, Exception, str] | None:
+    """Path, cause and old value of the innermost part that fails; None if nothing does.
+
+    ``checks`` has what was compiled for a conversion, by its identity: one for all elements of a list.
+    """
+    if id(conversion) not in checks:
+        checks[id(conversion)] = conversion, _read_back(conversion)
+    try:
+        checks[id(conversion)][1](data, position)
+    except Exception as error:
+        failure = error
+    else:
+        return None
+    # What cannot be taken apart is told as a whole.
+    with contextlib.suppress(Exception):
+        for segment, part, start in conversion.parts(data, position):
+            found = _located(part, data, start, checks)
+            if found is not None:
+                return segment + found[0], *found[1:]
+    return "", failure, _old_value(conversion, data, position)
+
+
+def _old_value(conversion: Conversion, data: bytes, position: int) -> str:
+    try:
+        return _shown_part(conversion, data, position)
+    except Exception as error:
+        problem = error
+    # The class may be the new one, and refuse it.
+    with contextlib.suppress(Exception):
+        parts = [
+            f"{segment.removeprefix('.')}={_shown_part(part, data, start)}"
+            for segment, part, start in conversion.parts(data, position)
+        ]
+        if parts:
+            return f"({', '.join(parts)})"
+    return f"unreadable: {problem}"
+
+
+def _shown_part(conversion: Conversion, data: bytes, position: int) -> str:
+    # Not by the codec: what stands for an old serializer may only read.
+    return shown(conversion.old.deserialize(DataInputView(data, position)))

@@ -7,10 +7,12 @@ what stands before the values. What is inside is converted by its own rules, byt
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final
 
 from migration.conversion import (
     Conversion,
+    Part,
     Write,
     conversion_between,
     emit_part_value,
@@ -23,6 +25,8 @@ from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from typeserializers.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.ttl import TtlSerializer, TtlValue
 from typeserializers.type_serializer import TypeSerializer
+
+_TIMESTAMP_BYTES: Final = 8
 
 
 class _WrappingPartSerializer(ReadingSerializer):
@@ -106,6 +110,9 @@ class StampingConversion(Conversion):
         value = emit_part_value(conversion_between(self.old.inner, self.new.value_serializer), reader)
         return f"{reader.function.bind('ttl_value', TtlValue)}({value}, {self.old.timestamp_ms})"
 
+    def parts(self, data: bytes, position: int) -> Iterator[Part]:
+        yield "", conversion_between(self.old.inner, self.new.value_serializer), position
+
     def emit_transcoding(self, reader: ReadEmitter) -> Write:
         write = conversion_between(self.old.inner, self.new.value_serializer).emit_transcoding(reader)
 
@@ -127,6 +134,9 @@ class UnstampingConversion(Conversion):
     def emit_value(self, reader: ReadEmitter) -> str:
         self.old.emit_skip(reader)
         return emit_part_value(conversion_between(self.old.inner, self.new), reader)
+
+    def parts(self, data: bytes, position: int) -> Iterator[Part]:
+        yield "", conversion_between(self.old.inner, self.new), position + self.old.skipped
 
     def emit_transcoding(self, reader: ReadEmitter) -> Write:
         self.old.emit_skip(reader)
@@ -150,6 +160,9 @@ class TtlConversion(Conversion):
         timestamp = reader.fixed("q")
         value = emit_part_value(self._values(), reader)
         return f"{reader.function.bind('ttl_value', TtlValue)}({value}, {timestamp})"
+
+    def parts(self, data: bytes, position: int) -> Iterator[Part]:
+        yield "", self._values(), position + _TIMESTAMP_BYTES
 
     def emit_transcoding(self, reader: ReadEmitter) -> Write:
         timestamp = reader.fixed("q")

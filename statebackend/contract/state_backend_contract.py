@@ -10,6 +10,7 @@ from __future__ import annotations
 from statebackend.contract.asynchronous_snapshot_contract import AsynchronousSnapshotContract
 from statebackend.contract.backend_configuration_contract import BackendConfigurationContract
 from statebackend.contract.digest_contract import DigestContract
+from statebackend.contract.failing_migration_contract import FailingMigrationContract
 from statebackend.contract.folding_state_contract import FoldingStateContract
 from statebackend.contract.key_enumeration_contract import KeyEnumerationContract
 from statebackend.contract.keyed_context_contract import KeyedContextContract
@@ -47,6 +48,7 @@ class StateBackendContract(
     DigestContract,
     RescaleContract,
     MigrationContract,
+    FailingMigrationContract,
     ReconfigurationContract,
     LearningContract,
     TtlStateContract,

@@ -31,7 +31,7 @@ from statebackend.backend_parameters import (
 )
 from statebackend.canonical_entries import CanonicalBatch, batches_of
 from statebackend.descriptors import PriorityQueueDescriptor, StateDescriptor
-from statebackend.errors import StateMigrationException, StateRestoreError
+from statebackend.errors import StateRestoreError
 from statebackend.folding_states import handle_of_kind
 from statebackend.heap.cleanup_pass import places_of_table
 from statebackend.heap.handle import HeapStateHandle
@@ -39,7 +39,7 @@ from statebackend.heap.priority_queue import HeapPriorityQueue
 from statebackend.heap.size_estimate import estimated_bytes
 from statebackend.heap.snapshot_task import FrozenState, HeapSnapshotTask, SnapshotTarget
 from statebackend.heap.state_content import Source, StateContent
-from statebackend.heap.stored_form import Load
+from statebackend.heap.state_migration import migrate_into
 from statebackend.heap.table import HeapTable
 from statebackend.heap.tables import create_handle, create_raw_table, create_table, reading_table
 from statebackend.heap.worker_cache import KeptLimits, WorkerCacheKey, memory_of_host_bytes, worker_cache
@@ -53,7 +53,6 @@ from statebackend.schema_resolution import StateVerdict
 from statebackend.state_backend import StateBackend, SubtaskIdentity
 from statebackend.state_files import StateFiles, StoredFile, stored_files
 from statebackend.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta, decode_meta, meta_of_descriptor
-from statebackend.state_migration import state_migration
 from statebackend.ttl.expiry_sweep import Pass
 from typeserializers.type_serializer import TypeSerializer
 from typeserializers.void import VOID_NAMESPACE
@@ -326,21 +325,18 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         if held.table is not None and not is_migration and table.can_take_entries_of(held.table):
             table.take_entries_of(held.table)
             return content, table
-        load: Load = table.form.load
         if is_migration:
-            load = table.form.load_migrated(state_migration(held.meta_now(), descriptor, self.parameters.clock()))
-        rows = 0
+            old, batches = held.meta_now(), self._batches(held)
+            migrate_into(table, batches, old, descriptor, self.parameters, self.key_serializer)
+            return StateContent(StateFiles(needs_base=True)), table
         try:
             for batch in self._batches(held):
-                table.load_batch(batch, load)
-                rows += batch.row_count
-                if is_migration:
-                    self.parameters.progress(held.meta.name, rows)
+                table.load_batch(batch, table.form.load)
         except StateRestoreError as error:
-            raise (StateMigrationException if is_migration else StateRestoreError)(
+            raise StateRestoreError(
                 f"operator {self.parameters.operator_uid!r}, {error}. What it was restored from is unchanged"
             ) from error
-        if is_migration or (held.table is not None and held.table.history.has_unwritten_changes):
+        if held.table is not None and held.table.history.has_unwritten_changes:
             return StateContent(StateFiles(needs_base=True)), table
         # A snapshot under way says nothing about entries that were made anew.
         return (content if held.table is None else StateContent(content.files)), table

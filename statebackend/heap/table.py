@@ -26,6 +26,18 @@ Row = CanonicalRow
 """Key group, key, namespace, user key, value."""
 
 
+class UnreadableRowError(StateRestoreError):
+    """A row that the serializers of a table do not read, and why."""
+
+    def __init__(self, state_name: str, row: Row, serializer: object, cause: Exception) -> None:
+        super().__init__(
+            f"state {state_name!r}: the entry of key {row[1].hex()} in key group {row[0]} cannot be read as "
+            f"{serializer!r}: {cause}"
+        )
+        self.row = row
+        self.cause = cause
+
+
 class _Mark:
     """A sentinel with a name."""
 
@@ -154,20 +166,18 @@ class HeapTable(ABC):
         self.history = other.history
 
     def load_batch(self, batch: CanonicalBatch, load: Load) -> None:
-        """Takes in rows, later ones over earlier ones; raises `StateRestoreError` for a row it cannot read.
+        """Takes in rows, later ones over earlier ones; raises `UnreadableRowError` for a row it cannot read.
 
         What was loaded before the failing row stays: the caller throws the table away.
         """
         from_bytes, load_entry = self.keys.from_bytes, self.load_entry
-        key_group, key = -1, b""
+        row: Row = (-1, b"", b"", None, None)
         try:
-            for key_group, key, namespace, user_key, value in zip(*batch, strict=True):
+            for row in zip(*batch, strict=True):
+                key_group, key, namespace, user_key, value = row
                 load_entry(key_group, from_bytes(key, namespace), user_key, value, load)
         except Exception as error:
-            raise StateRestoreError(
-                f"state {self.name!r}: the entry of key {key.hex()} in key group {key_group} cannot be read as "
-                f"{self.form.serializer!r}: {error}"
-            ) from error
+            raise UnreadableRowError(self.name, row, self.form.serializer, error) from error
 
     def load_value(self, value: bytes, load: Load) -> Any:
         """The stored form of the bytes of a row."""

@@ -118,15 +118,16 @@ class _ValueForm:
                 return data
 
             return checked
-        load = form.load_migrated(SchemaMigration(old, form.serializer))
+        migration = SchemaMigration(old, form.serializer)
+        load = form.load_migrated(migration)
 
         def migrated(data: bytes) -> Any:
             try:
                 stored, end = load(data, 0)
             except Exception as error:
-                raise MigrationError(f"{old!r} to {self.serializer!r}: {type(error).__name__}: {error}") from error
+                raise migration.failure(data, error) from error
             if end != len(data):
-                raise MigrationError(f"{old!r} to {self.serializer!r}: the old value ends at byte {end} of {len(data)}")
+                raise migration.failure(data, None)
             return stored
 
         return migrated

@@ -21,7 +21,7 @@ from snapshots.compatibility import CompatibilityKind
 from statebackend.backend_parameters import KeyedStateBackendParameters
 from statebackend.canonical_entries import CanonicalBatch, batches_of
 from statebackend.descriptors import PriorityQueueDescriptor, StateDescriptor, StateKind
-from statebackend.errors import StateBackendError
+from statebackend.errors import StateBackendError, StateMigrationException
 from statebackend.folding_states import handle_of_kind
 from statebackend.internal_states import InternalState
 from statebackend.key_context import has_namespaces
@@ -54,6 +54,7 @@ from statebackend.schema_resolution import StateVerdict
 from statebackend.state_backend import StateBackend
 from statebackend.state_files import handle_of_files, patience_of
 from statebackend.state_meta import KeyedStateMeta, StateMeta, meta_of_descriptor
+from statebackend.state_migration import migration_failure
 from statebackend.ttl.expiry_sweep import Pass
 from statebackend.ttl.row_filter import RowFilter
 from typeserializers.type_serializer import TypeSerializer
@@ -168,7 +169,8 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         if table is None:
             table = self._database.add_table(meta)
         elif verdict is not None and verdict.kind is CompatibilityKind.AFTER_MIGRATION:
-            entries = migrate_state(self._database, self.parameters, table, descriptor)
+            failure = functools.partial(self._migration_failure, table)
+            entries = migrate_state(self._database, self.parameters, table, descriptor, failure)
         table.meta, table.serializers = meta, {**descriptor.serializers, "namespace": namespace_serializer}
         return table, entries
 
@@ -336,6 +338,14 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         except BaseException as error:
             self._broken_by = error
             raise
+
+    def _migration_failure(self, table: StateTable, raw_key: bytes, error: Exception) -> StateMigrationException:
+        key_group, key, namespace, rest = self._split_of(table)(raw_key)
+        user_key = rest if table.meta.kind is StateKind.MAP else None
+        address = key_group, key, namespace
+        return migration_failure(
+            self.parameters.operator_uid, table.meta, self.key_serializer, address, user_key, error
+        )
 
     def _split_of(self, table: StateTable) -> Callable[[bytes], tuple[int, bytes, bytes, bytes]]:
         if table.meta.kind is StateKind.PRIORITY_QUEUE:

@@ -6,10 +6,10 @@ starts from the handles, which nothing has touched.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from migration.schema_migration import MigrationError, SchemaMigration
+from migration.schema_migration import SchemaMigration
 from statebackend.backend_parameters import KeyedStateBackendParameters
 from statebackend.descriptors import StateDescriptor
 from statebackend.errors import StateMigrationException
@@ -19,15 +19,23 @@ from statebackend.state_migration import state_migration
 PROGRESS_STEP: Final = 100_000
 
 
+Failure = Callable[[bytes, Exception], StateMigrationException]
+"""What to raise for the entry at a raw key."""
+
+
 def migrate_state(
-    database: LocalDatabase, parameters: KeyedStateBackendParameters, table: StateTable, descriptor: StateDescriptor
+    database: LocalDatabase,
+    parameters: KeyedStateBackendParameters,
+    table: StateTable,
+    descriptor: StateDescriptor,
+    failure: Failure,
 ) -> int:
     """Rewrites a state for the serializers of its descriptor; returns the number of entries.
 
-    Raises `StateMigrationException`, with the state as it was, for an entry that cannot be migrated.
+    Raises ``failure``, with the state as it was, for an entry that cannot be migrated.
     """
     migration = state_migration(table.meta, descriptor, parameters.clock())
-    written = database.write_sorted(_migrated_entries(database, parameters, table, migration))
+    written = database.write_sorted(_migrated_entries(database, parameters, table, migration, failure))
     database.replace(table, written)
     return 0 if written is None else written.entry_count
 
@@ -37,37 +45,20 @@ def _migrated_entries(
     parameters: KeyedStateBackendParameters,
     table: StateTable,
     migration: SchemaMigration[Any],
+    failure: Failure,
 ) -> Iterator[tuple[bytes, bytes]]:
     name, progress, transcode = table.meta.name, parameters.progress, migration.transcode
     count = 0
     for raw_key, value in database.scan(table):
-        failure: Exception | None = None
+        cause: Exception | None = None
         try:
             migrated, position = transcode(value, 0)
         except Exception as error:
-            migrated, position, failure = b"", -1, error
+            migrated, position, cause = b"", -1, error
         if position != len(value):
-            raise _failure(parameters, name, raw_key, migration, value, failure)
+            raise failure(raw_key, migration.failure(value, cause)) from cause
         yield raw_key, migrated
         count += 1
         if count % PROGRESS_STEP == 0:
             progress(name, count)
     progress(name, count)
-
-
-def _failure(
-    parameters: KeyedStateBackendParameters,
-    name: str,
-    raw_key: bytes,
-    migration: SchemaMigration[Any],
-    value: bytes,
-    failure: Exception | None,
-) -> StateMigrationException:
-    try:
-        migration.to_bytes(value)
-    except MigrationError as error:
-        failure = error
-    return StateMigrationException(
-        f"operator {parameters.operator_uid!r}, state {name!r}: the entry at raw key {raw_key.hex()} "
-        f"cannot be migrated: {failure}. The checkpoint it came from is unchanged"
-    )

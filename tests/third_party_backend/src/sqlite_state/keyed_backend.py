@@ -32,7 +32,6 @@ from statebackend import (
     StateBackend,
     StateDescriptor,
     StateKind,
-    StateMigrationException,
     StateVerdict,
 )
 from statebackend.backend_parameters import KeyedStateSnapshotTask
@@ -49,7 +48,7 @@ from statebackend.restored_states import read_restored_states
 from statebackend.snapshot_task import SynchronousSnapshotTask
 from statebackend.state_files import MAX_FILES, StateFiles, StoredFile, handle_of_files, stored_files
 from statebackend.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta, meta_of_descriptor
-from statebackend.state_migration import state_migration
+from statebackend.state_migration import migration_failure, state_migration
 from statebackend.ttl.row_filter import kept_rows
 from typeserializers import TypeSerializer
 
@@ -282,9 +281,14 @@ class SqliteKeyedStateBackend(KeyedStateBackend):
                 try:
                     yield key_group, key, namespace, part, migration.to_bytes(value or b"")
                 except Exception as error:
-                    raise StateMigrationException(
-                        f"operator {self.parameters.operator_uid!r}, state {name!r}: the entry of key {key.hex()} "
-                        f"cannot be migrated: {error}. What it was restored from is unchanged"
+                    user_key = part if held.meta.kind is StateKind.MAP else None
+                    raise migration_failure(
+                        self.parameters.operator_uid,
+                        held.meta,
+                        self.key_serializer,
+                        (key_group, key, namespace),
+                        user_key,
+                        error,
                     ) from error
                 if number % 10_000 == 0:
                     progress(name, number)

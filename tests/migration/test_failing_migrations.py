@@ -1,0 +1,158 @@
+"""What a migration fails on is found inside the value, and what it writes is what its serializer reads."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import attrs
+import pytest
+
+import typeserializers as ts
+from migration import Conversion, MigrationError, SchemaMigration, register_conversion
+from migration.conversion import Write
+from snapshots import resolve_compatibility
+from typeserializers import converted_by
+from typeserializers.code_generation import ReadEmitter, WriteEmitter
+
+Int = Annotated[int, ts.IntSerializer()]
+
+
+def migration(old: ts.TypeSerializer[Any], new: ts.TypeSerializer[Any]) -> SchemaMigration[Any]:
+    snapshot = old.snapshot_configuration()
+    assert resolve_compatibility(snapshot, new).is_after_migration
+    return SchemaMigration(snapshot.restore_serializer(), new)
+
+
+def refused(value: str) -> int:
+    raise ValueError("never")
+
+
+@attrs.frozen
+class Old:
+    text: str
+
+
+@attrs.frozen
+class New:
+    text: int = attrs.field(metadata=converted_by(refused))
+
+
+def record(record_class: type, **fields: ts.TypeSerializer[Any]) -> ts.AttrsSerializer[Any]:
+    return ts.AttrsSerializer(record_class, name="failing.Record", field_serializers=fields)
+
+
+INSIDE = [
+    (lambda inner: inner, lambda value: value, ""),
+    (ts.ListSerializer, lambda value: [value], "[0]"),
+    (ts.NullableSerializer, lambda value: value, ""),
+    (lambda inner: ts.MapSerializer(ts.StringSerializer(), inner), lambda value: {"k": value}, "['k']"),
+    (lambda inner: ts.TupleSerializer([ts.LongSerializer(), inner]), lambda value: (1, value), "[1]"),
+    (ts.TtlSerializer, lambda value: ts.TtlValue(value, 7), ""),
+]
+
+
+@pytest.mark.parametrize(("around", "value", "path"), INSIDE)
+def test_the_path_leads_to_the_field_and_names_converter_error_and_value(around: Any, value: Any, path: str) -> None:
+    old, new = around(record(Old)), around(record(New))
+    data = old.to_bytes(value(Old("lost")))
+    told = "the converter refused raised ValueError: never (the old value is 'lost')"
+    expected = f"{path}.text: MalformedDataError: {told}"
+    for convert in (migration(old, new).to_bytes, migration(old, new).to_value):
+        with pytest.raises(MigrationError) as failed:
+            convert(data)
+        assert f": {expected}" in str(failed.value)
+
+
+@attrs.define
+class Inner:
+    __pojo_class__ = "failing.Inner"
+    id: Int
+
+
+@attrs.define
+class WiderInner:
+    __pojo_class__ = "failing.Inner"
+    id: Int
+    more: Int = 7
+
+
+@attrs.define
+class Holder:
+    inner: Inner
+
+
+@attrs.define
+class WiderHolder:
+    inner: WiderInner
+
+
+@attrs.define
+class OptionalHolder:
+    inner: WiderInner | None
+
+
+@pytest.mark.parametrize("new_class", [WiderHolder, OptionalHolder])
+def test_a_required_part_that_is_taken_apart_is_migrated_and_a_null_in_its_place_is_damage(new_class: Any) -> None:
+    old = ts.AttrsSerializer(Holder, name="failing.Holder")
+    new = ts.AttrsSerializer(new_class, name="failing.Holder")
+    for convert in (migration(old, new).to_value, lambda data: new.from_bytes(migration(old, new).to_bytes(data))):
+        assert convert(old.to_bytes(Holder(Inner(3)))) == new_class(WiderInner(3, 7))
+        with pytest.raises(MigrationError, match="inner is null, but was not optional"):
+            convert(b"\x01")
+
+
+@attrs.frozen
+class Text:
+    text: str
+
+
+@attrs.frozen
+class Number:
+    text: int
+
+
+def test_a_required_part_goes_through_the_converter_of_its_serializer() -> None:
+    converting = ts.ConvertingSerializer(ts.LongSerializer(), {ts.StringSerializer(): int})
+    old, new = record(Text), record(Number, text=converting)
+    assert migration(old, new).to_value(old.to_bytes(Text("12"))) == Number(12)
+    assert new.from_bytes(migration(old, new).to_bytes(old.to_bytes(Text("12")))) == Number(12)
+    with pytest.raises(MigrationError, match=r"\.text: .*the converter int raised ValueError: invalid literal"):
+        migration(old, new).to_bytes(old.to_bytes(Text("twelve")))
+
+
+class OneWaySerializer(ts.LongSerializer):
+    """What its conversion writes has more bytes than it reads."""
+
+
+@register_conversion
+class OneWayConversion(Conversion):
+    old_class = ts.IntSerializer
+    new_class = OneWaySerializer
+
+    def emit_value(self, reader: ReadEmitter) -> str:
+        return self.old.emit_read(reader)
+
+    def emit_transcoding(self, reader: ReadEmitter) -> Write:
+        value = self.emit_value(reader)
+
+        def write(writer: WriteEmitter) -> None:
+            writer.fixed("q", value)
+            writer.append("b'more'")
+
+        return write
+
+
+def test_bytes_that_their_serializer_does_not_read_to_the_end_do_not_count() -> None:
+    old = ts.IntSerializer()
+    with pytest.raises(MigrationError, match="does not read what it has written to the end"):
+        SchemaMigration(old, OneWaySerializer()).to_bytes(old.to_bytes(1))
+
+
+def test_old_bytes_with_more_behind_them_are_told_apart_from_those_that_cannot_be_converted() -> None:
+    long = SchemaMigration(ts.IntSerializer(), ts.LongSerializer())
+    with pytest.raises(MigrationError, match="the old value ends at byte 4 of 5"):
+        long.to_bytes(b"\0\0\0\1\0")
+    with pytest.raises(MigrationError, match="the old value ends at byte 4 of 5"):
+        long.to_value(b"\0\0\0\1\0")
+    with pytest.raises(MigrationError, match="unreadable"):
+        long.to_bytes(b"\0\0\0")
