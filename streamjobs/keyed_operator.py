@@ -13,13 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
-import traceback
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import GeneratorType
 from typing import Any, Final
 
-import statebackend
 from snapshots.compatibility import CompatibilityKind
 from snapshots.errors import StateFormatError
 from statebackend.descriptors import StateDescriptor
@@ -32,8 +29,10 @@ from statebackend.states import State
 from streamjobs.errors import NullKeyError, StreamJobError, UserFunctionError
 from streamjobs.functions import KeyedProcessFunction, ProcessContext, RuntimeContext
 from streamjobs.subtask_state import SubtaskState
+from streamjobs.user_errors import one_line, shown, told
 
-_STATES: Final = os.path.join(os.path.dirname(statebackend.__file__), "")
+_KEY_CHARACTERS: Final = 80
+_RECORD_CHARACTERS: Final = 200
 
 
 @contextlib.contextmanager
@@ -157,9 +156,31 @@ class KeyedProcessOperator:
         self._runtime_context = context
         self._context: ProcessContext[Any] = ProcessContext(context.epoch_id)
 
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[None]:
+        """`open`, and `close` behind the block, also after a failure, which stays the one that is told."""
+        try:
+            self.open()
+            yield
+        except Exception as error:
+            try:
+                self.close()
+            except Exception as closing:
+                raise _both(error, closing) from error
+            raise
+        except BaseException:
+            # The task is given up: nobody asks why.
+            with contextlib.suppress(Exception):
+                self.close()
+            raise
+        self.close()
+
     def open(self) -> None:
-        """Lets the function register its state, which is when restored state is migrated."""
-        self._function.open(self._runtime_context)
+        """Lets the function register its state, which is when restored state is migrated.
+
+        Raises `UserFunctionError` for what the function raises; errors of state stay what they are.
+        """
+        self._call("open", lambda: self._function.open(self._runtime_context))
         self._runtime_context.check_planned_are_registered()
 
     def process(self, rows: Sequence[Any], keys: Sequence[Any], key_groups: Sequence[int]) -> list[Any]:
@@ -201,42 +222,45 @@ class KeyedProcessOperator:
         return emitted
 
     def close(self) -> None:
-        """Lets the function close what it opened."""
-        self._function.close()
+        """Lets the function close what it opened; `UserFunctionError` if that fails."""
+        self._call("close", self._function.close)
+
+    def _call(self, method: str, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except (StreamJobError, StateBackendError, StateFormatError):
+            raise
+        except Exception as error:
+            uid = self._runtime_context.operator_uid
+            raise UserFunctionError(f"operator {uid!r}: {method} raised {told(error)}") from error
 
     def _failure(self, error: Exception, row: Any) -> Exception:
         uid = self._runtime_context.operator_uid
         if isinstance(error, StreamJobError):
             return error
-        where = f"operator {uid!r}, key {self._context.current_key!r:.80}, record {row!r:.200}"
+        key = shown(self._context.current_key, _KEY_CHARACTERS)
+        where = f"operator {uid!r}, key {key}, record {shown(row, _RECORD_CHARACTERS)}"
         if isinstance(error, (StateBackendError, StateFormatError)):
-            return UserFunctionError(f"{where}: {error}")
-        notes = "".join(f", {note}" for note in getattr(error, "__notes__", ()))
-        return UserFunctionError(
-            f"{where}: process_element raised {type(error).__name__}: {error}{notes}{_place_of(error)}"
-        )
+            return UserFunctionError(f"{where}: {one_line(str(error))}")
+        return UserFunctionError(f"{where}: process_element raised {told(error)}")
 
 
-def _place_of(error: Exception) -> str:
-    """Where in the user's code an exception was raised: Spark shows the message of ours, and loses its cause."""
-    frames = traceback.extract_tb(error.__traceback__)[1:]
-    if not frames:
-        return ""
-    # A function in C, such as max, that a state folds with has no frame: the place is where the state was used.
-    innermost = next((frame for frame in reversed(frames) if not frame.filename.startswith(_STATES)), frames[-1])
-    return f" ({os.path.basename(innermost.filename)}, line {innermost.lineno}, in {innermost.name})"
+def _both(error: Exception, closing: Exception) -> Exception:
+    if not isinstance(error, UserFunctionError):
+        return error
+    return UserFunctionError(f"{error}; close() then failed too: {one_line(str(closing))}")
 
 
 def _check_result(result: Any) -> None:
     """Refuses what is no iterable, and a record, whose parts would be emitted; a tuple of records is none."""
     if isinstance(result, (str, bytes, bytearray, Mapping)) or hasattr(result, "_fields") or hasattr(result, "asDict"):
         raise TypeError(
-            f"process_element returned {result!r:.80}, which is one record and not an iterable of records; "
-            f"yield it, or return a list of records"
+            f"process_element returned {shown(result, _KEY_CHARACTERS)}, which is one record and not an iterable of "
+            f"records; yield it, or return a list of records"
         )
     if not isinstance(result, Iterable):
         raise TypeError(
-            f"process_element returned {result!r:.80}, which is not an iterable of records; "
+            f"process_element returned {shown(result, _KEY_CHARACTERS)}, which is not an iterable of records; "
             f"yield the records, or return a list of them"
         )
 

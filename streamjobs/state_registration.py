@@ -22,6 +22,7 @@ from statebackend.state_meta import KeyedStateMeta, StateMeta
 from statebackend.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
 from streamjobs.errors import UserFunctionError
 from streamjobs.functions import KeyedProcessFunction, RuntimeContext
+from streamjobs.user_errors import one_line, told
 from typeserializers.type_serializer import TypeSerializer
 
 D = TypeVar("D")
@@ -150,12 +151,17 @@ def registered_states(
     try:
         function.open(context)
         function.close()
-    except (StateRegistrationError, NoCurrentKeyError):
+    except NoCurrentKeyError:
         raise
+    except StateRegistrationError as error:
+        if repr(operator_uid) in str(error):
+            raise
+        kind = type(function).__name__
+        raise StateRegistrationError(f"operator {operator_uid!r} ({kind}): {one_line(str(error))}") from error
     except Exception as error:
         raise UserFunctionError(
             f"open() of operator {operator_uid!r} failed on the driver, where it runs once to learn which state "
-            f"it registers: {type(error).__name__}: {error}"
+            f"it registers: {told(error)}"
         ) from error
     return context.registered
 

@@ -103,6 +103,11 @@ class StreamGraph:
             nodes.append(node)
             node = node.upstream
         nodes.reverse()
+        if not any(isinstance(node, KeyedProcessNode) for node in nodes):
+            raise JobDefinitionError(
+                "the job has no operator with state between its source and its sink: chain key_by(...).process(...), "
+                "or run it as a plain Spark query, which needs no job directory"
+            )
         missing = [operator.uid for operator in self.operators if operator not in nodes]
         if missing:
             raise JobDefinitionError(

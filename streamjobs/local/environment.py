@@ -379,11 +379,8 @@ class _Run:
                 planned_operator_state=operator.states.operator_names,
             )
             running = KeyedProcessOperator(copy.deepcopy(operator.node.function), context)
-            try:
-                running.open()
+            with running.opened():
                 emitted = running.process(records, keys, key_groups)
-            finally:
-                running.close()
             snapshot = state.snapshot(self._epoch_id, uuid.uuid4().hex)
             metrics = state.metrics_report()
             if restore.is_restored:

@@ -24,10 +24,28 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Row
 
-__all__ = ["RowReader", "column_values", "row_class"]
+from streamjobs.errors import StreamJobError
+from streamjobs.user_errors import one_line, shown
+
+__all__ = ["RowReader", "UnreadableRowError", "column_values", "row_class"]
 
 _EPOCH = datetime.datetime(1970, 1, 1)
 _EPOCH_UTC = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+
+
+_UNREADABLE = (ValueError, OverflowError, pa.ArrowException)
+
+
+class UnreadableRowError(StreamJobError, ValueError):
+    """A record has a value that Python has no object for; the message names the column and shows the record."""
+
+
+def _cell(read: Callable[[pa.Array], list[Any]], column: pa.Array) -> Any:
+    """The value of a column of one row, or why it cannot be read."""
+    try:
+        return read(column)[0]
+    except _UNREADABLE as reason:
+        return reason
 
 
 @lru_cache(maxsize=1024)
@@ -58,19 +76,45 @@ def row_class(names: tuple[str, ...]) -> type[Row]:
 class RowReader:
     """Record batches of one schema to lists of rows."""
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, operator_uid: str | None = None) -> None:
+        """`operator_uid`, when given, is named in errors."""
         self.schema = schema
+        self._where = f"operator {operator_uid!r}: " if operator_uid is not None else ""
         self.row_class = row_class(tuple(schema.names))
         self._types = list(schema.types)
         self._readers = [_reader(column_type) for column_type in schema.types]
         self._new_row: Callable[[Iterable[Any]], Any] = partial(tuple.__new__, self.row_class)
 
     def rows(self, batch: pa.RecordBatch) -> list[Any]:
-        """The rows of `batch`, whose column types must be the schema's (`ValueError`)."""
+        """The rows of `batch`, whose column types must be the schema's (`ValueError`).
+
+        Raises `UnreadableRowError` for a value that Python has no object for.
+        """
         if batch.schema.types != self._types:
             raise ValueError(f"a batch of ({batch.schema}) was given to a reader of ({self.schema})")
-        columns = [read(column) for read, column in zip(self._readers, batch.columns, strict=True)]
+        try:
+            columns = [read(column) for read, column in zip(self._readers, batch.columns, strict=True)]
+        except _UNREADABLE as error:
+            raise self._explained(batch, error) from error
         return list(map(self._new_row, zip(*columns, strict=True)))
+
+    def _explained(self, batch: pa.RecordBatch, error: Exception) -> Exception:
+        for index in range(batch.num_rows):
+            row = batch.slice(index, 1)
+            cells = [_cell(read, column) for read, column in zip(self._readers, row.columns, strict=True)]
+            for field, cell in zip(self.schema, cells, strict=True):
+                if isinstance(cell, Exception):
+                    others = ", ".join(
+                        f"{name}={shown(value, 80)}"
+                        for name, value in zip(self.schema.names, cells, strict=True)
+                        if not isinstance(value, Exception)
+                    )
+                    return UnreadableRowError(
+                        f"{self._where}column {field.name!r} ({field.type}) of a record has a value that Python cannot "
+                        f"hold: {one_line(str(cell))}; the record: {others or 'no other column'}. Filter such records "
+                        f"out, or cast the column, before key_by"
+                    )
+        return error
 
 
 def column_values(array: pa.Array) -> list[Any]:

@@ -21,10 +21,10 @@ from __future__ import annotations
 
 import datetime
 import decimal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from operator import attrgetter
-from typing import Any
+from typing import Any, Final
 
 import attrs
 import pyarrow as pa
@@ -33,6 +33,13 @@ from pyspark.sql import Row
 from streamjobs.errors import StreamJobError
 
 __all__ = ["RowMismatchError", "RowWriter"]
+
+MAX_BATCH_BYTES: Final = 64 << 20
+"""As Spark's own bound of the batches that it sends to a worker. An Arrow array of text ends at 2 GiB."""
+
+_FIRST_BATCH_ROWS: Final = 1024
+_MAX_BATCH_ROWS: Final = 65_536
+_GROWTH: Final = 4
 
 _SHOWN_CHARACTERS = 300
 
@@ -44,17 +51,47 @@ class RowMismatchError(StreamJobError, ValueError):
 class RowWriter:
     """Lists of emitted rows to record batches of exactly one schema; the module's docstring says what a row may be."""
 
-    def __init__(self, schema: pa.Schema, operator_uid: str | None = None) -> None:
-        """`operator_uid`, when given, is named in errors."""
+    def __init__(
+        self, schema: pa.Schema, operator_uid: str | None = None, max_batch_bytes: int = MAX_BATCH_BYTES
+    ) -> None:
+        """`operator_uid`, when given, is named in errors. `max_batch_bytes` is what `batches` aims at."""
         self.schema = schema
         self._where = f"operator {operator_uid!r}: " if operator_uid is not None else ""
         self._shape = _RecordShape(tuple(schema.names), single_value_allowed=len(schema.names) == 1)
         self._columns = [_ColumnWriter(field) for field in schema]
+        self._max_batch_bytes = max_batch_bytes
+        self._rows_per_batch = _FIRST_BATCH_ROWS
+
+    def batches(self, rows: Sequence[Any]) -> Iterator[pa.RecordBatch]:
+        """The rows in batches of about the writer's size in bytes, but at least one row each; none for no rows.
+
+        How many rows that are is learnt from the batches before. Raises `RowMismatchError`.
+        """
+        start = 0
+        while start < len(rows):
+            part = rows if len(rows) <= self._rows_per_batch else rows[start : start + self._rows_per_batch]
+            try:
+                batch = self._batch(part)
+            except _OversizeError as error:
+                if len(part) == 1:
+                    raise RowMismatchError(f"{self._where}{error}; the row: {_shown(part[0])}") from error
+                self._rows_per_batch = len(part) // 2
+                continue
+            yield batch
+            start += len(part)
+            fitting = len(part) * self._max_batch_bytes // max(1, batch.nbytes)
+            self._rows_per_batch = max(1, min(fitting, _GROWTH * self._rows_per_batch, _MAX_BATCH_ROWS))
 
     def batch(self, rows: Sequence[Any]) -> pa.RecordBatch:
-        """A batch of `rows`, all of them or, with a `RowMismatchError`, none."""
+        """One batch of `rows`, all of them or, with a `RowMismatchError`, none."""
         if not rows:
             return _empty_batch(self.schema)
+        try:
+            return self._batch(rows)
+        except _OversizeError as error:
+            raise RowMismatchError(f"{self._where}{error}") from error
+
+    def _batch(self, rows: Sequence[Any]) -> pa.RecordBatch:
         tuples = self._tuples(rows)
         columns = zip(*tuples, strict=True)
         arrays = [
@@ -82,6 +119,8 @@ class RowWriter:
     def _array(self, writer: _ColumnWriter, values: tuple[Any, ...], rows: Sequence[Any]) -> pa.Array:
         try:
             return writer.array(values)
+        except _OversizeError:
+            raise
         except _CONVERSION_ERRORS as error:
             for row, value in zip(rows, values, strict=True):
                 reason = writer.refusal(value)
@@ -91,6 +130,10 @@ class RowWriter:
                         f"{reason}; the row: {_shown(row)}"
                     ) from error
             raise RowMismatchError(f"{self._where}column {writer.name!r} ({writer.description}): {error}") from error
+
+
+class _OversizeError(Exception):
+    """The values of one column are more than an Arrow array holds."""
 
 
 class _MismatchError(Exception):
@@ -199,12 +242,18 @@ class _ColumnWriter:
         if self._prepare is not None:
             prepare = self._prepare
             values = [None if value is None else prepare(value) for value in values]
-        array = pa.array(values, self._type, from_pandas=False)
+        try:
+            array = pa.array(values, self._type, from_pandas=False)
+        except pa.ArrowCapacityError as error:
+            raise _OversizeError(self._oversize()) from error
+        if isinstance(array, pa.ChunkedArray):
+            raise _OversizeError(self._oversize())
         if array.null_count and not self._nullable:
             raise _MismatchError("it is None, and the column is not nullable")
-        if isinstance(array, pa.ChunkedArray):
-            raise _MismatchError("the values of one batch are larger than 2 GB; emit fewer at a time")
         return array
+
+    def _oversize(self) -> str:
+        return f"column {self.name!r} ({self.description}): the values of one batch are larger than 2 GiB"
 
     def refusal(self, value: Any) -> Exception | None:
         """Why this value alone does not fit, None if it does."""

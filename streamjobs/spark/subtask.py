@@ -155,24 +155,21 @@ class SubtaskTask:
         writer = RowWriter(task.output_schema, task.operator_uid)
         reader: RowReader | None = None
         is_composite = len(task.key_columns) > 1
-        try:
-            operator.open()
+        with operator.opened():
             for batch in batches:
                 if not batch.num_rows:
                     continue
                 columns = batch.select(list(task.row_columns))
                 if reader is None:
-                    reader = RowReader(columns.schema)
+                    reader = RowReader(columns.schema, task.operator_uid)
+                rows = reader.rows(columns)
                 parts = [column_values(batch.column(name)) for name in task.key_columns]
                 keys = list(zip(*parts, strict=True)) if is_composite else parts[0]
                 check_keys(task.operator_uid, keys, is_composite)
                 key_groups = column_values(batch.column(KEY_GROUP_COLUMN))
                 self._check_routing(key_groups[0])
-                emitted = operator.process(reader.rows(columns), keys, key_groups)
-                if emitted:
-                    yield self._with_acknowledgement(writer.batch(emitted), None)
-        finally:
-            operator.close()
+                for written in writer.batches(operator.process(rows, keys, key_groups)):
+                    yield self._with_acknowledgement(written, None)
         clock.lap("process_s")
         return state.snapshot(self.epoch_id, uuid.uuid4().hex)
 
