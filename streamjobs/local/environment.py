@@ -37,7 +37,7 @@ from streamjobs.data_stream import DataStream
 from streamjobs.errors import JobDefinitionError
 from streamjobs.job_metrics import OperatorMetrics, metrics_of_epoch
 from streamjobs.key_hash import KeyHashError, key_group_hasher
-from streamjobs.key_types import key_serializer_for
+from streamjobs.key_types import canonical_key, key_serializer_for
 from streamjobs.keyed_operator import KeyedProcessOperator, SubtaskContext, check_keys
 from streamjobs.local.job import LocalJob
 from streamjobs.local.keys import column_types, declared_types, field_getter
@@ -280,6 +280,9 @@ class _Run:
             # No record yet and nothing restored: there is no state, and no knowing what its keys will be.
             return []
         columns = [[get(record) for record in records] for get in operator.getters]
+        for index, canonical in enumerate(map(canonical_key, operator.types)):
+            if canonical is not None:
+                columns[index] = list(map(canonical, columns[index]))
         is_composite = len(columns) > 1
         keys = list(zip(*columns, strict=True)) if is_composite else columns[0]
         check_keys(operator.node.uid, keys, is_composite)

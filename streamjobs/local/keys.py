@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -13,6 +15,8 @@ _TYPE_NAMES: Final[Mapping[type, str]] = {
     bool: "boolean",
     int: "bigint",
     bytes: "binary",
+    datetime.date: "date",
+    datetime.datetime: "timestamp",
 }
 
 
@@ -82,9 +86,16 @@ def column_types(
 def declared_types(schema: str) -> Mapping[str, str]:
     """The columns of a DDL string such as ``"tailnum string, day int"``, by name; nested types are not looked into."""
     types: dict[str, str] = {}
-    for column in schema.split(","):
+    # A comma within a type, as in decimal(10,2) or struct<a: int, b: int>, does not end a column.
+    for column in re.findall(r"(?:[^,(<]|\([^)]*\)|<.*>)+", schema):
         name, _, column_type = column.strip().partition(" ")
-        aliases = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
+        aliases = {
+            "long": "bigint",
+            "integer": "int",
+            "short": "smallint",
+            "byte": "tinyint",
+            "timestamp_ltz": "timestamp",
+        }
         normalised = column_type.strip().lower()
         types[name] = aliases.get(normalised, normalised)
     return types

@@ -9,10 +9,18 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas import types as spark_arrow_types
 from pyspark.sql.types import StructType
 
-from streamjobs.spark.row_reader import RowReader, column_values, row_class
+from streamjobs.spark.row_reader import RowReader, column_values, key_values, row_class
 from streamjobs.spark.row_writer import RowMismatchError, RowWriter
 
-__all__ = ["RowMismatchError", "RowReader", "RowWriter", "column_values", "row_class", "to_arrow_schema"]
+__all__ = [
+    "RowMismatchError",
+    "RowReader",
+    "RowWriter",
+    "column_values",
+    "key_values",
+    "row_class",
+    "to_arrow_schema",
+]
 
 
 def to_arrow_schema(schema: StructType | str, timezone: str | None = None) -> pa.Schema:

@@ -27,7 +27,7 @@ from pyspark.sql import Row
 from streamjobs.errors import StreamJobError
 from streamjobs.user_errors import one_line, shown
 
-__all__ = ["RowReader", "UnreadableRowError", "column_values", "row_class"]
+__all__ = ["RowReader", "UnreadableRowError", "column_values", "key_values", "row_class"]
 
 _EPOCH = datetime.datetime(1970, 1, 1)
 _EPOCH_UTC = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
@@ -120,6 +120,13 @@ class RowReader:
 def column_values(array: pa.Array) -> list[Any]:
     """The values of a column as Python objects, None for null."""
     return _reader(array.type)(array)
+
+
+def key_values(array: pa.Array) -> list[Any]:
+    """The values of a key column: as `column_values`, but instants are in UTC whatever the zone of the session."""
+    if pa.types.is_timestamp(array.type) and array.type.tz is not None:
+        return column_values(array.view(pa.timestamp(array.type.unit, "UTC")))
+    return column_values(array)
 
 
 _Reader = Callable[[pa.Array], list[Any]]

@@ -40,7 +40,7 @@ from streamjobs.keyed_operator import (
 )
 from streamjobs.local_state_root import LocalStateRoot
 from streamjobs.restore_plan import SubtaskRestore
-from streamjobs.spark.arrow_rows import RowReader, RowWriter, column_values
+from streamjobs.spark.arrow_rows import RowReader, RowWriter, column_values, key_values
 from streamjobs.spark.session import TaskIdentity
 from streamjobs.subtask_state import SubtaskState
 from typeserializers.type_serializer import TypeSerializer
@@ -163,7 +163,7 @@ class SubtaskTask:
                 if reader is None:
                     reader = RowReader(columns.schema, task.operator_uid)
                 rows = reader.rows(columns)
-                parts = [column_values(batch.column(name)) for name in task.key_columns]
+                parts = [key_values(batch.column(name)) for name in task.key_columns]
                 keys = list(zip(*parts, strict=True)) if is_composite else parts[0]
                 check_keys(task.operator_uid, keys, is_composite)
                 key_groups = column_values(batch.column(KEY_GROUP_COLUMN))
