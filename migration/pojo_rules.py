@@ -23,7 +23,8 @@ from snapshots.errors import MalformedDataError
 from typeserializers.code_generation import ReadEmitter
 from typeserializers.field_matching import match_fields
 from typeserializers.pojo_shape import PojoField
-from typeserializers.pojos import EXACT_CLASS, NULL, REGISTERED_SUBCLASS, UNREGISTERED_SUBCLASS, PojoSerializer
+from typeserializers.pojo_tags import EXACT_CLASS, NULL, REGISTERED_SUBCLASS, UNREGISTERED_SUBCLASS
+from typeserializers.pojos import PojoSerializer
 
 
 @register_conversion

@@ -106,6 +106,9 @@ from typeserializers.object_arrays import (
 from typeserializers.pickles import (
     PickleSerializer,
 )
+from typeserializers.pojo_inference import (
+    infer_pojo,
+)
 from typeserializers.pojos import (
     PojoSerializer,
 )
@@ -318,6 +321,7 @@ __all__ = [
     "allow_legacy_serializers",
     "converted_by",
     "former_names",
+    "infer_pojo",
     "infer_record",
     "infer_union",
     "infer_value",

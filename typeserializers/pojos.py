@@ -22,7 +22,7 @@ exist in this process, and those in the snapshot. Nothing is imported.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import attrs
 
@@ -35,7 +35,8 @@ from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from typeserializers.code_generation import ReadEmitter, WriteEmitter, indented
 from typeserializers.compiled import CompiledTypeSerializer
 from typeserializers.flink_names import RUNTIME
-from typeserializers.inference import Inference, UnknownTypeError, register_inference
+from typeserializers.inference import Inference
+from typeserializers.known_pojos import all_subclasses, remember_pojo, restored_shape
 from typeserializers.pojo_evolution import judge_pojo
 from typeserializers.pojo_format import CURRENT_VERSION, WrittenPart, WrittenPojo, parts_of, read_pojo, write_pojo
 from typeserializers.pojo_merging import merged_pojo
@@ -45,7 +46,14 @@ from typeserializers.pojo_shape import (
     PojoShape,
     pojo_name,
     pojo_shape_of,
-    stand_in_shape,
+)
+from typeserializers.pojo_tags import (
+    EXACT_CLASS,
+    MAX_REGISTERED_SUBCLASSES,
+    NULL,
+    REGISTERED_SUBCLASS,
+    UNREGISTERED_SUBCLASS,
+    unregistered_prefix,
 )
 from typeserializers.record_shape import is_record_class
 from typeserializers.references import ReferenceSerializer
@@ -53,14 +61,6 @@ from typeserializers.type_serializer import TypeSerializer
 from typeserializers.value_text import misfit, shown
 
 R = TypeVar("R")
-NULL: Final = 0x01
-EXACT_CLASS: Final = 0x02
-UNREGISTERED_SUBCLASS: Final = 0x04
-REGISTERED_SUBCLASS: Final = 0x08
-
-MAX_REGISTERED_SUBCLASSES: Final = 256
-
-_known_pojos: dict[str, list[PojoShape]] = {}
 
 
 class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
@@ -82,7 +82,7 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
     ) -> None:
         shape = pojo_shape_of(record_class, name, field_serializers or {}, Inference())
         self._set_up(shape, [_subclass_serializer(item) for item in registered_subclasses])
-        _remember(shape)
+        remember_pojo(shape)
 
     @classmethod
     def from_shape(
@@ -154,7 +154,7 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
         if known is not None:
             return known
         # A class with slots is made twice, and the first attempt may still be there: the last one counts.
-        for candidate in reversed(list(_all_subclasses(self.record_class))):
+        for candidate in reversed(list(all_subclasses(self.record_class))):
             if pojo_name(candidate) == name and is_record_class(candidate):
                 return self._meet(PojoSerializer(candidate))
         return None
@@ -317,11 +317,11 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
                 return bytes((REGISTERED_SUBCLASS, tag)), subclass
         for subclass in self._unregistered.values():
             if subclass.record_class is value.__class__:
-                return _unregistered_prefix(subclass.shape.name), subclass
+                return unregistered_prefix(subclass.shape.name), subclass
         if not isinstance(value, self.record_class) or not is_record_class(value.__class__):
             raise TypeError(f"is not a {self.shape.name}")
         subclass = self._meet(PojoSerializer(value.__class__))
-        return _unregistered_prefix(subclass.shape.name), subclass
+        return unregistered_prefix(subclass.shape.name), subclass
 
     def _write_other(self, value: Any) -> bytes:
         if value is None:
@@ -396,22 +396,7 @@ class PojoSerializerSnapshot(TypeSerializerSnapshot["R | None"], Generic[R]):
         serializers = [part.snapshot.restore_serializer() for part in self.pojo.fields]
         registered = [_restored_subclass(part) for part in self.pojo.registered]
         unregistered = [_restored_subclass(part) for part in self.pojo.unregistered]
-        return PojoSerializer.from_shape(self._shape_around(serializers), registered, unregistered)
-
-    def _shape_around(self, serializers: list[TypeSerializer[Any]]) -> PojoShape:
-        names = [part.name for part in self.pojo.fields]
-        for shape in reversed(_known_pojos.get(self.pojo.name, ())):
-            if [part.name for part in shape.fields] == names and (
-                [part.serializer for part in shape.fields] == serializers
-            ):
-                return shape
-        return stand_in_shape(
-            self.pojo.name,
-            [
-                (part.name, part.declaring_class or self.pojo.name, serializer)
-                for part, serializer in zip(self.pojo.fields, serializers, strict=True)
-            ],
-        )
+        return PojoSerializer.from_shape(restored_shape(self.pojo, serializers), registered, unregistered)
 
     def merged_with(self, other: TypeSerializerSnapshot[Any]) -> TypeSerializerSnapshot[R | None] | None:
         """The same class with the subclasses of both."""
@@ -441,20 +426,6 @@ class PojoSerializerSnapshot(TypeSerializerSnapshot["R | None"], Generic[R]):
         )
 
 
-@register_inference
-def infer_pojo(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
-    """A record class that says which Java class it stands for is a POJO wherever it is."""
-    if not is_record_class(hint) or POJO_CLASS_ATTRIBUTE not in hint.__dict__:
-        return None
-    if hint in inference.enclosing:
-        raise UnknownTypeError(
-            f"{inference.path}: {hint.__qualname__} contains itself, which Flink's POJOs do not; pass a serializer"
-        )
-    shape = pojo_shape_of(hint, None, {}, inference)
-    _remember(shape)
-    return PojoSerializer.from_shape(shape)
-
-
 def _subclass_serializer(item: type | PojoSerializer[Any]) -> PojoSerializer[Any]:
     return item if isinstance(item, PojoSerializer) else PojoSerializer(item)
 
@@ -464,26 +435,6 @@ def _restored_subclass(part: WrittenPart) -> PojoSerializer[Any]:
     if not isinstance(restored, PojoSerializer):
         raise SnapshotFormatError(f"the subclass {part.name} is not a POJO: the bytes are damaged")
     return restored
-
-
-def _remember(shape: PojoShape) -> None:
-    known = _known_pojos.setdefault(shape.name, [])
-    known[:] = [other for other in known if other.record_class is not shape.record_class]
-    known.append(shape)
-
-
-def _all_subclasses(record_class: type) -> Iterator[type]:
-    subclasses: list[type] = record_class.__subclasses__()
-    for subclass in subclasses:
-        yield subclass
-        yield from _all_subclasses(subclass)
-
-
-def _unregistered_prefix(name: str) -> bytes:
-    out = DataOutputView()
-    out.write_unsigned_byte(UNREGISTERED_SUBCLASS)
-    out.write_utf(name)
-    return out.to_bytes()
 
 
 def _refuse_none(name: str) -> None:

@@ -150,6 +150,17 @@ class Careless(UnregisteredSnapshot):
         raise KeyError("a part that is missing")
 
 
+class Indifferent(UnregisteredSnapshot):
+    def read_snapshot(self, read_version: int, source: DataInputView) -> None:
+        """Reads whatever version it is told."""
+
+
+@pytest.mark.parametrize("version", [0, -1, 4])
+def test_a_snapshot_that_does_not_look_is_still_not_given_an_unknown_version(version: int) -> None:
+    with pytest.raises(SnapshotFormatError, match=r"newest known: 3.*newer release"):
+        snapshot_from_bytes(envelope(f"{__name__}:Indifferent", version))
+
+
 def test_a_snapshot_class_that_cannot_be_made_or_fails_is_a_format_error() -> None:
     with pytest.raises(SnapshotFormatError, match="without arguments"):
         snapshot_from_bytes(envelope(f"{__name__}:NeedsMore", 3))

@@ -1,0 +1,22 @@
+"""What stands before the fields of a POJO: whether it is null, of exactly this class, or of which subclass."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from snapshots.data_views import DataOutputView
+
+NULL: Final = 0x01
+EXACT_CLASS: Final = 0x02
+UNREGISTERED_SUBCLASS: Final = 0x04
+REGISTERED_SUBCLASS: Final = 0x08
+
+MAX_REGISTERED_SUBCLASSES: Final = 256
+
+
+def unregistered_prefix(name: str) -> bytes:
+    """What is written before an object of a subclass that has no tag."""
+    out = DataOutputView()
+    out.write_unsigned_byte(UNREGISTERED_SUBCLASS)
+    out.write_utf(name)
+    return out.to_bytes()
