@@ -104,7 +104,7 @@ def test_a_close_that_fails_does_not_hide_that_the_state_does_not_fit() -> None:
 def test_a_default_that_does_not_fit_names_operator_class_and_state() -> None:
     class WrongDefault(Misbehaving):
         def open(self, context: RuntimeContext) -> None:
-            self.number = context.get_state(ValueStateDescriptor("number", int, default="none"))  # type: ignore[arg-type]
+            self.number = context.get_state(ValueStateDescriptor("number", int, default="none"))
 
     environment = LocalStreamEnvironment()
     environment.from_elements([{"key": "k"}]).key_by("key").process(WrongDefault(), uid="op").sink_to([])
