@@ -78,6 +78,8 @@ def as_serializer(given: TypeSerializer[T] | type[T] | TypeHint) -> TypeSerializ
 def _check_name(instance: Any, attribute: Any, name: Any) -> None:
     if not isinstance(name, str) or not name or len(name) > 200:
         raise StateRegistrationError(f"a state needs a name of 1 to 200 characters, not {name!r:.80}")
+    if "\0" in name:
+        raise StateRegistrationError(f"the name {name!r:.80} of a state has a NUL in it; leave it out")
 
 
 def _check_ttl(instance: Any, attribute: Any, ttl: Any) -> None:

@@ -151,7 +151,8 @@ def _refuse_change(
 class SchemaReport:
     """The verdicts on all states of an operator, and the restored states that nobody registered.
 
-    Keyed and operator state are told apart: their names may be the same.
+    Keyed and operator state are told apart: their names may be the same. Keyed state whose keys are refused cannot be
+    taken over either, whatever it holds: its verdicts say so, so that who reads only them misses nothing.
     """
 
     operator_uid: str
@@ -160,6 +161,14 @@ class SchemaReport:
     unregistered: tuple[str, ...] = ()
     operator_state_verdicts: tuple[StateVerdict, ...] = ()
     unregistered_operator_state: tuple[str, ...] = ()
+
+    def __attrs_post_init__(self) -> None:
+        if self.key_verdict.kind is CompatibilityKind.INCOMPATIBLE:
+            kind, findings = CompatibilityKind.INCOMPATIBLE, self.key_verdict.findings
+            refused = tuple(
+                evolve(verdict, kind=kind, findings=findings + verdict.findings) for verdict in self.verdicts
+            )
+            object.__setattr__(self, "verdicts", refused)
 
     @property
     def is_compatible(self) -> bool:
@@ -186,9 +195,18 @@ class SchemaReport:
         return "\n".join(lines)
 
     def _refused(self) -> list[StateVerdict]:
+        states = self.verdicts
+        if self.key_verdict.kind is CompatibilityKind.INCOMPATIBLE:
+            # What is said of the keys is said once.
+            own = len(self.key_verdict.findings)
+            states = tuple(
+                evolve(verdict, findings=verdict.findings[own:])
+                for verdict in states
+                if any(finding.verdict is FieldVerdict.REFUSE for finding in verdict.findings[own:])
+            )
         return [
             verdict
-            for verdict in (self.key_verdict, *self.verdicts, *self.operator_state_verdicts)
+            for verdict in (self.key_verdict, *states, *self.operator_state_verdicts)
             if verdict.kind is CompatibilityKind.INCOMPATIBLE
         ]
 

@@ -50,6 +50,8 @@ ROLES: Final[Mapping[OperatorStateMode, tuple[str, ...]]] = {
 def _check_name(instance: Any, attribute: Any, name: Any) -> None:
     if not isinstance(name, str) or not name or len(name) > 200:
         raise StateRegistrationError(f"an operator state needs a name of 1 to 200 characters, not {name!r:.80}")
+    if "\0" in name:
+        raise StateRegistrationError(f"the name {name!r:.80} of an operator state has a NUL in it; leave it out")
 
 
 @frozen

@@ -15,8 +15,9 @@ from statebackend.contract.schemas import FlightV1, WordSerializer, flight_v1, f
 from statebackend.descriptors import PriorityQueueDescriptor
 from statebackend.heap.keyed_backend import HeapStateBackend
 from statebackend.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
+from statebackend.operator_state import SplitListStateDescriptor
 from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
-from statebackend.schema_resolution import judge_key_serializer, judge_state
+from statebackend.schema_resolution import SchemaReport, judge_key_serializer, judge_state
 from statebackend.state_meta import meta_of_descriptor
 from typeserializers import LongSerializer, StringSerializer
 
@@ -121,3 +122,39 @@ def test_after_a_refusal_there_is_no_state_until_a_descriptor_fits_and_then_no_o
     assert backend.get_state(new) is state
     assert len(backend.restore_reports) == 1
     harness.close()
+
+
+def verdict_of(name, old, new):
+    restored = meta_of_descriptor(ValueStateDescriptor(name, old), VOID_NAMESPACE_SERIALIZER)
+    return judge_state(restored, ValueStateDescriptor(name, new), VOID_NAMESPACE_SERIALIZER)
+
+
+def test_no_way_of_reading_a_report_misses_that_the_keys_are_refused():
+    key = judge_key_serializer(LongSerializer().snapshot_configuration(), StringSerializer())
+    states = verdict_of("kept", int, int), verdict_of("changed", int, str)
+    report = SchemaReport("operator", key, states)
+    assert not report.is_compatible
+    assert [verdict.kind for verdict in report.verdicts] == [CompatibilityKind.INCOMPATIBLE] * 2
+    assert all("the keys of the operator" in str(verdict) for verdict in report.verdicts)
+    with pytest.raises(StateMigrationException) as refused:
+        report.raise_if_incompatible()
+    message = str(refused.value)
+    assert message.count("the keys of the operator") == 1
+    assert "'changed'" in message
+    assert "'kept'" not in message
+
+
+def test_a_report_says_of_states_only_what_is_theirs_where_the_keys_stay():
+    key = judge_key_serializer(LongSerializer().snapshot_configuration(), LongSerializer())
+    report = SchemaReport("operator", key, (verdict_of("kept", int, int), verdict_of("changed", int, str)))
+    assert [verdict.kind for verdict in report.verdicts] == [CompatibilityKind.AS_IS, CompatibilityKind.INCOMPATIBLE]
+    assert not report.is_compatible
+    assert SchemaReport("operator", key, (verdict_of("kept", int, int),)).is_compatible
+
+
+@pytest.mark.parametrize("descriptor", [ValueStateDescriptor, SplitListStateDescriptor])
+@pytest.mark.parametrize("name", ["\0", "a\0b", "", "x" * 201])
+def test_a_name_that_a_backend_could_not_store_is_refused_by_every_one(descriptor, name):
+    with pytest.raises(StateRegistrationError, match="name"):
+        descriptor(name, int)
+    assert descriptor("x" * 200, int).name == "x" * 200
