@@ -61,18 +61,25 @@ class StateFiles:
         return self.has_outgrown(1.0)
 
     def has_outgrown(self, patience: float) -> bool:
-        """The same for one who bears increments of ``patience`` times the base.
-
-        Increments below `MIN_MERGE_BYTES` are borne until they are too many files. Then they are merged, unless a base
-        costs much less than that: what increments say of entries that are long gone is only left out of a base.
-        """
-        if len(self.stored) < 2:
-            return False
-        base = self.stored[0].handle.size_bytes
-        increments = sum(file.handle.size_bytes for file in self.stored[1:])
-        if len(self.stored) + len(self.pending) > MAX_FILES and increments * MERGED_AT_ONCE > 2 * base * MAX_FILES:
-            return True
+        """The same for one who bears increments of ``patience`` times the base."""
+        base, increments = self._sizes_bytes()
         return increments > max(base * patience, MIN_MERGE_BYTES)
+
+    @property
+    def is_mostly_gone(self) -> bool:
+        """Whether there are too many files, and a base is much smaller than what merging some of them would write.
+
+        What increments say of entries that are long gone is left out of a base, and of nothing else.
+        """
+        base, increments = self._sizes_bytes()
+        return len(self.stored) + len(self.pending) > MAX_FILES and increments * MERGED_AT_ONCE > 2 * base * MAX_FILES
+
+    def _sizes_bytes(self) -> tuple[int, int]:
+        """Those of the base and of the increments together; without increments nothing is to be merged."""
+        if len(self.stored) < 2:
+            return 0, 0
+        sizes = [file.handle.size_bytes for file in self.stored]
+        return sizes[0], sum(sizes[1:])
 
     def increments_to_merge(self) -> range | None:
         """The places in ``stored`` of the increments that should become one, or None while there are few files."""

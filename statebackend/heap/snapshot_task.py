@@ -11,6 +11,9 @@ moment it is complete; until then it changes nothing for its backend.
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
+import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
@@ -23,7 +26,7 @@ from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.handles import FileHandle
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.backend_parameters import KeyedStateSnapshot
-from statebackend.canonical_entries import CanonicalBatch, batches_of, encoded_canonical
+from statebackend.canonical_entries import CanonicalBatch, batches_of, encoded_canonical, write_canonical
 from statebackend.change_digest import ChangeDigest, whole_lists
 from statebackend.descriptors import StateKind
 from statebackend.heap.history import FrozenEntries
@@ -152,11 +155,22 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
         return state.entries is not None and state.files.has_outgrown(patience_of(self._target.key_groups))
 
     def _stored(self, path: str, batches: Iterable[CanonicalBatch]) -> list[StoredFile]:
-        """Writes rows to a file; none if there are no rows."""
-        content, row_count = encoded_canonical(self._watched(batches))
-        if not row_count:
+        """Writes rows to a file; none if there are no rows.
+
+        A few rows are written in memory; more than one batch of them, by way of a local file.
+        """
+        watched = self._watched(batches)
+        first = list(itertools.islice(watched, 2))
+        if not first:
             return []
-        file = self._target.file_system.write_file(path, content)
+        if len(first) == 1:
+            file = self._target.file_system.write_file(path, encoded_canonical(first)[0])
+        else:
+            with tempfile.TemporaryDirectory(prefix="statebackend-snapshot-") as directory:
+                local = os.path.join(directory, "rows.parquet")
+                write_canonical(local, itertools.chain(first, watched))
+                del first
+                file = self._target.file_system.upload(local, path)
         self._written.append(file)
         return [StoredFile(file, self._target.state_id)]
 

@@ -200,8 +200,8 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
     def _freeze(self, table: StateTable) -> FrozenTable:
         frozen = table.files.freeze(self._order)
         files = frozen.as_files()
-        is_whole = files.needs_base or files.has_outgrown(patience_of(self.key_group_range))
-        whole = self._database.scan(table) if is_whole else None
+        has_outgrown = files.is_mostly_gone or files.has_outgrown(patience_of(self.key_group_range))
+        whole = self._database.scan(table) if files.needs_base or has_outgrown else None
         return FrozenTable(table.meta_now(), frozen, whole, self.row_filter(table.meta.name), table.files.is_exact)
 
     def _settle(self) -> None:

@@ -250,8 +250,13 @@ def test_increments_outgrow_their_base_and_not_before():
         ([2 * mebibyte, 3 * mebibyte + 1], 1.5, True),
         ([10, mebibyte], 1, False),
         ([10, mebibyte + 1], 1, True),
-        ([4000, *[8000] * MAX_FILES], 1, True),
-        ([4000, *[8000] * (MAX_FILES - 1)], 1, False),
-        ([4000 * MAX_FILES, *[8000] * MAX_FILES], 1, False),
     ):
         assert StateFiles([File(size) for size in sizes]).has_outgrown(patience) is expected
+    for sizes, expected in (
+        ([4000], False),
+        ([4000, *[8000] * MAX_FILES], True),
+        ([4000, *[8000] * (MAX_FILES - 1)], False),
+        ([4000, *[24_000] * MAX_FILES], True),
+        ([24_000 * MAX_FILES, *[8000] * MAX_FILES], False),
+    ):
+        assert StateFiles([File(size) for size in sizes]).is_mostly_gone is expected
