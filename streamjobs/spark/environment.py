@@ -11,6 +11,7 @@ job directory locked and Spark started.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Mapping
@@ -39,6 +40,7 @@ from streamjobs.spark.epoch_protocol import SINK, EpochProtocol, JobParts
 from streamjobs.spark.fall_back import check_no_fall_back, fall_back, planned_fall_back
 from streamjobs.spark.job import SparkJob
 from streamjobs.spark.pipeline import Pipeline, prepare_pipeline
+from streamjobs.spark.placement import locality_advice
 from streamjobs.spark.query_end import check_timeout
 from streamjobs.spark.session import (
     check_classic_session,
@@ -51,6 +53,8 @@ from streamjobs.spark.source_progress import newest_committed_batch, restore_sou
 from streamjobs.starting_point import RESTORED_FROM, StartingPoint, check_has_every_epoch, starting_point
 from streamjobs.state_registration import schema_report
 from streamjobs.stream_graph import SourceNode, StreamGraph
+
+_log = logging.getLogger(__name__)
 
 DEFAULT_MAX_PARALLELISM = 128
 
@@ -265,6 +269,9 @@ class SparkStreamEnvironment:
             # The tasks would clear up and refuse as well, but later.
             with local_root.open(self.parallelism):
                 pass
+        advice = locality_advice(self.spark)
+        if advice is not None:
+            _log.warning("job %r: %s", name, advice)
         parts = JobParts(
             identity=directory.identity,
             run_id=directory.run_id,

@@ -54,6 +54,7 @@ from streamjobs.spark.epoch_time import make_offsets_durable, processing_time_of
 from streamjobs.spark.epoch_watchdog import EpochWatchdog
 from streamjobs.spark.observed_acknowledgements import observed_acknowledgements
 from streamjobs.spark.pipeline import Pipeline
+from streamjobs.spark.placement import SubtaskPlacement
 from streamjobs.spark.run_broadcast import RunBroadcast
 from streamjobs.spark.session import keep_adaptive_disabled, were_tasks_repeated
 from streamjobs.spark.source_progress import read_offsets
@@ -112,6 +113,7 @@ class EpochProtocol:
         )
         self._restore = self._first_restore()
         self._run_broadcast = RunBroadcast(spark_context, parts.run_id, operator_tasks(parts))
+        self._placement = SubtaskPlacement(parts.parallelism)
         self._running = threading.RLock()
         self.committing = threading.RLock()
         """Held from the storing of a checkpoint until the output of its epoch is committed."""
@@ -139,6 +141,7 @@ class EpochProtocol:
     def close(self) -> None:
         """Takes back what went out to the workers for this run, which begins no epoch any more; may be called again."""
         self._run_broadcast.destroy()
+        self._placement.close()
 
     def run(self, frame: DataFrame, epoch_id: int) -> None:
         """Runs one epoch, or recognises it as done; raises, and remembers, whatever makes it fail."""
@@ -275,8 +278,10 @@ class EpochProtocol:
         started = time.monotonic()
         watchdog = EpochWatchdog(frame.sparkSession.sparkContext, epoch_id, self.parts.epoch_timeout_s)
         try:
-            with watchdog, contextlib.closing(self.parts.pipeline.build(frame, tasks)) as plan:
-                committable: bytes = self.parts.sink.stage(plan.frame, epoch_id, self.parts.attempt_id)
+            with watchdog:
+                self._placement.prepare(frame.sparkSession)
+                with contextlib.closing(self.parts.pipeline.build(frame, tasks, self._placement)) as plan:
+                    committable: bytes = self.parts.sink.stage(plan.frame, epoch_id, self.parts.attempt_id)
         except Exception as error:
             if watchdog.has_expired:
                 raise EpochTimeoutError(_too_late(epoch_id, f"{self.parts.epoch_timeout_s:g} s")) from error

@@ -1,4 +1,4 @@
-"""What the epochs of a run cost, from what their tasks acknowledged."""
+"""What the epochs of a run cost, and whether subtasks found their state, from what their tasks acknowledged."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from typing import Any, Final
 
 from attrs import field, frozen
 
-from checkpoint.acknowledgement import Acknowledgement
+from checkpoint.acknowledgement import Acknowledgement, ReportValue
 from streamjobs.job_metrics import OperatorMetrics
 
-__all__ = ["EpochStatistics", "epoch_statistics"]
+__all__ = ["EpochStatistics", "epoch_statistics", "opening_metrics"]
 
 
 @frozen(kw_only=True)
 class EpochStatistics:
     """What an epoch cost. Seconds on the driver: all of it, and the sink's action; of the slowest subtask: opening its
     state, processing, and the snapshot. Entries and bytes are what all subtasks wrote for the checkpoint.
-    ``state_metrics`` are those of keyed state by operator uid, where metrics are on.
+
+    ``local_opens`` are the subtasks that found their state where they ran, ``restores`` those that had state and had to
+    fetch it. ``kept_bytes_of_host`` is what the workers of a host keep in memory for later epochs, of the host that
+    keeps most; an estimate. ``state_metrics`` are those of keyed state by operator uid, where metrics are on.
     """
 
     epoch_id: int
@@ -28,7 +31,25 @@ class EpochStatistics:
     snapshot_s: float
     entries_written: int
     bytes_written: int
+    local_opens: int = 0
+    restores: int = 0
+    kept_bytes_of_host: int = 0
     state_metrics: OperatorMetrics = field(factory=dict)
+
+    @property
+    def local_share(self) -> float:
+        """The part of the subtasks with state that found it where they ran, 0 to 1; 1 if there was no state yet."""
+        opens = self.local_opens + self.restores
+        return self.local_opens / opens if opens else 1.0
+
+
+def opening_metrics(*, is_local: bool, has_restore: bool, kept_bytes_of_host: int) -> dict[str, ReportValue]:
+    """What a subtask says, among the metrics of its acknowledgement, about where its state was."""
+    return {
+        "local_opens": int(is_local),
+        "restores": int(has_restore and not is_local),
+        "kept_bytes_of_host": kept_bytes_of_host,
+    }
 
 
 def epoch_statistics(
@@ -38,7 +59,7 @@ def epoch_statistics(
     action_s: float,
     state_metrics: OperatorMetrics,
 ) -> EpochStatistics:
-    """The statistics of a completed epoch."""
+    """The statistics of a completed epoch; a number that a subtask does not give counts as 0."""
     metrics = [acknowledgement.metrics for acknowledgement in acknowledgements]
     return EpochStatistics(
         epoch_id=epoch_id,
@@ -46,8 +67,11 @@ def epoch_statistics(
         action_s=action_s,
         entries_written=sum(_number(values, "entries_written") for values in metrics),
         bytes_written=sum(_number(values, "bytes_written") for values in metrics),
+        local_opens=sum(_number(values, "local_opens") for values in metrics),
+        restores=sum(_number(values, "restores") for values in metrics),
+        kept_bytes_of_host=max((_number(values, "kept_bytes_of_host") for values in metrics), default=0),
         state_metrics=state_metrics,
-        **{name: max(_seconds(values, name) for values in metrics) for name in _LAPS},
+        **{name: max((_seconds(values, name) for values in metrics), default=0.0) for name in _LAPS},
     )
 
 

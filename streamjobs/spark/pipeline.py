@@ -27,6 +27,7 @@ from streamjobs.spark.downstream_steps import empty_input, jobs_started, reads_p
 from streamjobs.spark.epoch_task import EpochTask
 from streamjobs.spark.map_in_arrow import map_in_arrow
 from streamjobs.spark.named_columns import column_meant_by, column_named
+from streamjobs.spark.placement import SubtaskPlacement
 from streamjobs.spark.sinks import reads_once
 from streamjobs.spark.subtask import ACKNOWLEDGEMENT_COLUMN, KEY_COLUMN_PREFIX, KEY_GROUP_COLUMN
 from streamjobs.state_registration import RegisteredStates, registered_states
@@ -97,9 +98,8 @@ class Pipeline:
     operators: Mapping[str, PreparedOperator]
     source: DataFrame
     sink: Any
-    parallelism: int
 
-    def build(self, frame: DataFrame, tasks: Mapping[str, EpochTask]) -> EpochPlan:
+    def build(self, frame: DataFrame, tasks: Mapping[str, EpochTask], placement: SubtaskPlacement) -> EpochPlan:
         """The plan of one epoch over the frame of its micro-batch.
 
         Runs operators whose rows are kept, so it raises what their tasks raise.
@@ -113,7 +113,7 @@ class Pipeline:
                     frame = node.function(frame)
                 elif isinstance(node, KeyedProcessNode):
                     operator, task = self.operators[node.uid], tasks[node.uid]
-                    frame = _processed(frame, operator, self.parallelism, task)
+                    frame = _processed(frame, operator, task, placement)
                     if operator.is_kept:
                         frame = frame.persist()
                         kept.append(frame)
@@ -153,7 +153,7 @@ def prepare_pipeline(
             f"ForEachEpochSink(function), or a class of your own with stage, commit, abort and recover"
         )
     steps.end(operators, frame, is_kept=not reads_once(sink))
-    return Pipeline(tuple(nodes), operators, first.source, sink, parallelism)
+    return Pipeline(tuple(nodes), operators, first.source, sink)
 
 
 class _StepsBehind:
@@ -251,13 +251,15 @@ def _operator_columns(
     )
 
 
-def _processed(frame: DataFrame, operator: PreparedOperator, parallelism: int, task: EpochTask) -> DataFrame:
+def _processed(
+    frame: DataFrame, operator: PreparedOperator, task: EpochTask, placement: SubtaskPlacement
+) -> DataFrame:
     """What the tasks of an operator give out: rows, and an acknowledgement from each."""
     columns = operator.columns
     if columns.expression_keys:
         frame = frame.withColumns(dict(columns.expression_keys))
     routed = frame.withColumn(KEY_GROUP_COLUMN, columns.key_group)
-    routed = routed.repartitionById(parallelism, columns.subtask)
+    routed = placement.route(routed, columns.subtask)
     if columns.order_by:
         routed = routed.sortWithinPartitions(*columns.order_by)
     return map_in_arrow(routed, task.run, columns.with_acknowledgement, columns.arrow_input)

@@ -41,6 +41,7 @@ from streamjobs.keyed_operator import (
 from streamjobs.local_state_root import LocalStateRoot
 from streamjobs.restore_plan import SubtaskRestore
 from streamjobs.spark.arrow_rows import RowReader, RowWriter, column_values, key_values
+from streamjobs.spark.epoch_statistics import opening_metrics
 from streamjobs.spark.session import TaskIdentity
 from streamjobs.subtask_state import SubtaskState
 from typeserializers.type_serializer import TypeSerializer
@@ -114,6 +115,11 @@ class SubtaskTask:
             succeeded = True
         finally:
             operator.backend.return_keyed_state_backend(backend, subtask, succeeded=succeeded)
+        opening = opening_metrics(
+            is_local=backend.is_local,
+            has_restore=bool(self.restore.keyed),
+            kept_bytes_of_host=operator.backend.kept_bytes_of_host(),
+        )
         acknowledgement = Acknowledgement(
             job_id=operator.job_id,
             run_id=operator.run_id,
@@ -128,6 +134,7 @@ class SubtaskTask:
                 "entries_written": snapshot.entries_written,
                 "bytes_written": snapshot.bytes_written,
                 **clock.laps,
+                **opening,
                 **metrics,
             },
         )

@@ -101,7 +101,7 @@ class Job:
         self.protocol = EpochProtocol(parts, restored, mock.MagicMock())
         return self.protocol
 
-    def plan_of(self, frame: Any, tasks: Any) -> Any:
+    def plan_of(self, frame: Any, tasks: Any, placement: Any) -> Any:
         """A plan whose tasks acknowledge while it is built, if rows are kept, or else when its action runs."""
         if not self.is_kept:
             return mock.MagicMock(frame=frame, acknowledgements={}, observations={"words": frame})
@@ -119,7 +119,9 @@ class Job:
         self.replay(epoch_id)
 
     def replay(self, epoch_id: int) -> None:
-        frame: Any = SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=None), epoch_id=epoch_id)
+        # A context says yes to everything: that its tasks run on one host, too.
+        session = SimpleNamespace(sparkContext=mock.MagicMock())
+        frame: Any = SimpleNamespace(sparkSession=session, epoch_id=epoch_id)
         self.protocol.run(frame, epoch_id)
 
     def acknowledgement(self, epoch_id: int, index: int, **changes: Any) -> Acknowledgement:

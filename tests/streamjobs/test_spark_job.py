@@ -83,8 +83,13 @@ def test_state_is_kept_across_epochs_and_runs(workplace: Workplace, backend: str
     assert [epoch.epoch_id for epoch in job.epochs] == [0, 1, 2]
     workplace.add_batch([("a", 100), ("d", 1)])
     second = memory_sink()
-    workplace.run(second, backend=backend)
+    again = workplace.run(second, backend=backend)
     assert rows_of(second) == [("a", 4, 111), ("d", 1, 1)]
+    opens = [(epoch.local_opens + epoch.restores, epoch.kept_bytes_of_host) for epoch in (*job.epochs, *again.epochs)]
+    assert [count for count, _ in opens] == [0, 2, 2, 2]
+    if backend == "rocksdb":
+        assert [epoch.local_share for epoch in (*job.epochs, *again.epochs)] == [1.0] * 4
+    assert [kept_bytes > 0 for _, kept_bytes in opens] == [backend == "heap"] * 4
 
 
 def test_parallelism_may_change_between_runs(workplace: Workplace) -> None:

@@ -29,6 +29,12 @@ pytestmark = pytest.mark.spark
 
 PROGRAM = Path(__file__).parent / "programs" / "count_words.py"
 REPOSITORY = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {
+    **os.environ,
+    "PYSPARK_PYTHON": sys.executable,
+    "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(PROGRAM.parent)]),
+    "SPARK_LOCAL_IP": "127.0.0.1",
+}
 WORDS = ["ant", "bee", "cat", "dog", "eel", "fox", "gnu"]
 FILES = 8
 ROWS_PER_FILE = 40
@@ -60,11 +66,7 @@ def make_source(work: Path, files: range = range(FILES)) -> list[tuple[str, int,
 def start(
     master: str, backend: str, work: Path, log: IO[bytes], *options: str, checkpoint_events: int | None = None
 ) -> subprocess.Popen[bytes]:
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(PROGRAM.parent)]),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
+    environment = dict(ENVIRONMENT)
     pipes = () if checkpoint_events is None else (checkpoint_events,)
     for pipe in pipes:
         environment["CHECKPOINT_EVENTS"] = str(pipe)
@@ -203,10 +205,20 @@ def test_operator_state_goes_through_a_kill_a_savepoint_and_another_parallelism_
     assert sum(subtask["counts"][0][1] for subtask in found) == (FILES + 2) * ROWS_PER_FILE
 
 
-def test_executors_in_processes_of_their_own_share_state_through_checkpoints(tmp_path: Path) -> None:
-    expected = make_source(tmp_path)
+def test_subtasks_stay_where_their_state_is_and_find_places_again_when_an_executor_is_killed(tmp_path: Path) -> None:
+    later = tmp_path / "later"
+    later.mkdir()
+    expected = make_source(tmp_path, range(10))
+    for number in range(5, 10):
+        os.rename(tmp_path / "source" / f"{number:05d}.json", later / f"{number:05d}.json")
     log_path = tmp_path / "log"
     with log_path.open("wb") as log:
-        driver = start("local-cluster[2,1,1024]", "rocksdb", tmp_path, log)
+        program = [sys.executable, str(PROGRAM.with_name("lose_an_executor.py")), str(tmp_path)]
+        driver = subprocess.Popen(program, env=ENVIRONMENT, stdout=log, stderr=log)
         assert driver.wait(timeout=GIVE_UP_S) == 0, log_path.read_text(errors="replace")[-4000:]
     assert written(tmp_path) == expected
+    opens = [tuple(map(int, line.split())) for line in (tmp_path / "opens").read_text().splitlines()]
+    assert [local + restored for local, restored in opens] == [0] + [6] * 9
+    # The state begins in the first epoch; that of the killed executor is restored, and half of it then moves.
+    assert sum(local for local, _ in opens[2:5]) >= 0.95 * 6 * 3
+    assert sum(local for local, _ in opens[7:]) >= 0.95 * 6 * 3
