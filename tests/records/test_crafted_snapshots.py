@@ -20,9 +20,11 @@ from snapshots import (
     snapshot_class_name,
     snapshot_from_bytes,
     snapshot_to_bytes,
+    write_versioned_snapshot,
 )
 from typeserializers.nullable import NullableSerializerSnapshot
 from typeserializers.pojo_shape import stand_in_shape
+from typeserializers.record_construction import stand_in_class
 
 LONG = ts.LongSerializer()
 
@@ -197,3 +199,57 @@ def test_a_variant_of_flink_gets_a_verdict_wherever_it_stands() -> None:
         assert verdict.is_incompatible
         assert "Variant" in str(verdict)
         assert "In Flink" in str(verdict)
+
+
+def record_bytes(
+    version: int = 1, schema_version: int | None = None, names: tuple[str, ...] = ("a",), flag: int = 0
+) -> bytes:
+    """A record of longs, byte by byte."""
+    out = DataOutputView()
+    out.write_utf("statebackend.AttrsSerializerSnapshot")
+    out.write_int(version)
+    if schema_version is not None:
+        out.write_int(schema_version)
+    out.write_utf("Nowhere")
+    out.write_int(len(names))
+    for name in names:
+        out.write_utf(name)
+        out.write_int(0)
+        out.write_byte(flag)
+        if flag:
+            out.write_sized_bytes(LONG.to_bytes(7))
+        write_versioned_snapshot(out, LONG.snapshot_configuration())
+    return out.to_bytes()
+
+
+def test_a_record_is_read_as_its_format_says() -> None:
+    for data in (
+        record_bytes(),
+        record_bytes(version=2, schema_version=2),
+        record_bytes(names=("a", "b")),
+        record_bytes(flag=1),
+        record_bytes(flag=2),
+    ):
+        assert snapshot_to_bytes(snapshot_from_bytes(data)) == data
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (record_bytes(names=("a", "a")), "a field twice: a, a"),
+        (record_bytes(version=2, schema_version=0), "schema version 0"),
+        (record_bytes(version=2, schema_version=-1), "schema version -1"),
+        (record_bytes(flag=3), "kind 3"),
+        (record_bytes(flag=-1), "kind -1"),
+        (record_bytes(version=3), "version 3"),
+    ],
+)
+def test_a_record_that_its_format_does_not_allow_is_refused(data: bytes, message: str) -> None:
+    with pytest.raises(StateFormatError, match=message):
+        snapshot_from_bytes(data)
+
+
+@pytest.mark.parametrize("names", [["\ufb01", "fi"], ["a", "a"], ["__eq__"], ["class"]])
+def test_no_class_is_made_for_names_that_it_cannot_have(names: list[str]) -> None:
+    with pytest.raises(StateFormatError, match="fields that no class can have"):
+        stand_in_class("Nowhere", names)

@@ -109,6 +109,16 @@ def test_a_frame_of_another_format_is_refused() -> None:
         snapshot_from_bytes(data.replace(outer, outer[:-1] + b"\2"))
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_composite_without_a_frame_is_refused_with_what_to_do(version: int) -> None:
+    name = b"ListSerializerSnapshot"
+    data = snapshot_to_bytes(ts.ListSerializer(LONG).snapshot_configuration())
+    place = data.index(name) + len(name)
+    assert data[place : place + 4] == b"\0\0\0\3"
+    with pytest.raises(SnapshotFormatError, match=f"version {version} of a composite snapshot has no frame"):
+        snapshot_from_bytes(data[: place + 3] + bytes([version]) + data[place + 4 :])
+
+
 def test_a_verdict_carries_a_serializer_exactly_if_it_reconfigures() -> None:
     with pytest.raises(ValueError, match="do not go together"):
         TypeSerializerSchemaCompatibility(CompatibilityKind.WITH_RECONFIGURED_SERIALIZER)
