@@ -8,6 +8,7 @@ from typing import Any
 
 import fastavro
 
+from checkpoint.errors import InvariantViolationError
 from checkpoint.handles import FileHandle, StateHandle
 
 __all__ = [
@@ -82,6 +83,18 @@ def encode_state_handle(handle: StateHandle) -> bytes:
 
 
 def decode_state_handle(data: bytes) -> StateHandle:
-    """The handle of `encode_state_handle`, with all its invariants checked."""
-    record: Any = fastavro.schemaless_reader(io.BytesIO(data), _PARSED, None)
-    return state_handle_from_record(record)
+    """The handle of `encode_state_handle`, with all its invariants checked.
+
+    Raises `InvariantViolationError` for bytes that are not one.
+    """
+    source = io.BytesIO(data)
+    try:
+        record: Any = fastavro.schemaless_reader(source, _PARSED, None)
+        handle = state_handle_from_record(record)
+    except InvariantViolationError:
+        raise
+    except Exception as error:
+        raise InvariantViolationError(f"these {len(data)} bytes are not a state handle: {error!r:.300}") from error
+    if source.tell() != len(data):
+        raise InvariantViolationError(f"{len(data) - source.tell()} bytes follow a state handle")
+    return handle

@@ -124,7 +124,7 @@ def encoded_canonical(batches: Iterable[CanonicalBatch]) -> tuple[bytes, int]:
 def read_canonical(
     path: str, key_groups: KeyGroupRange, content: bytes | None = None
 ) -> Iterator[CanonicalBatch]:
-    """The rows of a Parquet file whose key group is in the range; skips row groups by their statistics.
+    """The rows of a Parquet file whose key group is in the range; skips row groups that hold none.
 
     The file is the local one at ``path``, or ``content`` if that is given, which ``path`` then names in messages.
     Raises `StateRestoreError`, naming the file, for anything that is not canonical rows.
@@ -143,7 +143,7 @@ def read_canonical(
                 selected = batch.filter(inside)
                 if selected.num_rows:
                     yield CanonicalBatch(*(selected.column(name).to_pylist() for name in SCHEMA.names))
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise StateRestoreError(f"{path} cannot be read as canonical state: {error}") from error
 
 
@@ -156,7 +156,7 @@ def _batches_of_file(file: pq.ParquetFile, row_groups: list[int]) -> Iterator[pa
 
 
 def _may_hold(file: pq.ParquetFile, row_group: int, key_groups: KeyGroupRange) -> bool:
-    statistics = file.metadata.row_group(row_group).column(0).statistics
-    if statistics is None or not statistics.has_min_max:
-        return True
-    return bool(statistics.min <= key_groups.end and key_groups.start <= statistics.max)
+    # Statistics would do, but the library ends the process when it is asked for those of a damaged file. The column
+    # itself takes next to nothing: its values repeat.
+    bounds = pc.min_max(file.read_row_group(row_group, columns=["key_group"]).column(0)).as_py()
+    return bounds["min"] is not None and bool(bounds["min"] <= key_groups.end and key_groups.start <= bounds["max"])

@@ -1,0 +1,51 @@
+"""State meta data and files of canonical entries with any byte changed, as a writer with a fitting checksum could.
+
+All changes instead of a sample: ``STATEBACKEND_FUZZ=all``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+
+import pytest
+
+from statebackend.canonical_entries import CanonicalBatch, encoded_canonical, read_canonical
+from statebackend.errors import StateBackendError
+from statebackend.key_groups import KeyGroupRange
+from statebackend.state_meta import decode_meta
+from typeserializers.contract.hostile_bytes import damaged_everywhere
+
+GOLDEN = pathlib.Path(__file__).parent / "golden"
+HANDLES = sorted(path.parent.name for path in GOLDEN.glob("*/handle.json"))
+ALL = KeyGroupRange(0, 127)
+
+
+@pytest.mark.parametrize("name", HANDLES)
+def test_any_byte_of_state_meta_changed_gives_an_error_of_this_library_or_meta(name: str) -> None:
+    fields = json.loads((GOLDEN / name / "handle.json").read_text())
+    for damaged in damaged_everywhere(bytes.fromhex(fields["meta"]), limit=400):
+        with contextlib.suppress(StateBackendError):
+            decode_meta(damaged, len(fields["files"]))
+
+
+@pytest.mark.parametrize("name", [name for name in HANDLES if not name.startswith("rocksdb")])
+def test_any_byte_of_a_file_of_entries_changed_gives_an_error_of_this_library_or_rows(name: str) -> None:
+    content = min((GOLDEN / name / "store").rglob("*.parquet")).read_bytes()
+    assert list(read_canonical("the file", ALL, content))
+    for damaged in damaged_everywhere(content, limit=400):
+        with contextlib.suppress(StateBackendError):
+            list(read_canonical("the file", ALL, damaged))
+
+
+def test_only_row_groups_that_hold_wanted_key_groups_are_read() -> None:
+    batches = [
+        CanonicalBatch(*([value] * 2 for value in (group, b"key", b"namespace", b"user key", b"value")))
+        for group in range(4)
+    ]
+    content, rows = encoded_canonical(batches)
+    assert rows == 8
+    for start, end in ((0, 3), (1, 2), (3, 3), (2, 2)):
+        found = [group for batch in read_canonical("f", KeyGroupRange(start, end), content) for group in batch[0]]
+        assert found == [group for group in range(start, end + 1) for _ in range(2)]
