@@ -26,7 +26,7 @@ demo: environment
 	@$(RUN) python -m examples.flights
 
 test: environment
-	@$(RUN) python -m pytest --numprocesses=$(PROCESSES) --dist=loadfile $(TESTS)
+	@$(RUN) python -m pytest --numprocesses=$(PROCESSES) --dist=loadfile --no-loadscope-reorder $(TESTS)
 
 lint: environment
 	$(VENV)/bin/ruff check .

@@ -29,6 +29,12 @@ settings.load_profile("ci" if os.environ.get("CI") else "tests")
 SLOWEST_FILES = 15
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the files with Spark first: they take longest, and what is short fills up the end of all processes."""
+    with_spark = {item.path for item in items if item.get_closest_marker("spark") is not None}
+    items.sort(key=lambda item: item.path not in with_spark)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Prints the files that took longest, summed over their tests: the next one to look at when a run takes long."""
     seconds: dict[str, float] = defaultdict(float)
