@@ -123,9 +123,11 @@ def column_values(array: pa.Array) -> list[Any]:
 
 
 def key_values(array: pa.Array) -> list[Any]:
-    """The values of a key column: as `column_values`, but instants are in UTC whatever the zone of the session."""
-    if pa.types.is_timestamp(array.type) and array.type.tz is not None:
-        return column_values(array.view(pa.timestamp(array.type.unit, "UTC")))
+    """The values of a key column: as `column_values`, but instants are in `datetime.timezone.utc`, see `key_types`."""
+    if pa.types.is_timestamp(array.type) and array.type.tz is not None and array.type.unit == "us":
+        delta = datetime.timedelta
+        instants = column_values(array.view(pa.int64()))
+        return [None if us is None else _EPOCH_UTC + delta(0, 0, us) for us in instants]
     return column_values(array)
 
 

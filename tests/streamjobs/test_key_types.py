@@ -6,14 +6,16 @@ import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from chain_runner import COUNTED, CountPerKey, run_chain
 
 from streamjobs import JobDefinitionError
 from streamjobs.key_hash import KeyHashError
-from streamjobs.key_types import key_serializer_for
+from streamjobs.key_types import canonical_key, key_serializer_for
 from streamjobs.local import LocalStreamEnvironment
 from streamjobs.local.keys import declared_types
+from streamjobs.spark.row_reader import key_values
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,6 +86,16 @@ def test_a_declared_type_that_is_no_key_is_refused_in_process_too() -> None:
         "d": "bigint",
         "e": "timestamp",
     }
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
+def test_a_key_from_spark_is_to_the_byte_that_of_the_in_process_environment(zone: str) -> None:
+    (value, null) = key_values(pa.array([NOON, None], pa.timestamp("us", zone)))
+    assert (value, value.tzinfo, null) == (NOON, UTC, None)
+    in_process = canonical_key("timestamp")
+    assert in_process is not None
+    serializer = key_serializer_for(["timestamp"], "op")
+    assert serializer.to_bytes(value) == serializer.to_bytes(in_process(NOON.astimezone(TOKYO)))
 
 
 @pytest.mark.spark
