@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statebackend.contract.harness import BackendHarness
@@ -66,7 +66,7 @@ def permuted(data, steps):
 
 
 @given(st.data(), st.lists(st.tuples(KEYS, STEPS), max_size=8), st.lists(st.tuples(KEYS, STEPS), max_size=20))
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12)
 def test_digests_are_equal_where_contents_are(directory_in_memory, data, base, steps):
     directory = tempfile.mkdtemp(dir=directory_in_memory)
     harness = BackendHarness(directory)
