@@ -192,3 +192,38 @@ def test_a_union_list_whose_subtasks_choose_their_own_stays_as_it_is(operator):
             state = backend.get_state(offsets)
             assert sorted(state.get()) == [(partition, partition * 100) for partition in range(12)]
             state.update([offset for offset in state.get() if offset[0] % parallelism == index])
+
+
+def rows_of(file, *ranges):
+    slices = tuple(FileSlice(file, start, stop) for start, stop in ranges)
+    return StatePart(envelopes(UNION, 1), slices)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        ([[(0, 2)], [(2, 5)]], [(0, 5)]),
+        ([[(0, 2)], [(3, 5)]], [(0, 2), (3, 5)]),
+        ([[(2, 5)], [(0, 2)]], [(2, 5), (0, 2)]),
+        ([[(0, 3)], [(2, 5)]], [(0, 3), (2, 5)]),
+    ],
+    ids=["neighbours", "gap", "turned round", "overlap"],
+)
+def test_pieces_of_one_file_are_one_only_where_nothing_lies_between_them(pieces, expected):
+    file = FileHandle("one file", 1, CHECKSUM)
+    handles = [
+        OperatorStateHandle((OperatorStateMeta("state", UNION, (rows_of(file, *ranges),)),)) for ranges in pieces
+    ]
+    (assigned,) = redistribute(handles, 1)
+    found = [(one.start, one.stop) for part in assigned[0].content for one in part.slices]
+    assert found == expected
+
+
+def test_pieces_of_two_files_stay_two_though_their_numbers_continue():
+    handles = [
+        OperatorStateHandle((OperatorStateMeta("state", SPLIT, (StatePart(envelopes(SPLIT, 1), (piece,)),)),))
+        for piece in (FileSlice(FileHandle("a", 1, CHECKSUM), 0, 2), FileSlice(FileHandle("b", 1, CHECKSUM), 2, 4))
+    ]
+    (assigned,) = redistribute(handles, 1)
+    found = [(one.file.path, one.start, one.stop) for part in assigned[0].content for one in part.slices]
+    assert found == [("a", 0, 2), ("b", 2, 4)]

@@ -267,3 +267,16 @@ def test_lossy_findings_of_a_converted_record_are_left_to_the_converters() -> No
     verdict = judged(ts.AttrsSerializer(first()), third(converters=STEPS))
     assert verdict.with_verdict(FieldVerdict.LOSSY) == ()
     assert any(finding.reason.endswith("left to the converters") for finding in verdict.findings)
+
+
+@pytest.mark.parametrize("name", ["Delay", "another.Delay"])
+def test_a_class_that_is_another_one_is_refused_though_its_version_rose(name: str) -> None:
+    old = ts.AttrsSerializer(first(), name="the.Delay")
+    converters = {1: seconds_to_minutes}
+    verdict = judged(old, second(name=name, converters=converters))
+    assert verdict.is_incompatible
+    refusals = [finding.rule for finding in verdict.findings if finding.verdict is FieldVerdict.REFUSE]
+    assert refusals == ["record-renamed"]
+    declared = judged(old, second(name=name, former_names=("the.Delay",), converters=converters))
+    assert declared.is_after_migration
+    assert judged(old, second(name="the.Delay", converters=converters)).is_after_migration
