@@ -355,10 +355,21 @@ def test_a_metadata_write_that_fails_after_its_rename_is_taken_back(fs, monkeypa
             raise OSError(5, "Input/output error")
         real(directory)
 
+    taken_back = []
+    delete = LocalStorage.delete
+
+    def noted(storage: LocalStorage, path: str, durable: bool) -> None:
+        taken_back.append((path, durable))
+        delete(storage, path, durable)
+
     monkeypatch.setattr(local_storage, "sync_directory", fail_once)
+    monkeypatch.setattr(LocalStorage, "delete", noted)
     with pytest.raises(StorageError):
         add(store, fs, 2)
     assert failures == []
+    # A power loss must not bring it back.
+    assert taken_back == [("checkpoints/chk-000000000002/_metadata", True)]
+    assert fs.list_directories("checkpoints") == ("chk-000000000001",)
     assert ids(store) == ids(store_of(fs)) == [1]
 
 
