@@ -341,3 +341,22 @@ def test_the_same_job_that_appears_between_look_and_lock_keeps_its_identity(tmp_
     monkeypatch.setattr(job_directory, "DriverLock", somebody_was_faster)
     with JobDirectory.open(str(tmp_path), "flights", 128) as directory:
         assert [directory.identity] == theirs
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"job_id": ""},
+        {"job_name": ""},
+        {"job_name": "x" * 1025},
+        {"job_name": "\udc80"},
+        {"job_name": 7},
+        {"max_parallelism": 0},
+        {"created_ms": -1},
+    ],
+)
+def test_an_identity_that_makes_no_sense_cannot_be_built(changes) -> None:
+    good = {"job_id": "job", "job_name": "flights", "max_parallelism": 128, "created_ms": 5}
+    JobIdentity(**good)
+    with pytest.raises(InvariantViolationError):
+        JobIdentity(**{**good, **changes})

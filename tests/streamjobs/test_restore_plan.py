@@ -84,3 +84,9 @@ def test_state_in_the_own_format_of_another_backend_is_refused(fs: CheckpointFil
     check_backend(restored(fs, "a"), state_backend("heap"))
     with pytest.raises(JobRestoreError, match=r"operator 'b' at .* written by the backend 'other'.*'heap' does not"):
         check_backend(restored(fs, "b", backend="other"), state_backend("heap"))
+
+
+def test_the_state_of_an_operator_is_found_by_its_uid(fs: CheckpointFileSystem) -> None:
+    state = restored(fs, "a", "b")
+    found = {uid: state.operator(uid) for uid in ("a", "b", "c")}
+    assert {uid: operator and operator.uid for uid, operator in found.items()} == {"a": "a", "b": "b", "c": None}
