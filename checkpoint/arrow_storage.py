@@ -35,7 +35,7 @@ class ArrowStorage:
     def make_root(self) -> None:
         """Nothing: directories appear with their files."""
 
-    def put(self, path: str, data: bytes, durable: bool) -> None:
+    def put(self, path: str, data: bytes, durable: bool = True) -> None:
         """Write a file in one put, which such stores make durable in any case."""
         self._write(path, (data,))
 

@@ -59,7 +59,7 @@ class LocalStorage:
         """Create the root directory, durably."""
         _make_directories(self.root)
 
-    def put(self, path: str, data: bytes, durable: bool) -> None:
+    def put(self, path: str, data: bytes, durable: bool = True) -> None:
         """Write a file: complete, and on return durable if so asked; absent or as before on any error."""
         with replacing(self._full(path), durable) as temporary, open(temporary, "xb") as target:
             target.write(data)

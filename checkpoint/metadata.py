@@ -244,16 +244,21 @@ def _encode(metadata: CheckpointMetadata) -> bytes:
         f"the metadata of checkpoint {metadata.checkpoint_id} takes {body.tell()} bytes, the limit is "
         f"{MAX_METADATA_BYTES}; state belongs in files, not in meta",
     )
+    content = body.getvalue()
+    sync_marker = xxhash.xxh3_128_digest(content)
     output = io.BytesIO()
+    # The header alone: the record is encoded already, and to encode it takes longer than all else.
     fastavro.writer(
         output,
         METADATA_SCHEMAS[version],
-        [record],
+        [],
         codec="deflate",
-        sync_interval=MAX_METADATA_BYTES,
-        sync_marker=xxhash.xxh3_128_digest(body.getvalue()),
+        sync_marker=sync_marker,
         metadata={_VERSION_KEY: str(version), _CHECKSUM_KEY: _NO_CHECKSUM},
     )
+    # As fastavro does it: without the header of zlib, and with all but the last byte of its trailer.
+    block = {"count": 1, "data": zlib.compress(content)[2:-1], "sync": sync_marker}
+    fastavro.schemaless_writer(output, _BLOCK, block)
     data = output.getvalue()
     # The first occurrence is the one in the header: only the version comes before it.
     return data.replace(_NO_CHECKSUM.encode(), checksum_of_bytes(data).encode(), 1)

@@ -10,6 +10,7 @@ lexical and the same on every store:
 
 from __future__ import annotations
 
+import re
 from urllib.parse import quote
 
 import xxhash
@@ -22,6 +23,10 @@ MAX_PATH_BYTES = 1024
 MAX_SEGMENT_BYTES = 255
 
 _LONGEST_PLAIN_SEGMENT = 150
+_PLAIN_SEGMENT = r"[A-Za-z0-9_~%=-][A-Za-z0-9_~%=.-]*"
+_PLAIN_PATH = re.compile(f"{_PLAIN_SEGMENT}(?:/{_PLAIN_SEGMENT})*")
+"""What nearly all paths are like; such a path of no more characters than a segment may have is found good at once."""
+
 _DOTS = {".": "%2E", "..": "%2E%2E"}
 
 
@@ -52,6 +57,8 @@ def path_segment(name: str) -> str:
 def _objection(path: object) -> str | None:
     if not isinstance(path, str):
         return f"it is a {type(path).__name__}, not a str"
+    if len(path) <= MAX_SEGMENT_BYTES and _PLAIN_PATH.fullmatch(path):
+        return None
     try:
         encoded = path.encode("utf-8")
     except UnicodeEncodeError:

@@ -76,7 +76,7 @@ class RestorePlanSection:
 
                 entry = read(self.index_offset + subtask_index * _REFERENCE.size, _REFERENCE.size)
                 return _PlanReader(read, restored_from, location).restore(DataInputView(entry))
-        except StateFormatError as error:
+        except (StateFormatError, OSError) as error:
             raise _damaged(location, str(error)) from error
         except MissingFileError as error:
             raise JobRestoreError(
@@ -203,8 +203,8 @@ class _PlanReader:
 
 def _damaged(location: str, what: str) -> JobRestoreError:
     return JobRestoreError(
-        f"the restore plan {location} is damaged ({what}). Nothing is lost: start the job again, which replays the "
-        f"epoch"
+        f"the restore plan {location} is damaged or cannot be read ({what}). Nothing is lost: start the job again, "
+        f"which replays the epoch"
     )
 
 

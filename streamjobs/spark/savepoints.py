@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 
-from attrs import evolve
+from attrs import evolve, frozen
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -23,7 +23,8 @@ from checkpoint.savepoint import create_savepoint_directory, write_source_progre
 from statebackend.clock import wall_clock
 from statebackend.descriptors import StateDescriptor
 from streamjobs.local_state_root import LocalStateRoot
-from streamjobs.savepoint_export import ExportTask, SavepointReport, export_tasks, finish_savepoint
+from streamjobs.savepoint_export import ExportedSubtask, ExportTask, SavepointReport, export_tasks, finish_savepoint
+from streamjobs.spark.program_modules import ProgramModules, naming_missing_modules
 from streamjobs.spark.source_progress import capture_source_progress
 from streamjobs.spark.worker_errors import python_cause
 
@@ -60,7 +61,8 @@ def take_savepoint(
     )
     tasks = export_tasks(metadata, source, target, registered, wall_clock(), local_root)
     try:
-        exported = spark.sparkContext.parallelize(tasks, max(1, len(tasks))).map(ExportTask.run).collect()
+        export = _Export(ProgramModules.of_this_process())
+        exported = spark.sparkContext.parallelize(tasks, max(1, len(tasks))).map(export.run).collect()
     except (PySparkException, Py4JError) as error:
         # An RDD's action raises what Py4J brings, unless Spark recognises it as an exception of its own.
         raise SavepointError(
@@ -68,3 +70,15 @@ def take_savepoint(
             f"{python_cause(error)}. Once that is put right, take it again into a new directory"
         ) from error
     return finish_savepoint(metadata, exported, target, progress_files, started_s)
+
+
+@frozen
+class _Export:
+    """What a worker does with a task; the modules are those of the serializers that the state names."""
+
+    modules: ProgramModules
+
+    def run(self, task: ExportTask) -> ExportedSubtask:
+        with naming_missing_modules(f"operator {task.operator_uid!r}"):
+            self.modules.install()
+            return task.run()

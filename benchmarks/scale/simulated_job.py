@@ -1,0 +1,145 @@
+"""A job whose tasks are simulated: what they acknowledge is made up, what the driver does with it is the real thing."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve, frozen
+from pyspark import cloudpickle
+
+from checkpoint.acknowledgement import Acknowledgement, TaskId
+from checkpoint.completed_checkpoint_store import CompletedCheckpointStore
+from checkpoint.coordinator import CheckpointCoordinator
+from checkpoint.file_system import CheckpointFileSystem
+from checkpoint.handle_records import encode_state_handle
+from checkpoint.handles import FileHandle, StateHandle
+from checkpoint.metadata import CheckpointKind, CheckpointMetadata
+from statebackend.descriptors import ValueStateDescriptor
+from statebackend.key_groups import key_group_range_of_subtask
+from statebackend.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
+from statebackend.state_meta import KeyedStateMeta, StateFile, encode_meta, meta_of_descriptor
+from streamjobs.restore_plan import handles_of
+from streamjobs.restore_plan_file import write_restore_plan
+from streamjobs.spark.epoch_task import EpochTask
+from streamjobs.spark.run_broadcast import RunReference
+from typeserializers import StringSerializer
+
+UID = "simulated"
+
+
+@frozen
+class EpochCost:
+    """Processor time of the driver, and the most bytes that one task was sent, read, and acknowledged with."""
+
+    driver_s: float
+    closure_bytes: int
+    restore_bytes: int
+    acknowledgement_bytes: int
+
+
+class SimulatedJob:
+    """One operator; in each epoch each of its states gets one new file and loses its oldest."""
+
+    def __init__(self, directory: Path, subtasks: int, states: int, files: int) -> None:
+        self.directory = directory
+        self._file_system = CheckpointFileSystem.from_uri(directory)
+        self._store = CompletedCheckpointStore(self._file_system, 3)
+        self._store.recover()
+        self._max_parallelism = max(subtasks, 128)
+        self._coordinator = CheckpointCoordinator("job", "run", 2**50, max_parallelism=self._max_parallelism)
+        descriptors = [ValueStateDescriptor(f"state-{number}", str) for number in range(states)]
+        self._states = [meta_of_descriptor(descriptor, VOID_NAMESPACE_SERIALIZER) for descriptor in descriptors]
+        self._key_snapshot = StringSerializer().snapshot_configuration()
+        self._files: list[list[list[tuple[FileHandle, str]]]] = [
+            [[self._new_file(index) for _ in range(files)] for _ in range(states)] for index in range(subtasks)
+        ]
+        self._restore: dict[str, Any] = {}
+        self._epoch_id = -1
+
+    def run_epoch(self) -> EpochCost:
+        """Runs the next epoch."""
+        self._epoch_id += 1
+        epoch_id = self._epoch_id
+        encoded = [self._acknowledgement(index).encode() for index in range(len(self._files))]
+        started = time.process_time()
+        closure = self._send(epoch_id)
+        self._coordinator.trigger(epoch_id, [TaskId(UID, index) for index in range(len(encoded))], epoch_id)
+        for data in encoded:
+            self._coordinator.acknowledge(Acknowledgement.decode(data))
+        operators = self._coordinator.complete(epoch_id)
+        parent = self._store.latest()
+        self._store.add(
+            CheckpointMetadata(
+                checkpoint_id=epoch_id,
+                kind=CheckpointKind.CHECKPOINT,
+                job_id="job",
+                job_name="job",
+                timestamp_ms=epoch_id,
+                max_parallelism=self._max_parallelism,
+                operators=operators,
+                parent_checkpoint_id=None if parent is None else parent.checkpoint_id,
+                parent_digest=None if parent is None else self._store.digest(parent.checkpoint_id),
+            )
+        )
+        self._file_system.delete(f"restore-plans/run-{epoch_id}")
+        self._restore = {operator.uid: handles_of(operator) for operator in operators}
+        driver_s = time.process_time() - started
+        handles = self._restore[UID]
+        return EpochCost(
+            driver_s,
+            closure,
+            max(len(encode_state_handle(handle)) for handle in handles),
+            max(map(len, encoded)),
+        )
+
+    def _send(self, epoch_id: int) -> int:
+        sections = write_restore_plan(self._file_system, f"restore-plans/run-{epoch_id}", self._restore)
+        task = EpochTask(
+            run_reference=RunReference("run", None),  # type: ignore[arg-type]
+            operator_uid=UID,
+            epoch_id=epoch_id,
+            processing_time_ms=epoch_id,
+            restore=sections.get(UID),
+            restored_from=self._file_system,
+        )
+        return len(cloudpickle.dumps(task.run))  # type: ignore[no-untyped-call]
+
+    def _acknowledgement(self, index: int) -> Acknowledgement:
+        for state in self._files[index]:
+            state[:] = [*state[1:], self._new_file(index)]
+        handles: list[FileHandle] = []
+        metas = []
+        for meta, state in zip(self._states, self._files[index], strict=True):
+            first = len(handles)
+            handles += [file for file, _ in state]
+            written = tuple(StateFile(first + number, state_id) for number, (_, state_id) in enumerate(state))
+            metas.append(evolve(meta, files=written))
+        key_groups = key_group_range_of_subtask(index, len(self._files), self._max_parallelism)
+        return Acknowledgement(
+            job_id="job",
+            run_id="run",
+            checkpoint_id=self._epoch_id,
+            operator_uid=UID,
+            subtask_index=index,
+            attempt_id=f"0.{index}.0.0",
+            digest="digest",
+            handle=StateHandle(
+                os.urandom(16).hex(),
+                "rocksdb",
+                key_groups.start,
+                key_groups.end,
+                encode_meta(KeyedStateMeta(self._key_snapshot, 0, tuple(metas))),
+                tuple(handles),
+            ),
+        )
+
+    def _new_file(self, index: int) -> tuple[FileHandle, str]:
+        state_id = os.urandom(16).hex()
+        path = f"shared/{UID}/{index:05d}/{state_id}.sst"
+        target = self.directory / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.touch()
+        return FileHandle(path, 0, f"xxh3:{os.urandom(16).hex()}"), state_id
