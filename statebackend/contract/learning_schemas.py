@@ -208,6 +208,7 @@ class LearningWordSerializerSnapshot(TypeSerializerSnapshot[str]):
             out.write_utf(word)
 
     def read_snapshot(self, read_version: int, source: DataInputView) -> None:
+        self.check_version(read_version)
         self.words = tuple(source.read_utf() for _ in range(source.read_count(minimum_item_bytes=2)))
 
     def restore_serializer(self) -> LearningWordSerializer:

@@ -26,7 +26,19 @@ def test_names_survive_in_modified_utf8(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "encoded"),
-    [("", ""), ("a", "61"), ("\0", "c080"), ("é", "c3a9"), ("日", "e697a5"), ("\U0001f600", "eda0bdedb880")],
+    [
+        ("", ""),
+        ("a", "61"),
+        ("\0", "c080"),
+        ("\x01\x7f", "017f"),
+        ("\x01\x7fé", "017fc3a9"),
+        ("\x80", "c280"),
+        ("\u07ff", "dfbf"),
+        ("\u0800", "e0a080"),
+        ("日", "e697a5"),
+        ("\uffff", "efbfbf"),
+        ("\U0001f600", "eda0bdedb880"),
+    ],
 )
 def test_modified_utf8_is_javas(text: str, encoded: str) -> None:
     assert encode_modified_utf8(text).hex() == encoded
@@ -42,6 +54,24 @@ def test_bytes_that_are_not_modified_utf8_are_refused(data: bytes) -> None:
     except MalformedDataError:
         return
     assert encode_modified_utf8(text) == data
+
+
+@pytest.mark.parametrize("data", ["00", "6100c3a9", "f09f9880", "c3a9f09f9880", "eda0bd", "c1bf", "e08080", "c3"])
+def test_a_text_has_one_encoding(data: str) -> None:
+    # A lone surrogate is a text; the other bytes are UTF-8 of Python's or no UTF-8, and Java would not write them.
+    if data == "eda0bd":
+        assert decode_modified_utf8(bytes.fromhex(data)) == "\ud83d"
+        return
+    with pytest.raises(MalformedDataError, match="not modified UTF-8"):
+        decode_modified_utf8(bytes.fromhex(data))
+
+
+def test_the_longest_name_is_written_and_read() -> None:
+    for text in ("x" * 65535, "é" * 32767 + "x"):
+        out = DataOutputView()
+        out.write_utf(text)
+        assert out.position == 65537
+        assert DataInputView(out.to_bytes()).read_utf() == text
 
 
 def test_a_name_that_is_too_long_is_refused() -> None:
@@ -97,6 +127,13 @@ def test_reading_is_bounded_by_what_is_there() -> None:
     with pytest.raises(EndOfDataError, match="3 bytes wanted at byte 1"):
         DataInputView(b"abc", 1).read(3)
     assert DataInputView(bytes.fromhex("00000002") + bytes(8)).read_count(4) == 2
+    with pytest.raises(MalformedDataError, match="count 2 at byte 0 does not fit the 7 bytes"):
+        DataInputView(bytes.fromhex("00000002") + bytes(7)).read_count(4)
+    with pytest.raises(MalformedDataError, match="count -1"):
+        DataInputView(bytes.fromhex("ffffffff") + bytes(8)).read_count()
+    assert DataInputView(bytes(4)).read_count(4) == 0
+    assert DataInputView(bytes(4)).read(0) == b""
+    assert DataInputView(b"abc", 1).read(2) == b"bc"
 
 
 def test_a_write_can_be_taken_back() -> None:
