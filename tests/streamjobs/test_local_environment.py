@@ -171,7 +171,7 @@ def test_incompatible_state_is_refused_with_state_path_and_advice(tmp_path: Path
     message = str(refusal.value)
     assert "state 'totals'" in message
     assert ".sales: refuse [field-type-changed]" in message
-    assert "Keep the old type" in message
+    assert "Keep int, or say how a str is made of it" in message
     assert run(SumPerShop(), SALES[:1], job_dir=tmp_path / "job") == [("north", 4, 11)]
 
 
