@@ -30,7 +30,7 @@ test: environment
 
 lint: environment
 	$(VENV)/bin/ruff check .
-	$(VENV)/bin/python -m mypy --strict $(PACKAGES)
+	$(VENV)/bin/python -m mypy --strict $(PACKAGES) tests/typing
 
 bench: environment
 	@$(RUN) python -m benchmarks $(SUITE)

@@ -42,7 +42,15 @@ from statebackend.operator_state import (
 from statebackend.priority_queue import KeyGroupedPriorityQueue
 from statebackend.schema_resolution import SchemaReport, StateVerdict
 from statebackend.state_backend import StateBackend
-from statebackend.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
+from statebackend.states import (
+    AggregatingState,
+    DefaultedValueState,
+    ListState,
+    MapState,
+    ReducingState,
+    State,
+    ValueState,
+)
 from statebackend.ttl.config import IncrementalCleanup, StateTtlConfig, TtlStateVisibility, TtlUpdateType
 
 __all__ = [
@@ -51,6 +59,7 @@ __all__ = [
     "AggregatingStateDescriptor",
     "BroadcastState",
     "BroadcastStateDescriptor",
+    "DefaultedValueState",
     "IncrementalCleanup",
     "KeyGroupRange",
     "KeyGroupedPriorityQueue",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar, overload
 
 from attrs import evolve, field, frozen
 
@@ -27,6 +27,8 @@ from typeserializers.void import NullValueSerializer
 if TYPE_CHECKING:
     from types import UnionType
     from typing import TypeAlias, _SpecialForm
+
+    from statebackend.typed_defaults import Composite, Scalar
 
     TypeHint: TypeAlias = UnionType | _SpecialForm
 
@@ -109,17 +111,51 @@ class StateDescriptor:
         raise TypeError(f"{type(self).__name__} is no kind of state")
 
 
-@frozen
+@frozen(init=False)
 class ValueStateDescriptor(StateDescriptor, Generic[T]):
     """One value per key; ``default`` is what `value()` returns while there is none.
 
-    Raises `StateRegistrationError` for a default that the serializer cannot write.
+    Raises `StateRegistrationError` for a default that the serializer cannot write. For type checkers, `value()` of a
+    state with a default is never None, and a default of another type is an error (`statebackend.typed_defaults`).
     """
 
     serializer: TypeSerializer[T] = field(converter=as_serializer)
     default: T | None = None
 
     kind = StateKind.VALUE
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __new__(
+            cls, name: str, serializer: TypeSerializer[T] | type[T] | TypeHint, *, ttl: StateTtlConfig | None = None
+        ) -> ValueStateDescriptor[T]: ...
+        @overload
+        def __new__(
+            cls, name: str, serializer: TypeSerializer[T], default: T, *, ttl: StateTtlConfig | None = None
+        ) -> DefaultedValueStateDescriptor[T]: ...
+        @overload
+        def __new__(
+            cls, name: str, serializer: TypeHint, default: Any, *, ttl: StateTtlConfig | None = None
+        ) -> DefaultedValueStateDescriptor[Any]: ...
+        @overload
+        def __new__(
+            cls, name: str, serializer: type[Scalar], default: Scalar, *, ttl: StateTtlConfig | None = None
+        ) -> DefaultedValueStateDescriptor[Scalar]: ...
+        @overload
+        def __new__(
+            cls, name: str, serializer: type[Composite], default: Composite, *, ttl: StateTtlConfig | None = None
+        ) -> DefaultedValueStateDescriptor[Composite]: ...
+        @overload
+        def __new__(
+            cls, name: str, serializer: TypeSerializer[T] | type[T], default: None, *, ttl: StateTtlConfig | None = None
+        ) -> ValueStateDescriptor[T]: ...
+        def __new__(cls, *arguments: Any, **options: Any) -> Any: ...
+
+    else:
+
+        def __init__(self, name, serializer, default=None, *, ttl=None):
+            self.__attrs_init__(name, serializer, default, ttl=ttl)
 
     def __attrs_post_init__(self) -> None:
         if self.default is not None:
@@ -135,7 +171,14 @@ class ValueStateDescriptor(StateDescriptor, Generic[T]):
         return {VALUE_ROLE: self.serializer}
 
     def with_serializers(self, serializers: Mapping[str, TypeSerializer[Any]]) -> ValueStateDescriptor[T]:
-        return evolve(self, serializer=serializers[VALUE_ROLE])
+        serializer: TypeSerializer[T] = serializers[VALUE_ROLE]
+        return ValueStateDescriptor(self.name, serializer, self.default, ttl=self.ttl)
+
+
+if TYPE_CHECKING:
+
+    class DefaultedValueStateDescriptor(ValueStateDescriptor[T]):
+        """What a `ValueStateDescriptor` with a default is to type checkers."""
 
 
 @frozen

@@ -41,6 +41,16 @@ class ValueState(State, Generic[T]):
         """Sets the value; None clears. Raises `SerializationError`, changing nothing, if the value does not fit."""
 
 
+class DefaultedValueState(ValueState[T]):
+    """What a `ValueState` whose descriptor has a default is to type checkers: its value is never None."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def value(self) -> T:
+        """The value, or a copy of the default while there is none."""
+
+
 class ListState(State, Generic[T]):
     """A list in insertion order; duplicates are kept."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from statebackend.descriptors import (
     AggregatingStateDescriptor,
@@ -21,8 +21,19 @@ from statebackend.descriptors import (
 )
 from statebackend.errors import NoCurrentKeyError, StateRegistrationError
 from statebackend.operator_state import OperatorStateDescriptor
-from statebackend.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
+from statebackend.states import (
+    AggregatingState,
+    DefaultedValueState,
+    ListState,
+    MapState,
+    ReducingState,
+    State,
+    ValueState,
+)
 from streamjobs.operator_state_store import OperatorStateStore
+
+if TYPE_CHECKING:
+    from statebackend.descriptors import DefaultedValueStateDescriptor
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -81,6 +92,11 @@ class RuntimeContext(ABC):
     @abstractmethod
     def register_operator_state(self, descriptor: OperatorStateDescriptor) -> State:
         """The handle of an operator state of any mode; functions use `operator_state`."""
+
+    @overload
+    def get_state(self, descriptor: DefaultedValueStateDescriptor[T]) -> DefaultedValueState[T]: ...
+    @overload
+    def get_state(self, descriptor: ValueStateDescriptor[T]) -> ValueState[T]: ...
 
     def get_state(self, descriptor: ValueStateDescriptor[T]) -> ValueState[T]:
         """Registers a value state. Raises `StateMigrationException` if restored state cannot be taken over."""
