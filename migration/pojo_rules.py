@@ -18,6 +18,7 @@ from migration.conversion import (
     emit_part_value,
     register_conversion,
 )
+from migration.skipped_parts import skipping
 from snapshots.data_views import DataInputView
 from snapshots.errors import MalformedDataError
 from typeserializers.code_generation import ReadEmitter
@@ -29,7 +30,7 @@ from typeserializers.pojos import PojoSerializer
 
 @register_conversion
 class PojoConversion(Conversion):
-    """Fields by name and former names; removed ones are read and dropped, added ones get their default."""
+    """Fields by name and former names; removed ones are stepped over, added ones get their default."""
 
     old_class = PojoSerializer
     new_class = PojoSerializer
@@ -57,7 +58,7 @@ class PojoConversion(Conversion):
             is_null, item = reader.fixed("?"), reader.function.fresh("x")
             present = reader.child()
             if new is None:
-                part.serializer.emit_read(present)
+                skipping(part.serializer).emit_read(present)
                 reader.block(f"if not {is_null}:", present)
                 continue
             conversion = conversion_between(part.serializer, new.serializer)
@@ -82,7 +83,7 @@ class PojoConversion(Conversion):
                 continue
             if new is not None:
                 yield f".{new.name}", conversion_between(part.serializer, new.serializer), position
-            _, position = part.serializer.codec.read(data, position)
+            _, position = skipping(part.serializer).codec.read(data, position)
 
     def _null(self, reader: ReadEmitter, new: PojoField) -> str:
         if new.is_optional:

@@ -1,6 +1,6 @@
 """The conversion of records: by field name and former names, and through converters where the rules end.
 
-Field by field, each old field is converted to the new one that continues it; removed fields are read and dropped;
+Field by field, each old field is converted to the new one that continues it; removed fields are stepped over;
 added ones get their default, from the factory for each record anew. A field that the rules refuse goes through the
 converter in its metadata. Where the class has converters between the two schema versions, the whole record goes
 through `migration.converter_chain` instead.
@@ -23,6 +23,8 @@ from migration.conversion import (
 from migration.converted_values import fitted_by
 from migration.converter_chain import ConverterChain
 from migration.reading_parts import RequiredPartSerializer
+from migration.skipped_parts import skipping
+from snapshots.errors import MalformedDataError
 from typeserializers.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.field_matching import match_fields
 from typeserializers.part_evolution import resolve_part
@@ -53,7 +55,7 @@ class RecordConversion(Conversion):
         for index, part in enumerate(self.old.fields):
             new = new_field_of.get(index)
             if new is None:
-                part.serializer.emit_read(reader)
+                skipping(part.serializer).emit_read(reader)
                 continue
             values[new.name] = emit_part_value(part_conversion(part, new), reader)
         arguments = [
@@ -69,7 +71,7 @@ class RecordConversion(Conversion):
         for index, part in enumerate(self.old.fields):
             new = new_field_of.get(index)
             if new is None:
-                part.serializer.emit_read(reader)
+                skipping(part.serializer).emit_read(reader)
             else:
                 writes[new.name] = part_conversion(part, new).emit_transcoding(reader)
 
@@ -79,8 +81,11 @@ class RecordConversion(Conversion):
                 if write is not None:
                     write(writer)
                 elif part.default_factory is not None:
-                    factory = writer.function.bind("factory", part.default_factory)
-                    part.serializer.emit_write(writer, writer.once(f"{factory}()"))
+                    made = writer.once(f"{writer.function.bind('factory', part.default_factory)}()")
+                    if part.refuses_none:
+                        refuse = writer.function.bind("refuse_made", _refuse_made)
+                        writer.line(f"if {made} is None: {refuse}({part.name!r})")
+                    part.serializer.emit_write(writer, made)
                 else:
                     writer.append(repr(part.serializer.to_bytes(part.make_default())))
 
@@ -95,7 +100,7 @@ class RecordConversion(Conversion):
                 yield f".{new.name}", part_conversion(part, new), position
             elif is_chain:
                 yield f".{part.name}", PassingConversion(part.serializer, part.serializer), position
-            _, position = part.serializer.codec.read(data, position)
+            _, position = skipping(part.serializer).codec.read(data, position)
 
     def _emit_chain(self, reader: ReadEmitter) -> str:
         chain = reader.function.bind("converted", ConverterChain(self.old, self.new).convert)
@@ -131,6 +136,10 @@ def part_conversion(old: RecordField, new: RecordField) -> Conversion:
             return True
 
     return ConvertedFieldConversion(reading, new.serializer)
+
+
+def _refuse_made(name: str) -> None:
+    raise MalformedDataError(f".{name}: its factory made None, but the field is not optional")
 
 
 def _default_expression(reader: ReadEmitter, part: RecordField) -> str:

@@ -54,6 +54,11 @@ class PickleSerializer(TypeSerializer[T], Generic[T]):
         return serializer
 
     @property
+    def is_chosen(self) -> bool:
+        """Whether this program has said itself that it unpickles values of the class."""
+        return self.class_name in _chosen
+
+    @property
     def minimum_length(self) -> int:
         return 4
 
@@ -87,7 +92,7 @@ class PickleSerializer(TypeSerializer[T], Generic[T]):
         out.write_sized_bytes(data)
 
     def deserialize(self, source: DataInputView) -> T:
-        if self.class_name not in _chosen:
+        if not self.is_chosen:
             raise UnresolvableSerializerError(
                 f"the state holds pickled values of {self.class_name}; they are only unpickled in a program that says "
                 f"so itself, with PickleSerializer({self.class_name.rpartition(':')[2]})"

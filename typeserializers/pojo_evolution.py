@@ -29,12 +29,14 @@ from snapshots.compatibility import (
     TypeSerializerSchemaCompatibility,
     worst_kind,
 )
+from snapshots.errors import UnresolvableSerializerError
 from snapshots.type_serializer_snapshot import resolve_compatibility
 from typeserializers.field_matching import match_fields
 from typeserializers.pojo_format import UnreadableSnapshot, WrittenPart, WrittenPojo
 from typeserializers.type_serializer import TypeSerializer
 
 if TYPE_CHECKING:
+    from typeserializers.pojo_shape import PojoField
     from typeserializers.pojos import PojoSerializer
 
 
@@ -79,8 +81,7 @@ def _judge_fields(
     for match in matches:
         path = f".{match.new.name}"
         if match.old_index is None:
-            how = "old objects get its default" if match.new.completes_old_values else "old objects get a zero"
-            findings.append(Finding(path, FieldVerdict.MIGRATE, "pojo-field-added", how))
+            findings.append(_added(match.new, path))
             continue
         written = old.fields[match.old_index]
         if written.name != match.new.name:
@@ -101,6 +102,11 @@ def _judge_fields(
             findings += [
                 finding.below(path) for finding in snapshot.resolve_schema_compatibility(new).findings
             ]
+        else:
+            try:
+                snapshot.restore_serializer()
+            except UnresolvableSerializerError as error:
+                findings.append(Finding(path, FieldVerdict.REFUSE, "pojo-field-unreadable", str(error)))
         reason = "the field is gone, its values are lost"
         findings.append(Finding(path, FieldVerdict.LOSSY, "pojo-field-removed", reason))
     return reconfigured
@@ -125,6 +131,22 @@ def _judge_subclasses(
         reconfigured = verdict.is_with_reconfigured_serializer
         serializers[part.name] = verdict.reconfigured_serializer if reconfigured else taking_over
     return serializers
+
+
+def _added(new: PojoField, path: str) -> Finding:
+    if new.completes_old_values:
+        return Finding(path, FieldVerdict.MIGRATE, "pojo-field-added", "old objects get its default")
+    try:
+        new.serializer.to_bytes(new.make_default())
+    except Exception as error:
+        return Finding(
+            path,
+            FieldVerdict.REFUSE,
+            "pojo-field-added-without-default",
+            f"the field is new and its type has no zero that old objects could get ({error})",
+            "Give it a default",
+        )
+    return Finding(path, FieldVerdict.MIGRATE, "pojo-field-added", "old objects get a zero")
 
 
 def _renamed(old_name: str, new: PojoSerializer[Any]) -> Finding:

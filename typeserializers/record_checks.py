@@ -113,24 +113,31 @@ def _check_former_names(fields: Sequence[RecordField], where: str) -> None:
                 )
 
 
-def _check_default(part: RecordField, where: str) -> None:
+def default_problem(part: RecordField) -> str:
+    """Why old records could not be completed with the default of a field; empty if they can, as far as is known."""
     try:
         default = part.make_default()
     except Exception as error:
-        raise UnknownTypeError(
-            f"{where}.{part.name}: its factory failed ({type(error).__name__}: {error}), and it completes old records"
-        ) from error
+        return f"its factory failed ({type(error).__name__}: {error})"
     reason = "None, but the field is not optional" if default is None and part.refuses_none else ""
     try:
         if not reason:
             part.serializer.to_bytes(default)
-            return
+            return ""
     except UnresolvableSerializerError:
         # It holds a record that is still being described; what that is checks its own default.
-        return
+        return ""
     except Exception as error:
         reason = str(error)
-    raise UnknownTypeError(
-        f"{where}.{part.name}: the default {shown(default)} is no {part.serializer.type_name}, and old records could "
-        f"not be completed with it ({reason}); give it one that fits, or change the type of the field"
+    return (
+        f"the default {shown(default)} is no {part.serializer.type_name}, and old records could not be completed "
+        f"with it ({reason})"
     )
+
+
+def _check_default(part: RecordField, where: str) -> None:
+    problem = default_problem(part)
+    if problem:
+        raise UnknownTypeError(
+            f"{where}.{part.name}: {problem}; give it one that fits, or change the type of the field"
+        )

@@ -5,12 +5,15 @@ id in the findings:
 
     field-renamed               declared: costs nothing by itself, the bytes carry no names
     field-added                 the default completes old records; without one: field-added-without-default, refused
+    field-default-unfit         refused: what the factory of an added field makes does not fit it
     field-removed               lossy; if a new field looks like it, the fix says how to declare a rename
     fields-reordered            migration
     field-widened               a promotion (`typeserializers.promotions`), also inside lists, maps and optionals
     field-became-optional       migration: every old value is present
     field-became-required       refused: an old value may be None
     field-type-changed          refused, as is field-type-narrowed, unless the field names a converter: field-converted
+    field-unreadable            refused: nothing here reads the old values, not even to step over them
+    pickle-class                refused: a converter needs values that this program has not said it unpickles
     ambiguous-rename            a field exists under its own name *and* its former name: refused
     record-renamed              refused unless the new class declares the former name
     record-converted            migration: converters lead from the old schema version to the new one
@@ -33,10 +36,14 @@ from snapshots.compatibility import (
     Finding,
     worst_kind,
 )
+from snapshots.errors import UnresolvableSerializerError
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from typeserializers.field_matching import FieldMatch, match_fields
 from typeserializers.field_metadata import name_of
+from typeserializers.held_parts import all_inside
 from typeserializers.part_evolution import resolve_part
+from typeserializers.pickles import PickleSerializer
+from typeserializers.record_checks import default_problem
 from typeserializers.record_shape import RecordField, RecordShape
 from typeserializers.type_serializer import TypeSerializer
 
@@ -98,7 +105,7 @@ def judge_record(old: WrittenRecord, new: RecordShape) -> RecordJudgement:
             findings.append(Finding(path, FieldVerdict.AS_IS, "field-renamed", f"was {written.name}"))
         verdict = resolve_part(written.snapshot, match.new.serializer)
         if verdict.is_incompatible and match.new.converter is not None:
-            findings.append(_converted(match.new))
+            findings += _needed(written) or [_converted(match.new)]
             continue
         kinds.append(verdict.kind)
         findings += [finding.below(path) for finding in verdict.findings]
@@ -114,6 +121,7 @@ def judge_record(old: WrittenRecord, new: RecordShape) -> RecordJudgement:
         )
     if new.conversion_steps(old.schema_version):
         findings = _left_to_converters(findings)
+        findings += [finding for part in old.fields for finding in _needed(part)]
         kinds = []
     kind = worst_kind([*kinds, *(finding.verdict.kind for finding in findings)])
     return RecordJudgement(kind, tuple(findings), reconfigured, tuple(unchanged))
@@ -169,9 +177,42 @@ def _converted(new: RecordField) -> Finding:
     return Finding(f".{new.name}", FieldVerdict.MIGRATE, "field-converted", reason)
 
 
+def _needed(part: WrittenField) -> list[Finding]:
+    """What a converter cannot be given: values that this program must not read."""
+    try:
+        inside = list(all_inside(part.snapshot.restore_serializer()))
+    except UnresolvableSerializerError as error:
+        return [Finding(f".{part.name}", FieldVerdict.REFUSE, "field-unreadable", str(error))]
+    pickles = {one.class_name for one in inside if isinstance(one, PickleSerializer) and not one.is_chosen}
+    return [
+        Finding(
+            f".{part.name}",
+            FieldVerdict.REFUSE,
+            "pickle-class",
+            f"the converter needs the values, which are pickles of {name}, and are only unpickled in a program that "
+            f"says so itself",
+            f"Make a PickleSerializer({name.rpartition(':')[2]}) before the state is restored",
+        )
+        for name in sorted(pickles)
+    ]
+
+
+def _stepped_over(part: WrittenField) -> list[Finding]:
+    """Why the values of a removed field cannot even be stepped over; nothing if they can."""
+    try:
+        part.snapshot.restore_serializer()
+    except UnresolvableSerializerError as error:
+        return [Finding(f".{part.name}", FieldVerdict.REFUSE, "field-unreadable", str(error))]
+    return []
+
+
 def _added(new: RecordField, removed: Sequence[WrittenField]) -> Finding:
     path = f".{new.name}"
     origin = _looks_like(new.name, [part.name for part in removed])
+    # It was seen to fit when the class was registered, but a factory may make another one today.
+    problem = default_problem(new) if new.default_factory is not None else ""
+    if problem:
+        return Finding(path, FieldVerdict.REFUSE, "field-default-unfit", problem, "Give it one that fits")
     if new.has_default:
         how = "made by its factory" if new.default_factory is not None else f"default {new.default!r:.60}"
         return Finding(path, FieldVerdict.MIGRATE, "field-added", how)
@@ -209,6 +250,7 @@ def _removed(
             continue
         target = _looks_like(part.name, added) if len(removed) <= MAX_COMPARED_NAMES else None
         fix = f'It looks like a rename to {target}: declare metadata=former_names("{part.name}")' if target else ""
+        findings += _stepped_over(part)
         findings.append(
             Finding(f".{part.name}", FieldVerdict.LOSSY, "field-removed", "the field is gone, its values are lost", fix)
         )

@@ -113,7 +113,7 @@ def encoded_default(part: RecordField) -> bytes | None:
         if part.default_factory is not None and part.serializer.to_bytes(part.make_default()) != encoded:
             return part.serializer.to_bytes(part.serializer.create_instance())
         return encoded
-    except SerializationError as error:
+    except Exception as error:
         raise SerializationError(
             f"field {part.name}", (f".{part.name}: its default cannot be written: {error}",)
         ) from error

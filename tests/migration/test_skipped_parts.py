@@ -1,0 +1,198 @@
+"""A field that is removed is stepped over: nothing is unpickled, and no class is asked whether it takes the value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+
+import typeserializers as ts
+from migration import MigrationError, SchemaMigration
+from snapshots import resolve_compatibility
+from snapshots.envelope import snapshot_from_bytes, snapshot_to_bytes
+from typeserializers import converted_by
+from typeserializers.pickles import _chosen
+
+ran: list[str] = []
+
+
+class Trap:
+    """Runs code when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return ran.append, ("unpickled",)
+
+    __hash__ = object.__hash__
+
+
+@pytest.fixture
+def forgotten() -> Any:
+    """As in a process that has never chosen the pickles."""
+
+    def forget() -> None:
+        _chosen.clear()
+
+    before = set(_chosen)
+    ran.clear()
+    yield forget
+    _chosen.update(before)
+
+
+@attrs.frozen
+class Old:
+    before: str
+    dropped: Any
+    after: str
+
+
+@attrs.frozen
+class New:
+    before: str
+    after: str
+
+
+@attrs.frozen
+class Refusing:
+    trap: Any
+
+    def __attrs_post_init__(self) -> None:
+        if self.trap is not None and not isinstance(self.trap, Trap):
+            raise ValueError("no trap")
+
+
+def records(dropped: ts.TypeSerializer[Any], new_class: type = New) -> tuple[Any, Any]:
+    old = ts.AttrsSerializer(Old, name="skipped.Record", field_serializers={"dropped": dropped})
+    return old, ts.AttrsSerializer(new_class, name="skipped.Record")
+
+
+def trap() -> ts.TypeSerializer[Any]:
+    return ts.PickleSerializer(Trap)
+
+
+def refusing() -> ts.TypeSerializer[Any]:
+    return ts.AttrsSerializer(Refusing, field_serializers={"trap": trap()})
+
+
+CASES = [
+    (trap, Trap),
+    (lambda: ts.NullableSerializer(trap()), Trap),
+    (lambda: ts.NullableSerializer(trap()), lambda: None),
+    (lambda: ts.ListSerializer(trap()), lambda: [Trap(), Trap()]),
+    (lambda: ts.MapSerializer(trap(), trap()), lambda: {Trap(): Trap(), Trap(): None}),
+    (lambda: ts.FrozenSetSerializer(trap()), lambda: frozenset([Trap(), Trap()])),
+    (lambda: ts.TupleSerializer([ts.LongSerializer(), trap()]), lambda: (1, Trap())),
+    (lambda: ts.UnionSerializer([ts.LongSerializer(), trap()]), Trap),
+    (lambda: ts.UnionSerializer([ts.LongSerializer(), trap()]), lambda: 7),
+    (lambda: ts.EitherSerializer(trap(), trap()), lambda: ts.Right(Trap())),
+    (refusing, lambda: Refusing(Trap())),
+    (lambda: ts.ListSerializer(refusing()), lambda: [Refusing(Trap())]),
+]
+
+
+@pytest.mark.parametrize(("dropped", "value"), CASES)
+def test_what_the_verdict_says_is_dropped_is_dropped_without_being_unpickled(
+    dropped: Any, value: Any, forgotten: Any
+) -> None:
+    old, new = records(dropped())
+    data, snapshot = old.to_bytes(Old("a", value(), "z")), snapshot_to_bytes(old.snapshot_configuration())
+    forgotten()
+    restored = snapshot_from_bytes(snapshot)
+    assert resolve_compatibility(restored, new).is_after_migration
+    migration = SchemaMigration(restored.restore_serializer(), new)
+    assert migration.to_value(data) == New("a", "z")
+    assert new.from_bytes(migration.to_bytes(data)) == New("a", "z")
+    for end in range(len(data)):
+        with pytest.raises(MigrationError):
+            migration.to_bytes(data[:end])
+    assert not ran
+
+
+@attrs.frozen
+class OldNode:
+    children: list[OldNode]
+    dropped: Any
+    name: str
+
+
+@attrs.frozen
+class NewNode:
+    children: list[NewNode]
+    name: str
+
+
+@attrs.frozen
+class Leaf:
+    name: str
+
+
+@pytest.mark.parametrize("new_class", [NewNode, Leaf])
+def test_a_record_that_contains_itself_is_stepped_over_at_every_depth(new_class: Any, forgotten: Any) -> None:
+    old = ts.AttrsSerializer(OldNode, name="skipped.Node", field_serializers={"dropped": trap()})
+    new: Any = ts.AttrsSerializer(new_class, name="skipped.Node")
+    tree = OldNode([OldNode([], Trap(), "inner")], Trap(), "outer")
+    data, snapshot = old.to_bytes(tree), snapshot_to_bytes(old.snapshot_configuration())
+    forgotten()
+    restored = snapshot_from_bytes(snapshot)
+    assert resolve_compatibility(restored, new).is_after_migration
+    expected = Leaf("outer") if new_class is Leaf else NewNode([NewNode([], "inner")], "outer")
+    migration = SchemaMigration(restored.restore_serializer(), new)
+    assert migration.to_value(data) == expected
+    assert new.from_bytes(migration.to_bytes(data)) == expected
+    assert not ran
+
+
+@attrs.frozen
+class Counted:
+    before: str
+    dropped: int = attrs.field(metadata=converted_by(lambda old: 1))
+    after: str = ""
+
+
+def test_a_converter_that_needs_what_may_not_be_unpickled_is_refused_by_the_verdict(forgotten: Any) -> None:
+    old, new = records(ts.ListSerializer(trap()), Counted)
+    versioned = ts.AttrsSerializer(
+        New, name="skipped.Record", schema_version=2, converters={1: lambda fields: {**fields}}
+    )
+    snapshot = snapshot_to_bytes(old.snapshot_configuration())
+    for converting in (new, versioned):
+        trap()
+        assert resolve_compatibility(snapshot_from_bytes(snapshot), converting).is_after_migration
+        forgotten()
+        verdict = resolve_compatibility(snapshot_from_bytes(snapshot), converting)
+        assert verdict.is_incompatible
+        assert [finding.path for finding in verdict.findings if finding.rule == "pickle-class"] == [".dropped"]
+        assert "PickleSerializer(Trap)" in str(verdict)
+
+
+@attrs.frozen
+class OldPojo:
+    __pojo_class__ = "skipped.Pojo"
+    dropped: Any
+    name: str
+
+
+@attrs.frozen
+class NewPojo:
+    __pojo_class__ = "skipped.Pojo"
+    name: str
+
+
+def test_a_field_of_a_pojo_is_stepped_over_too(forgotten: Any) -> None:
+    old = ts.PojoSerializer(OldPojo, field_serializers={"dropped": ts.ListSerializer(trap())})
+    data, snapshot = old.to_bytes(OldPojo([Trap()], "a")), snapshot_to_bytes(old.snapshot_configuration())
+    forgotten()
+    restored, new = snapshot_from_bytes(snapshot), ts.PojoSerializer(NewPojo)
+    assert resolve_compatibility(restored, new).is_after_migration
+    assert SchemaMigration(restored.restore_serializer(), new).to_value(data) == NewPojo("a")
+    assert not ran
+    # A removed field of a record whose values are POJOs around such a field.
+    outer, without = records(old)
+    trap()
+    data, snapshot = outer.to_bytes(Old("a", OldPojo([Trap()], "b"), "z")), snapshot_to_bytes(
+        outer.snapshot_configuration()
+    )
+    forgotten()
+    restored = snapshot_from_bytes(snapshot)
+    assert SchemaMigration(restored.restore_serializer(), without).to_value(data) == New("a", "z")
+    assert not ran

@@ -1,0 +1,108 @@
+"""What completes old records: the verdict promises no default, factory or zero that the migration would then refuse."""
+
+import attrs
+import pytest
+
+from migration import MigrationError, SchemaMigration
+from snapshots import UnresolvableSerializerError
+from snapshots.compatibility import FieldVerdict
+from snapshots.envelope import snapshot_to_bytes
+from snapshots.errors import SerializationError
+from snapshots.simple import SimpleTypeSerializerSnapshot
+from typeserializers import AttrsSerializer, LongSerializer, PickleSerializer, PojoSerializer
+
+
+def test_a_factory_that_has_come_to_make_what_does_not_fit_is_refused_by_the_verdict():
+    made = ["a"]
+
+    @attrs.frozen
+    class Before:
+        kept: int
+
+    @attrs.frozen
+    class After:
+        kept: int
+        text: str = attrs.field(factory=lambda: made[0])
+
+    old, new = AttrsSerializer(Before, name="made.Record"), AttrsSerializer(After, name="made.Record")
+    assert old.snapshot_configuration().resolve_schema_compatibility(new).is_after_migration
+    for unfit, told in ((None, "None, but the field is not optional"), (5, "5 is not a str")):
+        made[0] = unfit
+        (finding,) = old.snapshot_configuration().resolve_schema_compatibility(new).findings
+        assert (finding.path, finding.verdict, finding.rule) == (".text", FieldVerdict.REFUSE, "field-default-unfit")
+        assert told in finding.reason
+    made.clear()
+    (finding,) = old.snapshot_configuration().resolve_schema_compatibility(new).findings
+    assert "its factory failed (IndexError" in finding.reason
+    with pytest.raises(SerializationError, match=r"\.text: its default cannot be written: list index"):
+        snapshot_to_bytes(new.snapshot_configuration())
+
+
+def test_a_factory_that_makes_none_in_the_middle_of_a_migration_stops_it():
+    answers = ["a"]
+
+    @attrs.frozen
+    class Before:
+        kept: int
+
+    @attrs.frozen
+    class After:
+        kept: int
+        text: str = attrs.field(factory=lambda: answers[-1])
+
+    old, new = AttrsSerializer(Before, name="made.Record"), AttrsSerializer(After, name="made.Record")
+    migration = SchemaMigration(old, new)
+    data = old.to_bytes(Before(1))
+    assert new.from_bytes(migration.to_bytes(data)) == After(1, "a")
+    answers.append(None)
+    with pytest.raises(MigrationError, match=r"\.text: its factory made None"):
+        migration.to_bytes(data)
+
+
+def test_a_field_of_a_pojo_without_a_default_needs_a_type_with_a_zero():
+    class Fraction:
+        def __init__(self, value):
+            self.value = value
+
+    @attrs.define
+    class Before:
+        __pojo_class__ = "zero.Pojo"
+        kept: int
+
+    @attrs.define
+    class After:
+        __pojo_class__ = "zero.Pojo"
+        kept: int
+        added: object
+
+    old = PojoSerializer(Before).snapshot_configuration()
+    cases = ((PickleSerializer(Fraction), True), (LongSerializer(), False))
+    for serializer, is_refused in cases:
+        new = PojoSerializer(After, field_serializers={"added": serializer})
+        verdict = old.resolve_schema_compatibility(new)
+        assert verdict.is_incompatible is is_refused
+        assert ("pojo-field-added-without-default" in str(verdict)) is is_refused
+
+
+def test_a_removed_field_that_nothing_can_step_over_is_refused_by_the_verdict():
+    @attrs.frozen
+    class Unreadable:
+        kept: int
+        gone: int
+
+    @attrs.frozen
+    class Kept:
+        kept: int
+
+    class FromElsewhere(SimpleTypeSerializerSnapshot):
+        def create_serializer(self):
+            raise UnresolvableSerializerError("nothing here reads it")
+
+    class Foreign(LongSerializer):
+        def snapshot_configuration(self):
+            return FromElsewhere()
+
+    old = AttrsSerializer(Unreadable, name="stepped.Record", field_serializers={"gone": Foreign()})
+    verdict = old.snapshot_configuration().resolve_schema_compatibility(AttrsSerializer(Kept, name="stepped.Record"))
+    assert verdict.is_incompatible
+    assert ".gone: refuse [field-unreadable] nothing here reads it" in str(verdict)
