@@ -31,6 +31,7 @@ _ASSERTING_MODULES = (
     "ttl_cleanup_contract",
     "ttl_restore_contract",
     "ttl_state_contract",
+    "union_contract",
     "value_state_contract",
 )
 

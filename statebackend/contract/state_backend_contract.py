@@ -29,6 +29,7 @@ from statebackend.contract.state_metrics_contract import StateMetricsContract
 from statebackend.contract.ttl_cleanup_contract import TtlCleanupContract
 from statebackend.contract.ttl_restore_contract import TtlRestoreContract
 from statebackend.contract.ttl_state_contract import TtlStateContract
+from statebackend.contract.union_contract import UnionContract
 from statebackend.contract.value_state_contract import ValueStateContract
 
 
@@ -51,6 +52,7 @@ class StateBackendContract(
     FailingMigrationContract,
     ReconfigurationContract,
     LearningContract,
+    UnionContract,
     TtlStateContract,
     TtlRestoreContract,
     TtlCleanupContract,

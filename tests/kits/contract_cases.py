@@ -107,9 +107,12 @@ class Case:
     reads_hostile_bytes: bool = True
     misfits: Sequence[Any] | None = None
     equal: Callable[[Any, Any], bool] | None = None
+    different: Sequence[ts.TypeSerializer[Any]] = ()
+    """Serializers of the same class that are configured otherwise."""
 
 
 STRING, LONG, INT = ts.StringSerializer(), ts.LongSerializer(), ts.IntSerializer()
+OPTIONAL_LONG = ts.NullableSerializer(LONG)
 
 CASES: dict[str, Case] = {
     "boolean": Case(ts.BooleanSerializer, [True, False], length=1),
@@ -138,46 +141,114 @@ CASES: dict[str, Case] = {
     "local-date-time": Case(ts.LocalDateTimeSerializer, [ts.LocalDateTime(2024, 2, 29, 1, 2, 3, 4)], length=13),
     "python-date": Case(ts.PythonDateSerializer, [datetime.date.min, datetime.date.max], st.dates(), length=6),
     "python-time": Case(ts.PythonTimeSerializer, [datetime.time(1, 2, 3, 4)], length=7),
-    "python-date-time": Case(
-        ts.PythonDateTimeSerializer, [datetime.datetime(2024, 2, 29, 1, 2, 3, 4)], st.datetimes()
-    ),
+    "python-date-time": Case(ts.PythonDateTimeSerializer, [datetime.datetime(2024, 2, 29, 1, 2, 3, 4)], st.datetimes()),
     "timedelta": Case(ts.TimedeltaSerializer, [datetime.timedelta(0), datetime.timedelta.min], st.timedeltas(), 12),
     "uuid": Case(ts.UuidSerializer, [uuid.UUID(int=0), uuid.UUID(int=2**128 - 1)], st.uuids(), length=16),
-    "enum": Case(lambda: ts.EnumSerializer(Colour), list(Colour), length=4),
+    "enum": Case(
+        lambda: ts.EnumSerializer(Colour),
+        list(Colour),
+        length=4,
+        different=[
+            ts.EnumSerializer(Colour, ["BLUE", "RED", "GREEN"]),
+            ts.EnumSerializer(Colour, ["RED", "GREEN"]),
+            ts.EnumSerializer(Colour, name="Paint"),
+        ],
+    ),
     "void": Case(ts.VoidSerializer, [None], length=1, misfits=[5]),
     "null-value": Case(ts.NullValueSerializer, [None], length=0, misfits=[5]),
     "void-namespace": Case(ts.VoidNamespaceSerializer, [ts.VOID_NAMESPACE], length=1),
     "global-window": Case(ts.GlobalWindowSerializer, [ts.GLOBAL_WINDOW], length=1),
     "time-window": Case(ts.TimeWindowSerializer, [ts.TimeWindow(0, 5), ts.TimeWindow(-(2**62), 2**62)], length=16),
-    "list": Case(lambda: ts.ListSerializer(STRING), [[], ["a", "é"]], st.lists(TEXT, max_size=4)),
+    "list": Case(
+        lambda: ts.ListSerializer(STRING),
+        [[], ["a", "é"]],
+        st.lists(TEXT, max_size=4),
+        different=[ts.ListSerializer(LONG), ts.ListSerializer(ts.ListSerializer(STRING))],
+    ),
     "list-of-numbers": Case(lambda: ts.ListSerializer(INT), [[], [1, -1]], st.lists(INTS, max_size=5)),
-    "array-list": Case(lambda: ts.ArrayListSerializer(LONG), [[], [1, -1]], st.lists(LONGS, max_size=5)),
+    "array-list": Case(
+        lambda: ts.ArrayListSerializer(LONG),
+        [[], [1, -1]],
+        st.lists(LONGS, max_size=5),
+        different=[ts.ArrayListSerializer(STRING), ts.ArrayListSerializer(OPTIONAL_LONG)],
+    ),
     "map": Case(
         lambda: ts.MapSerializer(STRING, LONG),
         [{}, {"a": 1, "b": None}],
         st.dictionaries(TEXT, st.none() | LONGS, max_size=4),
+        different=[ts.MapSerializer(LONG, LONG), ts.MapSerializer(STRING, STRING), ts.MapSerializer(LONG, STRING)],
     ),
-    "set": Case(lambda: ts.SetSerializer(LONG), [set(), {1, 2, None}], st.sets(LONGS, max_size=4)),
-    "frozen-set": Case(lambda: ts.FrozenSetSerializer(STRING), [frozenset(), frozenset({"a", "b"})]),
+    "set": Case(
+        lambda: ts.SetSerializer(LONG),
+        [set(), {1, 2, None}],
+        st.sets(LONGS, max_size=4),
+        different=[ts.SetSerializer(STRING)],
+    ),
+    "frozen-set": Case(
+        lambda: ts.FrozenSetSerializer(STRING),
+        [frozenset(), frozenset({"a", "b"})],
+        different=[ts.FrozenSetSerializer(LONG)],
+    ),
     "tuple": Case(
-        lambda: ts.TupleSerializer([STRING, LONG]), [("a", 1)], st.tuples(TEXT, LONGS), misfits=[("a",), ["a", 1]]
+        lambda: ts.TupleSerializer([STRING, LONG]),
+        [("a", 1)],
+        st.tuples(TEXT, LONGS),
+        misfits=[("a",), ["a", 1]],
+        different=[
+            ts.TupleSerializer([LONG, STRING]),
+            ts.TupleSerializer([STRING]),
+            ts.TupleSerializer([STRING, OPTIONAL_LONG]),
+        ],
     ),
     "tuple-0": Case(ts.Tuple0Serializer, [()], length=1),
-    "nullable": Case(lambda: ts.NullableSerializer(LONG), [5, None], st.none() | LONGS),
-    "nullable-padded": Case(lambda: ts.NullableSerializer(LONG, pad_null_value=True), [5, None], length=9),
+    "nullable": Case(
+        lambda: ts.NullableSerializer(LONG),
+        [5, None],
+        st.none() | LONGS,
+        different=[ts.NullableSerializer(STRING), ts.NullableSerializer(LONG, pad_null_value=True)],
+    ),
+    "nullable-padded": Case(
+        lambda: ts.NullableSerializer(LONG, pad_null_value=True),
+        [5, None],
+        length=9,
+        different=[OPTIONAL_LONG, ts.NullableSerializer(INT, pad_null_value=True)],
+    ),
     "either": Case(
         lambda: ts.EitherSerializer(STRING, LONG),
         [ts.Left("a"), ts.Right(5)],
         st.builds(ts.Left, TEXT) | st.builds(ts.Right, LONGS),
+        different=[
+            ts.EitherSerializer(LONG, STRING),
+            ts.EitherSerializer(STRING, STRING),
+            ts.EitherSerializer(LONG, LONG),
+        ],
     ),
-    "union": Case(lambda: ts.UnionSerializer([LONG, STRING]), [5, "a"], LONGS | TEXT),
-    "row": Case(lambda: ts.RowSerializer([INT, STRING]), [ts.Row(1, "a"), ts.Row(None, None)], misfits=[ts.Row(1)]),
+    "union": Case(
+        lambda: ts.UnionSerializer([LONG, STRING]),
+        [5, "a"],
+        LONGS | TEXT,
+        different=[ts.UnionSerializer([STRING, LONG]), ts.UnionSerializer([LONG, STRING, ts.BytesSerializer()])],
+    ),
+    "row": Case(
+        lambda: ts.RowSerializer([INT, STRING]),
+        [ts.Row(1, "a"), ts.Row(None, None)],
+        misfits=[ts.Row(1)],
+        different=[
+            ts.RowSerializer([INT, STRING], supports_row_kind=False),
+            ts.RowSerializer([STRING, INT]),
+            ts.RowSerializer([INT]),
+        ],
+    ),
     # The names are no part of what is written: a restored serializer reads rows without them.
     "row-named": Case(
         lambda: ts.RowSerializer([INT], ["n"]), [ts.Row.named({"n": 5})], equal=lambda a, b: a.fields == b.fields
     ),
     "string-array": Case(ts.StringArraySerializer, [[], ["a", None]], st.lists(st.none() | TEXT, max_size=4)),
-    "object-array": Case(lambda: ts.GenericArraySerializer(STRING), [[], ["a", None]]),
+    "object-array": Case(
+        lambda: ts.GenericArraySerializer(STRING),
+        [[], ["a", None]],
+        different=[ts.GenericArraySerializer(LONG), ts.GenericArraySerializer(STRING, "java.lang.Object")],
+    ),
     "boolean-array": Case(ts.BooleanPrimitiveArraySerializer, [[], [True, False]]),
     "short-array": Case(ts.ShortPrimitiveArraySerializer, [array.array("h", [1, -1])]),
     "int-array": Case(ts.IntPrimitiveArraySerializer, [array.array("i", []), array.array("i", [1, -1])]),
@@ -185,24 +256,77 @@ CASES: dict[str, Case] = {
     "float-array": Case(ts.FloatPrimitiveArraySerializer, [array.array("f", [0.5])]),
     "double-array": Case(ts.DoublePrimitiveArraySerializer, [array.array("d", [0.5])]),
     "char-array": Case(ts.CharPrimitiveArraySerializer, ["", "a\ud800"]),
-    "timer": Case(lambda: ts.TimerSerializer(STRING, LONG), [ts.Timer(5, "k", 6), ts.Timer(-(2**63), "", 0)]),
-    "ttl": Case(lambda: ts.TtlSerializer(STRING), [ts.TtlValue("a", 5)]),
-    "record": Case(lambda: ts.AttrsSerializer(Point), [Point(1, 0.5), Point(-1, 2.5, "é")], dots()),
-    "record-recursive": Case(lambda: ts.AttrsSerializer(Tree), [Tree("a"), Tree("a", [Tree("b")])], trees()),
-    "record-named-tuple": Case(lambda: ts.AttrsSerializer(Pair), [Pair(1, []), Pair(2, ["x"])]),
-    "converting": Case(lambda: ts.ConvertingSerializer(STRING, {LONG: str}), ["a", ""]),
+    "timer": Case(
+        lambda: ts.TimerSerializer(STRING, LONG),
+        [ts.Timer(5, "k", 6), ts.Timer(-(2**63), "", 0)],
+        different=[ts.TimerSerializer(LONG, LONG), ts.TimerSerializer(STRING, STRING)],
+    ),
+    "ttl": Case(
+        lambda: ts.TtlSerializer(STRING),
+        [ts.TtlValue("a", 5)],
+        different=[ts.TtlSerializer(LONG), ts.TtlSerializer(ts.ListSerializer(STRING))],
+    ),
+    "record": Case(
+        lambda: ts.AttrsSerializer(Point),
+        [Point(1, 0.5), Point(-1, 2.5, "é")],
+        dots(),
+        different=[
+            ts.AttrsSerializer(Point, name="Dot"),
+            ts.AttrsSerializer(Point, field_serializers={"x": INT}),
+            ts.AttrsSerializer(Tree),
+        ],
+    ),
+    "record-recursive": Case(
+        lambda: ts.AttrsSerializer(Tree),
+        [Tree("a"), Tree("a", [Tree("b")])],
+        trees(),
+        different=[ts.AttrsSerializer(Tree, name="Bush")],
+    ),
+    "record-named-tuple": Case(
+        lambda: ts.AttrsSerializer(Pair),
+        [Pair(1, []), Pair(2, ["x"])],
+        different=[ts.AttrsSerializer(Pair, field_serializers={"first": INT})],
+    ),
+    "converting": Case(
+        lambda: ts.ConvertingSerializer(STRING, {LONG: str}),
+        ["a", ""],
+        different=[ts.ConvertingSerializer(LONG, {STRING: int})],
+    ),
     "pojo": Case(
         lambda: ts.PojoSerializer(Shape, registered_subclasses=[Circle]),
         [Shape(1), Shape(2, "x", ["y"]), Circle(3, None, [], 2.5)],
+        different=[
+            ts.PojoSerializer(Shape),
+            ts.PojoSerializer(Circle),
+            ts.PojoSerializer(Shape, name="kits.Form", registered_subclasses=[Circle]),
+        ],
     ),
     "avro": Case(
         lambda: ts.AvroSerializer(AVRO),
         [{"n": 1, "s": None, "l": []}, {"n": -1, "s": "é", "l": [0.5]}],
         misfits=[{}, {"n": "x", "s": None, "l": []}],
+        different=[
+            ts.AvroSerializer("long"),
+            ts.AvroSerializer({**AVRO, "name": "Trip"}),
+            ts.AvroSerializer({**AVRO, "fields": AVRO["fields"][:2]}),
+        ],
     ),
-    "arrow": Case(lambda: ts.ArrowSerializer(BATCH.schema), [BATCH, BATCH.slice(1)]),
-    "arrow-struct": Case(lambda: ts.ArrowStructSerializer(BATCH.schema), [{"n": 1, "s": None}, {"n": None, "s": "é"}]),
-    "pickle": Case(lambda: ts.PickleSerializer(Basket), [Basket(), Basket("a")], reads_hostile_bytes=False),
+    "arrow": Case(
+        lambda: ts.ArrowSerializer(BATCH.schema),
+        [BATCH, BATCH.slice(1)],
+        different=[ts.ArrowSerializer(BATCH.schema.remove(0)), ts.ArrowSerializer(pa.schema(list(BATCH.schema)[::-1]))],
+    ),
+    "arrow-struct": Case(
+        lambda: ts.ArrowStructSerializer(BATCH.schema),
+        [{"n": 1, "s": None}, {"n": None, "s": "é"}],
+        different=[ts.ArrowStructSerializer(BATCH.schema.remove(0)), ts.ArrowStructSerializer(BATCH.schema.remove(1))],
+    ),
+    "pickle": Case(
+        lambda: ts.PickleSerializer(Basket),
+        [Basket(), Basket("a")],
+        reads_hostile_bytes=False,
+        different=[ts.PickleSerializer(Point)],
+    ),
     "value-boolean": Case(ts.BooleanValueSerializer, [True, False], length=1),
     "value-byte": Case(ts.ByteValueSerializer, [-128, 127], length=1),
     "value-short": Case(ts.ShortValueSerializer, [-(2**15)], length=2),

@@ -31,6 +31,9 @@ def contract_class(case: contract_cases.Case) -> type[SerializerContract]:
         def equal(self, left: Any, right: Any) -> bool:
             return case.equal(left, right) if case.equal is not None else super().equal(left, right)
 
+        def different_serializers(self) -> Sequence[ts.TypeSerializer[Any]]:
+            return case.different
+
         def strategy(self) -> st.SearchStrategy[Any] | None:
             return case.strategy
 
@@ -45,6 +48,8 @@ for _name, _case in contract_cases.CASES.items():
     _class = contract_class(_case)
     _class.__name__ = _class.__qualname__ = _title
     globals()[_title] = _class
+
+CASES = list(contract_cases.CASES.values())
 
 NOT_UNDER_CONTRACT = {
     "ReferenceSerializerSnapshot": "it means nothing outside the record that holds it, which is under contract",
@@ -61,6 +66,15 @@ def test_every_registered_snapshot_belongs_to_a_serializer_under_contract() -> N
     ours = {found for found in registered_names().values() if found.__module__.startswith("typeserializers.")}
     missing = {found.__name__ for found in ours - covered} - set(NOT_UNDER_CONTRACT)
     assert not missing, f"write cases for {', '.join(sorted(missing))} in contract_cases.py"
+
+
+def test_every_serializer_with_a_configuration_is_compared_with_others_of_its_class() -> None:
+    for name, case in contract_cases.CASES.items():
+        serializer = case.make()
+        assert all(type(other) is type(serializer) for other in case.different), name
+        has_configuration = serializer.configuration() not in ((), None)
+        is_compared = any(type(other.make()) is type(serializer) and other.different for other in CASES)
+        assert is_compared or not has_configuration, f"{name}: write serializers that are configured otherwise"
 
 
 class Unsaid(ts.CompiledTypeSerializer[Any]):
