@@ -69,7 +69,8 @@ class RowWriter:
         """
         start = 0
         while start < len(rows):
-            part = rows if len(rows) <= self._rows_per_batch else rows[start : start + self._rows_per_batch]
+            is_whole = start == 0 and len(rows) <= self._rows_per_batch
+            part = rows if is_whole else rows[start : start + self._rows_per_batch]
             try:
                 batch = self._batch(part)
             except _OversizeError as error:

@@ -229,6 +229,18 @@ def test_no_rows_are_an_empty_batch_of_the_schema() -> None:
     assert (batch.num_rows, batch.schema) == (0, LEGS)
 
 
+@pytest.mark.parametrize("max_batch_bytes", [1, 100, 20_000, 1 << 20])
+@pytest.mark.parametrize("counts", [[1], [1024], [1025], [5120, 5121], [10_000], [100_000], [3000, 1, 90_000, 7]])
+def test_rows_leave_once_and_in_order_however_large_the_batches_become(max_batch_bytes: int, counts: list[int]) -> None:
+    if max_batch_bytes == 1:
+        counts = [min(count, 1500) for count in counts]
+    writer = RowWriter(pa.schema([("n", pa.int64())]), max_batch_bytes=max_batch_bytes)
+    for count in counts:
+        batches = list(writer.batches([(number,) for number in range(count)]))
+        assert pa.Table.from_batches(batches)["n"].equals(pa.chunked_array([range(count)], pa.int64()))
+        assert all(batch.num_rows for batch in batches)
+
+
 def test_a_naive_timestamp_is_in_the_zone_of_the_schema_nested_or_not() -> None:
     berlin = pa.timestamp("us", "Europe/Berlin")
     noon = datetime.datetime(2013, 7, 1, 12)
