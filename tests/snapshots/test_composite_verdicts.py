@@ -19,6 +19,7 @@ from snapshots import (
     snapshot_to_bytes,
     worst_kind,
 )
+from snapshots.verdict_tree import split_path
 
 LONG = ts.LongSerializer()
 KINDS = list(CompatibilityKind)
@@ -147,3 +148,11 @@ def test_a_verdict_is_printed_and_given_as_data() -> None:
         }
     ]
     assert verdict.with_verdict(FieldVerdict.LOSSY) == (finding,)
+
+
+def test_a_path_that_is_none_by_the_grammar_is_one_place_in_the_tree() -> None:
+    assert split_path(".legs[].origin{key}<left>") == [".legs", "[]", ".origin", "{key}", "<left>"]
+    assert split_path("odd.name") == ["odd.name"]
+    assert split_path(".a odd") == [".a odd"]
+    assert split_path(".a[x odd") == [".a", "[x odd"]
+    assert split_path("") == []

@@ -1,0 +1,147 @@
+"""Snapshots of classes that this process does not know: found where they were declared, or carried on unread."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import typeserializers as ts
+from snapshots import (
+    DataInputView,
+    DataOutputView,
+    FieldVerdict,
+    Finding,
+    SerializationError,
+    SimpleTypeSerializerSnapshot,
+    SnapshotFormatError,
+    TypeSerializerSchemaCompatibility,
+    UnknownSnapshotError,
+    UnresolvableSerializerError,
+    resolve_compatibility,
+    snapshot_from_bytes,
+    snapshot_to_bytes,
+    write_versioned_snapshot,
+)
+from snapshots.envelope import MAX_NESTING, snapshot_or_unopened
+from snapshots.registry import declare_snapshot_modules, declare_unavailable_snapshots, snapshot_class_for
+
+LONG = snapshot_to_bytes(ts.LongSerializer().snapshot_configuration())
+UNKNOWN = LONG.replace(b"LongSerializerSnapshot", b"Lost_SerializerSnapsho")
+
+MODULE = """
+from snapshots import SimpleTypeSerializerSnapshot, register_snapshot
+import typeserializers as ts
+
+@register_snapshot({name!r})
+class DeclaredSnapshot(SimpleTypeSerializerSnapshot[int]):
+    def create_serializer(self):
+        return ts.LongSerializer()
+"""
+
+
+def test_a_snapshot_of_an_unknown_class_is_carried_on_as_it_is() -> None:
+    carried = snapshot_or_unopened(UNKNOWN)
+    assert snapshot_to_bytes(carried) == UNKNOWN
+    for nesting in (0, MAX_NESTING):
+        out = DataOutputView()
+        out.nesting = nesting
+        out.write(b"before")
+        write_versioned_snapshot(out, carried)
+        assert out.to_bytes() == b"before" + UNKNOWN
+    known = snapshot_or_unopened(LONG)
+    assert known.restore_serializer() == ts.LongSerializer()
+
+
+def test_who_asks_what_is_in_it_learns_which_class_is_missing() -> None:
+    carried = snapshot_or_unopened(UNKNOWN)
+    with pytest.raises(UnresolvableSerializerError, match="Lost_Serializer"):
+        carried.restore_serializer()
+    verdict = resolve_compatibility(carried, ts.LongSerializer())
+    assert verdict.is_incompatible
+    assert "Lost_Serializer" in str(verdict)
+    asked: list[Any] = [
+        lambda: carried.current_version,
+        lambda: carried.write_snapshot(DataOutputView()),
+        lambda: carried.read_snapshot(1, DataInputView(b"")),
+    ]
+    for ask in asked:
+        with pytest.raises(SnapshotFormatError, match="carried on unread"):
+            ask()
+
+
+def test_damage_is_no_unknown_class() -> None:
+    for data in (LONG[:-1], LONG + b"\0", b"", UNKNOWN[:20]):
+        with pytest.raises(SnapshotFormatError):
+            snapshot_or_unopened(data)
+
+
+def test_a_declared_module_is_imported_when_its_name_is_met(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    name, module = f"declared.{uuid.uuid4().hex}", f"declared_{uuid.uuid4().hex}"
+    with pytest.raises(UnknownSnapshotError, match="unknown serializer snapshot"):
+        snapshot_class_for(name)
+    declare_snapshot_modules({name: module, f"{name}.gone": module, f"{name}.lost": f"{module}_lost"})
+    with pytest.raises(UnknownSnapshotError, match="cannot be imported"):
+        snapshot_class_for(name)
+    (tmp_path / f"{module}.py").write_text(MODULE.format(name=name))
+    assert snapshot_class_for(name).__name__ == "DeclaredSnapshot"
+    with pytest.raises(UnknownSnapshotError, match="does not define it any more"):
+        snapshot_class_for(f"{name}.gone")
+    with pytest.raises(UnknownSnapshotError, match="_lost' of the serializer snapshot"):
+        snapshot_class_for(f"{name}.lost")
+
+
+@pytest.mark.parametrize("name", ["unavailable.Snapshot", "unavailable_module:Snapshot"])
+def test_the_reason_why_a_class_is_not_here_is_in_the_error(name: str) -> None:
+    declare_unavailable_snapshots({name: "it is of __main__, which is another program here"})
+    with pytest.raises(UnknownSnapshotError, match=r"\(it is of __main__, which is another program here\)"):
+        snapshot_class_for(name)
+    with pytest.raises(UnknownSnapshotError) as other:
+        snapshot_class_for("unavailable.Other")
+    assert "(" not in str(other.value)
+
+
+class CountedSnapshot(SimpleTypeSerializerSnapshot[int]):
+    """Would adopt anything, and says that it was asked."""
+
+    def create_serializer(self) -> ts.LongSerializer:
+        return Counted()
+
+    def adopt_schema(self, old_snapshot: Any) -> TypeSerializerSchemaCompatibility[int] | None:
+        Counted.asked += 1
+        return TypeSerializerSchemaCompatibility.compatible_as_is([Finding("", FieldVerdict.AS_IS, "adopted", "any")])
+
+
+class Counted(ts.LongSerializer):
+    asked = 0
+
+    def snapshot_configuration(self) -> Any:
+        return CountedSnapshot()
+
+
+def test_a_new_serializer_is_asked_only_where_the_old_one_refuses() -> None:
+    assert resolve_compatibility(CountedSnapshot(), Counted()).is_as_is
+    assert Counted.asked == 0
+    adopted = resolve_compatibility(ts.StringSerializer().snapshot_configuration(), Counted())
+    assert Counted.asked == 1
+    assert [finding.rule for finding in adopted.findings] == ["adopted"]
+    assert resolve_compatibility(ts.StringSerializer().snapshot_configuration(), ts.LongSerializer()).is_incompatible
+
+
+@pytest.mark.parametrize("version", [-1, 0, 4])
+def test_the_check_of_a_version_names_both(version: int) -> None:
+    snapshot = snapshot_from_bytes(LONG)
+    for known in (1, 2, 3):
+        snapshot.check_version(known)
+    with pytest.raises(SnapshotFormatError, match=f"version {version} of .*newest known: 3"):
+        snapshot.check_version(version)
+
+
+def test_a_refused_value_says_by_whom_and_why_at_every_step() -> None:
+    error = SerializationError("Long", ("value: 'x' is not an int", ".a: 'y' is not an int"))
+    assert str(error) == "Long cannot write this value: 'x' is not an int; .a: 'y' is not an int"
+    assert str(error.within("state 'n'")).startswith("state 'n': Long cannot write")
+    assert error.at("[3]").problems == ("[3]: 'x' is not an int", "[3].a: 'y' is not an int")
