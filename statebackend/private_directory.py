@@ -11,15 +11,21 @@ lock counts only if the file is still there once it is locked.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import shutil
 import stat
 import tempfile
+import uuid
+from collections.abc import Iterator
 from typing import Final
 
 from statebackend.errors import StateBackendError
 
 LOCK_NAME: Final = "lock"
+
+_SCRATCH_PREFIX: Final = "scratch-"
 
 
 class PrivateDirectoryError(StateBackendError):
@@ -70,6 +76,37 @@ def lock_directory(path: str, *, is_shared: bool = False) -> int | None:
         except BaseException:
             os.close(descriptor)
             raise
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def scratch_directory(parent: str) -> Iterator[str]:
+    """A fresh private directory below another for as long as the context lasts; raises as `make_private_directory`.
+
+    What processes that were killed have left in ``parent`` goes before that.
+    """
+    make_private_directory(parent)
+    for name in os.listdir(parent):
+        if name.startswith(_SCRATCH_PREFIX):
+            _remove_if_unused(os.path.join(parent, name))
+    path = os.path.join(parent, f"{_SCRATCH_PREFIX}{uuid.uuid4().hex}")
+    # Waited for: somebody may take it for one that was left before it is locked, and it is then made anew.
+    descriptor = lock_directory(path, is_shared=True)
+    assert descriptor is not None
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _remove_if_unused(path: str) -> None:
+    try:
+        descriptor = lock_directory(path)
+    except PrivateDirectoryError:
+        return
+    if descriptor is not None:
+        shutil.rmtree(path, ignore_errors=True)
         os.close(descriptor)
 
 

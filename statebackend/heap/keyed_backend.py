@@ -154,6 +154,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             HEAP_BACKEND,
             f"{self.parameters.file_prefix}-{checkpoint_id:012d}-{state_id}",
             self.parameters.file_system,
+            self.parameters.local_directory,
             self.key_group_range,
             self.key_serializer.snapshot_configuration(),
             self._sequence,

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
@@ -33,6 +32,7 @@ from statebackend.heap.history import FrozenEntries
 from statebackend.heap.state_content import Source, StateContent
 from statebackend.heap.table import HeapTable, Row
 from statebackend.key_groups import KeyGroupRange
+from statebackend.private_directory import scratch_directory
 from statebackend.snapshot_task import SnapshotTask
 from statebackend.state_files import StateFiles, StoredFile, handle_of_files, patience_of
 from statebackend.state_meta import StateMeta
@@ -66,13 +66,17 @@ class FrozenState:
 
 @frozen
 class SnapshotTarget:
-    """Where a snapshot goes and what it says of itself; ``number`` counts the snapshots of a backend."""
+    """Where a snapshot goes and what it says of itself; ``number`` counts the snapshots of a backend.
+
+    ``local_directory`` is where files are put on their way.
+    """
 
     number: int
     state_id: str
     backend: str
     path_prefix: str
     file_system: CheckpointFileSystem
+    local_directory: str
     key_groups: KeyGroupRange
     key_snapshot: TypeSerializerSnapshot[Any]
     sequence: int
@@ -166,7 +170,7 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
         if len(first) == 1:
             file = self._target.file_system.write_file(path, encoded_canonical(first)[0])
         else:
-            with tempfile.TemporaryDirectory(prefix="statebackend-snapshot-") as directory:
+            with scratch_directory(self._target.local_directory) as directory:
                 local = os.path.join(directory, "rows.parquet")
                 write_canonical(local, itertools.chain(first, watched))
                 del first

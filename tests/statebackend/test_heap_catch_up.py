@@ -6,6 +6,7 @@ import attrs
 import pytest
 
 from checkpoint.errors import CorruptFileError
+from statebackend import canonical_entries
 from statebackend.backend_parameters import RestoredHandle
 from statebackend.contract.contract_base import LIST, MAP, VALUE, content, contents, fill, filled
 from statebackend.contract.harness import BackendHarness
@@ -362,3 +363,23 @@ def test_a_snapshot_that_ends_after_a_catch_up_says_nothing_about_it(harness):
     assert kept.catch_up(harness.parameters(newer).restore[0])
     assert contents(harness, harness.open(HEAP, task.run().handle)) == filled(KEYS, 0)
     assert contents(harness, harness.open(HEAP, harness.snapshot(kept).handle)) == filled(KEYS, 0, 1)
+
+
+def test_a_large_snapshot_puts_its_files_into_the_local_directory_on_their_way(harness, monkeypatch):
+    monkeypatch.setattr(canonical_entries, "BATCH_ROWS", 8)
+    uploaded = []
+    upload = type(harness.file_system).upload
+
+    def noted(file_system, local_path, path, **options):
+        uploaded.append(local_path)
+        return upload(file_system, local_path, path, **options)
+
+    monkeypatch.setattr(type(harness.file_system), "upload", noted)
+    backend = harness.open(HEAP, local="here")
+    fill(harness, backend, KEYS)
+    handle = harness.snapshot(backend).handle
+    directory = backend.parameters.local_directory
+    assert uploaded
+    assert all(path.startswith(directory + os.sep) for path in uploaded)
+    assert os.listdir(directory) == []
+    assert contents(harness, harness.open(HEAP, handle)) == filled(KEYS, 0)

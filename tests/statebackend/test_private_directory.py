@@ -17,6 +17,7 @@ from statebackend.private_directory import (
     lock_directory,
     make_given_directory,
     make_private_directory,
+    scratch_directory,
 )
 from statebackend.rocksdb.local_directory import LocalStateDirectory
 
@@ -157,3 +158,29 @@ def test_an_error_of_the_lock_leaves_no_descriptor(tmp_path: Path, monkeypatch: 
     with pytest.raises(OSError, match="No locks"):
         lock_directory(str(tmp_path / "directory"))
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_scratch_directory_lasts_as_long_as_its_context_and_leaves_others_alone(tmp_path: Path) -> None:
+    parent = tmp_path / "above" / "parent"
+    with scratch_directory(str(parent)) as first, scratch_directory(str(parent)) as second:
+        assert Path(first).parent == Path(second).parent == parent
+        assert mode(parent) == mode(Path(first)) == 0o700
+        (Path(first) / "file").touch()
+        (parent / "database").mkdir()
+    assert [path.name for path in parent.iterdir()] == ["database"]
+    open_files = {os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
+    assert not {name for name in open_files if str(tmp_path) in name}
+
+
+def test_what_a_killed_process_has_left_in_a_scratch_directory_goes_with_the_next_one(tmp_path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        with scratch_directory(str(tmp_path)) as path:
+            Path(path, "file").touch()
+            os._exit(0)
+    os.waitpid(child, 0)
+    (left,) = tmp_path.iterdir()
+    (tmp_path / "scratch-of-another-kind").symlink_to(tmp_path)
+    with scratch_directory(str(tmp_path)) as path:
+        assert not left.exists()
+        assert {entry.name for entry in tmp_path.iterdir()} == {Path(path).name, "scratch-of-another-kind"}

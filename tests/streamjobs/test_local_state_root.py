@@ -249,3 +249,26 @@ def test_the_export_of_a_savepoint_works_in_the_root_and_leaves_nothing_there(
     assert evolve(task, local_root=job).run().rows == {"count": 1}
     assert host.left() == {job.job_id: {"00002"}}
     harness.close()
+
+
+def test_where_the_job_directory_is_on_another_host_age_decides(host: Host) -> None:
+    remote, job = evolve(host.job("other"), job_directory="mock:///other"), host.job("a")
+    host.epoch(remote)
+    host.epoch(job)
+    assert set(host.left()) == {job.job_id, remote.job_id}
+    host.age(remote, RETENTION_S + SHORTLY_S)
+    host.epoch(evolve(job, began_s=time.time() + 2 * SHORTLY_S))
+    assert set(host.left()) == {job.job_id}
+
+
+def test_no_descriptor_is_left_open_by_what_is_cleared_up(host: Host) -> None:
+    other, job = host.job("other"), host.job("a")
+    host.epoch(other, 3)
+    host.epoch(job, 3)
+    with other.open(3):
+        host.epoch(job, 4)
+    host.age(other, 2 * RETENTION_S)
+    host.epoch(evolve(job, began_s=time.time() + 2 * SHORTLY_S), 5)
+    assert set(host.left()) == {job.job_id}
+    open_files = {os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
+    assert not {name for name in open_files if str(host.directory) in name}
