@@ -222,6 +222,94 @@ def test_every_event_in_every_state_follows_the_table_or_changes_nothing(state, 
         assert pending.state is state
 
 
+@pytest.mark.parametrize("checkpoint_id", [0, 2])
+def test_only_the_completion_of_the_last_one_can_be_taken_back_or_subsume_others(coordinator, checkpoint_id) -> None:
+    for event in (coordinator.storing_failed, lambda number, _: coordinator.subsume(number)):
+        with pytest.raises(IllegalTransitionError):
+            event(checkpoint_id, "nothing is completed")
+    complete(coordinator, 1)
+    for event in (coordinator.storing_failed, lambda number, _: coordinator.subsume(number)):
+        with pytest.raises(IllegalTransitionError):
+            event(checkpoint_id, "another is")
+    assert coordinator.last_completed_id == 1
+    assert coordinator.subsume(1) == ()
+
+
+@pytest.mark.parametrize("other", ["a", "z"])
+def test_a_message_of_another_job_or_run_is_foreign_whichever_sorts_first(coordinator, other) -> None:
+    for message in (acknowledgement(1, 0, job_id=other), acknowledgement(1, 0, run_id=other)):
+        assert coordinator.acknowledge(message).outcome is Outcome.FOREIGN
+    assert coordinator.missing_tasks(1) == TASKS
+
+
+def test_acknowledgements_are_those_of_a_pending_checkpoint_or_of_the_last_one_completed() -> None:
+    coordinator = CheckpointCoordinator("job", "run", None)
+    coordinator.trigger(0, TASKS, 0)
+    coordinator.acknowledge(acknowledgement(0, 1))
+    assert list(coordinator.acknowledgements(0)) == [TASKS[1]]
+    for checkpoint_id in (0, 1):
+        if checkpoint_id:
+            coordinator.trigger(1, TASKS, 0)
+        complete(coordinator, checkpoint_id)
+        assert list(coordinator.acknowledgements(checkpoint_id)) == (list(TASKS) if checkpoint_id else [*TASKS[::-1]])
+    with pytest.raises(IllegalTransitionError, match="ACKNOWLEDGEMENTS"):
+        coordinator.acknowledgements(0)
+    coordinator.trigger(2, TASKS, 0)
+    assert coordinator.acknowledgements(2) == {}
+    assert coordinator.last_completed_id == 1
+
+
+def test_without_a_timeout_nothing_expires_and_with_one_only_what_is_late(coordinator) -> None:
+    patient = CheckpointCoordinator("job", "run", None)
+    patient.trigger(1, TASKS, 0)
+    assert patient.expire(1 << 62) == ()
+    several = CheckpointCoordinator("job", "run", 1000, max_concurrent_checkpoints=2)
+    several.trigger(1, TASKS, 0)
+    several.trigger(2, TASKS, 1)
+    (expired,) = several.expire(1000)
+    assert expired.checkpoint_id == 1
+    assert several.pending_ids == (2,)
+
+
+def test_only_older_checkpoints_are_subsumed() -> None:
+    several = CheckpointCoordinator("job", "run", None, max_concurrent_checkpoints=3)
+    for checkpoint_id in (1, 2, 3):
+        several.trigger(checkpoint_id, TASKS, 0)
+    complete(several, 2)
+    assert [one.checkpoint_id for one in several.subsume(2)] == [1]
+    assert several.pending_ids == (3,)
+
+
+def test_a_late_message_is_told_what_became_of_its_checkpoint(coordinator) -> None:
+    assert coordinator.acknowledge(acknowledgement(7, 0)).detail == "never triggered"
+    coordinator.abort(1, "x")
+    assert coordinator.acknowledge(acknowledgement(1, 0)).detail == "ABORTED"
+    assert coordinator.state_of(7) is None
+
+
+def test_without_a_given_one_max_parallelism_is_taken_from_the_key_groups_and_the_name_from_the_uid() -> None:
+    coordinator = CheckpointCoordinator("job", "run", None)
+    coordinator.trigger(1, TASKS, 0)
+    for index in (1, 0):
+        coordinator.acknowledge(acknowledgement(1, index))
+    (operator,) = coordinator.complete(1)
+    assert (operator.max_parallelism, operator.name) == (4, "counter")
+
+
+def test_a_checkpoint_in_conflict_takes_nothing_more(coordinator) -> None:
+    coordinator.acknowledge(acknowledgement(1, 0))
+    for digest in ("another", "a third"):
+        conflict = coordinator.acknowledge(acknowledgement(1, 0, digest=digest, state_id=digest))
+        assert conflict.outcome is Outcome.CONFLICT
+        assert [handle.state_id for handle in conflict.handles_to_discard] == [digest]
+    late = acknowledgement(1, 1)
+    result = coordinator.acknowledge(late)
+    assert (result.outcome, result.handles_to_discard) == (Outcome.DISCARDED, (late.handle,))
+    assert coordinator.missing_tasks(1) == (TASKS[1],)
+    with pytest.raises(IllegalTransitionError):
+        coordinator.complete(1)
+
+
 def snapshot_of(coordinator: CheckpointCoordinator) -> object:
     pending = {
         checkpoint_id: (one.state, dict(one.acknowledgements), one.tasks, one.triggered_ms)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 import zlib
 
 import attrs
@@ -31,6 +32,7 @@ from checkpoint.savepoint import SavedSourceProgress, write_source_progress
 
 TEXT = st.text(st.characters(codec="utf-8"), min_size=1, max_size=10)
 NO_CHECKSUM = "xxh3:" + "0" * 32
+CHECKSUM = re.compile(rb"xxh3:[0-9a-f]{32}")
 
 
 @pytest.fixture
@@ -367,3 +369,86 @@ def test_source_progress_cannot_leave_its_directory() -> None:
 def test_a_savepoint_may_continue_the_checkpoint_of_its_own_id() -> None:
     one = metadata_of(3, kind=CheckpointKind.SAVEPOINT, parent_checkpoint_id=3, parent_digest=NO_CHECKSUM)
     assert attrs.evolve(one) == one
+
+
+def with_header(file: bytes, old: bytes, new: bytes) -> bytes:
+    """The file with something in its header replaced, and a right checksum."""
+    assert len(old) == len(new)
+    found = CHECKSUM.search(file)
+    assert found is not None
+    changed = file.replace(found[0], NO_CHECKSUM.encode(), 1).replace(old, new, 1)
+    return changed.replace(NO_CHECKSUM.encode(), checksum_of_bytes(changed).encode(), 1)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "match"),
+    [
+        (b"Obj\x01", b"Obj\x00", "not a metadata file of this package"),
+        (b"Obj\x01", b"Obj\x02", "not a metadata file of this package"),
+        (b"statebackend.format_version", b"statebackend.format_Version", "not a metadata file of this package"),
+        (b"statebackend.checksum", b"statebackend.checkSum", "not a metadata file of this package"),
+        (b"deflate", b"deflatd", "not compressed with deflate"),
+        (b"deflate", b"deflatf", "not compressed with deflate"),
+        (b"avro.codec", b"avro.coded", "not compressed with deflate"),
+        (b"avro.schema", b"avro.schemb", "schema cannot be read"),
+    ],
+)
+def test_a_header_that_says_something_else_is_refused(fs, old, new, match) -> None:
+    check_refused(fs, with_header(container(record_of(fs, metadata_of())), old, new), match)
+
+
+@pytest.mark.parametrize("version", ["0", "-1"])
+def test_a_version_that_never_was_is_refused(fs, version) -> None:
+    check_refused(fs, container(record_of(fs, metadata_of()), version=version), "there never was a format version")
+
+
+def test_a_version_that_is_no_number_is_refused(fs) -> None:
+    check_refused(fs, container(record_of(fs, metadata_of()), version="one"), "format version reads b'one'")
+
+
+@pytest.mark.parametrize("checksum", [b"", b"xxh3:", b"xxh3:" + b"g" * 32, b"\xff" * 37])
+def test_a_checksum_that_is_none_is_shown(fs, checksum) -> None:
+    data = container(record_of(fs, metadata_of()))
+    header = fastavro.schemaless_reader(io.BytesIO(data), HEADER_SCHEMA, None)
+    header["meta"]["statebackend.checksum"] = checksum
+    output = io.BytesIO()
+    fastavro.schemaless_writer(output, HEADER_SCHEMA, header)
+    check_refused(fs, output.getvalue(), "its checksum reads")
+
+
+def test_metadata_may_be_as_large_as_the_limit_and_not_larger(fs, monkeypatch) -> None:
+    metadata = metadata_of(source_offsets=bytes(range(256)) * 4)
+    body = io.BytesIO()
+    fastavro.schemaless_writer(body, METADATA_SCHEMAS[1], record_of(fs, metadata))
+    monkeypatch.setattr(metadata_module, "MAX_METADATA_BYTES", body.tell())
+    with monkeypatch.context() as patched:
+        patched.setattr(metadata_module, "MAX_METADATA_BYTES", body.tell() - 1)
+        with pytest.raises(InvariantViolationError, match="limit"):
+            write_metadata(fs, "a", metadata)
+    check_metadata_size(metadata)
+    size_bytes = write_metadata(fs, "a", metadata).size_bytes
+    monkeypatch.setattr(metadata_module, "MAX_METADATA_BYTES", size_bytes)
+    assert read_metadata(fs, "a") == metadata
+    monkeypatch.setattr(metadata_module, "MAX_METADATA_BYTES", size_bytes - 1)
+    with pytest.raises(CorruptMetadataError, match=f"{size_bytes} bytes is more than the limit of {size_bytes - 1}"):
+        read_metadata(fs, "a")
+
+
+def test_a_record_may_be_as_large_as_the_limit_once_it_is_decompressed(fs, monkeypatch) -> None:
+    metadata = metadata_of(source_offsets=bytes(100_000))
+    body = io.BytesIO()
+    fastavro.schemaless_writer(body, METADATA_SCHEMAS[1], record_of(fs, metadata))
+    write_metadata(fs, "a", metadata)
+    monkeypatch.setattr(metadata_module, "MAX_METADATA_BYTES", body.tell())
+    assert read_metadata(fs, "a") == metadata
+    monkeypatch.setattr(metadata_module, "MAX_METADATA_BYTES", body.tell() - 1)
+    with pytest.raises(CorruptMetadataError, match="more than the limit"):
+        read_metadata(fs, "a")
+
+
+def test_the_size_of_a_checkpoint_is_that_of_metas_and_distinct_files() -> None:
+    shared = file_handle("shared/a", b"12345")
+    one = metadata_of(operators=(operator_state("one", (shared,)), operator_state("two", (shared,))))
+    metas = sum(len(subtask.handle.meta) for operator in one.operators for subtask in operator.subtasks)
+    assert one.files == (shared,)
+    assert one.size_bytes == metas + 5
