@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 import fastavro
 import xxhash
@@ -27,7 +28,8 @@ from attrs import field, frozen
 from checkpoint.errors import InvariantViolationError, MalformedAcknowledgementError, UnsafePathError
 from checkpoint.handle_records import (
     STATE_HANDLE_SCHEMA,
-    state_handle_from_record,
+    KnownFiles,
+    read_state_handle,
     state_handle_to_record,
 )
 from checkpoint.handles import StateHandle, check_encodable, check_identifier, check_integer, require
@@ -42,29 +44,40 @@ MAX_REPORT_ENTRIES = 10_000
 ReportValue = str | int | float | bool | None
 """What a report or a metric can be: a JSON scalar, integers within 64 bits."""
 
+_NO_FILES: Final[KnownFiles] = MappingProxyType({})
+
 _MAGIC = b"SBAK"
 _VERSION = 1
 _HEADER_BYTES = len(_MAGIC) + 1 + 8
 
 _VALUES = {"type": "map", "values": ["null", "boolean", "long", "double", "string"]}
 
-_SCHEMA = fastavro.parse_schema(
-    {
-        "type": "record",
-        "name": "statebackend.Acknowledgement",
-        "fields": [
-            {"name": "job_id", "type": "string"},
-            {"name": "run_id", "type": "string"},
-            {"name": "checkpoint_id", "type": "long"},
-            {"name": "operator_uid", "type": "string"},
-            {"name": "subtask_index", "type": "int"},
-            {"name": "attempt_id", "type": "string"},
-            {"name": "digest", "type": "string"},
-            {"name": "handle", "type": STATE_HANDLE_SCHEMA},
-            {"name": "report", "type": _VALUES},
-            {"name": "metrics", "type": _VALUES},
-        ],
-    }
+_SCHEMA: dict[str, Any] = {
+    "type": "record",
+    "name": "statebackend.Acknowledgement",
+    "fields": [
+        {"name": "job_id", "type": "string"},
+        {"name": "run_id", "type": "string"},
+        {"name": "checkpoint_id", "type": "long"},
+        {"name": "operator_uid", "type": "string"},
+        {"name": "subtask_index", "type": "int"},
+        {"name": "attempt_id", "type": "string"},
+        {"name": "digest", "type": "string"},
+        {"name": "handle", "type": STATE_HANDLE_SCHEMA},
+        {"name": "report", "type": _VALUES},
+        {"name": "metrics", "type": _VALUES},
+    ],
+}
+_PARSED = fastavro.parse_schema(_SCHEMA)
+# A record is its fields one behind the other, so that it can be read in three parts: what is in front of the handle,
+# the handle, whose bytes are kept, and what is behind it.
+_HANDLE_AT = [one["name"] for one in _SCHEMA["fields"]].index("handle")
+_BEFORE_HANDLE, _BEHIND_HANDLE = (
+    fastavro.parse_schema({"type": "record", "name": name, "fields": fields})
+    for name, fields in (
+        ("statebackend.BeforeHandle", _SCHEMA["fields"][:_HANDLE_AT]),
+        ("statebackend.BehindHandle", _SCHEMA["fields"][_HANDLE_AT + 1 :]),
+    )
 )
 
 
@@ -138,7 +151,7 @@ class Acknowledgement:
         record = {name: getattr(self, name) for name in _PLAIN_FIELDS}
         record["handle"] = state_handle_to_record(self.handle)
         body = io.BytesIO()
-        fastavro.schemaless_writer(body, _SCHEMA, record, strict=True)
+        fastavro.schemaless_writer(body, _PARSED, record, strict=True)
         content = body.getvalue()
         size_bytes = _HEADER_BYTES + len(content)
         if size_bytes > MAX_ACKNOWLEDGEMENT_BYTES:
@@ -150,8 +163,11 @@ class Acknowledgement:
         return _MAGIC + bytes((_VERSION,)) + xxhash.xxh3_64_digest(content) + content
 
     @classmethod
-    def decode(cls, data: bytes) -> Acknowledgement:
-        """The acknowledgement in `data`; `MalformedAcknowledgementError` says what is wrong with it."""
+    def decode(cls, data: bytes, known_files: KnownFiles = _NO_FILES) -> Acknowledgement:
+        """The acknowledgement in `data`; `MalformedAcknowledgementError` says what is wrong with it.
+
+        `known_files` are those of the checkpoint before: those that the state still has are taken from there.
+        """
         if len(data) > MAX_ACKNOWLEDGEMENT_BYTES:
             raise _malformed(f"{len(data)} bytes, the limit is {MAX_ACKNOWLEDGEMENT_BYTES}")
         if data[: len(_MAGIC)] != _MAGIC:
@@ -168,9 +184,10 @@ class Acknowledgement:
             raise _malformed("is truncated or altered: its checksum does not match")
         source = io.BytesIO(content)
         try:
-            record: Any = fastavro.schemaless_reader(source, _SCHEMA, None)
-            handle = state_handle_from_record(record.pop("handle"))
-            acknowledgement = cls(handle=handle, **record)
+            before: Any = fastavro.schemaless_reader(source, _BEFORE_HANDLE, None)
+            handle = read_state_handle(source, known_files)
+            behind: Any = fastavro.schemaless_reader(source, _BEHIND_HANDLE, None)
+            acknowledgement = cls(handle=handle, **before, **behind)
         except (InvariantViolationError, UnsafePathError) as error:
             raise _malformed(f"breaks an invariant: {error}") from error
         except Exception as error:

@@ -175,8 +175,8 @@ class CompletedCheckpointStore:
             self._check_recovered("ADD")
             self._check_may_add(metadata)
             directory = checkpoint_directory(metadata.checkpoint_id)
-            new_files = [file for file in metadata.files if not self._registry.is_referenced(file.path)]
-            self._fs.verify_present(new_files)
+            files = {file.path: file for file in metadata.files}
+            self._fs.verify_present([files[path] for path in self._registry.unreferenced(files)])
             try:
                 metadata_file = write_metadata(self._fs, directory, metadata)
             except BaseException:
@@ -185,7 +185,7 @@ class CompletedCheckpointStore:
                     self._fs.delete(f"{directory}/{METADATA_FILE_NAME}", durable=True)
                     self._fs.delete_directory(directory)
                 raise
-            self._registry.register(metadata.checkpoint_id, (file.path for file in metadata.files))
+            self._registry.register(metadata.checkpoint_id, files)
             self._retained[metadata.checkpoint_id] = _Retained(metadata, metadata_file)
             self._drop_surplus()
             return metadata_file
@@ -239,9 +239,7 @@ class CompletedCheckpointStore:
         with self._lock:
             self._check_recovered("DISCARD")
             paths = {file.path for handle in handles for file in handle.files}
-            return self._delete_files(
-                path for path in paths.difference(in_use) if not self._registry.is_referenced(path)
-            )
+            return self._delete_files(self._registry.unreferenced(paths.difference(in_use)))
 
     def delete_orphans(self, in_use: Collection[str] = ()) -> tuple[str, ...]:
         """Delete files under `shared/` that nobody refers to: remains of aborted attempts and crashes.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 import fastavro
 
@@ -13,9 +14,11 @@ from checkpoint.handles import FileHandle, StateHandle
 
 __all__ = [
     "STATE_HANDLE_SCHEMA",
+    "KnownFiles",
     "decode_state_handle",
     "encode_state_handle",
     "file_handle_to_record",
+    "read_state_handle",
     "state_handle_from_record",
     "state_handle_to_record",
 ]
@@ -52,6 +55,14 @@ STATE_HANDLE_SCHEMA: dict[str, Any] = {
 
 _PARSED = fastavro.parse_schema(STATE_HANDLE_SCHEMA)
 
+KnownFiles = Mapping[str, FileHandle]
+"""Files by path that were checked before; those that are described alike again are taken from here.
+
+Most files of an increment are those of the one before. A file costs a look-up then, and no memory.
+"""
+
+_NO_FILES: Final[KnownFiles] = MappingProxyType({})
+
 
 def state_handle_to_record(handle: StateHandle) -> dict[str, Any]:
     """`handle` as a record of `STATE_HANDLE_SCHEMA`."""
@@ -70,16 +81,38 @@ def file_handle_to_record(file: FileHandle) -> dict[str, Any]:
     return {"path": file.path, "size_bytes": file.size_bytes, "checksum": file.checksum}
 
 
-def state_handle_from_record(record: Mapping[str, Any]) -> StateHandle:
+def state_handle_from_record(record: Mapping[str, Any], known_files: KnownFiles = _NO_FILES) -> StateHandle:
     """The handle in a record of `STATE_HANDLE_SCHEMA`, with all its invariants checked."""
-    return StateHandle(**{**record, "files": tuple(FileHandle(**file) for file in record["files"])})
+    find = known_files.get
+    files = []
+    for file in record["files"]:
+        known = find(file["path"])
+        if known is None or known.checksum != file["checksum"] or known.size_bytes != file["size_bytes"]:
+            known = FileHandle(**file)
+        files.append(known)
+    return StateHandle(**{**record, "files": tuple(files)})
 
 
 def encode_state_handle(handle: StateHandle) -> bytes:
-    """The Avro binary encoding of `handle`."""
+    """The Avro binary encoding of `handle`: the one that it was decoded from, if it has kept it."""
+    if handle.encoding is not None:
+        return handle.encoding
     out = io.BytesIO()
     fastavro.schemaless_writer(out, _PARSED, state_handle_to_record(handle), strict=True)
     return out.getvalue()
+
+
+def read_state_handle(source: io.BytesIO, known_files: KnownFiles = _NO_FILES) -> StateHandle:
+    """The handle at the position of `source`, which keeps its encoding; leaves the position behind it.
+
+    Raises what the decoder does for bytes that are not one, and `InvariantViolationError`, `UnsafePathError` or
+    `TypeError` for one that breaks an invariant.
+    """
+    start = source.tell()
+    record: Any = fastavro.schemaless_reader(source, _PARSED, None)
+    handle = state_handle_from_record(record, known_files)
+    handle.keep_encoding(bytes(source.getbuffer()[start : source.tell()]))
+    return handle
 
 
 def decode_state_handle(data: bytes) -> StateHandle:

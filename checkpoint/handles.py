@@ -27,6 +27,7 @@ __all__ = [
     "SubtaskState",
     "check_operator_state",
     "check_operator_states",
+    "files_by_path",
     "files_of_operators",
 ]
 
@@ -100,6 +101,7 @@ class StateHandle:
     key_group_end: int
     meta: bytes = field(repr=lambda meta: f"<{len(meta)} bytes>")
     files: tuple[FileHandle, ...] = ()
+    _encoding: bytes | None = field(default=None, init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         check_identifier("state_id", self.state_id)
@@ -120,6 +122,25 @@ class StateHandle:
         )
         paths = [file.path for file in self.files]
         require(len(set(paths)) == len(paths), f"state {self.state_id!r} names the same file twice")
+
+    def __getstate__(self) -> tuple[object, ...]:
+        # Without its encoding, which would double what travels.
+        return (self.state_id, self.backend, self.key_group_start, self.key_group_end, self.meta, self.files)
+
+    def __setstate__(self, state: tuple[object, ...]) -> None:
+        names = ("state_id", "backend", "key_group_start", "key_group_end", "meta", "files")
+        for name, value in zip(names, state, strict=True):
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "_encoding", None)
+
+    @property
+    def encoding(self) -> bytes | None:
+        """The Avro binary encoding that this handle was decoded from, if it is kept; a copy of it has none."""
+        return self._encoding
+
+    def keep_encoding(self, encoding: bytes) -> None:
+        """Keeps the bytes that this handle was just decoded from, for whoever writes it down again."""
+        object.__setattr__(self, "_encoding", encoding)
 
     @property
     def size_bytes(self) -> int:
@@ -204,22 +225,29 @@ def check_operator_states(operators: Iterable[OperatorState]) -> None:
             handle = subtask.handle
             require(handle.state_id not in state_ids, f"two subtasks carry the state id {handle.state_id!r}")
             state_ids.add(handle.state_id)
-            for file in handle.files:
-                known = files.setdefault(file.path, file)
-                # The text is made only when it is needed: a checkpoint may have a hundred thousand files.
-                if known is not file and known != file:
-                    raise InvariantViolationError(f"one file is described in two ways: {known} and {file}")
+            own = {file.path: file for file in handle.files}
+            # A checkpoint may have a hundred thousand files, and hardly ever one that two subtasks share.
+            for path in files.keys() & own.keys() if not files.keys().isdisjoint(own) else ():
+                if files[path] is not own[path] and files[path] != own[path]:
+                    raise InvariantViolationError(
+                        f"one file is described in two ways: {files[path]} and {own[path]}"
+                    )
+            files.update(own)
 
 
-def files_of_operators(operators: Iterable[OperatorState]) -> tuple[FileHandle, ...]:
-    """Every distinct file the operators refer to, in order of first mention."""
-    files = {
+def files_by_path(operators: Iterable[OperatorState]) -> dict[str, FileHandle]:
+    """Every distinct file the operators refer to by its path, in order of first mention."""
+    return {
         file.path: file
         for operator in operators
         for subtask in operator.subtasks
         for file in subtask.handle.files
     }
-    return tuple(files.values())
+
+
+def files_of_operators(operators: Iterable[OperatorState]) -> tuple[FileHandle, ...]:
+    """Every distinct file the operators refer to, in order of first mention."""
+    return tuple(files_by_path(operators).values())
 
 
 def _abbreviated(values: Sequence[int]) -> str:

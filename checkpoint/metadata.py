@@ -33,7 +33,7 @@ from checkpoint.errors import (
     UnsupportedMetadataVersionError,
 )
 from checkpoint.file_system import CheckpointFileSystem
-from checkpoint.handle_records import file_handle_to_record, state_handle_from_record, state_handle_to_record
+from checkpoint.handle_records import file_handle_to_record, state_handle_from_record
 from checkpoint.handles import (
     MAX_MAX_PARALLELISM,
     FileHandle,
@@ -46,6 +46,7 @@ from checkpoint.handles import (
     files_of_operators,
     require,
 )
+from checkpoint.metadata_record import encode_metadata_record
 from checkpoint.metadata_schema import BLOCK_SCHEMA, FORMAT_VERSION, HEADER_SCHEMA, METADATA_SCHEMAS
 from checkpoint.relative_path import checked_relative_path
 
@@ -69,6 +70,9 @@ SOURCE_PROGRESS_DIRECTORY = "source-progress"
 
 MAX_METADATA_BYTES = 256 << 20
 """Largest `_metadata` file, and largest record in it after decompression."""
+
+_LARGE_RECORD_BYTES = 1 << 20
+"""From here on a record is compressed for speed: names and checksums fill it, which do not get much smaller."""
 
 _MAX_ID = (1 << 63) - 1
 _MAGIC = b"Obj\x01"
@@ -236,15 +240,12 @@ def _encode(metadata: CheckpointMetadata) -> bytes:
     )
     # The oldest version that can tell it all, so that older releases read what they could read before.
     version = 2 if metadata.source_progress_files else 1
-    record = _to_record(metadata, version)
-    body = io.BytesIO()
-    fastavro.schemaless_writer(body, _RECORDS[version], record, strict=True)
+    content = _encode_record(metadata, version)
     require(
-        body.tell() <= MAX_METADATA_BYTES,
-        f"the metadata of checkpoint {metadata.checkpoint_id} takes {body.tell()} bytes, the limit is "
+        len(content) <= MAX_METADATA_BYTES,
+        f"the metadata of checkpoint {metadata.checkpoint_id} takes {len(content)} bytes, the limit is "
         f"{MAX_METADATA_BYTES}; state belongs in files, not in meta",
     )
-    content = body.getvalue()
     sync_marker = xxhash.xxh3_128_digest(content)
     output = io.BytesIO()
     # The header alone: the record is encoded already, and to encode it takes longer than all else.
@@ -256,8 +257,9 @@ def _encode(metadata: CheckpointMetadata) -> bytes:
         sync_marker=sync_marker,
         metadata={_VERSION_KEY: str(version), _CHECKSUM_KEY: _NO_CHECKSUM},
     )
+    level = zlib.Z_DEFAULT_COMPRESSION if len(content) < _LARGE_RECORD_BYTES else zlib.Z_BEST_SPEED
     # As fastavro does it: without the header of zlib, and with all but the last byte of its trailer.
-    block = {"count": 1, "data": zlib.compress(content)[2:-1], "sync": sync_marker}
+    block = {"count": 1, "data": zlib.compress(content, level)[2:-1], "sync": sync_marker}
     fastavro.schemaless_writer(output, _BLOCK, block)
     data = output.getvalue()
     # The first occurrence is the one in the header: only the version comes before it.
@@ -346,28 +348,15 @@ def _read_block(source: io.BytesIO, header: Mapping[str, Any], location: str) ->
     return io.BytesIO(body)
 
 
-def _to_record(metadata: CheckpointMetadata, version: int) -> dict[str, Any]:
-    record = asdict(metadata, recurse=False)
-    del record["format_version"]
+def _encode_record(metadata: CheckpointMetadata, version: int) -> bytes:
+    others = asdict(metadata, recurse=False)
+    del others["format_version"], others["operators"]
     if version == 1:
-        del record["source_progress_files"]
+        del others["source_progress_files"]
     else:
-        record["source_progress_files"] = [file_handle_to_record(file) for file in metadata.source_progress_files]
-    record["kind"] = metadata.kind.value
-    record["operators"] = [
-        {
-            **asdict(one, recurse=False),
-            "subtasks": [
-                {
-                    "subtask_index": subtask.subtask_index,
-                    "handle": state_handle_to_record(subtask.handle),
-                }
-                for subtask in one.subtasks
-            ],
-        }
-        for one in metadata.operators
-    ]
-    return record
+        others["source_progress_files"] = [file_handle_to_record(file) for file in metadata.source_progress_files]
+    others["kind"] = metadata.kind.value
+    return encode_metadata_record(version, others, metadata.operators)
 
 
 def _from_record(record: dict[str, Any]) -> CheckpointMetadata:

@@ -12,7 +12,7 @@ from typing import Any
 
 from checkpoint.handle_records import STATE_HANDLE_SCHEMA
 
-__all__ = ["BLOCK_SCHEMA", "FORMAT_VERSION", "HEADER_SCHEMA", "METADATA_SCHEMAS"]
+__all__ = ["BLOCK_SCHEMA", "FORMAT_VERSION", "HEADER_SCHEMA", "METADATA_SCHEMAS", "OPERATOR_STATE_SCHEMA"]
 
 FORMAT_VERSION = 2
 
@@ -26,7 +26,7 @@ _SUBTASK_STATE = {
     ],
 }
 
-_OPERATOR_STATE = {
+OPERATOR_STATE_SCHEMA: dict[str, Any] = {
     "type": "record",
     "name": "statebackend.OperatorState",
     "doc": "All state of one operator.",
@@ -74,7 +74,7 @@ _METADATA_1: dict[str, Any] = {
         {"name": "max_parallelism", "type": "int", "doc": "Number of key groups of the job."},
         {
             "name": "operators",
-            "type": {"type": "array", "items": _OPERATOR_STATE},
+            "type": {"type": "array", "items": OPERATOR_STATE_SCHEMA},
             "doc": "State of every operator.",
         },
         {

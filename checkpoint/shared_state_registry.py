@@ -11,6 +11,7 @@ call costs time in proportion to the paths it names.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from checkpoint.errors import CheckpointNotFoundError, InvariantViolationError
@@ -24,17 +25,19 @@ class SharedStateRegistry:
 
     def __init__(self) -> None:
         self._paths_by_checkpoint: dict[int, frozenset[str]] = {}
-        self._counts: dict[str, int] = {}
+        self._counts: Counter[str] = Counter()
         self._protected: set[str] = set()
 
     def register(self, checkpoint_id: int, paths: Iterable[str]) -> None:
         """Let a checkpoint refer to `paths`. An id that is registered is refused."""
         if checkpoint_id in self._paths_by_checkpoint:
             raise InvariantViolationError(f"checkpoint {checkpoint_id} is already registered")
-        distinct = frozenset(checked_relative_path(path) for path in paths)
+        distinct = frozenset(paths)
+        # Those that are known were checked when they became so: most files of an increment are.
+        for path in distinct.difference(self._counts):
+            checked_relative_path(path)
         self._paths_by_checkpoint[checkpoint_id] = distinct
-        for path in distinct:
-            self._counts[path] = self._counts.get(path, 0) + 1
+        self._counts.update(distinct)
 
     def unregister(self, checkpoint_id: int) -> frozenset[str]:
         """Drop a checkpoint; return the files that nobody refers to any more, which may be deleted.
@@ -59,6 +62,10 @@ class SharedStateRegistry:
     def is_referenced(self, path: str) -> bool:
         """Whether `path` is protected or a registered checkpoint refers to it."""
         return path in self._counts or path in self._protected
+
+    def unreferenced(self, paths: Iterable[str]) -> list[str]:
+        """Those of `paths` that are neither protected nor referred to, in their order."""
+        return [path for path in paths if path not in self._counts and path not in self._protected]
 
     def referenced(self) -> frozenset[str]:
         """All paths that must not be deleted."""

@@ -15,7 +15,7 @@ from checkpoint.completed_checkpoint_store import CompletedCheckpointStore
 from checkpoint.coordinator import CheckpointCoordinator
 from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.handle_records import encode_state_handle
-from checkpoint.handles import FileHandle, StateHandle
+from checkpoint.handles import FileHandle, OperatorState, StateHandle, files_by_path
 from checkpoint.metadata import CheckpointKind, CheckpointMetadata
 from statebackend.descriptors import ValueStateDescriptor
 from statebackend.key_groups import key_group_range_of_subtask
@@ -57,6 +57,7 @@ class SimulatedJob:
             [[self._new_file(index) for _ in range(files)] for _ in range(states)] for index in range(subtasks)
         ]
         self._restore: dict[str, Any] = {}
+        self._operators: tuple[OperatorState, ...] = ()
         self._epoch_id = -1
 
     def run_epoch(self) -> EpochCost:
@@ -67,9 +68,10 @@ class SimulatedJob:
         started = time.process_time()
         closure = self._send(epoch_id)
         self._coordinator.trigger(epoch_id, [TaskId(UID, index) for index in range(len(encoded))], epoch_id)
+        known_files = files_by_path(self._operators)
         for data in encoded:
-            self._coordinator.acknowledge(Acknowledgement.decode(data))
-        operators = self._coordinator.complete(epoch_id)
+            self._coordinator.acknowledge(Acknowledgement.decode(data, known_files))
+        self._operators = operators = self._coordinator.complete(epoch_id)
         parent = self._store.latest()
         self._store.add(
             CheckpointMetadata(

@@ -36,9 +36,10 @@ from streamjobs.local_state_root import LocalStateRoot
 from streamjobs.restore_plan import RestoredState, check_backend, check_files, check_operators, check_states
 from streamjobs.restore_plan_file import RESTORE_PLANS_DIRECTORY
 from streamjobs.sinks import commits_of
-from streamjobs.spark.epoch_protocol import SINK, EpochProtocol, JobParts
+from streamjobs.spark.epoch_protocol import SINK, EpochProtocol
 from streamjobs.spark.fall_back import check_no_fall_back, fall_back, planned_fall_back
 from streamjobs.spark.job import SparkJob
+from streamjobs.spark.job_parts import JobParts
 from streamjobs.spark.pipeline import Pipeline, prepare_pipeline
 from streamjobs.spark.placement import locality_advice
 from streamjobs.spark.query_end import check_timeout

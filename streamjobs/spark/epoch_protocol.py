@@ -25,25 +25,18 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
-from attrs import frozen
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from checkpoint.acknowledgement import Acknowledgement, TaskId
-from checkpoint.completed_checkpoint_store import CompletedCheckpointStore
 from checkpoint.coordinator import AcknowledgementOutcome, CheckpointCoordinator
 from checkpoint.errors import CheckpointError
-from checkpoint.file_system import CheckpointFileSystem
-from checkpoint.handles import OperatorState, StateHandle
-from checkpoint.job_directory import JobIdentity
+from checkpoint.handles import OperatorState, StateHandle, files_by_path
 from checkpoint.metadata import CheckpointKind, CheckpointMetadata
-from statebackend.metrics import StateMetricsConfig
-from statebackend.state_backend import StateBackend
 from streamjobs.errors import EpochError, EpochTimeoutError, SourceProgressMismatchError
 from streamjobs.job_metrics import OperatorMetrics, metrics_of_epoch, metrics_of_epochs
-from streamjobs.local_state_root import LocalStateRoot
 from streamjobs.processing_time import PROCESSING_TIME_PROPERTY
 from streamjobs.restore_plan import RestoredState, SubtaskRestore, handles_of, restores_by_subtask
 from streamjobs.restore_plan_file import RESTORE_PLANS_DIRECTORY, RestorePlanSection, write_restore_plan
@@ -52,13 +45,12 @@ from streamjobs.spark.epoch_statistics import EpochStatistics, epoch_statistics
 from streamjobs.spark.epoch_task import EpochTask
 from streamjobs.spark.epoch_time import make_offsets_durable, processing_time_of_epoch_ms
 from streamjobs.spark.epoch_watchdog import EpochWatchdog
+from streamjobs.spark.job_parts import JobParts, operator_tasks
 from streamjobs.spark.observed_acknowledgements import observed_acknowledgements
-from streamjobs.spark.pipeline import Pipeline
 from streamjobs.spark.placement import SubtaskPlacement
 from streamjobs.spark.run_broadcast import RunBroadcast
 from streamjobs.spark.session import keep_adaptive_disabled, were_tasks_repeated
 from streamjobs.spark.source_progress import read_offsets
-from streamjobs.spark.subtask import OperatorTask
 from streamjobs.spark.worker_errors import BE_REPEATABLE, python_cause
 
 SINK: Final = "sink"
@@ -68,30 +60,6 @@ REMEMBERED_EPOCHS: Final = 1000
 """Epochs whose statistics are kept; a job may run for years."""
 
 _POLL_S: Final = 0.2
-
-
-@frozen(kw_only=True)
-class JobParts:
-    """What a running job is made of."""
-
-    identity: JobIdentity
-    run_id: str
-    pipeline: Pipeline
-    sink: Any
-    backend: StateBackend
-    parallelism: int
-    file_system: CheckpointFileSystem
-    store: CompletedCheckpointStore
-    spark_checkpoint_directory: str
-    local_root: LocalStateRoot
-    properties: Mapping[str, str]
-    metrics: StateMetricsConfig | None = None
-    epoch_timeout_s: float | None = None
-
-    @property
-    def attempt_id(self) -> str:
-        """What the sink tells the attempts of this run at an epoch by."""
-        return f"{self.identity.job_id}.{self.run_id}"
 
 
 class EpochProtocol:
@@ -289,11 +257,13 @@ class EpochProtocol:
                 raise EpochError(f"epoch {epoch_id} failed: {python_cause(error)}") from error
             raise
         action_s = time.monotonic() - started
+        # Most files of the state are those of the epoch before.
+        known_files = {} if self._restored is None else files_by_path(self._restored.metadata.operators)
         for encoded in chain.from_iterable(plan.acknowledgements.values()):
-            self._acknowledge(Acknowledgement.decode(encoded))
+            self._acknowledge(Acknowledgement.decode(encoded, known_files))
         for uid, observation in plan.observations.items():
             for encoded in observed_acknowledgements(frame.sparkSession, observation, uid, epoch_id):
-                self._acknowledge(Acknowledgement.decode(encoded))
+                self._acknowledge(Acknowledgement.decode(encoded, known_files))
         return committable, action_s
 
     def _check_in_time(self, epoch_id: int) -> None:
@@ -401,31 +371,6 @@ def _too_late(epoch_id: int, limit: str) -> str:
         f"epoch {epoch_id} did not end within {limit} (epoch_timeout_s) and was given up. It is processed again when "
         f"the job is started again: look for a function that waits for ever, or give it more time"
     )
-
-
-def operator_tasks(parts: JobParts) -> Sequence[OperatorTask]:
-    """What goes out to the workers for each operator of the job."""
-    return [
-        OperatorTask(
-            job_id=parts.identity.job_id,
-            run_id=parts.run_id,
-            operator_uid=operator.uid,
-            function_pickle=operator.function_pickle,
-            key_serializer=operator.key_serializer,
-            key_columns=operator.key_columns,
-            row_columns=operator.row_columns,
-            output_schema=operator.output_schema,
-            parallelism=parts.parallelism,
-            max_parallelism=parts.identity.max_parallelism,
-            backend=parts.backend,
-            planned=operator.states.keyed_names,
-            planned_operator_state=operator.states.operator_names,
-            file_system=parts.file_system,
-            local_root=parts.local_root,
-            metrics=parts.metrics,
-        )
-        for operator in parts.pipeline.operators.values()
-    ]
 
 
 def _monotonic_ms() -> int:

@@ -24,7 +24,8 @@ from streamjobs.errors import EpochError, EpochTimeoutError, SourceProgressMisma
 from streamjobs.restore_plan import RestoredState
 from streamjobs.restore_plan_file import RESTORE_PLANS_DIRECTORY
 from streamjobs.spark import epoch_protocol
-from streamjobs.spark.epoch_protocol import EpochProtocol, JobParts
+from streamjobs.spark.epoch_protocol import EpochProtocol
+from streamjobs.spark.job_parts import JobParts
 
 IDENTITY = JobIdentity("job", "count", 4, 5)
 

@@ -1,0 +1,66 @@
+"""What a running job is made of, and what of it goes out to the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attrs import frozen
+
+from checkpoint.completed_checkpoint_store import CompletedCheckpointStore
+from checkpoint.file_system import CheckpointFileSystem
+from checkpoint.job_directory import JobIdentity
+from statebackend.metrics import StateMetricsConfig
+from statebackend.state_backend import StateBackend
+from streamjobs.local_state_root import LocalStateRoot
+from streamjobs.spark.pipeline import Pipeline
+from streamjobs.spark.subtask import OperatorTask
+
+
+@frozen(kw_only=True)
+class JobParts:
+    """What a running job is made of."""
+
+    identity: JobIdentity
+    run_id: str
+    pipeline: Pipeline
+    sink: Any
+    backend: StateBackend
+    parallelism: int
+    file_system: CheckpointFileSystem
+    store: CompletedCheckpointStore
+    spark_checkpoint_directory: str
+    local_root: LocalStateRoot
+    properties: Mapping[str, str]
+    metrics: StateMetricsConfig | None = None
+    epoch_timeout_s: float | None = None
+
+    @property
+    def attempt_id(self) -> str:
+        """What the sink tells the attempts of this run at an epoch by."""
+        return f"{self.identity.job_id}.{self.run_id}"
+
+
+def operator_tasks(parts: JobParts) -> Sequence[OperatorTask]:
+    """What goes out to the workers for each operator of the job."""
+    return [
+        OperatorTask(
+            job_id=parts.identity.job_id,
+            run_id=parts.run_id,
+            operator_uid=operator.uid,
+            function_pickle=operator.function_pickle,
+            key_serializer=operator.key_serializer,
+            key_columns=operator.key_columns,
+            row_columns=operator.row_columns,
+            output_schema=operator.output_schema,
+            parallelism=parts.parallelism,
+            max_parallelism=parts.identity.max_parallelism,
+            backend=parts.backend,
+            planned=operator.states.keyed_names,
+            planned_operator_state=operator.states.operator_names,
+            file_system=parts.file_system,
+            local_root=parts.local_root,
+            metrics=parts.metrics,
+        )
+        for operator in parts.pipeline.operators.values()
+    ]
