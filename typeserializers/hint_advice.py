@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import collections
 import collections.abc
+import dataclasses
 import typing
 from typing import Any, Final
+
+import attrs
 
 _BARE: Final[dict[Any, str]] = {
     list: "list[int]",
@@ -57,7 +60,7 @@ def advice_for(hint: Any) -> str:
         return f" Values come back as one type: write {concrete}."
     if isinstance(hint, typing.TypeVar):
         return " It stands for any type: pass field_serializers, or write a class in which it is a type."
-    if isinstance(origin, type) and arguments:
+    if arguments and _is_record(origin):
         return (
             f" A generic class is written under its own name, whatever its parameters: give this one a name with "
             f"Annotated[{described(hint)}, AttrsSerializer({origin.__qualname__}, name=..., field_serializers=...)]."
@@ -67,3 +70,11 @@ def advice_for(hint: Any) -> str:
     if hint is Any or hint is object:
         return " It could be anything: write the types that it may have, as in int | str, or choose a PickleSerializer."
     return ""
+
+
+def _is_record(candidate: Any) -> bool:
+    """Whether it is a class with fields: only those have a serializer that can be given the types of the fields."""
+    if not isinstance(candidate, type):
+        return False
+    is_named_tuple = issubclass(candidate, tuple) and hasattr(candidate, "_field_defaults")
+    return is_named_tuple or attrs.has(candidate) or dataclasses.is_dataclass(candidate)

@@ -120,7 +120,8 @@ class UnionSerializer(CompiledTypeSerializer[Any]):
     def duplicate(self) -> UnionSerializer:
         members = [member.duplicate() for member in self.member_serializers]
         unchanged = all(new is old for new, old in zip(members, self.member_serializers, strict=True))
-        return self if unchanged else UnionSerializer(members)
+        # A union that was written may have members that none of this program has.
+        return self if unchanged else UnionSerializer.as_written(members)
 
     def index_of(self, value: Any) -> int:
         """The member whose class the value has; raises `TypeError` if it has none of them."""

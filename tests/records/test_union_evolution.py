@@ -14,12 +14,15 @@ from hypothesis import strategies as st
 import typeserializers as ts
 from migration import SchemaMigration
 from snapshots import (
+    DataInputView,
     SerializationError,
+    StateFormatError,
     TypeSerializerSchemaCompatibility,
     resolve_compatibility,
     snapshot_from_bytes,
     snapshot_to_bytes,
 )
+from statebackend.contract.learning_schemas import LearningWordSerializer
 
 LONG, STRING, BYTES, BOOL, DOUBLE, INT = (
     ts.LongSerializer(),
@@ -314,3 +317,40 @@ def test_a_record_in_a_union_inside_itself_evolves_with_it() -> None:
     old, new = program(with_note=False), program(with_note=True)
     read = taken_over(ts.AttrsSerializer(old), ts.AttrsSerializer(new), old(old(Leaf(3))))
     assert read == new(new(Leaf(3)))
+
+
+def test_a_union_that_was_written_is_duplicated_whatever_its_members() -> None:
+    # Neither an optional member nor two of one class can be declared, and state may have them all the same.
+    learning = ts.NullableSerializer(LearningWordSerializer())
+    written = ts.UnionSerializer.as_written([learning, STRING, ts.StringSerializer()])
+    restored = snapshot_from_bytes(snapshot_to_bytes(written.snapshot_configuration())).restore_serializer()
+    duplicate = restored.duplicate()
+    assert duplicate is not restored
+    assert duplicate == restored
+    assert duplicate.from_bytes(b"\0\1" + STRING.to_bytes("x")) == "x"
+    assert union(LONG, STRING).duplicate() == union(LONG, STRING)
+
+
+def test_a_union_says_how_long_its_values_are_at_least_and_if_all_are_alike() -> None:
+    assert union(LONG, DOUBLE).length == 9
+    assert union(LONG, STRING).length == -1
+    assert union(LONG, BOOL).length == -1
+    assert (union(LONG, STRING).minimum_length, union(STRING, LONG).minimum_length) == (2, 2)
+    assert (union(LONG, STRING, BYTES).minimum_length, union(BYTES, LONG).minimum_length) == (3, 5)
+    assert union(LONG, STRING).is_immutable_type
+    assert not union(LONG, ts.ListSerializer(LONG)).is_immutable_type
+    with pytest.raises(ValueError, match="at least two"):
+        union(LONG)
+
+
+def test_what_may_be_read_of_a_member_is_no_none() -> None:
+    # A member that writes None by itself does not bring None into a union that does not name it.
+    serializer = union(LONG, STRING)
+    for data in (b"\0\0",):
+        with pytest.raises(StateFormatError, match="without None"):
+            serializer.from_bytes(data)
+        with pytest.raises(StateFormatError, match="without None"):
+            serializer.deserialize(DataInputView(data))
+    with_none = union(STRING, ts.VoidSerializer())
+    assert with_none.from_bytes(b"\1\0") is None
+    assert with_none.deserialize(DataInputView(b"\1\0")) is None

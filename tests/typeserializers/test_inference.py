@@ -8,6 +8,7 @@ import collections.abc
 import datetime
 import decimal
 import enum
+import re
 import threading
 import typing
 import uuid
@@ -299,3 +300,12 @@ def test_every_public_name_is_there_and_every_snapshot_is_registered() -> None:
 def test_a_null_in_a_union_without_none_is_refused() -> None:
     with pytest.raises(MalformedDataError, match="union without None"):
         ts.serializer_for(str | int).from_bytes(b"\x00\x00")
+
+
+@pytest.mark.parametrize(
+    "hint", [type[int], collections.abc.Callable[[int], str], collections.abc.Iterator[int], re.Pattern[str]]
+)
+def test_only_a_class_with_fields_is_to_be_written_as_a_record(hint: Any) -> None:
+    with pytest.raises(ts.UnknownTypeError) as refused:
+        ts.serializer_for(hint)
+    assert "AttrsSerializer" not in str(refused.value)
