@@ -181,6 +181,7 @@ class Side:
         self.harness.clock = clock
         self.handles = ()
         self.subtasks = []
+        self.descriptors = {}
         self.model = Model()
         self.committed = copy.deepcopy(self.model)
 
@@ -204,11 +205,13 @@ class Side:
         group = self.harness.key_group(key)
         backend = self.subtasks[subtask_of_key_group(group, len(self.subtasks), MAX_PARALLELISM)]
         self.harness.at(backend, key)
-        return backend.get_state(descriptors(self.model.version, self.model.ttls)[name])
+        return backend.get_state(self.descriptors[name])
 
     def register_all(self):
+        """Registers every state in every subtask, whose descriptors are others each time, as in other processes."""
         for backend in self.subtasks:
-            for descriptor in descriptors(self.model.version, self.model.ttls).values():
+            self.descriptors = descriptors(self.model.version, self.model.ttls)
+            for descriptor in self.descriptors.values():
                 backend.get_state(descriptor)
 
     def barrier(self):
