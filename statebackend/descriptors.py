@@ -22,6 +22,7 @@ from typeserializers.inference import serializer_for
 from typeserializers.lists import ListSerializer
 from typeserializers.nullable import NullableSerializer
 from typeserializers.type_serializer import TypeSerializer
+from typeserializers.value_text import shown
 from typeserializers.void import NullValueSerializer
 
 if TYPE_CHECKING:
@@ -79,14 +80,14 @@ def as_serializer(given: TypeSerializer[T] | type[T] | TypeHint) -> TypeSerializ
 
 def _check_name(instance: Any, attribute: Any, name: Any) -> None:
     if not isinstance(name, str) or not name or len(name) > 200:
-        raise StateRegistrationError(f"a state needs a name of 1 to 200 characters, not {name!r:.80}")
+        raise StateRegistrationError(f"a state needs a name of 1 to 200 characters, not {shown(name)}")
     if "\0" in name:
-        raise StateRegistrationError(f"the name {name!r:.80} of a state has a NUL in it; leave it out")
+        raise StateRegistrationError(f"the name {shown(name)} of a state has a NUL in it; leave it out")
 
 
 def _check_ttl(instance: Any, attribute: Any, ttl: Any) -> None:
     if ttl is not None and not isinstance(ttl, StateTtlConfig):
-        raise StateRegistrationError(f"state {instance.name!r}: ttl must be a StateTtlConfig, not {ttl!r:.80}")
+        raise StateRegistrationError(f"state {instance.name!r}: ttl must be a StateTtlConfig, not {shown(ttl)}")
 
 
 @frozen
@@ -163,7 +164,7 @@ class ValueStateDescriptor(StateDescriptor, Generic[T]):
                 self.serializer.to_bytes(self.default)
             except SerializationError as error:
                 raise StateRegistrationError(
-                    f"state {self.name!r}: the default {self.default!r:.80} is not a value of the state: {error}"
+                    f"state {self.name!r}: the default {shown(self.default)} is not a value of the state: {error}"
                 ) from error
 
     @property
@@ -219,14 +220,14 @@ class MapStateDescriptor(StateDescriptor, Generic[K, V]):
 def _check_reduce_function(instance: Any, attribute: Any, function: Any) -> None:
     if not callable(function):
         raise StateRegistrationError(
-            f"reducing state {instance.name!r} needs a function of two values, not {function!r:.80}"
+            f"reducing state {instance.name!r} needs a function of two values, not {shown(function)}"
         )
 
 
 def _check_aggregate_function(instance: Any, attribute: Any, function: Any) -> None:
     if not isinstance(function, AggregateFunction):
         raise StateRegistrationError(
-            f"aggregating state {instance.name!r} needs an instance of an AggregateFunction, not {function!r:.80}"
+            f"aggregating state {instance.name!r} needs an instance of an AggregateFunction, not {shown(function)}"
         )
 
 

@@ -16,6 +16,7 @@ from snapshots.errors import SerializationError
 from statebackend.errors import NoCurrentKeyError, StateBackendError
 from statebackend.exact_values import compile_exact
 from typeserializers.type_serializer import TypeSerializer
+from typeserializers.value_text import shown
 from typeserializers.void import VOID_NAMESPACE, VoidNamespaceSerializer
 
 
@@ -75,7 +76,7 @@ class KeyContext:
     def entry_namespace(self, namespace: Any) -> Any:
         """The namespace itself; raises `SerializationError` for any other than `VOID_NAMESPACE`."""
         if namespace is not VOID_NAMESPACE:
-            raise SerializationError("the namespace", (f"{namespace!r:.80}: this state was made without namespaces",))
+            raise SerializationError("the namespace", (f"{shown(namespace)}: this state was made without namespaces",))
         return namespace
 
     def enter(self, entry_namespace: Any) -> None:

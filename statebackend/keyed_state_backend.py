@@ -74,6 +74,7 @@ from statebackend.state_meta import KeyedStateMeta, StateMeta
 from statebackend.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
 from statebackend.ttl.expiring_states import ExpiringStates
 from typeserializers.type_serializer import TypeSerializer
+from typeserializers.value_text import shown
 from typeserializers.void import VoidNamespaceSerializer
 
 T = TypeVar("T")
@@ -309,7 +310,7 @@ class KeyedStateBackend(ExpiringStates):
         """
         if not isinstance(descriptor, PriorityQueueDescriptor):
             raise StateRegistrationError(
-                f"operator {self.parameters.operator_uid!r}: get_priority_queue was given {descriptor!r:.120}; "
+                f"operator {self.parameters.operator_uid!r}: get_priority_queue was given {shown(descriptor)}; "
                 f"pass a PriorityQueueDescriptor"
             )
         queue: KeyGroupedPriorityQueue[T] = self._registered_state(VOID_NAMESPACE_SERIALIZER, descriptor)
@@ -384,7 +385,7 @@ class KeyedStateBackend(ExpiringStates):
         if not isinstance(serializer, TypeSerializer):
             raise StateRegistrationError(
                 f"state {descriptor.name!r} of operator {self.parameters.operator_uid!r} needs a serializer of its "
-                f"namespaces, not {serializer!r:.80}"
+                f"namespaces, not {shown(serializer)}"
             )
 
     def _register(self, descriptor: StateDescriptor, namespace_serializer: TypeSerializer[Any]) -> Any:

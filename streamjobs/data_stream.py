@@ -11,6 +11,7 @@ from typing import Any
 from streamjobs.errors import JobDefinitionError
 from streamjobs.functions import KeyedProcessFunction
 from streamjobs.stream_graph import KeyedProcessNode, Node, SinkNode, StreamGraph, TransformNode
+from streamjobs.user_errors import shown
 
 
 class DataStream:
@@ -66,7 +67,7 @@ class KeyedStream:
         """
         if not isinstance(function, KeyedProcessFunction):
             given: object = function
-            what = f"the class {given.__name__}; make an instance" if isinstance(given, type) else repr(given)[:80]
+            what = f"the class {given.__name__}; make an instance" if isinstance(given, type) else shown(given, 80)
             raise JobDefinitionError(f"process() takes an instance of a KeyedProcessFunction, not {what}")
         columns = tuple(order_by) if isinstance(order_by, (list, tuple)) else (order_by,)
         node = KeyedProcessNode(

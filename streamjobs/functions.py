@@ -31,6 +31,7 @@ from statebackend.states import (
     ValueState,
 )
 from streamjobs.operator_state_store import OperatorStateStore
+from streamjobs.user_errors import shown
 
 if TYPE_CHECKING:
     from statebackend.descriptors import DefaultedValueStateDescriptor
@@ -130,7 +131,7 @@ class RuntimeContext(ABC):
             if isinstance(descriptor, OperatorStateDescriptor):
                 how = "operator state is registered with the methods of context.operator_state, such as get_list_state"
             raise StateRegistrationError(
-                f"operator {self.operator_uid!r}: {_METHODS[kind]} was given {descriptor!r:.120}; {how}"
+                f"operator {self.operator_uid!r}: {_METHODS[kind]} was given {shown(descriptor, 120)}; {how}"
             )
         return self.register(descriptor)
 

@@ -8,7 +8,7 @@ per run: an epoch that follows another of the same run gives every subtask back 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from attrs import frozen
 
@@ -16,6 +16,7 @@ from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.handles import OperatorState, StateHandle, files_of_operators
 from checkpoint.metadata import CheckpointMetadata
 from statebackend.backend_parameters import RestoredHandle
+from statebackend.errors import StateRestoreError
 from statebackend.key_groups import key_group_range_of_subtask
 from statebackend.operator_state import (
     OperatorStateMeta,
@@ -27,7 +28,7 @@ from statebackend.operator_state import (
 )
 from statebackend.schema_resolution import SchemaReport
 from statebackend.state_backend import StateBackend
-from statebackend.state_meta import KeyedStateMeta, decode_meta, distinct_metas
+from statebackend.state_meta import KeyedStateMeta, decode_meta, distinct_metas, merge_metas
 from streamjobs.errors import JobRestoreError
 
 
@@ -90,15 +91,19 @@ def restores_by_subtask(
         return tuple(continued_subtask(handle, file_system) for handle in handles)
     dealt = restored_operator_state(handles, file_system, parallelism)
     keyed = [RestoredHandle(split_handle(handle)[0], file_system) for handle in handles]
-    ends = [restored.handle.key_group_end for restored in keyed]
     plan = []
+    for own, overlap in zip(dealt, _overlaps(handles, parallelism, max_parallelism), strict=True):
+        plan.append(SubtaskRestore(tuple(keyed[overlap]), own if own.states else None, is_restored=True))
+    return tuple(plan)
+
+
+def _overlaps(handles: Sequence[StateHandle], parallelism: int, max_parallelism: int) -> Iterator[slice]:
+    """For each subtask of the new run which of the old handles have key groups of its own."""
+    ends = [handle.key_group_end for handle in handles]
     for subtask_index in range(parallelism):
         key_groups = key_group_range_of_subtask(subtask_index, parallelism, max_parallelism)
         # The ranges of the handles follow each other without a gap.
-        first, last = bisect_left(ends, key_groups.start), bisect_left(ends, key_groups.end)
-        own = dealt[subtask_index]
-        plan.append(SubtaskRestore(tuple(keyed[first : last + 1]), own if own.states else None, is_restored=True))
-    return tuple(plan)
+        yield slice(bisect_left(ends, key_groups.start), bisect_left(ends, key_groups.end) + 1)
 
 
 def continued_subtask(handle: StateHandle, file_system: CheckpointFileSystem) -> SubtaskRestore:
@@ -149,6 +154,27 @@ def check_backend(restored: RestoredState, backend: StateBackend) -> None:
                     f"backend {subtask.handle.backend!r}, whose own format {backend.name!r} does not read. Take a "
                     f"savepoint with the old backend, and begin a new job directory from it with the new one"
                 )
+
+
+def check_merges(restored: RestoredState, uids: Iterable[str], parallelism: int) -> None:
+    """Raises `JobRestoreError` if a subtask of the new run would have to read one state under two schemas.
+
+    Every subtask would find out for itself, after the run has begun.
+    """
+    for uid in uids:
+        operator = restored.operator(uid)
+        if operator is None or len(restored.keyed_metas_of(uid)) < 2:
+            continue
+        handles = [split_handle(handle)[0] for handle in handles_of(operator)]
+        metas = [decode_meta(handle.meta, len(handle.files)) for handle in handles]
+        try:
+            for overlap in _overlaps(handles, parallelism, operator.max_parallelism):
+                merge_metas(metas[overlap])
+        except StateRestoreError as error:
+            raise JobRestoreError(
+                f"operator {uid!r} cannot go from parallelism {operator.parallelism} to {parallelism}; nothing was "
+                f"changed: {error}"
+            ) from error
 
 
 def check_states(report: SchemaReport, allow_non_restored_state: bool) -> None:

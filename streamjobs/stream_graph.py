@@ -6,13 +6,18 @@ once. The graph of a job has one sink: an epoch runs exactly one Spark action, w
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from attrs import field, frozen
 
 from streamjobs.errors import JobDefinitionError
 from streamjobs.functions import KeyedProcessFunction
+from streamjobs.user_errors import shown
+
+MAX_UID_CHARACTERS: Final = 200
+"""Most characters of the uid of an operator."""
 
 
 @frozen
@@ -69,13 +74,8 @@ class StreamGraph:
         return tuple(self._operators.values())
 
     def add_operator(self, node: KeyedProcessNode) -> KeyedProcessNode:
-        """Adds an operator; raises `JobDefinitionError` for a missing or doubled uid."""
-        uid: object = node.uid
-        if not isinstance(uid, str) or not uid.strip() or len(uid) > 200:
-            raise JobDefinitionError(
-                f"the operator {node.name} has no uid: pass process(..., uid='a-name-that-never-changes'), "
-                f"under which its state is found again in savepoints"
-            )
+        """Adds an operator; raises `JobDefinitionError` for a uid that is missing, doubled or cannot be written."""
+        _check_uid(node.name, node.uid)
         if node.uid in self._operators:
             raise JobDefinitionError(
                 f"two operators have the uid {node.uid!r}: {self._operators[node.uid].name} and {node.name}; "
@@ -114,3 +114,22 @@ class StreamGraph:
                 f"no sink receives what these operators emit: {', '.join(missing)}; chain them before the sink"
             )
         return nodes
+
+
+def _check_uid(name: str, uid: object) -> None:
+    if not isinstance(uid, str) or not uid.strip():
+        raise JobDefinitionError(
+            f"the operator {name} has no uid: pass process(..., uid='a-name-that-never-changes'), "
+            f"under which its state is found again in savepoints"
+        )
+    if len(uid) > MAX_UID_CHARACTERS:
+        raise JobDefinitionError(
+            f"the uid of the operator {name} has {len(uid)} characters, and {MAX_UID_CHARACTERS} are the most: "
+            f"{shown(uid, 40)}"
+        )
+    # It stands in file names, in messages of one line and in metadata, as UTF-8.
+    if any(unicodedata.category(character) in ("Cc", "Cs") for character in uid):
+        raise JobDefinitionError(
+            f"the uid {uid!r} of the operator {name} has control characters, such as NUL or a line break, or half of a "
+            f"surrogate pair; leave them out"
+        )

@@ -30,6 +30,7 @@ from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from typeserializers.arrow_evolution import resolve_fields
 from typeserializers.counts import MAX_EMPTY_ELEMENTS
 from typeserializers.type_serializer import Codec, TypeSerializer
+from typeserializers.value_text import shown
 
 T = TypeVar("T")
 
@@ -245,7 +246,7 @@ def _check_nulls(batch: pa.RecordBatch) -> None:
 def _struct_problems(value: Any, kind: pa.DataType, path: str) -> Iterator[str]:
     if pat.is_struct(kind):
         if not isinstance(value, dict):
-            yield f"{path or 'value'}: {value!r:.80} is not a dict"
+            yield f"{path or 'value'}: {shown(value)} is not a dict"
             return
         names = [part.name for part in kind]
         for name in value:

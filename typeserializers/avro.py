@@ -31,6 +31,7 @@ from typeserializers.avro_bounds import check_depth, is_recursive, is_risky, may
 from typeserializers.avro_resolution import named_schemas, resolve_schemas, type_of
 from typeserializers.avro_schema_check import check_schema
 from typeserializers.type_serializer import Codec, TypeSerializer
+from typeserializers.value_text import cut
 
 _LAYOUT_FREE_KEYS = ("doc", "aliases")
 _ZEROS = {"null": None, "boolean": False, "int": 0, "long": 0, "float": 0.0, "double": 0.0, "bytes": b"", "string": ""}
@@ -99,7 +100,7 @@ class AvroSerializer(TypeSerializer[Any]):
             validate(value, self._parsed, strict=True, raise_errors=True)
         except ValidationError as error:
             for problem in error.errors:
-                yield f"{path or 'value'}: {problem}"[:500]
+                yield cut(f"{path or 'value'}: {problem}", 500)
 
     def resolved_from(self, writer: AvroSerializer, data: bytes, position: int) -> tuple[Any, int]:
         """The value of bytes of another schema, resolved to this one, and the position behind them."""

@@ -17,6 +17,7 @@ from typing import Any, Final
 from attrs import frozen
 
 from snapshots.compatibility import FieldVerdict, Finding
+from typeserializers.value_text import shown
 
 PROMOTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "int": ("long", "float", "double"),
@@ -215,7 +216,7 @@ def _names(old: Any, new: Any, path: str) -> list[Finding]:
 
 def _added(part: Any, where: str) -> Finding:
     if "default" in part:
-        return Finding(where, FieldVerdict.MIGRATE, "avro-field-added", f"default {part['default']!r:.60}")
+        return Finding(where, FieldVerdict.MIGRATE, "avro-field-added", f"default {shown(part['default'])}")
     reason = "the field is new and has no default"
     return Finding(where, FieldVerdict.REFUSE, "avro-field-added-without-default", reason, "Give it a default")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from snapshots.errors import SnapshotFormatError
+from typeserializers.value_text import shown
 
 MAX_DEPTH: Final = 200
 """How deep a schema may be nested; Avro has no limit, and Python has."""
@@ -21,31 +22,31 @@ def check_schema(schema: Any, depth: int = 0) -> None:
         return
     if isinstance(schema, str):
         return
-    _require(isinstance(schema, dict) and "type" in schema, f"{schema!r:.60} is no type")
+    _require(isinstance(schema, dict) and "type" in schema, f"{shown(schema)} is no type")
     kind = schema["type"]
     if isinstance(kind, (dict, list)):
         check_schema(kind, depth + 1)
     elif kind == "enum":
         symbols = schema.get("symbols")
-        _require(isinstance(symbols, list) and bool(symbols), f"the enum {schema.get('name')!r:.60} has no symbols")
+        _require(isinstance(symbols, list) and bool(symbols), f"the enum {shown(schema.get('name'))} has no symbols")
         _require(all(isinstance(symbol, str) for symbol in symbols), "a symbol of an enum is no text")
         _require(len(set(symbols)) == len(symbols), "an enum has a symbol twice")
     elif kind == "fixed":
-        _require(_is_count(schema.get("size")), f"the fixed {schema.get('name')!r:.60} has no size")
+        _require(_is_count(schema.get("size")), f"the fixed {shown(schema.get('name'))} has no size")
     elif kind == "array":
         check_schema(schema.get("items"), depth + 1)
     elif kind == "map":
         check_schema(schema.get("values"), depth + 1)
     elif kind in ("record", "error"):
         fields = schema.get("fields")
-        _require(isinstance(fields, list), f"the record {schema.get('name')!r:.60} has no fields")
+        _require(isinstance(fields, list), f"the record {shown(schema.get('name'))} has no fields")
         for part in fields:
-            _require(isinstance(part, dict) and isinstance(part.get("name"), str), f"{part!r:.60} is no field")
+            _require(isinstance(part, dict) and isinstance(part.get("name"), str), f"{shown(part)} is no field")
             check_schema(part.get("type"), depth + 1)
     if schema.get("logicalType") == "decimal":
         precision, scale = schema.get("precision"), schema.get("scale", 0)
         sound = _is_count(precision) and _is_count(scale) and precision > 0 and scale <= precision
-        _require(sound, f"a decimal of precision {precision!r:.60} and scale {scale!r:.60}")
+        _require(sound, f"a decimal of precision {shown(precision)} and scale {shown(scale)}")
 
 
 def _is_count(number: Any) -> bool:

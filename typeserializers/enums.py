@@ -34,7 +34,7 @@ from typeserializers.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.compiled import CompiledTypeSerializer
 from typeserializers.flink_names import BASE, nested_snapshot
 from typeserializers.type_serializer import TypeSerializer
-from typeserializers.value_text import misfit
+from typeserializers.value_text import cut, misfit
 
 C = TypeVar("C", bound=enum.Enum)
 
@@ -182,7 +182,7 @@ def stand_in_for(name: str, constants: Sequence[str]) -> type[enum.Enum]:
         made: type[enum.Enum] = functional_api(class_name, list(constants))
     except (ValueError, TypeError) as error:
         raise UnresolvableSerializerError(
-            f"the enum {name} has constants that no Python enum can have ({error}): {', '.join(constants)[:200]}"
+            f"the enum {name} has constants that no Python enum can have ({error}): {cut(', '.join(constants), 200)}"
         ) from error
     if len(made) != len(constants):
         raise UnresolvableSerializerError(f"the enum {name} has constants that no Python enum can have")

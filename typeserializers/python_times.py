@@ -248,7 +248,7 @@ def _decode_zone(kind: int, data: bytes, position: int) -> tuple[datetime.tzinfo
             return zoneinfo.ZoneInfo(key), source.position
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
             raise MalformedDataError(
-                f"the time zone {key!r:.60} is not known here: install the package tzdata, or the bytes are damaged"
+                f"the time zone {shown(key)} is not known here: install the package tzdata, or the bytes are damaged"
             ) from error
     raise MalformedDataError(f"a time zone of kind {kind} is not known, only 0 to 4: the bytes are damaged")
 

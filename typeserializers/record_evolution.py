@@ -46,6 +46,7 @@ from typeserializers.pickles import PickleSerializer
 from typeserializers.record_checks import default_problem
 from typeserializers.record_shape import RecordField, RecordShape
 from typeserializers.type_serializer import TypeSerializer
+from typeserializers.value_text import shown
 
 SIMILAR_NAMES = 0.5
 """From this ratio of matching characters on, a removed field is mentioned as the possible origin of a new one."""
@@ -214,7 +215,7 @@ def _added(new: RecordField, removed: Sequence[WrittenField]) -> Finding:
     if problem:
         return Finding(path, FieldVerdict.REFUSE, "field-default-unfit", problem, "Give it one that fits")
     if new.has_default:
-        how = "made by its factory" if new.default_factory is not None else f"default {new.default!r:.60}"
+        how = "made by its factory" if new.default_factory is not None else f"default {shown(new.default)}"
         return Finding(path, FieldVerdict.MIGRATE, "field-added", how)
     rename = f', or declare the rename: metadata=former_names("{origin}")' if origin else ""
     return Finding(

@@ -12,11 +12,16 @@ MAX_SHOWN_CHARACTERS: Final = 80
 
 
 def shown(value: Any) -> str:
-    """At most 80 characters that stand for the value."""
+    """The value as text; what is longer than 80 characters is cut, and says so."""
     try:
-        return repr(value)[:MAX_SHOWN_CHARACTERS]
+        return cut(repr(value))
     except Exception as error:
         return f"a {type(value).__name__} (which cannot be shown: {type(error).__name__})"
+
+
+def cut(text: str, characters: int = MAX_SHOWN_CHARACTERS) -> str:
+    """The text, or so many characters of it with an ellipsis and how many there were."""
+    return text if len(text) <= characters else f"{text[:characters]}... ({len(text)} characters)"
 
 
 def misfit(path: str, value: Any, reason: object) -> str:

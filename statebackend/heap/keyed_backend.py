@@ -55,6 +55,7 @@ from statebackend.state_files import StateFiles, StoredFile, stored_files
 from statebackend.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta, decode_meta, meta_of_descriptor
 from statebackend.ttl.expiry_sweep import Pass
 from typeserializers.type_serializer import TypeSerializer
+from typeserializers.value_text import shown
 from typeserializers.void import VOID_NAMESPACE
 
 T = TypeVar("T")
@@ -406,7 +407,7 @@ class HeapStateBackend(StateBackend):
     def __init__(self, kept_bytes_per_host: int | None = None, kept_epochs: int = DEFAULT_KEPT_EPOCHS) -> None:
         for name, number in (("kept_bytes_per_host", kept_bytes_per_host), ("kept_epochs", kept_epochs)):
             if not (type(number) is int and number >= 0) and (name, number) != ("kept_bytes_per_host", None):
-                raise ValueError(f"{name} is {number!r:.80}; it is a whole number, at least 0")
+                raise ValueError(f"{name} is {shown(number)}; it is a whole number, at least 0")
         self.kept_bytes_per_host = kept_bytes_per_host
         self.kept_epochs = kept_epochs
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from typeserializers.value_text import shown
+
 _SIGNIFICANT_BITS: Final = 4
 _SUB_BUCKETS: Final = 1 << (_SIGNIFICANT_BITS - 1)
 
@@ -81,13 +83,13 @@ class LatencyHistogram:
             total, maximum, pairs = value
             counts: Mapping[int, int] = dict(pairs)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"no latency histogram: {value!r:.80}") from error
+            raise ValueError(f"no latency histogram: {shown(value)}") from error
         last = _bucket_of(LONGEST_NS)
         if not all(
             type(bucket) is int and type(count) is int and 0 <= bucket <= last and count > 0
             for bucket, count in counts.items()
         ) or any(type(number) is not int or number < 0 for number in (total, maximum)):
-            raise ValueError(f"no latency histogram: {value!r:.80}")
+            raise ValueError(f"no latency histogram: {shown(value)}")
         histogram._counts = dict(counts)
         histogram.count = sum(counts.values())
         histogram.total_ns, histogram.maximum_ns = total, maximum

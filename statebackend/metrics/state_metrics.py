@@ -19,6 +19,7 @@ from attrs import evolve, field, fields, frozen
 from attrs.validators import ge, instance_of
 
 from statebackend.metrics.latency_histogram import LatencyHistogram
+from typeserializers.value_text import shown
 
 _STATE_PREFIX: Final = "state/"
 _SNAPSHOT: Final = "snapshot"
@@ -191,7 +192,7 @@ def _from_json(of: type[Any], text: Any) -> Any:
     """Metrics from a text that may be anything; a field that is not known here is passed over."""
     values = json.loads(text) if isinstance(text, str) else None
     if not isinstance(values, dict):
-        raise ValueError(f"no metrics: {text!r:.80}")
+        raise ValueError(f"no metrics: {shown(text)}")
     default = of()
     read = {}
     for name in _names(of):
@@ -210,5 +211,5 @@ def _checked(default: Any, name: str, value: Any) -> Any:
     if expected is float and type(value) is int:
         value = float(value)
     if type(value) is not expected or value < 0:
-        raise ValueError(f"no metrics: {name} is {value!r:.80}")
+        raise ValueError(f"no metrics: {name} is {shown(value)}")
     return value

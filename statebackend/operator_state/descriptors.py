@@ -21,6 +21,7 @@ from attrs import field, frozen
 from statebackend.descriptors import as_serializer
 from statebackend.errors import StateRegistrationError
 from typeserializers.type_serializer import TypeSerializer
+from typeserializers.value_text import shown
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -49,9 +50,9 @@ ROLES: Final[Mapping[OperatorStateMode, tuple[str, ...]]] = {
 
 def _check_name(instance: Any, attribute: Any, name: Any) -> None:
     if not isinstance(name, str) or not name or len(name) > 200:
-        raise StateRegistrationError(f"an operator state needs a name of 1 to 200 characters, not {name!r:.80}")
+        raise StateRegistrationError(f"an operator state needs a name of 1 to 200 characters, not {shown(name)}")
     if "\0" in name:
-        raise StateRegistrationError(f"the name {name!r:.80} of an operator state has a NUL in it; leave it out")
+        raise StateRegistrationError(f"the name {shown(name)} of an operator state has a NUL in it; leave it out")
 
 
 @frozen

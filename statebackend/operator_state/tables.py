@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 from migration.schema_migration import MigrationError, SchemaMigration
-from snapshots.errors import SerializationError, StateFormatError
+from snapshots.errors import MalformedDataError, SerializationError, StateFormatError
 from statebackend.closed_entries import ClosedEntries
 from statebackend.errors import StateMigrationException, StateRestoreError, null_element
 from statebackend.exact_values import compile_exact
@@ -26,6 +26,7 @@ from statebackend.operator_state.entries import Row
 from statebackend.operator_state.states import BroadcastState, ReadOnlyBroadcastState
 from statebackend.states import ListState
 from typeserializers.type_serializer import TypeSerializer
+from typeserializers.value_text import shown
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -36,8 +37,6 @@ Serializers = Mapping[str, TypeSerializer[Any]]
 
 FrozenRows = Callable[[Serializers], Iterator[Row]]
 """The rows of a frozen table, written by these duplicates of its serializers, on any thread."""
-
-_MAX_SHOWN = 80
 
 
 class _ClosedRows(ClosedEntries):
@@ -285,12 +284,13 @@ class BroadcastTable(OperatorStateTable, BroadcastState[K, V]):
             if row[0] is None:
                 raise StateRestoreError(f"{self.describe()}: a row is not one of a broadcast state")
             key = key_of(row[0])
-            stored_key = entry_key(key)
-            if stored_key in entries:
-                raise MigrationError(
-                    f"key {key!r:.{_MAX_SHOWN}} is there twice, so that an entry would be lost; keep keys distinct"
-                )
-            entries[stored_key] = None if row[1] is None else load(row[1])
+            try:
+                stored_key = entry_key(key)
+                if stored_key in entries:
+                    raise MigrationError("it is there twice, so that an entry would be lost; keep keys distinct")
+                entries[stored_key] = None if row[1] is None else load(row[1])
+            except StateFormatError as error:
+                raise MalformedDataError(f"key {shown(key)}: {error}") from error
 
         return load_row
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 from attrs import field, frozen
 
 from statebackend.errors import StateRegistrationError
+from typeserializers.value_text import shown
 
 LONGEST_TTL_MS: Final = (1 << 63) - 1
 """The longest time-to-live, in milliseconds; with it nothing ever expires."""
@@ -40,7 +41,7 @@ class TtlStateVisibility(enum.Enum):
 def _check_positive(instance: Any, attribute: Any, value: Any) -> None:
     if type(value) is not int or not 0 < value <= LONGEST_TTL_MS:
         raise StateRegistrationError(
-            f"{attribute.name} must be a whole number from 1 to {LONGEST_TTL_MS}, not {value!r:.80}"
+            f"{attribute.name} must be a whole number from 1 to {LONGEST_TTL_MS}, not {shown(value)}"
         )
 
 
@@ -51,7 +52,7 @@ def _check_ttl_ms(instance: Any, attribute: Any, value: Any) -> None:
             milliseconds = value // datetime.timedelta(milliseconds=1)
             so = f"; this timedelta is ttl_ms={milliseconds}" if milliseconds > 0 else ""
         raise StateRegistrationError(
-            f"ttl_ms must be a whole number of milliseconds from 1 to {LONGEST_TTL_MS}, not {value!r:.80}{so}. State "
+            f"ttl_ms must be a whole number of milliseconds from 1 to {LONGEST_TTL_MS}, not {shown(value)}{so}. State "
             f"that is to live for ever has no StateTtlConfig"
         )
 
@@ -61,7 +62,7 @@ def _check_kind(*kinds: type) -> Any:
         if not isinstance(value, kinds):
             names = ["None" if kind is type(None) else f"of type {kind.__name__}" for kind in kinds]
             expected = " or ".join(names)
-            raise StateRegistrationError(f"{attribute.name} must be {expected}, not {value!r:.80}")
+            raise StateRegistrationError(f"{attribute.name} must be {expected}, not {shown(value)}")
 
     return check
 

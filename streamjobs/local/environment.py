@@ -47,6 +47,7 @@ from streamjobs.restore_plan import (
     SubtaskRestore,
     check_backend,
     check_files,
+    check_merges,
     check_operators,
     check_states,
     restores_by_subtask,
@@ -167,6 +168,7 @@ class LocalStreamEnvironment:
             if restored is not None:
                 check_operators(restored, list(operators), self.max_parallelism, allow_non_restored_state)
                 check_backend(restored, self.backend)
+                check_merges(restored, operators, self.parallelism)
                 check_files(restored, operators)
             run = _Run(self, directory, store, operators, point, allow_non_restored_state)
             for start in range(0, len(source.elements), self._epoch_size or max(1, len(source.elements))):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from streamjobs.errors import JobDefinitionError
+from streamjobs.user_errors import shown
 
 _TYPE_NAMES: Final[Mapping[type, str]] = {
     str: "string",
@@ -41,7 +42,7 @@ def field_getter(key: Any, operator_uid: str, given_to: str) -> Callable[[Any], 
         except (KeyError, AttributeError) as error:
             raise JobDefinitionError(
                 f"operator {operator_uid!r}: {given_to}({key!r}), but a record has no field of that name: "
-                f"{record!r:.200}"
+                f"{shown(record, 200)}"
             ) from error
 
     return get
@@ -76,8 +77,8 @@ def column_types(
         name = _TYPE_NAMES.get(type(value))
         if name is None:
             raise JobDefinitionError(
-                f"operator {operator_uid!r}: the key {key!r} is {value!r:.80}, a {type(value).__name__}, which cannot "
-                f"be a key; keys are {', '.join(known.__name__ for known in _TYPE_NAMES)}"
+                f"operator {operator_uid!r}: the key {key!r} is {shown(value, 80)}, a {type(value).__name__}, "
+                f"which cannot be a key; keys are {', '.join(known.__name__ for known in _TYPE_NAMES)}"
             )
         types.append(name)
     return tuple(types)

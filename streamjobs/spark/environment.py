@@ -33,7 +33,14 @@ from statebackend.state_backend import StateBackend
 from streamjobs.data_stream import DataStream
 from streamjobs.errors import JobDefinitionError, JobRestoreError
 from streamjobs.local_state_root import LocalStateRoot
-from streamjobs.restore_plan import RestoredState, check_backend, check_files, check_operators, check_states
+from streamjobs.restore_plan import (
+    RestoredState,
+    check_backend,
+    check_files,
+    check_merges,
+    check_operators,
+    check_states,
+)
 from streamjobs.restore_plan_file import RESTORE_PLANS_DIRECTORY
 from streamjobs.sinks import commits_of
 from streamjobs.spark.epoch_protocol import SINK, EpochProtocol
@@ -219,6 +226,7 @@ class SparkStreamEnvironment:
             return {}
         check_operators(restored, list(pipeline.operators), self.max_parallelism, allow_non_restored_state)
         check_backend(restored, self.backend)
+        check_merges(restored, pipeline.operators, self.parallelism)
         check_files(restored, pipeline.operators)
         reports: dict[str, SchemaReport] = {}
         for operator in pipeline.operators.values():

@@ -32,6 +32,7 @@ from streamjobs.spark.sinks import reads_once
 from streamjobs.spark.subtask import ACKNOWLEDGEMENT_COLUMN, KEY_COLUMN_PREFIX, KEY_GROUP_COLUMN
 from streamjobs.state_registration import RegisteredStates, registered_states
 from streamjobs.stream_graph import KeyedProcessNode, Node, SourceNode, TransformNode
+from streamjobs.user_errors import shown
 from typeserializers.type_serializer import TypeSerializer
 
 
@@ -149,7 +150,7 @@ def prepare_pipeline(
     sink = getattr(last, "sink", None)
     if not isinstance(sink, Sink):
         raise JobDefinitionError(
-            f"sink_to was given {sink!r:.80}, which is no sink: use ParquetSink(path), NoopSink(), MemorySink(), "
+            f"sink_to was given {shown(sink, 80)}, which is no sink: use ParquetSink(path), NoopSink(), MemorySink(), "
             f"ForEachEpochSink(function), or a class of your own with stage, commit, abort and recover"
         )
     steps.end(operators, frame, is_kept=not reads_once(sink))

@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from streamjobs.errors import JobDefinitionError, JobRestoreError
+from streamjobs.user_errors import shown
 
 __all__ = ["SOURCES_PROPERTY", "check_same_sources", "check_trigger", "named_sources"]
 
@@ -59,7 +60,7 @@ def check_trigger(frame: DataFrame, trigger: Mapping[str, Any] | None) -> None:
         return
     if not isinstance(trigger, Mapping):
         raise JobDefinitionError(
-            f"trigger is {trigger!r:.80}; it takes the arguments of Spark's trigger as a dict, {examples}"
+            f"trigger is {shown(trigger, 80)}; it takes the arguments of Spark's trigger as a dict, {examples}"
         )
     unknown = [name for name in trigger if name not in _TRIGGERS]
     if unknown:
@@ -71,8 +72,8 @@ def check_trigger(frame: DataFrame, trigger: Mapping[str, Any] | None) -> None:
             frame.writeStream.trigger(**trigger)
     except (PySparkException, TypeError, ValueError) as error:
         raise JobDefinitionError(
-            f"trigger is {dict(trigger)!r:.80}, which Spark does not take: {str(error).splitlines()[0]}. It takes one "
-            f"of {', '.join(_TRIGGERS)}, {examples}"
+            f"trigger is {shown(dict(trigger), 80)}, which Spark does not take: {str(error).splitlines()[0]}. "
+            f"It takes one of {', '.join(_TRIGGERS)}, {examples}"
         ) from error
 
 

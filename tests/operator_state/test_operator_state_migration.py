@@ -33,7 +33,7 @@ from statebackend.operator_state import (
     restored_operator_state,
     split_handle,
 )
-from typeserializers import ListSerializer, LongSerializer, StringSerializer
+from typeserializers import ListSerializer, LongSerializer, StringSerializer, converted_by
 from typeserializers.records import AttrsSerializer
 
 FLIGHTS = [FlightV1(1, 10, "UA"), FlightV1(2, -5, "DL"), FlightV1(2**40, 0, "é")]
@@ -326,3 +326,51 @@ def test_descriptors_can_be_judged_before_anything_is_touched(operator):
         CompatibilityKind.INCOMPATIBLE,
         CompatibilityKind.INCOMPATIBLE,
     ]
+
+
+@attrs.frozen
+class TextV1:
+    text: str
+
+
+def number_in(text):
+    return int(text)
+
+
+@attrs.frozen
+class TextV2:
+    text: int = attrs.field(metadata=converted_by(number_in))
+
+
+def text_serializer(record_class):
+    return AttrsSerializer(record_class, name="operator.Text")
+
+
+TOLD = r"\.text: .*converter number_in raised ValueError.*the old value is 'many'"
+BROADCAST = [
+    BroadcastStateDescriptor("texts", StringSerializer(), text_serializer(record_class))
+    for record_class in (TextV1, TextV2)
+]
+SPLIT, UNION = (
+    [kind("texts", text_serializer(record_class)) for record_class in (TextV1, TextV2)] for kind in LISTS
+)
+FAILING = [
+    (SPLIT, [TextV1("1"), TextV1("many")], r"row 2: "),
+    (UNION, [TextV1("1"), TextV1("many")], r"row 2: "),
+    (BROADCAST, {"EWR": TextV1("1"), "JFK": TextV1("many")}, r"row 2: key 'JFK': "),
+]
+
+
+@pytest.mark.parametrize(("descriptors", "content", "where"), FAILING, ids=["split", "union", "broadcast"])
+def test_a_migration_that_fails_names_operator_state_entry_path_and_value_and_changes_nothing(
+    operator, descriptors, content, where
+):
+    old, new = descriptors
+    handles = written(operator, old, content)
+    backend = operator.start(handles, 2)[0]
+    with pytest.raises(StateMigrationException, match=rf"operator-under-test.*'texts', {where}.*{TOLD}"):
+        backend.get_state(new)
+    assert backend.unregistered_names() == ("texts",)
+    assert backend.restore_reports == []
+    state = operator.start(operator.snapshot(operator.start(handles, 2)), 2)[0].get_state(old)
+    assert (dict(state.items()) if isinstance(content, dict) else state.get()) == content

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from checkpoint import (
@@ -18,9 +19,13 @@ from checkpoint import (
     StateHandle,
     SubtaskState,
 )
+from statebackend import ValueStateDescriptor
 from statebackend.backend_registry import state_backend
+from statebackend.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
+from statebackend.state_meta import KeyedStateMeta, encode_meta, meta_of_descriptor
 from streamjobs import JobRestoreError
-from streamjobs.restore_plan import RestoredState, check_backend, check_files, check_operators
+from streamjobs.restore_plan import RestoredState, check_backend, check_files, check_merges, check_operators
+from typeserializers import LongSerializer
 
 
 def restored(fs: CheckpointFileSystem, *uids: str, backend: str = "heap", files: Any = ()) -> RestoredState:
@@ -90,3 +95,25 @@ def test_the_state_of_an_operator_is_found_by_its_uid(fs: CheckpointFileSystem) 
     state = restored(fs, "a", "b")
     found = {uid: state.operator(uid) for uid in ("a", "b", "c")}
     assert {uid: operator and operator.uid for uid, operator in found.items()} == {"a": "a", "b": "b", "c": None}
+
+
+def written_by(fs: CheckpointFileSystem, *types: Any) -> RestoredState:
+    """An operator whose subtasks, of one key group each, hold one state of these types."""
+    subtasks = []
+    for index, kind in enumerate(types):
+        state = meta_of_descriptor(ValueStateDescriptor("state", kind), VOID_NAMESPACE_SERIALIZER)
+        meta = encode_meta(KeyedStateMeta(LongSerializer().snapshot_configuration(), 0, (state,)))
+        subtasks.append(SubtaskState(index, StateHandle(f"a-{index}", "heap", index, index, meta, ())))
+    operator = OperatorState("a", "a", len(types), len(types), tuple(subtasks))
+    return RestoredState(attrs.evolve(restored(fs).metadata, max_parallelism=len(types), operators=(operator,)), fs)
+
+
+def test_schemas_that_one_subtask_would_have_to_merge_are_refused_before_the_run(fs: CheckpointFileSystem) -> None:
+    mixed = written_by(fs, int, int, int, str)
+    for apart in (4, 3):
+        check_merges(mixed, ["a"], apart)
+    for together in (2, 1):
+        with pytest.raises(JobRestoreError, match=f"'a' cannot go from parallelism 4 to {together}; nothing was"):
+            check_merges(mixed, ["other", "a"], together)
+    check_merges(mixed, ["other"], 1)
+    check_merges(written_by(fs, int, int, int, int), ["a"], 1)

@@ -27,7 +27,7 @@ def stream() -> tuple[StreamGraph, DataStream]:
     return graph, DataStream(graph, SourceNode(None))
 
 
-@pytest.mark.parametrize("uid", ["u", "u" * 200, " u "])
+@pytest.mark.parametrize("uid", ["u", "u" * 200, " u ", "../a/b\\c", "..", "日本"])
 def test_a_uid_of_up_to_200_characters_is_taken(uid: str) -> None:
     graph, rows = stream()
     rows.key_by("k").process(Nothing(), uid=uid).sink_to([])
@@ -35,11 +35,19 @@ def test_a_uid_of_up_to_200_characters_is_taken(uid: str) -> None:
     assert len(graph.pipeline()) == 3
 
 
-@pytest.mark.parametrize("uid", ["", " \t", "u" * 201, None, 7])
-def test_a_uid_that_is_missing_or_too_long_is_refused(uid: Any) -> None:
+UNUSABLE = [
+    *(("the operator Nothing has no uid", uid) for uid in ("", " \t", None, 7)),
+    ("has 201 characters, and 200 are the most", "u" * 201),
+    *(("has control characters", uid) for uid in ("\0", "a\0b", "a\nb", "a\x85", "\x7f", "a\ud800")),
+]
+
+
+@pytest.mark.parametrize(("told", "uid"), UNUSABLE)
+def test_a_uid_that_is_missing_or_too_long_or_cannot_be_written_is_refused_in_one_line(told: str, uid: Any) -> None:
     _, rows = stream()
-    with pytest.raises(JobDefinitionError, match="the operator Nothing has no uid"):
+    with pytest.raises(JobDefinitionError, match=told) as refused:
         rows.key_by("k").process(Nothing(), uid=uid)
+    assert len(str(refused.value).splitlines()) == 1
 
 
 def test_a_graph_has_one_sink_distinct_uids_and_no_loose_ends() -> None:
