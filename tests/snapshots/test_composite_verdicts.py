@@ -19,7 +19,7 @@ from snapshots import (
     snapshot_to_bytes,
     worst_kind,
 )
-from snapshots.verdict_tree import split_path
+from snapshots.verdict_tree import split_path, verdict_tree
 
 LONG = ts.LongSerializer()
 KINDS = list(CompatibilityKind)
@@ -93,10 +93,13 @@ def test_a_snapshot_with_the_wrong_number_of_parts_is_refused(serializer: ts.Typ
         snapshot_from_bytes(cut).restore_serializer()
 
 
-def test_another_number_of_fields_is_incompatible() -> None:
+@pytest.mark.parametrize("fields", [1, 3])
+def test_another_number_of_fields_is_incompatible(fields: int) -> None:
     old = ts.TupleSerializer([LONG, LONG]).snapshot_configuration()
-    verdict = resolve_compatibility(old, ts.TupleSerializer([LONG]))
+    verdict = resolve_compatibility(old, ts.TupleSerializer([LONG] * fields))
+    assert verdict.is_incompatible
     assert [finding.rule for finding in verdict.findings] == ["nested-count"]
+    assert f"the state has 2 nested parts, the new serializer {fields}" in str(verdict)
 
 
 def test_a_frame_of_another_format_is_refused() -> None:
@@ -156,3 +159,27 @@ def test_a_path_that_is_none_by_the_grammar_is_one_place_in_the_tree() -> None:
     assert split_path(".a odd") == [".a odd"]
     assert split_path(".a[x odd") == [".a", "[x odd"]
     assert split_path("") == []
+
+
+def test_findings_and_unchanged_fields_at_one_place_share_its_node() -> None:
+    findings = [
+        Finding(".legs[].origin", FieldVerdict.MIGRATE, "first", "reason"),
+        Finding(".legs[].target", FieldVerdict.LOSSY, "second", "reason"),
+        Finding(".legs[].origin", FieldVerdict.AS_IS, "third", "reason"),
+    ]
+    verdict = TypeSerializerSchemaCompatibility(
+        CompatibilityKind.AFTER_MIGRATION, tuple(findings), unchanged=(".legs[].number", ".delay")
+    )
+    root = verdict_tree(verdict)
+    assert list(root.children) == [".legs", ".delay"]
+    inside = root.children[".legs"].children["[]"]
+    assert list(inside.children) == [".number", ".origin", ".target"]
+    assert [finding.rule for finding in inside.children[".origin"].findings] == ["first", "third"]
+    assert inside.children[".origin"].path == ".legs[].origin"
+    worst = {name: node.worst for name, node in inside.children.items()}
+    assert worst == {
+        ".number": FieldVerdict.AS_IS,
+        ".origin": FieldVerdict.MIGRATE,
+        ".target": FieldVerdict.LOSSY,
+    }
+    assert (root.worst, root.children[".delay"].worst) == (FieldVerdict.LOSSY, FieldVerdict.AS_IS)

@@ -27,6 +27,7 @@ from snapshots import (
 )
 from snapshots.envelope import MAX_NESTING, snapshot_or_unopened
 from snapshots.registry import declare_snapshot_modules, declare_unavailable_snapshots, snapshot_class_for
+from snapshots.type_serializer_snapshot import defined_snapshot_classes
 
 LONG = snapshot_to_bytes(ts.LongSerializer().snapshot_configuration())
 UNKNOWN = LONG.replace(b"LongSerializerSnapshot", b"Lost_SerializerSnapsho")
@@ -136,8 +137,9 @@ def test_the_check_of_a_version_names_both(version: int) -> None:
     snapshot = snapshot_from_bytes(LONG)
     for known in (1, 2, 3):
         snapshot.check_version(known)
-    with pytest.raises(SnapshotFormatError, match=f"version {version} of .*newest known: 3"):
-        snapshot.check_version(version)
+    for ask in (snapshot.check_version, lambda asked: snapshot.read_snapshot(asked, DataInputView(b""))):
+        with pytest.raises(SnapshotFormatError, match=f"version {version} of .*newest known: 3"):
+            ask(version)
 
 
 def test_a_refused_value_says_by_whom_and_why_at_every_step() -> None:
@@ -145,3 +147,21 @@ def test_a_refused_value_says_by_whom_and_why_at_every_step() -> None:
     assert str(error) == "Long cannot write this value: 'x' is not an int; .a: 'y' is not an int"
     assert str(error.within("state 'n'")).startswith("state 'n': Long cannot write")
     assert error.at("[3]").problems == ("[3]: 'x' is not an int", "[3].a: 'y' is not an int")
+
+
+def test_bytes_that_end_before_the_name_are_refused_as_such() -> None:
+    for data in (b"", b"\0", b"\0\5abc"):
+        with pytest.raises(SnapshotFormatError, match=r"snapshot \(no name\) at byte 0: .*truncated"):
+            snapshot_from_bytes(data)
+    with pytest.raises(SnapshotFormatError, match=r"LongSerializerSnapshot at byte 0: .*truncated"):
+        snapshot_from_bytes(LONG[:-1])
+
+
+def test_a_class_that_is_local_to_a_function_is_not_found_by_its_place() -> None:
+    class Local(CountedSnapshot):
+        pass
+
+    assert Local not in defined_snapshot_classes().values()
+    assert CountedSnapshot in defined_snapshot_classes().values()
+    with pytest.raises(UnknownSnapshotError):
+        snapshot_class_for(f"{__name__}:{Local.__qualname__}")
