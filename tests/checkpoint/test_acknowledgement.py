@@ -99,3 +99,11 @@ def test_a_report_holds_scalars_only(report) -> None:
 def test_senseless_acknowledgements_cannot_be_built(change) -> None:
     with pytest.raises((InvariantViolationError, TypeError)):
         acknowledgement(**change)
+
+
+def test_bytes_behind_the_record_are_refused_though_the_checksum_is_right() -> None:
+    import xxhash
+
+    body = acknowledgement().encode()[13:] + b"\0"
+    with pytest.raises(MalformedAcknowledgementError, match="has 1 bytes after its end"):
+        Acknowledgement.decode(b"SBAK\x01" + xxhash.xxh3_64_digest(body) + body)

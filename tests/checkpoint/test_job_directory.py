@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import json
 import os
 import pathlib
 import signal
@@ -24,6 +26,7 @@ from checkpoint import (
     read_origin,
     write_origin,
 )
+from checkpoint.driver_lock import DriverLock
 from checkpoint.fall_back import FallBack, end_fall_back, read_fall_back, write_fall_back
 from checkpoint.sealed_json import sealed_json
 
@@ -360,3 +363,45 @@ def test_an_identity_that_makes_no_sense_cannot_be_built(changes) -> None:
     JobIdentity(**good)
     with pytest.raises(InvariantViolationError):
         JobIdentity(**{**good, **changes})
+
+
+def descriptors_below(directory: pathlib.Path) -> list[str]:
+    links = [link for link in pathlib.Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return [name for name in map(os.readlink, links) if name.startswith(str(directory))]
+
+
+def test_a_lock_that_was_looked_at_or_refused_or_closed_leaves_no_descriptor_open(tmp_path) -> None:
+    path = str(tmp_path / "driver.lock")
+    lock = DriverLock(path)
+    assert len(descriptors_below(tmp_path)) == 1
+    with pytest.raises(JobDirectoryLockedError):
+        DriverLock(path)
+    assert DriverLock.is_held(path)
+    assert len(descriptors_below(tmp_path)) == 1
+    lock.close()
+    lock.close()
+    assert not DriverLock.is_held(path)
+    assert descriptors_below(tmp_path) == []
+    lock.forget()
+
+
+def test_the_name_of_the_holder_replaces_a_longer_one_and_may_be_missing(tmp_path) -> None:
+    path = tmp_path / "driver.lock"
+    path.write_text("x" * 10_000)
+    lock = DriverLock(str(path))
+    assert sorted(json.loads(path.read_text())) == ["host", "pid", "started"]
+    for content in ("", "{", "[]", '{"pid": 1}', "[" * 4096):
+        path.write_text(content)
+        with pytest.raises(JobDirectoryLockedError, match="a process that has not written its name yet"):
+            DriverLock(str(path))
+    lock.close()
+
+
+def test_a_disk_without_locks_is_told_from_another_driver(tmp_path, monkeypatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("checkpoint.driver_lock.fcntl.flock", refuse)
+    with pytest.raises(JobDirectoryError, match="needs a file system with flock"):
+        DriverLock(str(tmp_path / "driver.lock"))
+    assert descriptors_below(tmp_path) == []

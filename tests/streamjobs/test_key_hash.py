@@ -168,3 +168,44 @@ def test_a_key_without_columns_and_a_max_parallelism_below_one_are_refused() -> 
         key_group_hasher(["string"], 0)
     with pytest.raises(KeyHashError, match="1 values for the 2 key columns"):
         key_group_of_columns(["a"], ["string", "int"], 128)
+
+
+@pytest.mark.parametrize(
+    ("type_name", "lowest", "highest", "step"),
+    [
+        ("tinyint", -128, 127, 1),
+        ("smallint", -(2**15), 2**15 - 1, 1),
+        ("int", -(2**31), 2**31 - 1, 1),
+        ("bigint", -(2**63), 2**63 - 1, 1),
+        ("decimal(2,1)", Decimal("-9.9"), Decimal("9.9"), Decimal("0.1")),
+        ("decimal(18,0)", Decimal(1 - 10**18), Decimal(10**18 - 1), 1),
+        ("decimal(38,0)", Decimal(f"-{'9' * 38}"), Decimal("9" * 38), None),
+    ],
+)
+def test_the_first_and_the_last_value_of_a_type_are_taken_and_those_beyond_refused(
+    type_name: str, lowest: Any, highest: Any, step: Any
+) -> None:
+    hasher = key_hasher([type_name])
+    assert hasher(lowest) != hasher(highest)
+    beyond = (Decimal(10) ** 38, -(Decimal(10) ** 38)) if step is None else (highest + step, lowest - step)
+    for value in beyond:
+        with pytest.raises(KeyHashError, match="key column 0 is of type"):
+            hasher(value)
+
+
+@pytest.mark.parametrize("type_name", ["decimal(0,0)", "decimal(39,0)", "decimal(5,6)", "decimal(5,-1)", "decimal(5)"])
+def test_a_decimal_that_spark_has_not_is_refused(type_name: str) -> None:
+    with pytest.raises(KeyHashError, match="decimal"):
+        key_hasher([type_name])
+
+
+@pytest.mark.parametrize("type_name", ["decimal(1,0)", "decimal(1,1)", "decimal(38,38)", "decimal(5, 2)"])
+def test_the_smallest_and_the_largest_decimals_are_taken(type_name: str) -> None:
+    assert key_hasher([type_name])(Decimal(0)) is not None
+
+
+def test_key_groups_are_at_least_one_and_every_key_has_one_of_them() -> None:
+    with pytest.raises(KeyHashError, match="at least 1"):
+        key_group_hasher(["int"], 0)
+    assert {key_group_hasher(["int"], 1)(value) for value in range(50)} == {0}
+    assert {key_group_hasher(["int"], 3)(value) for value in range(50)} == {0, 1, 2}

@@ -12,8 +12,10 @@ from statebackend import (
     BroadcastStateDescriptor,
     ListStateDescriptor,
     NoCurrentKeyError,
+    PriorityQueueDescriptor,
     SplitListStateDescriptor,
     StateDescriptor,
+    StateRegistrationError,
     ValueStateDescriptor,
 )
 from statebackend.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
@@ -83,6 +85,47 @@ def test_operator_state_that_a_function_misuses_in_open_is_its_error() -> None:
         registered_states(Misfit(), "operator", 4)
     with pytest.raises(NoCurrentKeyError, match="there is no current key yet"):
         registered_states(Early(), "operator", 4)
+
+
+def test_a_function_is_closed_on_the_driver_after_it_was_opened() -> None:
+    calls: list[str] = []
+
+    class Noting(Function):
+        def open(self, context: RuntimeContext) -> None:
+            calls.append("open")
+
+        def close(self) -> None:
+            calls.append("close")
+
+    assert registered_states(Noting(), "operator", 4) == RegisteredStates((), ())
+    assert calls == ["open", "close"]
+
+
+@pytest.mark.parametrize(
+    ("descriptor", "match"),
+    [
+        (PriorityQueueDescriptor("timers", LongSerializer()), "^state 'timers' of operator 'operator' is a .*cannot"),
+        (ListStateDescriptor("record", int), "^state 'record' of operator 'operator' is registered twice"),
+    ],
+)
+def test_what_cannot_be_registered_is_told_with_the_operator_once(descriptor: Any, match: str) -> None:
+    class Misfit(Function):
+        def open(self, context: RuntimeContext) -> None:
+            context.get_state(OLD)
+            context.get_state(OLD)
+            context.register(descriptor)
+
+    with pytest.raises(StateRegistrationError, match=match):
+        registered_states(Misfit(), "operator", 4)
+
+
+def test_a_refusal_that_does_not_know_the_operator_gets_its_name() -> None:
+    class Misfit(Function):
+        def open(self, context: RuntimeContext) -> None:
+            raise StateRegistrationError("not so")
+
+    with pytest.raises(StateRegistrationError, match=r"^operator 'operator' \(Misfit\): not so$"):
+        registered_states(Misfit(), "operator", 4)
 
 
 def test_the_verdict_is_the_worst_over_what_the_subtasks_stored() -> None:
