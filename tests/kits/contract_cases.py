@@ -151,7 +151,7 @@ CASES: dict[str, Case] = {
         different=[
             ts.EnumSerializer(Colour, ["BLUE", "RED", "GREEN"]),
             ts.EnumSerializer(Colour, ["RED", "GREEN"]),
-            ts.EnumSerializer(Colour, name="Paint"),
+            ts.EnumSerializer(Colour, name="kits.Tint"),
         ],
     ),
     "void": Case(ts.VoidSerializer, [None], length=1, misfits=[5]),
