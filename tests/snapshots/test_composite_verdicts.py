@@ -104,13 +104,20 @@ def test_another_number_of_fields_is_incompatible(fields: int) -> None:
 
 def test_a_frame_of_another_format_is_refused() -> None:
     data = snapshot_to_bytes(ts.ListSerializer(LONG).snapshot_configuration())
-    with pytest.raises(SnapshotFormatError, match="911108"):
-        snapshot_from_bytes(data.replace(bytes.fromhex("000de704"), bytes.fromhex("000de705")))
-    with pytest.raises(SnapshotFormatError, match="1333245"):
-        snapshot_from_bytes(data.replace(bytes.fromhex("001457fd"), bytes.fromhex("001457fe")))
+    for other in ("000de703", "000de705"):
+        with pytest.raises(SnapshotFormatError, match="911108"):
+            snapshot_from_bytes(data.replace(bytes.fromhex("000de704"), bytes.fromhex(other)))
+    for other in ("001457fc", "001457fe"):
+        with pytest.raises(SnapshotFormatError, match="1333245"):
+            snapshot_from_bytes(data.replace(bytes.fromhex("001457fd"), bytes.fromhex(other)))
+    nested = bytes.fromhex("001457fd00000001")
+    for version in (0, 2):
+        with pytest.raises(SnapshotFormatError, match="the version of the nested snapshots"):
+            snapshot_from_bytes(data.replace(nested, nested[:-1] + bytes((version,))))
     outer = bytes.fromhex("000de70400000001")
-    with pytest.raises(SnapshotFormatError, match="outer version 2"):
-        snapshot_from_bytes(data.replace(outer, outer[:-1] + b"\2"))
+    for version in (0, 2):
+        with pytest.raises(SnapshotFormatError, match=f"outer version {version}"):
+            snapshot_from_bytes(data.replace(outer, outer[:-1] + bytes((version,))))
 
 
 @pytest.mark.parametrize("version", [1, 2])

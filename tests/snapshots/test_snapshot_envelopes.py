@@ -59,8 +59,15 @@ def test_a_class_that_moved_is_found_by_its_alias() -> None:
     for known in (name, name + ".old"):
         assert type(snapshot_from_bytes(envelope(known, 3))) is Moved
     assert snapshot_to_bytes(snapshot_from_bytes(envelope(name + ".old", 3))) == envelope(name, 3)
-    with pytest.raises(ValueError, match="belongs to"):
-        register_snapshot(name)(UnregisteredSnapshot)
+    # Neither a class that comes before it in the alphabet nor one behind it takes the name, or a former one.
+    for taken in (name, name + ".old"):
+        for other in (UnregisteredSnapshot, type("aaa", (UnregisteredSnapshot,), {}), NeedsMore):
+            with pytest.raises(ValueError, match="belongs to"):
+                register_snapshot(taken)(other)
+        with pytest.raises(ValueError, match="belongs to"):
+            register_snapshot(f"{taken}.free", aliases=(taken,))(UnregisteredSnapshot)
+    assert f"{name}.free" not in registered_names()
+    assert register_snapshot(name)(Moved) is Moved
 
 
 def test_a_class_without_a_name_is_found_by_its_module() -> None:

@@ -10,11 +10,19 @@ import os
 import subprocess
 import sys
 import zoneinfo
+from typing import Any
 
 import pytest
 
 import typeserializers as ts
-from snapshots import MalformedDataError, SerializationError, StateFormatError, resolve_compatibility
+from snapshots import (
+    DataInputView,
+    DataOutputView,
+    MalformedDataError,
+    SerializationError,
+    StateFormatError,
+    resolve_compatibility,
+)
 
 UTC = datetime.timezone.utc
 MOMENT = datetime.datetime(2024, 2, 29, 23, 59, 59, 123456, UTC)
@@ -181,6 +189,124 @@ def test_decimals_keep_scale_and_size_and_are_bounded_both_ways() -> None:
     huge = ts.BigIntSerializer().to_bytes(1 << 4_000_000) + bytes(4)
     with pytest.raises(MalformedDataError, match="more than 32768 digits"):
         serializer.from_bytes(huge)
+
+
+def test_integers_have_the_bytes_of_java_at_every_limit() -> None:
+    serializer = ts.BigIntSerializer()
+    written = {
+        None: "00000000",
+        0: "00000001",
+        1: "00000002",
+        10: "00000003",
+        -1: "00000005ff",
+        2: "0000000502",
+        127: "000000057f",
+        128: "000000060080",
+        -128: "0000000580",
+        -129: "00000006ff7f",
+        2**15 - 1: "000000067fff",
+        2**15: "00000007008000",
+        -(2**15): "000000068000",
+    }
+    for value, data in written.items():
+        assert serializer.to_bytes(value).hex() == data
+        assert serializer.from_bytes(bytes.fromhex(data)) == value
+
+
+@pytest.mark.parametrize("serializer", [ts.BigIntSerializer(), ts.BigDecSerializer()])
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        ("00000004", "of length 4"),
+        ("ffffffff", "of length -1"),
+        ("80000000", "of length -2147483648"),
+        ("000000", "cut off"),
+        ("00000005", "cut off"),
+        ("0000000601", "cut off"),
+        ("7fffffff01", "cut off"),
+    ],
+)
+def test_integers_of_an_impossible_length_are_refused(
+    serializer: ts.TypeSerializer[Any], data: str, reason: str
+) -> None:
+    # What follows does not make a length right.
+    for follows in ("", "0102030405060708") if "length" in reason else ("",):
+        with pytest.raises(StateFormatError, match=reason):
+            serializer.from_bytes(bytes.fromhex(data + follows))
+        with pytest.raises(StateFormatError, match=reason):
+            serializer.deserialize(DataInputView(bytes.fromhex(data + follows)))
+
+
+def test_decimals_are_bounded_at_their_last_digit_and_exponent() -> None:
+    serializer = ts.BigDecSerializer()
+    longest = decimal.Decimal("9" * 32_768)
+    data = serializer.to_bytes(longest)
+    one_more = ts.BigIntSerializer().to_bytes(10**32_768) + bytes(4)
+    assert len(one_more) == len(data)
+    with pytest.raises(MalformedDataError, match="more than 32768 digits"):
+        serializer.from_bytes(one_more)
+    with pytest.raises(SerializationError, match="more than 32768 digits"):
+        serializer.to_bytes(10**32_768)
+    assert serializer.from_bytes(serializer.to_bytes(10**32_768 - 1)) == longest
+    for exponent in (2**31, -(2**31) + 1):
+        value = decimal.Decimal((0, (1,), exponent))
+        assert serializer.from_bytes(serializer.to_bytes(value)).as_tuple() == value.as_tuple()
+    for exponent in (2**31 + 1, -(2**31)):
+        with pytest.raises(SerializationError, match="32 bits"):
+            serializer.to_bytes(decimal.Decimal((0, (1,), exponent)))
+    for misfit in (True, False, decimal.Decimal("sNaN"), decimal.Decimal("Infinity"), "1"):
+        with pytest.raises(SerializationError):
+            serializer.to_bytes(misfit)
+    for data in ("00000002", "00000002000000", "0000000502", "0000000502000000"):
+        with pytest.raises(StateFormatError, match=r"scale of a decimal.*cut off"):
+            serializer.from_bytes(bytes.fromhex(data))
+    assert serializer.from_bytes(bytes(4)) is None
+
+
+@pytest.mark.parametrize("text", ["", "ab", "\ud83d\ude00", "\U00010000", 5, None, b"a"])
+def test_a_character_is_one_code_unit(text: object) -> None:
+    serializer = ts.CharSerializer()
+    for fitting in ("\0", "a", "\uffff", "\ud83d"):
+        assert serializer.from_bytes(serializer.to_bytes(fitting)) == fitting
+    with pytest.raises(SerializationError):
+        serializer.to_bytes(text)
+    with pytest.raises(SerializationError):
+        serializer.serialize(text, DataOutputView())
+
+
+def test_times_of_day_and_their_zones_are_refused_where_they_have_no_place() -> None:
+    serializer = ts.PythonTimeSerializer()
+    for misfit in (datetime.time(1, fold=1), datetime.time(1, tzinfo=UTC), ts.LocalTime(1, 2, 3, 999), 5, "01:00"):
+        with pytest.raises(SerializationError):
+            serializer.to_bytes(misfit)
+        with pytest.raises(SerializationError):
+            serializer.serialize(misfit, DataOutputView())
+    assert serializer.from_bytes(serializer.to_bytes(ts.LocalTime(1, 2, 3, 4000))) == datetime.time(1, 2, 3, 4)
+    for nano in (1, 999, 1001):
+        data = bytes((1, 2, 3)) + nano.to_bytes(4, "big")
+        for read in (serializer.from_bytes, lambda data: serializer.deserialize(DataInputView(data))):
+            with pytest.raises(StateFormatError, match="nanoseconds"):
+                read(data)
+    spans = ts.TimedeltaSerializer()
+    for fields in ((0, 86_400, 0), (0, -1, 0), (0, 0, 1_000_000), (0, 0, -1)):
+        data = b"".join(field.to_bytes(4, "big", signed=True) for field in fields)
+        with pytest.raises(StateFormatError, match="not those of one timedelta"):
+            spans.from_bytes(data)
+    last = datetime.timedelta(999_999_999, 86_399, 999_999)
+    assert spans.from_bytes(spans.to_bytes(last)) == last
+
+
+def test_the_kind_of_a_zone_is_known_or_refused() -> None:
+    serializer = ts.PythonDateTimeSerializer()
+    local = serializer.to_bytes(datetime.datetime(2024, 1, 1))
+    assert local[-1] == 0
+    for kind in (5, 6, 0x7F, 0x85, 0xFF):
+        with pytest.raises(StateFormatError, match="time zone of kind"):
+            serializer.from_bytes(local[:-1] + bytes((kind,)) + bytes(20))
+    folded = serializer.from_bytes(local[:-1] + b"\x80")
+    assert (folded.fold, folded.tzinfo) == (1, None)
+    unfolded = serializer.from_bytes(local[:-1] + b"\x01")
+    assert (unfolded.fold, unfolded.tzinfo) == (0, UTC)
 
 
 def test_arrays_accept_lists_and_buffers_whose_values_fit() -> None:
