@@ -29,8 +29,15 @@ settings.load_profile("ci" if os.environ.get("CI") else "tests")
 SLOWEST_FILES = 15
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the files with Spark first: they take longest, and what is short fills up the end of all processes."""
+    """Puts the files with Spark first: they take longest, and what is short fills up the end of all processes.
+
+    Whatever takes a session is a test with Spark, whether its file says so or not: `-m "not spark"` starts no JVM.
+    """
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker("spark")
     with_spark = {item.path for item in items if item.get_closest_marker("spark") is not None}
     items.sort(key=lambda item: item.path not in with_spark)
 

@@ -72,7 +72,7 @@ def old_parts(handles, name):
     return [state.parts for handle in handles if (state := handle.state(name)) is not None]
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(jobs(), st.integers(1, 7))
 def test_nothing_is_lost_nothing_is_invented_and_the_load_is_even(handles, parallelism):
     assigned = redistribute(handles, parallelism)
@@ -109,7 +109,7 @@ def test_nothing_is_lost_nothing_is_invented_and_the_load_is_even(handles, paral
         check_states(OperatorStateMeta(state.name, state.mode, state.carried) for state in subtask)
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(jobs())
 def test_at_the_same_parallelism_slices_stay_as_they_are(handles):
     for handle, assigned in zip(handles, redistribute(handles, len(handles)), strict=True):
