@@ -157,7 +157,8 @@ class ListConversion(Conversion):
 
 
 def _register_list(old: type[TypeSerializer[Any]], new: type[TypeSerializer[Any]]) -> None:
-    register_conversion(type("ListConversion", (ListConversion,), {"old_class": old, "new_class": new}))
+    names = {"old_class": old, "new_class": new, "__module__": __name__}
+    register_conversion(type("ListConversion", (ListConversion,), names))
 
 
 # The two list serializers have one layout and adopt each other's state.

@@ -181,6 +181,13 @@ def register_composite_conversion(rule: type[Conversion]) -> type[Conversion]:
     return rule
 
 
+def classes_of_foreign_rules() -> set[type[TypeSerializer[Any]]]:
+    """The new serializers whose bytes a rule makes that is not one of this library."""
+    own = __name__.partition(".")[0]
+    rules = [*((new, rule) for (_, new), rule in _rules.items()), *_wrapping_rules.items()]
+    return {new for new, rule in rules if rule.__module__.partition(".")[0] != own}
+
+
 def conversion_between(old: TypeSerializer[Any], new: TypeSerializer[Any]) -> Conversion:
     """The conversion of a pair; the caller has made sure that the verdict allows one."""
     if isinstance(old, RequiredPartSerializer):

@@ -1,8 +1,9 @@
 """A migration: two generated functions from old bytes to a new value and to new bytes.
 
 It is made from the old snapshot and the new serializer once their verdict is known, and is then run over every entry
-of a state. New bytes are read once by the new serializer before they count: a converter may have made what a record
-refuses, and a class may have a validator that refuses what it accepted before. What fails is found, with its path, by
+of a state. New bytes are read once by the new serializer before they count, where that could find anything
+(`migration.reading_back`): a converter may have made what a record refuses, and a class may have a validator that
+refuses what it accepted before. What fails is found, with its path, by
 `SchemaMigration.failure`; the caller adds which entry of which state it was.
 """
 
@@ -24,6 +25,7 @@ import migration.reference_rules
 import migration.ttl_rules
 import migration.union_rules  # noqa: F401  (these register the built-in conversions)
 from migration.conversion import Conversion, Read, compile_transcoding, compile_value, conversion_between
+from migration.reading_back import must_be_read_back
 from snapshots.data_views import DataInputView
 from snapshots.errors import StateFormatError
 from typeserializers.type_serializer import TypeSerializer
@@ -56,10 +58,12 @@ class SchemaMigration(Generic[T]):
     def transcode(self) -> Callable[[bytes, int], tuple[bytes, int]]:
         """``transcode(data, position)`` gives the new bytes of old bytes and the position behind the old ones.
 
-        It raises whatever reading the new bytes does, too.
+        It raises whatever reading the new bytes does, too, where that may raise anything.
         """
         if self._transcode is None:
-            self._transcode = _read_back(conversion_between(self.old, self.new))
+            conversion = conversion_between(self.old, self.new)
+            is_read_back = must_be_read_back(conversion)
+            self._transcode = _read_back(conversion) if is_read_back else compile_transcoding(conversion)
         return self._transcode
 
     def to_value(self, data: bytes) -> T:

@@ -8,8 +8,9 @@ import attrs
 import pytest
 
 import typeserializers as ts
-from migration import Conversion, MigrationError, SchemaMigration, register_conversion
-from migration.conversion import Write
+from migration import Conversion, MigrationError, SchemaMigration, conversion, register_conversion
+from migration.conversion import Write, conversion_between
+from migration.reading_back import must_be_read_back
 from snapshots import resolve_compatibility
 from typeserializers import converted_by
 from typeserializers.code_generation import ReadEmitter, WriteEmitter
@@ -156,3 +157,64 @@ def test_old_bytes_with_more_behind_them_are_told_apart_from_those_that_cannot_b
         long.to_value(b"\0\0\0\1\0")
     with pytest.raises(MigrationError, match="unreadable"):
         long.to_bytes(b"\0\0\0")
+
+
+class Plain(ts.LongSerializer):
+    """A serializer of somebody else's, about which nothing is known."""
+
+
+class OwnList(ts.ListSerializer[Any]):
+    """Nothing is known about this one either."""
+
+
+@attrs.frozen
+class Hooked:
+    text: str
+
+    def __attrs_post_init__(self) -> None:
+        """May refuse."""
+
+
+def converting() -> ts.TypeSerializer[Any]:
+    return ts.ConvertingSerializer(ts.LongSerializer(), {ts.StringSerializer(): int})
+
+
+@attrs.frozen
+class PojoWithAHook:
+    __pojo_class__ = "failing.Hooked"
+    id: Int
+
+    def __attrs_post_init__(self) -> None:
+        """May refuse."""
+
+
+READ_BACK = [
+    (ts.LongSerializer(), False),
+    (record(Text), False),
+    (ts.AttrsSerializer(WiderHolder, name="failing.Holder"), False),
+    (ts.MapSerializer(ts.StringSerializer(), ts.ListSerializer(record(Text))), False),
+    (ts.ListSerializer(Plain()), True),
+    (OwnList(ts.LongSerializer()), True),
+    (record(Text, text=ts.NullableSerializer(converting())), True),
+    (record(New), True),
+    (ts.AttrsSerializer(Text, schema_version=2, converters={1: dict}), True),
+    (ts.TtlSerializer(ts.ListSerializer(record(Hooked))), True),
+    (ts.NullableSerializer(ts.PojoSerializer(PojoWithAHook)), True),
+]
+
+
+@pytest.mark.parametrize(("new", "expected"), READ_BACK)
+def test_new_bytes_are_read_back_only_where_that_could_find_something(new: Any, expected: bool) -> None:
+    assert must_be_read_back(conversion_between(new, new)) is expected
+
+
+def test_bytes_of_a_rule_of_somebody_elses_are_read_back_wherever_it_is_used(monkeypatch: Any) -> None:
+    plain = conversion_between(ts.IntSerializer(), ts.ListSerializer(ts.LongSerializer()))
+    assert not must_be_read_back(plain)
+    own = type("Own", (OneWayConversion,), {"old_class": ts.StringSerializer, "new_class": ts.LongSerializer})
+    by_pair, by_new = (conversion._rules, (own.old_class, own.new_class)), (conversion._wrapping_rules, own.new_class)
+    for rules, key in (by_pair, by_new):
+        with monkeypatch.context() as patched:
+            patched.setitem(rules, key, own)
+            assert must_be_read_back(plain)
+    assert not must_be_read_back(plain)
