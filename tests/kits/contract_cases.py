@@ -6,6 +6,7 @@ import array
 import datetime
 import decimal
 import enum
+import types
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple
@@ -59,6 +60,18 @@ class Shape:
 class Circle(Shape):
     __pojo_class__ = "kits.Circle"
     radius: float = 1.0
+
+
+class Shade(enum.Enum):
+    """Has the constants of `Colour` and is another enum."""
+
+    RED = 1
+    GREEN = 2
+
+
+def alike(**attributes: Any) -> object:
+    """What has the attributes of a value, and is none."""
+    return types.SimpleNamespace(**attributes)
 
 
 def dots() -> st.SearchStrategy[Point]:
@@ -135,7 +148,12 @@ CASES: dict[str, Case] = {
     "sql-date": Case(ts.SqlDateSerializer, [ts.SqlDate(0)], length=8),
     "sql-time": Case(ts.SqlTimeSerializer, [ts.SqlTime(5)], length=8),
     "sql-timestamp": Case(ts.SqlTimestampSerializer, [ts.SqlTimestamp(5, 5_000_678)], length=12),
-    "instant": Case(ts.InstantSerializer, [ts.Instant(0, 0), ts.Instant(-5, 999_999_999)], length=12),
+    "instant": Case(
+        ts.InstantSerializer,
+        [ts.Instant(0, 0), ts.Instant(-5, 999_999_999)],
+        length=12,
+        misfits=[alike(seconds=0, nanos=0), 5],
+    ),
     "local-date": Case(ts.LocalDateSerializer, [ts.LocalDate(2024, 2, 29), ts.LocalDate(-5, 1, 1)], length=6),
     "local-time": Case(ts.LocalTimeSerializer, [ts.LocalTime(23, 59, 59, 999_999_999)], length=7),
     "local-date-time": Case(ts.LocalDateTimeSerializer, [ts.LocalDateTime(2024, 2, 29, 1, 2, 3, 4)], length=13),
@@ -143,7 +161,13 @@ CASES: dict[str, Case] = {
     "python-time": Case(ts.PythonTimeSerializer, [datetime.time(1, 2, 3, 4)], length=7),
     "python-date-time": Case(ts.PythonDateTimeSerializer, [datetime.datetime(2024, 2, 29, 1, 2, 3, 4)], st.datetimes()),
     "timedelta": Case(ts.TimedeltaSerializer, [datetime.timedelta(0), datetime.timedelta.min], st.timedeltas(), 12),
-    "uuid": Case(ts.UuidSerializer, [uuid.UUID(int=0), uuid.UUID(int=2**128 - 1)], st.uuids(), length=16),
+    "uuid": Case(
+        ts.UuidSerializer,
+        [uuid.UUID(int=0), uuid.UUID(int=2**128 - 1)],
+        st.uuids(),
+        length=16,
+        misfits=["00000000-0000-0000-0000-000000000000", 5, b"0" * 16],
+    ),
     "enum": Case(
         lambda: ts.EnumSerializer(Colour),
         list(Colour),
@@ -153,17 +177,24 @@ CASES: dict[str, Case] = {
             ts.EnumSerializer(Colour, ["RED", "GREEN"]),
             ts.EnumSerializer(Colour, name="kits.Tint"),
         ],
+        misfits=[1, "RED", Shade.RED],
     ),
     "void": Case(ts.VoidSerializer, [None], length=1, misfits=[5]),
     "null-value": Case(ts.NullValueSerializer, [None], length=0, misfits=[5]),
     "void-namespace": Case(ts.VoidNamespaceSerializer, [ts.VOID_NAMESPACE], length=1),
     "global-window": Case(ts.GlobalWindowSerializer, [ts.GLOBAL_WINDOW], length=1),
-    "time-window": Case(ts.TimeWindowSerializer, [ts.TimeWindow(0, 5), ts.TimeWindow(-(2**62), 2**62)], length=16),
+    "time-window": Case(
+        ts.TimeWindowSerializer,
+        [ts.TimeWindow(0, 5), ts.TimeWindow(-(2**62), 2**62)],
+        length=16,
+        misfits=[alike(start=0, end=5), (0, 5), ts.TimeWindow(2**63, 0)],
+    ),
     "list": Case(
         lambda: ts.ListSerializer(STRING),
         [[], ["a", "é"]],
         st.lists(TEXT, max_size=4),
         different=[ts.ListSerializer(LONG), ts.ListSerializer(ts.ListSerializer(STRING))],
+        misfits=[{"a"}, "a", [1], [None, 1]],
     ),
     "list-of-numbers": Case(lambda: ts.ListSerializer(INT), [[], [1, -1]], st.lists(INTS, max_size=5)),
     "array-list": Case(
@@ -177,41 +208,51 @@ CASES: dict[str, Case] = {
         [{}, {"a": 1, "b": None}],
         st.dictionaries(TEXT, st.none() | LONGS, max_size=4),
         different=[ts.MapSerializer(LONG, LONG), ts.MapSerializer(STRING, STRING), ts.MapSerializer(LONG, STRING)],
+        misfits=[[("a", 1)], {1: 1}, {"a": "a"}, {None}],
     ),
     "set": Case(
         lambda: ts.SetSerializer(LONG),
         [set(), {1, 2, None}],
         st.sets(LONGS, max_size=4),
         different=[ts.SetSerializer(STRING)],
+        misfits=[[1], {"a"}, frozenset({"a"})],
     ),
     "frozen-set": Case(
         lambda: ts.FrozenSetSerializer(STRING),
         [frozenset(), frozenset({"a", "b"})],
         different=[ts.FrozenSetSerializer(LONG)],
+        misfits=[["a"], frozenset({1})],
     ),
     "tuple": Case(
         lambda: ts.TupleSerializer([STRING, LONG]),
         [("a", 1)],
         st.tuples(TEXT, LONGS),
-        misfits=[("a",), ["a", 1]],
+        misfits=[("a", 1, 2), ("a", "a"), "ab", ("a",), ["a", 1]],
         different=[
             ts.TupleSerializer([LONG, STRING]),
             ts.TupleSerializer([STRING]),
             ts.TupleSerializer([STRING, OPTIONAL_LONG]),
         ],
     ),
-    "tuple-0": Case(ts.Tuple0Serializer, [()], length=1),
+    "tuple-0": Case(
+        ts.Tuple0Serializer,
+        [()],
+        length=1,
+        misfits=[[], (1,), None],
+    ),
     "nullable": Case(
         lambda: ts.NullableSerializer(LONG),
         [5, None],
         st.none() | LONGS,
         different=[ts.NullableSerializer(STRING), ts.NullableSerializer(LONG, pad_null_value=True)],
+        misfits=["5", 5.0, 2**63],
     ),
     "nullable-padded": Case(
         lambda: ts.NullableSerializer(LONG, pad_null_value=True),
         [5, None],
         length=9,
         different=[OPTIONAL_LONG, ts.NullableSerializer(INT, pad_null_value=True)],
+        misfits=["5", 2**63],
     ),
     "either": Case(
         lambda: ts.EitherSerializer(STRING, LONG),
@@ -222,17 +263,19 @@ CASES: dict[str, Case] = {
             ts.EitherSerializer(STRING, STRING),
             ts.EitherSerializer(LONG, LONG),
         ],
+        misfits=[alike(value="a"), "a", ts.Left(5), ts.Right("a")],
     ),
     "union": Case(
         lambda: ts.UnionSerializer([LONG, STRING]),
         [5, "a"],
         LONGS | TEXT,
         different=[ts.UnionSerializer([STRING, LONG]), ts.UnionSerializer([LONG, STRING, ts.BytesSerializer()])],
+        misfits=[5.0, b"a", None, ["a"]],
     ),
     "row": Case(
         lambda: ts.RowSerializer([INT, STRING]),
         [ts.Row(1, "a"), ts.Row(None, None)],
-        misfits=[ts.Row(1)],
+        misfits=[alike(fields=(1, "a"), names=None, kind=ts.RowKind.INSERT), (1, "a"), ts.Row(1, "a", 2), ts.Row(1)],
         different=[
             ts.RowSerializer([INT, STRING], supports_row_kind=False),
             ts.RowSerializer([STRING, INT]),
@@ -243,11 +286,17 @@ CASES: dict[str, Case] = {
     "row-named": Case(
         lambda: ts.RowSerializer([INT], ["n"]), [ts.Row.named({"n": 5})], equal=lambda a, b: a.fields == b.fields
     ),
-    "string-array": Case(ts.StringArraySerializer, [[], ["a", None]], st.lists(st.none() | TEXT, max_size=4)),
+    "string-array": Case(
+        ts.StringArraySerializer,
+        [[], ["a", None]],
+        st.lists(st.none() | TEXT, max_size=4),
+        misfits=["a", [5]],
+    ),
     "object-array": Case(
         lambda: ts.GenericArraySerializer(STRING),
         [[], ["a", None]],
         different=[ts.GenericArraySerializer(LONG), ts.GenericArraySerializer(STRING, "java.lang.Object")],
+        misfits=["a", [5], {"a"}],
     ),
     "boolean-array": Case(ts.BooleanPrimitiveArraySerializer, [[], [True, False]]),
     "short-array": Case(ts.ShortPrimitiveArraySerializer, [array.array("h", [1, -1])]),
@@ -260,11 +309,18 @@ CASES: dict[str, Case] = {
         lambda: ts.TimerSerializer(STRING, LONG),
         [ts.Timer(5, "k", 6), ts.Timer(-(2**63), "", 0)],
         different=[ts.TimerSerializer(LONG, LONG), ts.TimerSerializer(STRING, STRING)],
+        misfits=[
+            alike(timestamp=5, key="k", namespace=6),
+            ts.Timer(2**63, "k", 6),
+            ts.Timer(5, 5, 6),
+            ts.Timer(5, "k", "k"),
+        ],
     ),
     "ttl": Case(
         lambda: ts.TtlSerializer(STRING),
         [ts.TtlValue("a", 5)],
         different=[ts.TtlSerializer(LONG), ts.TtlSerializer(ts.ListSerializer(STRING))],
+        misfits=[alike(value="a", last_access_timestamp=5), "a", ts.TtlValue(5, 5), ts.TtlValue("a", 2**63)],
     ),
     "record": Case(
         lambda: ts.AttrsSerializer(Point),
@@ -275,6 +331,7 @@ CASES: dict[str, Case] = {
             ts.AttrsSerializer(Point, field_serializers={"x": INT}),
             ts.AttrsSerializer(Tree),
         ],
+        misfits=[alike(x=1, y=0.5, label=None), Point(1, None), Point(None, 0.5), Point(1, 0.5, 5), Point("1", 0.5)],
     ),
     "record-recursive": Case(
         lambda: ts.AttrsSerializer(Tree),
@@ -286,6 +343,7 @@ CASES: dict[str, Case] = {
         lambda: ts.AttrsSerializer(Pair),
         [Pair(1, []), Pair(2, ["x"])],
         different=[ts.AttrsSerializer(Pair, field_serializers={"first": INT})],
+        misfits=[(1, []), Pair(None, []), Pair(1, [1])],
     ),
     "converting": Case(
         lambda: ts.ConvertingSerializer(STRING, {LONG: str}),
@@ -300,6 +358,7 @@ CASES: dict[str, Case] = {
             ts.PojoSerializer(Circle),
             ts.PojoSerializer(Shape, name="kits.Form", registered_subclasses=[Circle]),
         ],
+        misfits=[alike(area=1, label=None, tags=[]), Shape("1"), Shape(1, 5), Circle(3, None, [], "x")],
     ),
     "avro": Case(
         lambda: ts.AvroSerializer(AVRO),

@@ -38,6 +38,7 @@ from snapshots.envelope import snapshot_from_bytes, snapshot_to_bytes
 from snapshots.errors import SerializationError, StateFormatError
 from snapshots.merging import merge_snapshots
 from snapshots.type_serializer_snapshot import resolve_compatibility
+from typeserializers.compiled import CompiledTypeSerializer
 from typeserializers.contract.hostile_bytes import (
     MEMORY_AT_LEAST,
     MEMORY_PER_BYTE,
@@ -73,6 +74,9 @@ class SerializerContract:
 
     reads_hostile_bytes = True
     """False for a serializer that must trust its bytes, such as pickle: it is not given any that were changed."""
+
+    is_generated = True
+    """False for one that emits code and whose own codec is not compiled from it."""
 
     def serializer(self) -> TypeSerializer[Any]:
         """A new serializer; equal to every other one that this returns."""
@@ -226,6 +230,14 @@ class SerializerContract:
         # What is made once must not be charged to the bytes.
         read_all()
         assert peak_memory_of(read_all) <= MEMORY_AT_LEAST + MEMORY_PER_BYTE * longest
+
+    def test_its_generated_code_is_what_runs(self) -> None:
+        serializer = self.serializer()
+        if not isinstance(serializer, CompiledTypeSerializer) or not self.is_generated:
+            pytest.skip("the serializer says that it runs through the views")
+        # What cannot be compiled runs through the views, more slowly and unnoticed.
+        for function in (serializer.codec.write, serializer.codec.read):
+            assert hasattr(function, "__generated_source__"), f"{serializer!r} emits code that Python does not compile"
 
     def test_it_goes_to_another_process(self) -> None:
         if not self.is_picklable:
