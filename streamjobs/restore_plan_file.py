@@ -4,6 +4,7 @@ What a task restores does not travel with the function that Spark sends to all t
 their number. The driver writes it down in the job's own file system before the epoch, and removes it afterwards. A task
 knows the path and where the entries of its operator begin; it reads one entry, and then what that points to. The file
 lives no longer than its epoch, in one release of this package, so it is no durable format and carries no version.
+A plan that is so small that all tasks may as well have all of it travels with them, and no file is made.
 
     file          := (blob | record | index)*               an index behind what it points to
     index         := reference*                             one per subtask; the task knows where it begins
@@ -22,12 +23,13 @@ once.
 
 from __future__ import annotations
 
+import io
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import xxhash
-from attrs import frozen
+from attrs import field, frozen
 
 from checkpoint.errors import MissingFileError
 from checkpoint.file_system import CheckpointFileSystem
@@ -45,6 +47,9 @@ from streamjobs.restore_plan import SubtaskRestore, continued_subtask
 RESTORE_PLANS_DIRECTORY: Final = "restore-plans"
 """Where restore plans are, in the job directory."""
 
+MOST_TRAVELLING_BYTES: Final = 16 << 10
+"""Up to here a plan travels with the tasks: a file takes longer to make, to read and to remove."""
+
 _REFERENCE: Final = struct.Struct(">qiQ")
 _CONTINUED: Final = b"\x01"
 _RESTORED: Final = 0
@@ -54,10 +59,11 @@ Parts = tuple[StatePart, ...]
 
 @frozen
 class RestorePlanSection:
-    """Where the plan of one operator begins in a restore plan; a few bytes that travel to its tasks."""
+    """Where the plan of one operator begins in a restore plan; travels to its tasks, with the plan if that is small."""
 
     path: str
     index_offset: int
+    plan: bytes | None = field(default=None, repr=False)
 
     def read(
         self, plans: CheckpointFileSystem, restored_from: CheckpointFileSystem, subtask_index: int
@@ -68,7 +74,7 @@ class RestorePlanSection:
         """
         location = plans.location(self.path)
         try:
-            with plans.open_input(self.path) as source:
+            with plans.open_input(self.path) if self.plan is None else io.BytesIO(self.plan) as source:
 
                 def read(offset: int, length: int) -> bytes:
                     source.seek(offset)
@@ -86,16 +92,22 @@ class RestorePlanSection:
 
 
 def write_restore_plan(
-    plans: CheckpointFileSystem, path: str, by_operator: Mapping[str, Sequence[SubtaskRestore | StateHandle]]
+    plans: CheckpointFileSystem,
+    path: str,
+    by_operator: Mapping[str, Sequence[SubtaskRestore | StateHandle]],
+    most_travelling_bytes: int = MOST_TRAVELLING_BYTES,
 ) -> Mapping[str, RestorePlanSection]:
-    """Writes the plan of all operators; for each by its uid where its section begins.
+    """Writes the plan of all operators, unless it is so small that it travels; for each by its uid its section.
 
     A subtask is given by what it restores, or by its own handle, from which it goes on.
     """
     writer = _PlanWriter()
-    sections = {uid: RestorePlanSection(path, writer.add(restores)) for uid, restores in by_operator.items()}
-    plans.write_file(path, writer.to_bytes(), durable=False)
-    return sections
+    offsets = {uid: writer.add(restores) for uid, restores in by_operator.items()}
+    plan = writer.to_bytes()
+    travels = len(plan) <= most_travelling_bytes
+    if not travels:
+        plans.write_file(path, plan, durable=False)
+    return {uid: RestorePlanSection(path, offset, plan if travels else None) for uid, offset in offsets.items()}
 
 
 class _PlanWriter:

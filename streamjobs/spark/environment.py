@@ -300,20 +300,25 @@ class SparkStreamEnvironment:
             epoch_timeout_s=self.epoch_timeout_s,
         )
         protocol = EpochProtocol(parts, point.state, self.spark.sparkContext)
-        if latest is None and point.origin is not None and not point.origin.with_source_progress:
-            protocol.forget_source_progress()
-        pipeline.sink.recover(protocol.last_epoch_id, directory.identity.job_id)
-        if latest is not None and not self._is_committed(latest.checkpoint_id):
-            protocol.commit_again(latest)
-        writer = (
-            pipeline.source.writeStream.queryName(name)
-            # Not a plain path, which the default file system of Hadoop may look for elsewhere.
-            .option("checkpointLocation", f"file://{self._spark_directory}")
-            .foreachBatch(protocol.run)
-        )
-        if trigger:
-            writer = writer.trigger(**trigger)
-        return SparkJob(self.spark, directory, protocol, reports, writer.start(), fallen_back)
+        try:
+            if latest is None and point.origin is not None and not point.origin.with_source_progress:
+                protocol.forget_source_progress()
+            pipeline.sink.recover(protocol.last_epoch_id, directory.identity.job_id)
+            if latest is not None and not self._is_committed(latest.checkpoint_id):
+                protocol.commit_again(latest)
+            writer = (
+                pipeline.source.writeStream.queryName(name)
+                # Not a plain path, which the default file system of Hadoop may look for elsewhere.
+                .option("checkpointLocation", f"file://{self._spark_directory}")
+                .foreachBatch(protocol.run)
+            )
+            if trigger:
+                writer = writer.trigger(**trigger)
+            return SparkJob(self.spark, directory, protocol, reports, writer.start(), fallen_back)
+        except BaseException:
+            # What went out to the workers would otherwise stay for as long as the session.
+            protocol.close()
+            raise
 
     def _begin_source_log(self, point: StartingPoint, file_system: CheckpointFileSystem) -> None:
         """Spark's log for a job that begins from a savepoint.

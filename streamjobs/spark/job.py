@@ -22,6 +22,7 @@ from streamjobs.spark.epoch_protocol import EpochProtocol
 from streamjobs.spark.epoch_statistics import EpochStatistics
 from streamjobs.spark.fall_back import FallBackReport
 from streamjobs.spark.query_end import DEFAULT_STOP_TIMEOUT_S, Interrupts, QueryEnd, check_timeout
+from streamjobs.spark.run_watch import RunWatch
 from streamjobs.spark.savepoints import take_savepoint
 from streamjobs.spark.subtask import OPERATOR_STATE_PREFIX
 
@@ -89,6 +90,8 @@ class SparkJob:
         self._directory = directory
         self._protocol = protocol
         self._end = QueryEnd(spark, protocol, query)
+        # The directory stays locked: whoever has the job must first be told why it ended.
+        self._watch = RunWatch(lambda: query.isActive, protocol.close)
 
     @property
     def last_completed_epoch(self) -> int | None:
@@ -235,6 +238,7 @@ class SparkJob:
             self._close()
 
     def _close(self) -> None:
+        self._watch.end()
         self._protocol.close()
         self._directory.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,8 @@ def handle_of(start: int, end: int) -> StateHandle:
     return StateHandle(f"state {start}", "heap", start, end, b"meta", (file,))
 
 
-def test_each_subtask_reads_what_it_goes_on_from_or_restores(tmp_path: Path) -> None:
+@pytest.mark.parametrize("most_travelling_bytes", [0, 16 << 10])
+def test_each_subtask_reads_what_it_goes_on_from_or_restores(tmp_path: Path, most_travelling_bytes: int) -> None:
     plans = CheckpointFileSystem.from_uri(tmp_path)
     state_files = CheckpointFileSystem.from_uri(tmp_path / "savepoint")
     file = FileHandle("operators/op/part.parquet", 9, f"xxh3:{5:032x}")
@@ -39,7 +41,9 @@ def test_each_subtask_reads_what_it_goes_on_from_or_restores(tmp_path: Path) -> 
         SubtaskRestore(),
     )
     continued = (handle_of(0, 4), handle_of(5, 9))
-    sections = write_restore_plan(plans, "plans/1", {"first": restores, "second": continued})
+    by_operator = {"first": restores, "second": continued}
+    sections = write_restore_plan(plans, "plans/1", by_operator, most_travelling_bytes)
+    assert plans.list_files() == (("plans/1",) if most_travelling_bytes == 0 else ())
     for index, restore in enumerate(restores):
         read = sections["first"].read(plans, state_files, index)
         assert [one.handle for one in read.keyed] == [one.handle for one in restore.keyed]
@@ -61,9 +65,19 @@ def test_what_several_subtasks_restore_is_written_once(tmp_path: Path) -> None:
     assert plans.size("plans/1") < 120_000
 
 
+def test_only_a_small_plan_travels_with_the_tasks(tmp_path: Path) -> None:
+    plans = CheckpointFileSystem.from_uri(tmp_path)
+    large = [handle_of(start, start) for start in range(1000)]
+    for count, has_file in ((10, False), (1000, True)):
+        section = write_restore_plan(plans, "plans/1", {"op": large[:count]})["op"]
+        assert plans.exists("plans/1") is has_file
+        assert len(pickle.dumps(section)) < 20_000
+        assert [one.handle for one in section.read(plans, plans, count - 1).keyed] == [large[count - 1]]
+
+
 def test_a_damaged_plan_and_one_that_is_gone_say_what_to_do(tmp_path: Path) -> None:
     plans = CheckpointFileSystem.from_uri(tmp_path)
-    section = write_restore_plan(plans, "plans/1", {"op": [handle_of(0, 9)]})["op"]
+    section = write_restore_plan(plans, "plans/1", {"op": [handle_of(0, 9)]}, 0)["op"]
     data = plans.read_file("plans/1")
     for position in range(len(data)):
         changed = bytearray(data)
