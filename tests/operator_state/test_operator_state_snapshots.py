@@ -12,6 +12,7 @@ from statebackend.operator_state import (
     BroadcastStateDescriptor,
     SplitListStateDescriptor,
     join_handles,
+    snapshot_task,
     split_handle,
 )
 from statebackend.operator_state.backend import MAX_SLICES
@@ -331,3 +332,37 @@ def test_a_file_that_is_something_else_is_refused(operator):
         (backend,) = operator.start([join_handles(operator.keyed_handle(0, 1), operator_handle)])
         with pytest.raises(StateRestoreError, match=what):
             backend.get_state(TABLE)
+
+
+def test_a_snapshot_that_is_cancelled_between_two_states_writes_no_more(operator, monkeypatch):
+    backend = operator.start()[0]
+    for name in ("first", "second"):
+        backend.get_state(SplitListStateDescriptor(name, int)).add(1)
+    task = backend.prepare_snapshot(1, "cancelled")
+    write_file, written = operator.file_system.write_file, []
+
+    def cancelling(path, data):
+        written.append(path)
+        task.cancel()
+        return write_file(path, data)
+
+    monkeypatch.setattr(operator.file_system, "write_file", cancelling)
+    with pytest.raises(CancelledError):
+        task.run()
+    assert len(written) == 1
+
+
+def test_a_cancellation_is_noticed_after_so_many_rows(operator, monkeypatch):
+    monkeypatch.setattr(snapshot_task, "_CANCEL_CHECK_ROWS", 2)
+    task, seen = operator.start()[0].prepare_snapshot(1, "cancelled"), []
+
+    def rows():
+        for index in range(10):
+            if index == 3:
+                task.cancel()
+            seen.append(index)
+            yield None, b"row"
+
+    with pytest.raises(CancelledError):
+        list(task._watched(rows()))
+    assert seen == [0, 1, 2, 3, 4]
