@@ -37,7 +37,8 @@ UNKNOWN: Final[Any] = object()
 
 @define
 class Drained:
-    """Changes to be written out, and what is stored under their raw keys as far as that is known, else `UNKNOWN`.
+    """Changes to be written out, in any order, each raw key once, and what is stored under them, as far as that is
+    known, else `UNKNOWN`.
 
     ``digest`` is by how much the digest of the content changes, from a state that has worked it out itself; then every
     change is one, and nothing has to be looked up.
@@ -51,9 +52,9 @@ class Drained:
     @classmethod
     def from_changes(cls, changes: Changes, stored: Changes | None = None, digest: int | None = None) -> Drained:
         """The same of dicts; ``stored`` may have fewer keys."""
-        keys = sorted(changes)
+        keys = list(changes)
         known = [UNKNOWN] * len(keys) if not stored else [stored.get(key, UNKNOWN) for key in keys]
-        return cls(keys, [changes[key] for key in keys], known, digest)
+        return cls(keys, list(changes.values()), known, digest)
 
 
 class WriteBackCache(Protocol):
@@ -63,7 +64,7 @@ class WriteBackCache(Protocol):
     column_family: ColumnFamily
 
     def drain(self) -> Drained:
-        """What changed since the last call, or a part of it, in order; the cache is empty after an empty one."""
+        """What changed since the last call, or a part of it; the cache is empty after an empty one."""
 
     def close(self) -> None:
         """Makes every later access an error."""
@@ -130,7 +131,7 @@ class CachedState(InternalState):
 
     @abstractmethod
     def drain(self) -> Drained:
-        """What changed since the last call, or a part of it, in order; the cache is empty after an empty one."""
+        """What changed since the last call, or a part of it; the cache is empty after an empty one."""
 
     def hold(self, size_bytes: int) -> None:
         """Counts bytes that were taken into the cache; writes all caches out if there are too many.

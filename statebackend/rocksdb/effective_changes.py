@@ -27,15 +27,25 @@ def effective_changes(
     keys, values, stored = drained.keys, drained.values, drained.stored
     if drained.digest is not None:
         digest.total += drained.digest
-        return keys, values
+        return _in_order(keys, values)
     if UNKNOWN in stored:
-        stored = _looked_up(keys, stored, family)
+        # Rows that lie beside each other are looked up after each other.
+        known = dict(zip(keys, stored, strict=True))
+        keys, values = _in_order(keys, values)
+        stored = _looked_up(keys, list(map(known.__getitem__, keys)), family)
     if None in values and None in stored:
         rows = zip(keys, values, stored, strict=True)
         keys, values, stored = _columns([row for row in rows if row[1] is not None or row[2] is not None])
     digest.add(seed, _rows(keys, values, expired))
     digest.take_away(seed, _rows(keys, stored, expired))
-    return keys, values
+    # A sum has no order. Rows are sorted last, since those in the order of their making lie in memory in that order.
+    return _in_order(keys, values)
+
+
+def _in_order(keys: list[bytes], values: list[bytes | None]) -> tuple[list[bytes], list[bytes | None]]:
+    ordered = sorted(keys)
+    value_of = dict(zip(keys, values, strict=True)).__getitem__
+    return ordered, list(map(value_of, ordered))
 
 
 def _looked_up(keys: list[bytes], stored: list[Any], family: ColumnFamily) -> list[bytes | None]:

@@ -61,8 +61,12 @@ class RocksDBValueState(CachedState, InternalValueState[T]):
 
     def load(self) -> list[Any]:
         """Reads the entry of the current key into the cache."""
-        raw_key = self.raw_keys.prefix(self._context.key, self._context.key_group)
-        encoded = self.stored(raw_key)
+        context = self._context
+        raw_key = self.raw_keys.prefix(context.key, context.key_group)
+        try:
+            encoded = self.column_family.get(raw_key)
+        except Exception as error:
+            raise self.column_family.read_error(error) from error
         self.cache_misses += 1
         kept, size = None, self._entry_bytes
         if encoded is not None:
@@ -75,8 +79,14 @@ class RocksDBValueState(CachedState, InternalValueState[T]):
                 value = self.decode(self._serializer, encoded)
             kept = self.kept_form(value, encoded)
             size += 2 * len(encoded)
-        entry: list[Any] = [kept, raw_key, False, encoded, size]
-        self._admit(entry)
+        # The rest is `_admit`, without the call.
+        if len(self._entries) >= self._max_entries:
+            self._bounds.write_out(self)
+        entry = self._entries[context.key] = [kept, raw_key, False, encoded, size]
+        memory = self._memory
+        memory.held_bytes += size
+        if memory.held_bytes > memory.limit_bytes:
+            self._bounds.relieve()
         return entry
 
     def _admit(self, entry: list[Any]) -> None:
@@ -90,10 +100,8 @@ class RocksDBValueState(CachedState, InternalValueState[T]):
             self._bounds.relieve()
 
     def dirty_entries(self) -> list[list[Any]]:
-        """The entries to be written out, in order."""
-        dirty = [entry for entry in self._entries.values() if entry[_IS_DIRTY]]
-        dirty.sort(key=_raw_key_of)
-        return dirty
+        """The entries to be written out."""
+        return [entry for entry in self._entries.values() if entry[_IS_DIRTY]]
 
     def drained(self, dirty: list[list[Any]], values: list[bytes | None]) -> Drained:
         """What is to be written out of all that is in the cache, which is empty then."""
