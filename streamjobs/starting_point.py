@@ -14,6 +14,7 @@ from attrs import frozen
 
 from checkpoint.completed_checkpoint_store import checkpoint_directory
 from checkpoint.errors import CheckpointError
+from checkpoint.fall_back import read_fall_back
 from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.job_origin import JobOrigin, read_origin
 from checkpoint.metadata import METADATA_FILE_NAME, CheckpointMetadata
@@ -94,6 +95,16 @@ def starting_point(
         )
     is_new = origin.with_source_progress != recorded.with_source_progress
     return StartingPoint(savepoint, origin=origin, is_new_origin=is_new)
+
+
+def check_no_fall_back(file_system: CheckpointFileSystem) -> None:
+    """Raises `JobRestoreError` if a fall-back of the job directory was begun and not ended."""
+    begun = read_fall_back(file_system)
+    if begun is not None:
+        raise JobRestoreError(
+            f"going back to checkpoint {begun.checkpoint_id} was begun in {file_system.uri} and is not finished: start "
+            f"the job on Spark again with fall_back_to={begun.checkpoint_id}"
+        )
 
 
 def check_has_every_epoch(point: StartingPoint, committed: int | None, file_system: CheckpointFileSystem) -> None:

@@ -52,7 +52,7 @@ from streamjobs.restore_plan import (
     check_states,
     restores_by_subtask,
 )
-from streamjobs.starting_point import RESTORED_FROM, StartingPoint, starting_point
+from streamjobs.starting_point import RESTORED_FROM, StartingPoint, check_no_fall_back, starting_point
 from streamjobs.state_registration import RegisteredStates, registered_states, schema_report
 from streamjobs.stream_graph import KeyedProcessNode, SourceNode, StreamGraph, TransformNode
 from streamjobs.subtask_state import SubtaskState
@@ -150,6 +150,7 @@ class LocalStreamEnvironment:
         }
         file_system = CheckpointFileSystem.from_uri(self._job_dir)
         JobDirectory.check(self._job_dir, name, self.max_parallelism)
+        check_no_fall_back(file_system)
         # Elements are no source with a position: a savepoint's source progress is of no use here.
         newest = (
             CompletedCheckpointStore.peek(file_system)
@@ -157,6 +158,12 @@ class LocalStreamEnvironment:
             else CompletedCheckpointStore.fall_back_target(file_system, fall_back_to)
         )
         point = starting_point(file_system, newest, from_savepoint, False)
+        if fall_back_to is not None and point.state is not None:
+            # Nothing is given up for a job that then cannot go on. The types of keys are judged with the first record.
+            self._check_job(point.state, operators, allow_non_restored_state)
+            for operator in operators.values():
+                for meta in point.state.keyed_metas_of(operator.node.uid)[:1]:
+                    _judged(operator, meta.key_snapshot.restore_serializer(), point.state, allow_non_restored_state)
         with JobDirectory.open(self._job_dir, name, self.max_parallelism, origin=point.origin) as directory:
             store = CompletedCheckpointStore(directory.file_system)
             target = newest.checkpoint_id if newest is not None and fall_back_to is not None else None
@@ -166,10 +173,7 @@ class LocalStreamEnvironment:
                 write_origin(directory.file_system, point.origin)
             restored = point.state
             if restored is not None:
-                check_operators(restored, list(operators), self.max_parallelism, allow_non_restored_state)
-                check_backend(restored, self.backend)
-                check_merges(restored, operators, self.parallelism)
-                check_files(restored, operators)
+                self._check_job(restored, operators, allow_non_restored_state)
             run = _Run(self, directory, store, operators, point, allow_non_restored_state)
             for start in range(0, len(source.elements), self._epoch_size or max(1, len(source.elements))):
                 epoch = source.elements[start : start + (self._epoch_size or len(source.elements))]
@@ -186,6 +190,14 @@ class LocalStreamEnvironment:
                 self.clock,
                 self._temporary,
             )
+
+    def _check_job(
+        self, restored: RestoredState, operators: Mapping[str, _Operator], allow_non_restored_state: bool
+    ) -> None:
+        check_operators(restored, list(operators), self.max_parallelism, allow_non_restored_state)
+        check_backend(restored, self.backend)
+        check_merges(restored, operators, self.parallelism)
+        check_files(restored, operators)
 
     def close(self) -> None:
         """Removes the temporary directory."""
@@ -335,12 +347,9 @@ class _Run:
         operator.key_serializer = key_serializer_for(operator.types, uid)
         operator.key_group_of = key_group_hasher(operator.types, self._environment.max_parallelism)
         if self._restored is not None and metas and uid not in self.schema_reports:
-            report = schema_report(
-                uid, operator.key_serializer, operator.states, metas, self._restored.operator_state_metas_of(uid)
+            self.schema_reports[uid] = _judged(
+                operator, operator.key_serializer, self._restored, self._allow_non_restored_state
             )
-            report.raise_if_incompatible()
-            check_states(report, self._allow_non_restored_state)
-            self.schema_reports[uid] = report
 
     def _run_subtask(
         self,
@@ -405,6 +414,17 @@ class _Run:
             )
         )
         return emitted
+
+
+def _judged(
+    operator: _Operator, key_serializer: TypeSerializer[Any], restored: RestoredState, allow_non_restored_state: bool
+) -> SchemaReport:
+    uid = operator.node.uid
+    operator_state = restored.operator_state_metas_of(uid)
+    report = schema_report(uid, key_serializer, operator.states, restored.keyed_metas_of(uid), operator_state)
+    report.raise_if_incompatible()
+    check_states(report, allow_non_restored_state)
+    return report
 
 
 def _emit(sink: Any, records: list[Any]) -> None:

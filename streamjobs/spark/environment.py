@@ -44,7 +44,7 @@ from streamjobs.restore_plan import (
 from streamjobs.restore_plan_file import RESTORE_PLANS_DIRECTORY
 from streamjobs.sinks import commits_of
 from streamjobs.spark.epoch_protocol import SINK, EpochProtocol
-from streamjobs.spark.fall_back import check_no_fall_back, fall_back, planned_fall_back
+from streamjobs.spark.fall_back import fall_back, planned_fall_back
 from streamjobs.spark.job import SparkJob
 from streamjobs.spark.job_parts import JobParts
 from streamjobs.spark.pipeline import Pipeline, prepare_pipeline
@@ -58,7 +58,13 @@ from streamjobs.spark.session import (
 )
 from streamjobs.spark.source_identity import SOURCES_PROPERTY, check_same_sources, check_trigger, named_sources
 from streamjobs.spark.source_progress import newest_committed_batch, restore_source_progress
-from streamjobs.starting_point import RESTORED_FROM, StartingPoint, check_has_every_epoch, starting_point
+from streamjobs.starting_point import (
+    RESTORED_FROM,
+    StartingPoint,
+    check_has_every_epoch,
+    check_no_fall_back,
+    starting_point,
+)
 from streamjobs.state_registration import schema_report
 from streamjobs.stream_graph import SourceNode, StreamGraph
 

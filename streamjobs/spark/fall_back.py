@@ -21,11 +21,11 @@ from checkpoint.completed_checkpoint_store import PREVIOUS, SET_ASIDE_DIRECTORY,
 from checkpoint.fall_back import FallBack, end_fall_back, read_fall_back, write_fall_back
 from checkpoint.file_system import CheckpointFileSystem
 from checkpoint.metadata import CheckpointMetadata
-from streamjobs.errors import JobRestoreError
 from streamjobs.sinks import SinkError, sink_identity
 from streamjobs.spark.source_progress import capture_source_progress, newest_planned_batch, read_offsets
+from streamjobs.starting_point import check_no_fall_back
 
-__all__ = ["FallBackReport", "check_no_fall_back", "fall_back", "planned_fall_back"]
+__all__ = ["FallBackReport", "fall_back", "planned_fall_back"]
 
 _SPARK_DIRECTORY = "spark"
 _COPY = f"{SET_ASIDE_DIRECTORY}/.copying-{_SPARK_DIRECTORY}"
@@ -61,16 +61,6 @@ class FallBackReport:
             f"fell back to checkpoint {self.checkpoint_id}. Epochs given up: {epochs}; set aside: "
             f"{', '.join(self.set_aside)}. What they had read is processed again: the source goes on after "
             f"{self.offsets_after}, it had reached {self.offsets_before}.{output}"
-        )
-
-
-def check_no_fall_back(file_system: CheckpointFileSystem) -> None:
-    """Raises `JobRestoreError` if a fall-back of the job directory was begun and not ended."""
-    begun = read_fall_back(file_system)
-    if begun is not None:
-        raise JobRestoreError(
-            f"going back to checkpoint {begun.checkpoint_id} was begun in {file_system.uri} and is not finished: start "
-            f"again with fall_back_to={begun.checkpoint_id}"
         )
 
 

@@ -20,8 +20,9 @@ from checkpoint import (
 from checkpoint.fall_back import read_fall_back
 from streamjobs.errors import JobRestoreError
 from streamjobs.sinks import SinkError
-from streamjobs.spark.fall_back import FallBackReport, check_no_fall_back, fall_back, planned_fall_back
+from streamjobs.spark.fall_back import FallBackReport, fall_back, planned_fall_back
 from streamjobs.spark.source_progress import SourceProgressError
+from streamjobs.starting_point import check_no_fall_back
 
 NEWEST = 4
 

@@ -14,12 +14,14 @@ from checkpoint import (
     CheckpointKind,
     CheckpointMetadata,
     CheckpointNotFoundError,
+    JobDirectoryMismatchError,
     JobOrigin,
     create_savepoint_directory,
     write_origin,
     write_savepoint,
 )
-from statebackend import ValueStateDescriptor
+from checkpoint.fall_back import FallBack, end_fall_back, write_fall_back
+from statebackend import StateMigrationException, ValueStateDescriptor
 from streamjobs import JobRestoreError, KeyedProcessFunction, RuntimeContext, SourceProgressMismatchError
 from streamjobs.local import LocalStreamEnvironment
 from streamjobs.starting_point import RESTORED_FROM, StartingPoint, check_has_every_epoch, starting_point
@@ -205,3 +207,46 @@ def test_a_job_in_this_process_goes_back_too(tmp_path: Path) -> None:
     with pytest.raises(CheckpointNotFoundError, match="no checkpoint 5; there are: 0, 1"):
         run(tmp_path / "job", "a", fall_back_to=5)
     assert run(tmp_path / "job", "a")[0] == [("a", 3)]
+
+
+class Texts(Count):
+    def open(self, context: RuntimeContext) -> None:
+        self.count = context.get_state(ValueStateDescriptor("count", str))
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"uid": "other"}, JobRestoreError),
+        ({"function": Texts()}, StateMigrationException),
+        ({"backend": "rocksdb"}, JobRestoreError),
+        ({"name": "another"}, JobDirectoryMismatchError),
+    ],
+)
+def test_a_job_that_does_not_fit_gives_up_nothing_by_going_back(
+    tmp_path: Path, change: dict[str, Any], error: type[Exception]
+) -> None:
+    for _ in range(3):
+        run(tmp_path / "job", "a")
+    before = CheckpointFileSystem.from_uri(tmp_path / "job").list_files()
+    environment = LocalStreamEnvironment(job_dir=tmp_path / "job", backend=change.get("backend", "heap"))
+    environment.from_elements([{"word": "a"}]).key_by("word").process(
+        change.get("function", Count()), uid=change.get("uid", "count")
+    ).sink_to([])
+    with pytest.raises(error):
+        environment.execute(change.get("name", "count"), fall_back_to=0)
+    assert CheckpointFileSystem.from_uri(tmp_path / "job").list_files() == before
+    assert run(tmp_path / "job", "a")[0] == [("a", 4)]
+
+
+def test_a_job_in_this_process_does_not_go_on_where_one_on_spark_has_gone_back_by_half(tmp_path: Path) -> None:
+    run(tmp_path / "job", "a")
+    file_system = CheckpointFileSystem.from_uri(tmp_path / "job")
+    write_fall_back(file_system, FallBack(checkpoint_id=0, newest_id=1, source_log="spark-1"))
+    before = file_system.list_files()
+    for options in ({}, {"fall_back_to": 0}):
+        with pytest.raises(JobRestoreError, match=r"was begun .* on Spark again with fall_back_to=0"):
+            run(tmp_path / "job", "a", **options)
+    assert file_system.list_files() == before
+    end_fall_back(file_system)
+    assert run(tmp_path / "job", "a")[0] == [("a", 2)]
