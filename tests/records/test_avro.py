@@ -13,8 +13,9 @@ from record_versions import judged, migrated, rules, written
 
 import typeserializers as ts
 from migration import MigrationError, SchemaMigration
-from snapshots import SnapshotFormatError
+from snapshots import SnapshotFormatError, StateFormatError
 from typeserializers.avro import AvroSerializer
+from typeserializers.avro_bounds import is_recursive, is_risky, skip
 
 
 def record(*fields: Any, name: str = "Flight", **more: Any) -> AvroSerializer:
@@ -111,6 +112,10 @@ A, B = ("a", "int"), ("b", "string")
         ),
         (record(("a", ["null", "int"])), record(A), "INCOMPATIBLE", {".a<null>": "avro-type-changed"}),
         (record(("a", decimals(9, 2))), record(("a", decimals(12, 3))), "AFTER_MIGRATION", {}),
+        (record(("a", decimals(9, 2))), record(("a", decimals(10, 2))), "AFTER_MIGRATION", {}),
+        (record(("a", decimals(9, 2))), record(("a", decimals(11, 4))), "AFTER_MIGRATION", {}),
+        (record(("a", decimals(9, 2))), record(("a", decimals(9, 2))), "AS_IS", {}),
+        (record(("a", decimals(9, 2))), record(("a", decimals(8, 2))), "INCOMPATIBLE", {".a": "avro-decimal-narrowed"}),
         (record(("a", decimals(9, 2))), record(("a", decimals(9, 3))), "INCOMPATIBLE", {".a": "avro-decimal-narrowed"}),
         (record(("a", decimals(10, 2))), record(("a", "bytes")), "INCOMPATIBLE", {".a": "avro-logical-type"}),
         (
@@ -227,3 +232,99 @@ def test_any_bytes_are_a_value_or_refused(serializer: AvroSerializer, data: byte
         serializer.from_bytes(data)
     except ts.StateFormatError:
         return
+
+
+def named(schema: Any) -> Any:
+    return AvroSerializer(schema).named
+
+
+def plain(name: str, *fields: tuple[str, Any]) -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [{"name": part, "type": kind} for part, kind in fields]}
+
+
+def chain_of(link: Any) -> dict[str, Any]:
+    return {"type": "record", "name": "Chain", "fields": [{"name": "next", "type": link}]}
+
+
+ENDLESS: dict[str, Any] = {
+    "union": chain_of(["null", "Chain"]),
+    "array": chain_of({"type": "array", "items": "Chain"}),
+    "map": chain_of({"type": "map", "values": "Chain"}),
+    "map in a union": chain_of(["null", {"type": "map", "values": {"type": "array", "items": "Chain"}}]),
+}
+PAID: dict[str, Any] = {
+    "array": {"type": "array", "items": "long"},
+    "map of nulls": {"type": "map", "values": "null"},
+    "record twice": plain("Outer", ("a", plain("Inner", ("x", "int"))), ("b", "double"), ("c", "Inner")),
+    "fixed": {"type": "array", "items": {"type": "fixed", "name": "F", "size": 1}},
+}
+FREE: dict[str, Any] = {
+    "nulls": {"type": "array", "items": "null"},
+    "fixed of nothing": {"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}},
+    "empty records": {"type": "array", "items": plain("Empty")},
+    "in a map": {"type": "map", "values": {"type": "array", "items": "null"}},
+    "in a union": ["string", {"type": "array", "items": "null"}],
+    "in a record": plain("Outer", ("a", "int"), ("b", {"type": "array", "items": plain("Inner", ("n", "null"))})),
+    "in an array": {"type": "array", "items": {"type": "array", "items": "null"}},
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_schema_that_contains_itself_has_values_without_end(name: str) -> None:
+    schemas = named(ENDLESS[name])
+    assert is_recursive(schemas)
+    assert is_risky(schemas)
+
+
+def test_what_the_bytes_of_a_schema_cannot_pay_for_is_known() -> None:
+    for name, schema in PAID.items():
+        assert not is_recursive(named(schema)), name
+        assert not is_risky(named(schema)), name
+    for name, schema in FREE.items():
+        assert not is_recursive(named(schema)), name
+        assert is_risky(named(schema)), name
+
+
+@pytest.mark.parametrize(
+    ("schema", "data", "end"),
+    [
+        ("null", "", 0),
+        ("boolean", "01", 1),
+        ("float", "00000000", 4),
+        ("double", "0000000000000000", 8),
+        ("long", "8001", 2),
+        ("string", "046162", 3),
+        ("bytes", "00", 1),
+        ({"type": "fixed", "name": "F", "size": 3}, "010203", 3),
+        (["null", "long"], "0202", 2),
+        ({"type": "array", "items": "long"}, "04020400", 4),
+        ({"type": "array", "items": "long"}, "0304020400", 5),
+        ({"type": "map", "values": "long"}, "020261040200", None),
+        ({"type": "map", "values": "long"}, "0202610400", 5),
+    ],
+)
+def test_a_value_is_stepped_over_to_its_end_and_not_beyond(schema: Any, data: str, end: int | None) -> None:
+    schemas, encoded = named(schema), bytes.fromhex(data)
+    if end is None:
+        with pytest.raises(StateFormatError):
+            skip(schemas, encoded, 0)
+        return
+    assert skip(schemas, b"before" + encoded + b"behind", 6) == 6 + end
+    for cut in range(len(encoded)):
+        with pytest.raises(StateFormatError):
+            skip(schemas, encoded[:cut], 0)
+
+
+@pytest.mark.parametrize(
+    ("schema", "data"),
+    [
+        ("string", "01" + "61" * 4),
+        ({"type": "map", "values": "long"}, "020102" + "00" * 4),
+        (["null", "long"], "04" + "00" * 4),
+        (["null", "long"], "01" + "00" * 4),
+        ("long", "ff" * 12),
+    ],
+)
+def test_a_value_that_cannot_be_is_not_stepped_over(schema: Any, data: str) -> None:
+    with pytest.raises(StateFormatError):
+        skip(named(schema), bytes.fromhex(data), 0)

@@ -405,3 +405,15 @@ def test_types_nested_deeper_than_python_nests_loops_still_work() -> None:
         keyed, key = ts.TupleSerializer([ts.FrozenSetSerializer(keyed)]), (frozenset([key]),)
     in_map = ts.MapSerializer(keyed, ts.LongSerializer())
     assert in_map.from_bytes(in_map.to_bytes({key: None})) == {key: None}
+
+
+def test_windows_that_overlap_or_touch_merge_and_others_do_not() -> None:
+    window = ts.TimeWindow(10, 20)
+    for start, end in ((0, 10), (5, 15), (10, 20), (12, 18), (19, 30), (20, 30), (0, 30)):
+        for one, other in ((window, ts.TimeWindow(start, end)), (ts.TimeWindow(start, end), window)):
+            assert one.intersects(other)
+            assert one.cover(other) == ts.TimeWindow(min(10, start), max(20, end))
+    for start, end in ((0, 9), (21, 30)):
+        assert not window.intersects(ts.TimeWindow(start, end))
+        assert not ts.TimeWindow(start, end).intersects(window)
+    assert window.max_timestamp == 19
