@@ -13,6 +13,7 @@ from checkpoint import (
     FileHandle,
     MissingFileError,
     StorageError,
+    arrow_storage,
     local_storage,
 )
 from checkpoint.arrow_storage import ArrowStorage
@@ -243,3 +244,47 @@ def test_pyarrow_can_read_in_place(fs) -> None:
     fs.write_file("x.parquet", sink.getvalue().to_pybytes())
     with fs.open_input("x.parquet") as source:
         assert pyarrow.parquet.read_table(source).equals(table)
+
+
+def test_a_write_that_fails_in_a_store_leaves_no_part_of_the_file(tmp_path, monkeypatch) -> None:
+    fs = CheckpointFileSystem("arrow", ArrowStorage(pyarrow.fs.LocalFileSystem(), str(tmp_path / "root")))
+    (tmp_path / "source").write_bytes(b"x" * 100)
+
+    def fails_half_way(source: object):
+        yield b"half"
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(arrow_storage, "chunks_of", fails_half_way)
+    with pytest.raises(StorageError, match=r"a/b.*Input/output error"):
+        fs.upload(tmp_path / "source", "a/b")
+    assert not (tmp_path / "root" / "a" / "b").exists()
+
+
+def test_a_store_without_a_root_of_its_own_has_paths_like_any_other() -> None:
+    fs = CheckpointFileSystem("memory", ArrowStorage(pyarrow.fs._MockFileSystem(), ""))
+    handle = fs.write_file("a/b", b"x")
+    assert fs.read_file(handle) == b"x"
+    assert fs.list_files() == fs.list_files("a") == ("a/b",)
+    assert fs.list_directories() == ("a",)
+    fs.verify_present([])
+    fs.verify_present([handle])
+
+
+def test_only_files_that_are_there_with_their_size_are_present(fs) -> None:
+    handles = [fs.write_file(name, b"xx") for name in ("a", "b")]
+    fs.verify_present(handles)
+    for content in (b"x", b"xxx"):
+        fs.write_file("b", content)
+        with pytest.raises(CorruptFileError, match=f"b is corrupt: expected 2 bytes, found {len(content)}"):
+            fs.verify_present(handles)
+    fs.write_file("c/below", b"x")
+    assert not fs.exists("c")
+    with pytest.raises(MissingFileError):
+        fs.size("c")
+
+
+def test_a_local_disk_is_one_whichever_way_it_is_named(tmp_path) -> None:
+    for name in (str(tmp_path / "a root"), (tmp_path / "a root").as_uri(), f"{(tmp_path / 'a root').as_uri()}/"):
+        fs = CheckpointFileSystem.from_uri(name)
+        assert fs.uri == str(tmp_path / "a root")
+        assert fs.local_path("a") == str(tmp_path / "a root" / "a")

@@ -85,6 +85,7 @@ FITS: list[Callable[[], object]] = [
     lambda: checked_relative_path("a" * 255),
     lambda: checked_relative_path("é" * 127),
     lambda: checked_relative_path("/".join(["a" * 255] * 4)),
+    lambda: checked_relative_path("/".join(["a" * 204] * 5)),
     lambda: checked_relative_path(" ~é/a b"),
 ]
 
@@ -209,3 +210,12 @@ def test_one_file_may_be_described_twice_alike_by_equal_handles() -> None:
 def test_errors_of_limits_are_errors_of_checkpoints() -> None:
     assert issubclass(InvariantViolationError, CheckpointError)
     assert issubclass(UnsafePathError, CheckpointError)
+
+
+@pytest.mark.parametrize(
+    ("path", "match"),
+    [("/é", "it is absolute"), ("/a", "it is absolute"), ("é//a", "empty segment"), ("é\\a", "backslash"), ("a/", "empty")],
+)
+def test_a_refused_path_says_why(path: str, match: str) -> None:
+    with pytest.raises(UnsafePathError, match=match):
+        checked_relative_path(path)
