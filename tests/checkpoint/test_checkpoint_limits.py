@@ -214,7 +214,7 @@ def test_errors_of_limits_are_errors_of_checkpoints() -> None:
 
 @pytest.mark.parametrize(
     ("path", "match"),
-    [("/é", "it is absolute"), ("/a", "it is absolute"), ("é//a", "empty segment"), ("é\\a", "backslash"), ("a/", "empty")],
+    [("/é", "absolute"), ("/a", "absolute"), ("é//a", "empty segment"), ("é\\a", "backslash"), ("a/", "empty")],
 )
 def test_a_refused_path_says_why(path: str, match: str) -> None:
     with pytest.raises(UnsafePathError, match=match):
