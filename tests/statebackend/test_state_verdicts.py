@@ -1,5 +1,6 @@
 """What is decided about a restored state and a descriptor, as Flink's ``StateSerializerProviderTest`` shows it."""
 
+import attrs
 import pytest
 
 from snapshots.compatibility import CompatibilityKind
@@ -19,7 +20,7 @@ from statebackend.operator_state import SplitListStateDescriptor
 from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
 from statebackend.schema_resolution import SchemaReport, judge_key_serializer, judge_state
 from statebackend.state_meta import meta_of_descriptor
-from typeserializers import LongSerializer, StringSerializer
+from typeserializers import LongSerializer, PojoSerializer, StringSerializer
 
 AS_IS, RECONFIGURED = CompatibilityKind.AS_IS, CompatibilityKind.WITH_RECONFIGURED_SERIALIZER
 AFTER_MIGRATION, INCOMPATIBLE = CompatibilityKind.AFTER_MIGRATION, CompatibilityKind.INCOMPATIBLE
@@ -158,3 +159,32 @@ def test_a_name_that_a_backend_could_not_store_is_refused_by_every_one(descripto
     with pytest.raises(StateRegistrationError, match="name"):
         descriptor(name, int)
     assert descriptor("x" * 200, int).name == "x" * 200
+
+
+def test_what_is_said_of_keys_that_are_reconfigured_hides_no_state_that_is_refused():
+    reordered = PojoSerializer(Inherited, registered_subclasses=[First, Second])
+    key = judge_key_serializer(
+        PojoSerializer(Inherited, registered_subclasses=[Second]).snapshot_configuration(), reordered
+    )
+    assert (key.kind, len(key.findings)) == (RECONFIGURED, 1)
+    refused = verdict_of("changed", int, str)
+    assert len(refused.findings) == 1
+    report = SchemaReport("operator", key, (refused,))
+    assert not report.is_compatible
+    with pytest.raises(StateMigrationException, match="'changed'"):
+        report.raise_if_incompatible()
+
+
+@attrs.define
+class Inherited:
+    number: int
+
+
+@attrs.define
+class First(Inherited):
+    first: int
+
+
+@attrs.define
+class Second(Inherited):
+    second: int
