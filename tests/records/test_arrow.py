@@ -11,6 +11,8 @@ from record_versions import judged, migrated, rules, written
 
 import typeserializers as ts
 from migration import MigrationError, SchemaMigration
+from snapshots import FieldVerdict
+from typeserializers.arrow_evolution import resolve_types
 
 SCHEMA = pa.schema([("a", pa.int32()), ("b", pa.string()), ("c", pa.list_(pa.int8()))])
 BATCH = pa.record_batch([[1, None], ["x", "é"], [[1], None]], schema=SCHEMA)
@@ -150,3 +152,46 @@ def test_a_value_that_a_cast_would_change_stops_the_migration() -> None:
     old, new = structs(("a", pa.int64())), structs(("a", pa.float64()))
     with pytest.raises(MigrationError):
         SchemaMigration(old, new).to_value(old.to_bytes({"a": 2**53 + 1}))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_allowed"),
+    [
+        (pa.int8(), pa.float32(), True),
+        (pa.int16(), pa.float32(), True),
+        (pa.uint16(), pa.float32(), True),
+        (pa.int32(), pa.float32(), False),
+        (pa.int32(), pa.float64(), True),
+        (pa.int8(), pa.float16(), False),
+        (pa.int8(), pa.int16(), True),
+        (pa.int16(), pa.int16(), True),
+        (pa.int16(), pa.int8(), False),
+        (pa.uint8(), pa.int8(), False),
+        (pa.uint8(), pa.int16(), True),
+        (pa.uint8(), pa.uint16(), True),
+        (pa.int8(), pa.uint16(), False),
+        (pa.float32(), pa.float64(), True),
+        (pa.float64(), pa.float32(), False),
+        (pa.decimal128(9, 2), pa.decimal128(10, 2), True),
+        (pa.decimal128(9, 2), pa.decimal128(10, 3), True),
+        (pa.decimal128(9, 2), pa.decimal128(9, 3), False),
+        (pa.decimal128(9, 2), pa.decimal128(10, 1), False),
+        (pa.decimal256(9, 2), pa.decimal128(9, 2), False),
+        (pa.timestamp("ms"), pa.timestamp("us"), True),
+        (pa.timestamp("us"), pa.timestamp("ms"), False),
+        (pa.timestamp("ms", "UTC"), pa.timestamp("us"), False),
+        (pa.timestamp("ms"), pa.duration("us"), False),
+        (pa.duration("s"), pa.duration("ns"), True),
+        (pa.map_(pa.string(), pa.int32()), pa.map_(pa.string(), pa.int64()), True),
+        (pa.map_(pa.string(), pa.int64()), pa.map_(pa.string(), pa.int32()), False),
+        (pa.map_(pa.string(), pa.int32()), pa.list_(pa.int32()), False),
+        (pa.list_(pa.int32(), 2), pa.list_(pa.int64(), 2), True),
+        (pa.list_(pa.int32(), 2), pa.list_(pa.int32(), 3), False),
+        (pa.list_(pa.int32()), pa.large_list(pa.int32()), False),
+        (pa.null(), pa.string(), True),
+    ],
+)
+def test_a_type_widens_where_every_value_stays(old: pa.DataType, new: pa.DataType, is_allowed: bool) -> None:
+    refused = [found for found in resolve_types(old, new, "") if found.verdict is FieldVerdict.REFUSE]
+    assert (not refused) == is_allowed
+    assert (resolve_types(old, new, "") == []) == (old == new)

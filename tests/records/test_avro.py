@@ -113,6 +113,8 @@ A, B = ("a", "int"), ("b", "string")
         (record(("a", ["null", "int"])), record(A), "INCOMPATIBLE", {".a<null>": "avro-type-changed"}),
         (record(("a", decimals(9, 2))), record(("a", decimals(12, 3))), "AFTER_MIGRATION", {}),
         (record(("a", decimals(9, 2))), record(("a", decimals(10, 2))), "AFTER_MIGRATION", {}),
+        (record(("a", ["int", "long"])), record(("a", "long")), "AFTER_MIGRATION", {".a": "avro-union-changed"}),
+        (record(("a", ["int", "long"])), record(("a", "string")), "INCOMPATIBLE", {".a": "avro-union-changed"}),
         (record(("a", decimals(9, 2))), record(("a", decimals(11, 4))), "AFTER_MIGRATION", {}),
         (record(("a", decimals(9, 2))), record(("a", decimals(9, 2))), "AS_IS", {}),
         (record(("a", decimals(9, 2))), record(("a", decimals(8, 2))), "INCOMPATIBLE", {".a": "avro-decimal-narrowed"}),

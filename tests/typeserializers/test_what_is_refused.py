@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Annotated
+from typing import Annotated, Any
 
 import attrs
 import pytest
@@ -12,6 +12,7 @@ import typeserializers as ts
 from migration import MigrationError, SchemaMigration
 from snapshots import (
     DataInputView,
+    DataOutputView,
     SerializationError,
     SnapshotFormatError,
     StateFormatError,
@@ -109,3 +110,91 @@ def test_bytes_that_no_part_is_to_blame_for_fail_with_their_reason() -> None:
                 convert(data[:cut])
         with pytest.raises(MigrationError, match="written by another serializer"):
             convert(data + b"\0")
+
+
+@attrs.frozen
+class Labelled:
+    label: str
+    note: str | None = None
+
+
+def test_none_is_refused_in_a_field_that_is_not_optional_though_its_serializer_could_write_it() -> None:
+    serializer = ts.AttrsSerializer(Labelled)
+    for misfit in (Labelled(None), Labelled(None, "x")):  # type: ignore[arg-type]
+        with pytest.raises(SerializationError, match="label"):
+            serializer.to_bytes(misfit)
+        with pytest.raises(SerializationError, match="label"):
+            serializer.serialize(misfit, DataOutputView())
+    data = serializer.to_bytes(Labelled("", None))
+    assert serializer.from_bytes(data) == Labelled("", None)
+    assert data[0] == 1
+    for read in (serializer.from_bytes, lambda data: serializer.deserialize(DataInputView(data))):
+        with pytest.raises(StateFormatError, match="label"):
+            read(b"\0" + data[1:])
+
+
+def test_time_to_live_is_changed_only_between_states_of_one_shape() -> None:
+    ttl = ts.TtlSerializer(LONG)
+    list_of, map_of = ts.ListSerializer, lambda inner: ts.MapSerializer(STRING, inner)
+    for prior, new in (
+        (list_of(LONG), LONG),
+        (LONG, list_of(LONG)),
+        (map_of(LONG), LONG),
+        (LONG, map_of(LONG)),
+        (list_of(LONG), map_of(LONG)),
+        (map_of(LONG), list_of(LONG)),
+        (list_of(ttl), list_of(ttl)),
+        (map_of(ttl), map_of(ttl)),
+        (ttl, ttl),
+    ):
+        assert ts.ttl_migration(prior, new) is None
+    for prior, new in ((LONG, ttl), (ttl, LONG), (list_of(LONG), list_of(ttl)), (map_of(ttl), map_of(LONG))):
+        assert ts.ttl_migration(prior, new) is not None
+
+
+@pytest.mark.parametrize("nanos", [4_999_999, 6_000_000, 999_999_999, 0, -1, 1_005_000_000])
+def test_a_timestamp_holds_its_milliseconds_twice_and_alike(nanos: int) -> None:
+    for fitting in (5_000_000, 5_999_999):
+        assert ts.SqlTimestamp(1005, fitting).nanos == fitting
+    with pytest.raises(ValueError, match="do not go with 1005 milliseconds"):
+        ts.SqlTimestamp(1005, nanos)
+
+
+@pytest.mark.parametrize(
+    "serializer",
+    [
+        ts.TtlSerializer(LONG),
+        ts.TupleSerializer([LONG, STRING]),
+        ts.NullableSerializer(LONG),
+        ts.TimerSerializer(STRING, LONG),
+        ts.AttrsSerializer(Labelled),
+    ],
+)
+def test_a_copy_of_what_cannot_change_is_the_value_itself(serializer: ts.TypeSerializer[Any]) -> None:
+    value = Labelled("x") if isinstance(serializer, ts.AttrsSerializer) else serializer.create_instance()
+    assert serializer.is_immutable_type
+    assert serializer.copy(value) is value
+
+
+def test_a_copy_of_what_can_change_shares_nothing_that_can() -> None:
+    inner = ts.ListSerializer(LONG)
+    for serializer, value, changed in (
+        (ts.TtlSerializer(inner), ts.TtlValue([1], 5), lambda copied: copied.value),
+        (ts.TupleSerializer([inner, LONG]), ([1], 2), lambda copied: copied[0]),
+        (ts.NullableSerializer(inner), [1], lambda copied: copied),
+        (ts.EitherSerializer(inner, LONG), ts.Left([1]), lambda copied: copied.value),
+    ):
+        assert not serializer.is_immutable_type
+        copied = serializer.copy(value)
+        assert copied == value
+        changed(copied).append(2)
+        assert copied != value
+
+
+@pytest.mark.parametrize("misfit", [None, 5, b"a", ["a"]])
+def test_a_string_value_is_a_str(misfit: Any) -> None:
+    serializer = ts.StringValueSerializer()
+    with pytest.raises(SerializationError):
+        serializer.to_bytes(misfit)
+    with pytest.raises(SerializationError):
+        serializer.serialize(misfit, DataOutputView())
