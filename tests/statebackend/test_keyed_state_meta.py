@@ -116,3 +116,13 @@ def test_keys_and_namespaces_whose_serializer_nobody_knows_are_refused():
         decode_meta(with_unknown_name(encoded, encoded.index(b"LongSerializerSnapshot")), 0)
     with pytest.raises(StateRestoreError, match=r"state 'a' cannot be read: unknown serializer snapshot .*import"):
         decode_meta(with_unknown_name(encoded, encoded.index(b"VoidNamespace")), 0)
+
+
+@pytest.mark.parametrize("offset", [-1, 1])
+def test_bytes_that_begin_like_nothing_of_ours_or_a_newer_release_are_refused_from_both_sides(offset):
+    data = encode_meta(meta(A))
+    for start, told in ((0, "not ours"), (4, "is not known here")):
+        number = int.from_bytes(data[start : start + 4], "big") + offset
+        with pytest.raises(StateRestoreError, match=told):
+            decode_meta(data[:start] + number.to_bytes(4, "big") + data[start + 4 :], 0)
+    assert decode_meta(data, 0).state("a") is not None
