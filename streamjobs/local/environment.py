@@ -254,6 +254,14 @@ class _Run:
             elif isinstance(node, KeyedProcessNode):
                 records = self._run_operator(self._operators[node.uid], records, types, acknowledgements)
                 types = declared_types(node.schema) if isinstance(node.schema, str) else {}
+        if acknowledgements:
+            self._complete(acknowledgements)
+        self.state_metrics.append(metrics_of_epoch(acknowledgements))
+        _emit(nodes[-1].sink, records)
+        self.epochs += 1
+
+    def _complete(self, acknowledgements: list[Acknowledgement]) -> None:
+        """Stores the checkpoint; without any record so far there is no state, and nothing to store."""
         # The tasks of an epoch run one after the other here, so the barrier is behind all of them.
         self._coordinator.trigger(self._epoch_id, [one.task for one in acknowledgements], 0)
         for one in acknowledgements:
@@ -277,10 +285,7 @@ class _Run:
         )
         self._store.add(metadata)
         self._restored = RestoredState(metadata, self._directory.file_system)
-        self.state_metrics.append(metrics_of_epoch(acknowledgements))
-        _emit(nodes[-1].sink, records)
         self._epoch_id += 1
-        self.epochs += 1
 
     def _run_operator(
         self,
