@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 import migration  # noqa: F401  (imports every serializer that registers a snapshot)
 import typeserializers as ts
-from snapshots import CompositeTypeSerializerSnapshot, SimpleTypeSerializerSnapshot, registered_names
+from snapshots import (
+    CompositeTypeSerializerSnapshot,
+    DataInputView,
+    SimpleTypeSerializerSnapshot,
+    SnapshotFormatError,
+    registered_names,
+)
 from typeserializers.contract import SerializerContract
 from typeserializers.contract.serializer_contract import Misfit
 
@@ -231,3 +237,15 @@ def test_the_contract_finds_what_is_wrong_with_a_careless_serializer() -> None:
     ):
         with pytest.raises((Exception, pytest.fail.Exception)):
             law()
+
+
+OURS = sorted(name for name, found in registered_names().items() if found.__module__.startswith("typeserializers."))
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_no_snapshot_of_ours_reads_a_version_that_it_does_not_know(name: str) -> None:
+    snapshot_class = registered_names()[name]
+    newest = snapshot_class().current_version
+    for version in (-1, 0, newest + 1):
+        with pytest.raises(SnapshotFormatError, match=f"version {version}"):
+            snapshot_class().read_snapshot(version, DataInputView(bytes(1000)))

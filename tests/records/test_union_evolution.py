@@ -18,6 +18,7 @@ from snapshots import (
     SerializationError,
     StateFormatError,
     TypeSerializerSchemaCompatibility,
+    UnresolvableSerializerError,
     resolve_compatibility,
     snapshot_from_bytes,
     snapshot_to_bytes,
@@ -354,3 +355,9 @@ def test_what_may_be_read_of_a_member_is_no_none() -> None:
     with_none = union(STRING, ts.VoidSerializer())
     assert with_none.from_bytes(b"\1\0") is None
     assert with_none.deserialize(DataInputView(b"\1\0")) is None
+
+
+def test_no_migration_is_made_of_a_union_whose_member_is_gone() -> None:
+    for old, new in ((union(LONG, STRING), union(STRING, BYTES)), (LONG, union(STRING, BYTES))):
+        with pytest.raises(UnresolvableSerializerError, match="nothing to go on as"):
+            SchemaMigration(old, new).to_value(old.to_bytes(7))
