@@ -172,9 +172,9 @@ class FullStorage:
     def __getattr__(self, name):
         return getattr(self.storage, name)
 
-    def put(self, path, data):
+    def put(self, path, data, durable):
         self.take_room(path)
-        self.storage.put(path, data)
+        self.storage.put(path, data, durable)
 
     def put_file(self, source_path, path, may_link):
         self.take_room(path)
