@@ -138,57 +138,36 @@ def check_operator_state(found: list[dict[str, list[Any]]], numbers: range, epoc
         assert subtask["names"] == [(epoch, f"epoch {epoch}") for epoch in epochs]
 
 
-@pytest.mark.parametrize("backend", ["rocksdb", "heap"])
-def test_drivers_killed_again_and_again_lose_and_double_nothing(tmp_path: Path, backend: str) -> None:
+def check_job_at_its_end(work: Path, expected: list[tuple[str, int, int]]) -> int:
+    """What was written is what should be, and the operator state belongs to it; returns the number of epochs."""
+    epochs = completed_epochs(work)
+    # Spark notes the files of a batch before the batch itself, so after a kill in between two files become one epoch.
+    assert 4 < epochs <= FILES
+    assert written(work) == expected
+    file_system = CheckpointFileSystem.from_uri(work / "job")
+    metadata = CompletedCheckpointStore.peek(file_system)
+    assert metadata is not None
+    found = operator_state(metadata, file_system)
+    check_operator_state(found, range(FILES * ROWS_PER_FILE), range(epochs))
+    assert [subtask["counts"][0][1] for subtask in found] == [len(subtask["handled"]) for subtask in found]
+    return epochs
+
+
+def test_drivers_killed_again_and_again_lose_and_double_nothing_and_their_state_moves_on_by_a_savepoint(
+    tmp_path: Path,
+) -> None:
     expected = make_source(tmp_path)
     log_path = tmp_path / "log"
     kills = 0
     with log_path.open("wb") as log:
         for epoch in (2, 4):
-            kills += signal_at_epoch(signal.SIGKILL, epoch, "local[2]", backend, tmp_path, log) == -signal.SIGKILL
-        driver = start("local[2]", backend, tmp_path, log)
-        assert driver.wait(timeout=GIVE_UP_S) == 0, log_path.read_text(errors="replace")[-4000:]
-    assert kills
-    # Spark notes the files of a batch before the batch itself, so after a kill in between two files become one epoch.
-    assert 4 < completed_epochs(tmp_path) <= FILES
-    assert written(tmp_path) == expected
-    file_system = CheckpointFileSystem.from_uri(tmp_path / "job")
-    metadata = CompletedCheckpointStore.peek(file_system)
-    assert metadata is not None
-    found = operator_state(metadata, file_system)
-    check_operator_state(found, range(FILES * ROWS_PER_FILE), range(completed_epochs(tmp_path)))
-    assert [subtask["counts"][0][1] for subtask in found] == [len(subtask["handled"]) for subtask in found]
-
-
-def test_ctrl_c_ends_the_running_epoch_and_says_so_in_a_few_lines(tmp_path: Path) -> None:
-    expected = make_source(tmp_path)
-    log_path, rest_path = tmp_path / "log", tmp_path / "rest"
-    with log_path.open("wb") as log, rest_path.open("wb") as rest:
-        assert signal_at_epoch(signal.SIGINT, 2, "local[2]", "heap", tmp_path, log) != 0
-        told = log_path.read_text(errors="replace")
-        # Before the first line of ours are those with which Spark begins.
-        ours = told[re.search("stopp(ing|ed): ", told).start() :].splitlines()
-        [outcome] = [line for line in ours if line.startswith("stopped: epoch ")]
-        assert re.match(r"stopped: epoch \d is complete, and the same program goes on from there", outcome)
-        assert ours[-1] == "KeyboardInterrupt"
-        assert len(ours) < 15, told
-        driver = start("local[2]", "heap", tmp_path, rest)
-        assert driver.wait(timeout=GIVE_UP_S) == 0, rest_path.read_text(errors="replace")[-4000:]
-    assert written(tmp_path) == expected
-
-
-def test_operator_state_goes_through_a_kill_a_savepoint_and_another_parallelism_and_backend(tmp_path: Path) -> None:
-    make_source(tmp_path)
-    log_path = tmp_path / "log"
-    with log_path.open("wb") as log:
-        assert signal_at_epoch(signal.SIGKILL, 3, "local[2]", "rocksdb", tmp_path, log) == -signal.SIGKILL
+            kills += signal_at_epoch(signal.SIGKILL, epoch, "local[2]", "rocksdb", tmp_path, log) == -signal.SIGKILL
         driver = start("local[2]", "rocksdb", tmp_path, log, "job", "2", "savepoint")
         assert driver.wait(timeout=GIVE_UP_S) == 0, log_path.read_text(errors="replace")[-4000:]
-        epochs = completed_epochs(tmp_path)
+        assert kills
+        epochs = check_job_at_its_end(tmp_path, expected)
         file_system, metadata = read_savepoint(tmp_path / "savepoint")
-        check_operator_state(
-            operator_state(metadata, file_system), range(FILES * ROWS_PER_FILE), range(epochs)
-        )
+        check_operator_state(operator_state(metadata, file_system), range(FILES * ROWS_PER_FILE), range(epochs))
         expected = make_source(tmp_path, range(FILES, FILES + 2))
         driver = start("local[2]", "heap", tmp_path, log, "rescaled", "3", "rescaled-savepoint", "savepoint")
         assert driver.wait(timeout=GIVE_UP_S) == 0, log_path.read_text(errors="replace")[-4000:]
@@ -203,6 +182,29 @@ def test_operator_state_goes_through_a_kill_a_savepoint_and_another_parallelism_
     before = [sum(number < FILES * ROWS_PER_FILE for number in subtask["handled"]) for subtask in found]
     assert max(before) - min(before) <= 1
     assert sum(subtask["counts"][0][1] for subtask in found) == (FILES + 2) * ROWS_PER_FILE
+
+
+def test_killed_drivers_on_the_heap_lose_nothing_and_ctrl_c_ends_the_running_epoch_and_says_so_in_a_few_lines(
+    tmp_path: Path,
+) -> None:
+    expected = make_source(tmp_path)
+    log_path, told_path = tmp_path / "log", tmp_path / "told"
+    kills = 0
+    with log_path.open("wb") as log, told_path.open("wb") as told_log:
+        kills += signal_at_epoch(signal.SIGKILL, 1, "local[2]", "heap", tmp_path, log) == -signal.SIGKILL
+        assert signal_at_epoch(signal.SIGINT, 2, "local[2]", "heap", tmp_path, told_log) != 0
+        told = told_path.read_text(errors="replace")
+        # Before the first line of ours are those with which Spark begins.
+        ours = told[re.search("stopp(ing|ed): ", told).start() :].splitlines()
+        [outcome] = [line for line in ours if line.startswith("stopped: epoch ")]
+        assert re.match(r"stopped: epoch \d is complete, and the same program goes on from there", outcome)
+        assert ours[-1] == "KeyboardInterrupt"
+        assert len(ours) < 15, told
+        kills += signal_at_epoch(signal.SIGKILL, 4, "local[2]", "heap", tmp_path, log) == -signal.SIGKILL
+        driver = start("local[2]", "heap", tmp_path, log)
+        assert driver.wait(timeout=GIVE_UP_S) == 0, log_path.read_text(errors="replace")[-4000:]
+    assert kills
+    check_job_at_its_end(tmp_path, expected)
 
 
 def test_subtasks_stay_where_their_state_is_and_find_places_again_when_an_executor_is_killed(tmp_path: Path) -> None:
