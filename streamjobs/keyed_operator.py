@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from types import GeneratorType
 from typing import Any, Final
 
+from checkpoint.errors import CheckpointError
 from snapshots.compatibility import CompatibilityKind
 from snapshots.errors import StateFormatError
 from statebackend.descriptors import StateDescriptor
@@ -178,7 +179,7 @@ class KeyedProcessOperator:
     def open(self) -> None:
         """Lets the function register its state, which is when restored state is migrated.
 
-        Raises `UserFunctionError` for what the function raises; errors of state stay what they are.
+        Raises `UserFunctionError` for what the function raises; errors of state and of its files stay what they are.
         """
         self._call("open", lambda: self._function.open(self._runtime_context))
         self._runtime_context.check_planned_are_registered()
@@ -228,7 +229,7 @@ class KeyedProcessOperator:
     def _call(self, method: str, call: Callable[[], None]) -> None:
         try:
             call()
-        except (StreamJobError, StateBackendError, StateFormatError):
+        except (StreamJobError, StateBackendError, StateFormatError, CheckpointError):
             raise
         except Exception as error:
             uid = self._runtime_context.operator_uid
