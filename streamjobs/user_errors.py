@@ -12,6 +12,7 @@ import traceback
 from typing import Any, Final
 
 import statebackend
+from typeserializers.value_text import cut
 
 __all__ = ["one_line", "shown", "told"]
 
@@ -35,7 +36,7 @@ def shown(value: Any, characters: int) -> str:
         text = one_line(repr(value))
     except Exception as error:
         return f"a {type(value).__name__} (which cannot be shown: {type(error).__name__})"
-    return text if len(text) <= characters else f"{text[:characters]}... ({len(text)} characters)"
+    return cut(text, characters)
 
 
 def _text(error: BaseException) -> str:

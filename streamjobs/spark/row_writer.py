@@ -31,6 +31,7 @@ import pyarrow as pa
 from pyspark.sql import Row
 
 from streamjobs.errors import StreamJobError
+from streamjobs.user_errors import shown
 
 __all__ = ["RowMismatchError", "RowWriter"]
 
@@ -145,8 +146,7 @@ _CONVERSION_ERRORS = (_MismatchError, pa.ArrowException, TypeError, ValueError, 
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}... ({len(text)} characters)"
+    return shown(value, _SHOWN_CHARACTERS)
 
 
 def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
