@@ -1,7 +1,7 @@
 # make          prepare the environment
 # make demo     run the main job of examples/flights
-# make test     run the tests, on two processes        (make test TESTS=tests/checkpoint PROCESSES=0 for some, on one)
-# make lint     ruff, and mypy --strict on the packages
+# make test     run the tests, on two processes        (make test TESTS=tests/checkpointing PROCESSES=0 for some, on one)
+# make lint     ruff (rules and format), and mypy --strict on the packages
 # make bench    run the benchmarks                     (make bench SUITE="spark_stateful --json" for one)
 # make clean    remove .venv and everything that can be made again
 #
@@ -9,7 +9,7 @@
 
 VENV := .venv
 RUN := environment/run.sh
-PACKAGES := snapshots typeserializers migration checkpoint statebackend streamjobs
+PACKAGES := snapshots typeserializers migration checkpointing statebackend streamjobs testkit
 TESTS ?= tests
 PROCESSES ?= 2
 SUITE ?= all
@@ -30,6 +30,7 @@ test: environment
 
 lint: environment
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/python -m mypy --strict $(PACKAGES) tests/typing
 
 bench: environment

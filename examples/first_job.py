@@ -31,7 +31,9 @@ files = spark.readStream.schema(columns).option("pathGlobFilter", "*.parquet").p
 env = SparkStreamEnvironment(spark, job_dir=f"{work_dir}/job", backend="rocksdb", parallelism=2)
 flights = env.from_dataframe(files.where("tailnum IS NOT NULL"))
 followed = flights.key_by("tailnum").process(
-    FollowAircraft(), uid="aircraft", order_by=["time_hour", "minute", "origin", "carrier", "flight"],
+    FollowAircraft(),
+    uid="aircraft",
+    order_by=["time_hour", "minute", "origin", "carrier", "flight"],
     schema="tailnum string, flights bigint, previous_airport string, airport string",
 )
 followed.sink_to(ParquetSink(f"{work_dir}/rows"))

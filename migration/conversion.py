@@ -26,9 +26,9 @@ from attrs import evolve, frozen
 
 from migration.reading_parts import RequiredPartSerializer
 from snapshots.composite import CompositeTypeSerializerSnapshot
-from typeserializers.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
-from typeserializers.references import holds_reference
-from typeserializers.type_serializer import TypeSerializer
+from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
+from typeserializers.kernel.references import holds_reference
+from typeserializers.kernel.type_serializer import TypeSerializer
 
 Write = Callable[[WriteEmitter], None]
 """Emits the writing of something that has been read; used once, after the reader was flushed."""

@@ -18,11 +18,11 @@ from typing import Any
 
 from migration.conversion import compile_value, conversion_between, passed_through
 from snapshots.errors import MalformedDataError
-from typeserializers.field_metadata import name_of
-from typeserializers.part_evolution import resolve_part
-from typeserializers.record_shape import RecordField
-from typeserializers.records import AttrsSerializer
-from typeserializers.type_serializer import TypeSerializer
+from typeserializers.evolution.part_evolution import resolve_part
+from typeserializers.kernel.field_metadata import name_of
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.records.record_shape import RecordField
+from typeserializers.records.records import AttrsSerializer
 
 
 class ConverterChain:

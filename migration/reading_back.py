@@ -11,13 +11,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 from migration.conversion import Conversion, classes_of_foreign_rules
-from typeserializers.arrow import ArrowIpcSerializer
-from typeserializers.converting import ConvertingSerializer
-from typeserializers.held_parts import all_inside
-from typeserializers.pojos import PojoSerializer
-from typeserializers.record_construction import settable_twin
-from typeserializers.records import AttrsSerializer
-from typeserializers.type_serializer import TypeSerializer
+from typeserializers.arrow.arrow_serializer import ArrowIpcSerializer
+from typeserializers.containers.converting import ConvertingSerializer
+from typeserializers.kernel.held_parts import all_inside
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.pojos.pojos import PojoSerializer
+from typeserializers.records.record_construction import settable_twin
+from typeserializers.records.records import AttrsSerializer
 
 _OWN_PACKAGE: Final = TypeSerializer.__module__.partition(".")[0]
 

@@ -7,9 +7,9 @@ from typing import Any, NoReturn
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.errors import MalformedDataError
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
-from typeserializers.code_generation import ReadEmitter, WriteEmitter
-from typeserializers.compiled import CompiledTypeSerializer
-from typeserializers.type_serializer import TypeSerializer
+from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
+from typeserializers.kernel.compiled import CompiledTypeSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
 
 
 class ReadingSerializer(CompiledTypeSerializer[Any]):

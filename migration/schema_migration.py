@@ -13,23 +13,23 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-import migration.arrow_rules
-import migration.avro_rules
-import migration.composite_rules
-import migration.container_rules
-import migration.converter_rules
-import migration.enum_rules
-import migration.pojo_rules
-import migration.record_rules
-import migration.reference_rules
-import migration.ttl_rules
-import migration.union_rules  # noqa: F401  (these register the built-in conversions)
+import migration.arrow_conversion
+import migration.avro_conversion
+import migration.composite_conversion
+import migration.container_conversion
+import migration.converter_conversion
+import migration.enum_conversion
+import migration.pojo_conversion
+import migration.record_conversion
+import migration.reference_conversion
+import migration.ttl_conversion
+import migration.union_conversion  # noqa: F401  (these register the built-in conversions)
 from migration.conversion import Conversion, Read, compile_transcoding, compile_value, conversion_between
 from migration.reading_back import must_be_read_back
 from snapshots.data_views import DataInputView
 from snapshots.errors import StateFormatError
-from typeserializers.type_serializer import TypeSerializer
-from typeserializers.value_text import shown
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.kernel.value_text import shown
 
 T = TypeVar("T")
 

@@ -17,14 +17,14 @@ from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView
 from snapshots.errors import UnresolvableSerializerError
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
-from typeserializers.code_generation import ReadEmitter, WriteEmitter
-from typeserializers.held_parts import all_inside
-from typeserializers.pickles import PickleSerializer
-from typeserializers.pojos import PojoSerializer
-from typeserializers.record_construction import settable_twin
-from typeserializers.records import AttrsSerializer
-from typeserializers.references import ReferenceSerializer
-from typeserializers.type_serializer import TypeSerializer
+from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
+from typeserializers.kernel.held_parts import all_inside
+from typeserializers.kernel.references import ReferenceSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.opaque.pickles import PickleSerializer
+from typeserializers.pojos.pojos import PojoSerializer
+from typeserializers.records.record_construction import settable_twin
+from typeserializers.records.records import AttrsSerializer
 
 
 def skipping(serializer: TypeSerializer[Any]) -> TypeSerializer[Any]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from attrs import evolve, field, frozen
 
 if TYPE_CHECKING:
-    from typeserializers.type_serializer import TypeSerializer
+    from typeserializers.kernel.type_serializer import TypeSerializer
 
 T = TypeVar("T")
 

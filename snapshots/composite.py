@@ -36,7 +36,7 @@ from snapshots.simple import another_serializer
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
 
 if TYPE_CHECKING:
-    from typeserializers.type_serializer import TypeSerializer
+    from typeserializers.kernel.type_serializer import TypeSerializer
 
 T = TypeVar("T")
 S = TypeVar("S", bound="TypeSerializer[Any]")
@@ -57,9 +57,7 @@ class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T, S]):
     def __init__(self, serializer: S | None = None) -> None:
         self._nested: tuple[TypeSerializerSnapshot[Any], ...] = ()
         if serializer is not None:
-            self._nested = tuple(
-                nested.snapshot_configuration() for nested in self.nested_serializers(serializer)
-            )
+            self._nested = tuple(nested.snapshot_configuration() for nested in self.nested_serializers(serializer))
             self.take_outer_snapshot(serializer)
 
     @property
@@ -157,9 +155,7 @@ class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T, S]):
         self.write_outer_snapshot(out)
         return out.to_bytes()
 
-    def resolve_schema_compatibility(
-        self, new_serializer: TypeSerializer[T]
-    ) -> TypeSerializerSchemaCompatibility[T]:
+    def resolve_schema_compatibility(self, new_serializer: TypeSerializer[T]) -> TypeSerializerSchemaCompatibility[T]:
         return self.resolve_with(new_serializer, resolve_compatibility)
 
     def resolve_with(
@@ -194,9 +190,7 @@ class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T, S]):
             path = self.nested_path(index)
             findings += [finding.below(path) for finding in nested_verdict.findings]
             unchanged += [path + unchanged_path for unchanged_path in nested_verdict.unchanged]
-        kind = worst_kind(
-            [finding.verdict.kind for finding in findings] + [part.kind for part in verdicts]
-        )
+        kind = worst_kind([finding.verdict.kind for finding in findings] + [part.kind for part in verdicts])
         if kind is CompatibilityKind.WITH_RECONFIGURED_SERIALIZER:
             mixed = [
                 part.reconfigured_serializer if part.is_with_reconfigured_serializer else new
@@ -210,7 +204,6 @@ class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T, S]):
             )
             return verdict.with_unchanged(unchanged)
         return TypeSerializerSchemaCompatibility(kind, tuple(findings), unchanged=tuple(unchanged))
-
 
     def type_name_of_state(self) -> str:
         """The type of the values as people write it, or the serializer's class where nothing can be rebuilt."""

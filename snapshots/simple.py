@@ -19,7 +19,7 @@ from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 
 if TYPE_CHECKING:
-    from typeserializers.type_serializer import TypeSerializer
+    from typeserializers.kernel.type_serializer import TypeSerializer
 
 T = TypeVar("T")
 
@@ -73,9 +73,7 @@ class SimpleTypeSerializerSnapshot(TypeSerializerSnapshot[T]):
     def restore_serializer(self) -> TypeSerializer[T]:
         return self.create_serializer()
 
-    def resolve_schema_compatibility(
-        self, new_serializer: TypeSerializer[T]
-    ) -> TypeSerializerSchemaCompatibility[T]:
+    def resolve_schema_compatibility(self, new_serializer: TypeSerializer[T]) -> TypeSerializerSchemaCompatibility[T]:
         old_serializer = self.create_serializer()
         if type(new_serializer) is type(old_serializer):
             return TypeSerializerSchemaCompatibility.compatible_as_is()

@@ -20,7 +20,7 @@ from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.errors import SnapshotFormatError
 
 if TYPE_CHECKING:
-    from typeserializers.type_serializer import TypeSerializer
+    from typeserializers.kernel.type_serializer import TypeSerializer
 
 T = TypeVar("T")
 
@@ -78,9 +78,7 @@ class TypeSerializerSnapshot(ABC, Generic[T]):
         """A serializer that reads the bytes written when the snapshot was taken."""
 
     @abstractmethod
-    def resolve_schema_compatibility(
-        self, new_serializer: TypeSerializer[T]
-    ) -> TypeSerializerSchemaCompatibility[T]:
+    def resolve_schema_compatibility(self, new_serializer: TypeSerializer[T]) -> TypeSerializerSchemaCompatibility[T]:
         """The verdict on ``new_serializer`` taking over the state that this snapshot describes."""
 
     def adopt_schema(self, old_snapshot: TypeSerializerSnapshot[Any]) -> TypeSerializerSchemaCompatibility[T] | None:

@@ -15,7 +15,7 @@ from snapshots.errors import SnapshotFormatError, UnknownSnapshotError, Unresolv
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 
 if TYPE_CHECKING:
-    from typeserializers.type_serializer import TypeSerializer
+    from typeserializers.kernel.type_serializer import TypeSerializer
 
 
 class UnopenedSnapshot(TypeSerializerSnapshot[Any]):

@@ -1,13 +1,7 @@
 """Where state lives: descriptors, state handles, key groups, and the backends."""
 
-from statebackend.aggregate_function import AggregateFunction, ReduceFunction
-from statebackend.backend_parameters import (
-    KeyedStateBackendParameters,
-    KeyedStateSnapshot,
-    RestoredHandle,
-    StateRestoreReport,
-)
-from statebackend.descriptors import (
+from statebackend.api.aggregate_function import AggregateFunction, ReduceFunction
+from statebackend.api.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -17,7 +11,7 @@ from statebackend.descriptors import (
     StateKind,
     ValueStateDescriptor,
 )
-from statebackend.errors import (
+from statebackend.api.errors import (
     NoCurrentKeyError,
     StateBackendClosedError,
     StateBackendError,
@@ -25,8 +19,27 @@ from statebackend.errors import (
     StateRegistrationError,
     StateRestoreError,
 )
-from statebackend.key_groups import KeyGroupRange, key_group_range_of_subtask, subtask_of_key_group
-from statebackend.keyed_state_backend import KeyedStateBackend
+from statebackend.api.key_groups import KeyGroupRange, key_group_range_of_subtask, subtask_of_key_group
+from statebackend.api.priority_queue import KeyGroupedPriorityQueue
+from statebackend.api.states import (
+    AggregatingState,
+    DefaultedValueState,
+    ListState,
+    MapState,
+    ReducingState,
+    State,
+    ValueState,
+)
+from statebackend.api.time_to_live import IncrementalCleanup, StateTtlConfig, TtlStateVisibility, TtlUpdateType
+from statebackend.keyed.backend_parameters import (
+    KeyedStateBackendParameters,
+    KeyedStateSnapshot,
+    RestoredHandle,
+    StateRestoreReport,
+)
+from statebackend.keyed.keyed_state_backend import KeyedStateBackend
+from statebackend.keyed.schema_resolution import SchemaReport, StateVerdict
+from statebackend.keyed.state_backend import StateBackend
 from statebackend.metrics import LatencyHistogram, StateMetrics, StateMetricsConfig
 from statebackend.operator_state import (
     BroadcastState,
@@ -39,19 +52,6 @@ from statebackend.operator_state import (
     SplitListStateDescriptor,
     UnionListStateDescriptor,
 )
-from statebackend.priority_queue import KeyGroupedPriorityQueue
-from statebackend.schema_resolution import SchemaReport, StateVerdict
-from statebackend.state_backend import StateBackend
-from statebackend.states import (
-    AggregatingState,
-    DefaultedValueState,
-    ListState,
-    MapState,
-    ReducingState,
-    State,
-    ValueState,
-)
-from statebackend.ttl.config import IncrementalCleanup, StateTtlConfig, TtlStateVisibility, TtlUpdateType
 
 __all__ = [
     "AggregateFunction",

@@ -1,5 +1,6 @@
 """Operators over streams: on Spark for production, in-process for tests."""
 
+from streamjobs.api.functions import KeyedProcessFunction, ProcessContext, RuntimeContext
 from streamjobs.errors import (
     EpochError,
     EpochTimeoutError,
@@ -10,7 +11,6 @@ from streamjobs.errors import (
     StreamJobError,
     UserFunctionError,
 )
-from streamjobs.functions import KeyedProcessFunction, ProcessContext, RuntimeContext
 
 __all__ = [
     "EpochError",

@@ -7,112 +7,15 @@ from snapshots.errors import (
     StateFormatError,
     TrailingBytesError,
 )
-from typeserializers.arrow import (
-    ArrowSerializer,
-    ArrowStructSerializer,
-)
-from typeserializers.avro import (
-    AvroSerializer,
-)
-from typeserializers.big_numbers import (
-    BigDecSerializer,
-    BigIntSerializer,
-)
-from typeserializers.byte_arrays import (
-    BytesSerializer,
-)
-from typeserializers.calendar_values import (
-    LocalDate,
-    LocalDateTime,
-    LocalTime,
-)
-from typeserializers.characters import (
-    CharSerializer,
-)
-from typeserializers.compiled import (
-    CompiledTypeSerializer,
-)
-from typeserializers.converting import (
-    Converter,
-    ConvertingSerializer,
-)
-from typeserializers.eithers import (
-    EitherSerializer,
-    Left,
-    Right,
-)
-from typeserializers.enums import (
-    EnumSerializer,
-)
-from typeserializers.epoch_times import (
-    DateSerializer,
-    InstantSerializer,
-    SqlDateSerializer,
-    SqlTimeSerializer,
-    SqlTimestampSerializer,
-)
-from typeserializers.epoch_values import (
-    Date,
-    Instant,
-    SqlDate,
-    SqlTime,
-    SqlTimestamp,
-)
-from typeserializers.field_metadata import (
-    converted_by,
-    former_names,
-)
-from typeserializers.fixed_width import (
-    BooleanSerializer,
-    ByteSerializer,
-    DoubleSerializer,
-    FloatSerializer,
-    IntSerializer,
-    LongSerializer,
-    ShortSerializer,
-)
-from typeserializers.inference import (
-    Inference,
-    UnknownTypeError,
-    register_inference,
-    serializer_for,
-)
-from typeserializers.inference_rules import (
-    infer_record,
-)
-from typeserializers.legacy import (
-    TypeSerializerConfigSnapshot,
-    allow_legacy_serializers,
-)
-from typeserializers.lists import (
-    ArrayListSerializer,
-    ListSerializer,
-)
-from typeserializers.local_times import (
-    LocalDateSerializer,
-    LocalDateTimeSerializer,
-    LocalTimeSerializer,
-)
-from typeserializers.maps import (
-    MapSerializer,
-)
-from typeserializers.nullable import (
-    NullableSerializer,
-)
-from typeserializers.object_arrays import (
-    GenericArraySerializer,
-    StringArraySerializer,
-)
-from typeserializers.pickles import (
-    PickleSerializer,
-)
-from typeserializers.pojo_inference import (
-    infer_pojo,
-)
-from typeserializers.pojos import (
-    PojoSerializer,
-)
-from typeserializers.primitive_arrays import (
+from typeserializers.arrow.arrow_serializer import ArrowSerializer, ArrowStructSerializer
+from typeserializers.avro.avro_serializer import AvroSerializer
+from typeserializers.containers.converting import Converter, ConvertingSerializer
+from typeserializers.containers.eithers import EitherSerializer, Left, Right
+from typeserializers.containers.lists import ArrayListSerializer, ListSerializer
+from typeserializers.containers.maps import MapSerializer
+from typeserializers.containers.nullable import NullableSerializer
+from typeserializers.containers.object_arrays import GenericArraySerializer, StringArraySerializer
+from typeserializers.containers.primitive_arrays import (
     BooleanPrimitiveArraySerializer,
     BytePrimitiveArraySerializer,
     CharPrimitiveArraySerializer,
@@ -122,69 +25,52 @@ from typeserializers.primitive_arrays import (
     LongPrimitiveArraySerializer,
     ShortPrimitiveArraySerializer,
 )
-from typeserializers.python_times import (
-    PythonDateSerializer,
-    PythonDateTimeSerializer,
-    PythonTimeSerializer,
-    TimedeltaSerializer,
-)
-from typeserializers.records import (
-    AttrsSerializer,
-)
-from typeserializers.references import (
-    ReferenceSerializer,
-)
-from typeserializers.row_values import (
-    Row,
-    RowKind,
-)
-from typeserializers.rows import (
-    RowSerializer,
-)
-from typeserializers.sets import (
-    FrozenSetSerializer,
-    LinkedSet,
-    SetSerializer,
-)
-from typeserializers.strings import (
-    StringSerializer,
-)
-from typeserializers.timers import (
-    Timer,
-    TimerSerializer,
-)
-from typeserializers.ttl import (
-    TtlSerializer,
-    TtlValue,
-)
-from typeserializers.ttl_awareness import (
+from typeserializers.containers.row_values import Row, RowKind
+from typeserializers.containers.rows import RowSerializer
+from typeserializers.containers.sets import FrozenSetSerializer, LinkedSet, SetSerializer
+from typeserializers.containers.ttl import TtlSerializer, TtlValue
+from typeserializers.containers.tuples import Tuple0Serializer, TupleSerializer
+from typeserializers.containers.unions import UnionSerializer
+from typeserializers.evolution.ttl_awareness import (
     TtlAwareSerializerSnapshot,
     resolve_ttl_aware_compatibility,
     ttl_aware,
     ttl_migration,
 )
-from typeserializers.tuples import (
-    Tuple0Serializer,
-    TupleSerializer,
+from typeserializers.inference.inference_rules import infer_record
+from typeserializers.inference.pojo_inference import infer_pojo
+from typeserializers.inference.union_inference import infer_union
+from typeserializers.inference.value_inference import infer_value
+from typeserializers.kernel.compiled import CompiledTypeSerializer
+from typeserializers.kernel.field_metadata import converted_by, former_names
+from typeserializers.kernel.references import ReferenceSerializer
+from typeserializers.kernel.serializer_inference import Inference, UnknownTypeError, register_inference, serializer_for
+from typeserializers.kernel.type_serializer import Codec, TypeSerializer
+from typeserializers.opaque.legacy import TypeSerializerConfigSnapshot, allow_legacy_serializers
+from typeserializers.opaque.pickles import PickleSerializer
+from typeserializers.opaque.unsupported import (
+    KryoSerializerSnapshot,
+    UnsupportedSerializerSnapshot,
+    VariantSerializerSnapshot,
 )
-from typeserializers.type_serializer import (
-    Codec,
-    TypeSerializer,
+from typeserializers.pojos.pojos import PojoSerializer
+from typeserializers.records.records import AttrsSerializer
+from typeserializers.scalars.big_numbers import BigDecSerializer, BigIntSerializer
+from typeserializers.scalars.byte_arrays import BytesSerializer
+from typeserializers.scalars.characters import CharSerializer
+from typeserializers.scalars.enums import EnumSerializer
+from typeserializers.scalars.fixed_width import (
+    BooleanSerializer,
+    ByteSerializer,
+    DoubleSerializer,
+    FloatSerializer,
+    IntSerializer,
+    LongSerializer,
+    ShortSerializer,
 )
-from typeserializers.union_inference import (
-    infer_union,
-)
-from typeserializers.unions import (
-    UnionSerializer,
-)
-from typeserializers.unsupported import KryoSerializerSnapshot, UnsupportedSerializerSnapshot, VariantSerializerSnapshot
-from typeserializers.uuids import (
-    UuidSerializer,
-)
-from typeserializers.value_inference import (
-    infer_value,
-)
-from typeserializers.value_types import (
+from typeserializers.scalars.strings import StringSerializer
+from typeserializers.scalars.uuids import UuidSerializer
+from typeserializers.scalars.value_types import (
     BooleanValueSerializer,
     ByteValueSerializer,
     CharValueSerializer,
@@ -195,14 +81,31 @@ from typeserializers.value_types import (
     ShortValueSerializer,
     StringValueSerializer,
 )
-from typeserializers.void import (
+from typeserializers.scalars.void import (
     VOID_NAMESPACE,
     NullValueSerializer,
     VoidNamespace,
     VoidNamespaceSerializer,
     VoidSerializer,
 )
-from typeserializers.windows import (
+from typeserializers.times.calendar_values import LocalDate, LocalDateTime, LocalTime
+from typeserializers.times.epoch_times import (
+    DateSerializer,
+    InstantSerializer,
+    SqlDateSerializer,
+    SqlTimeSerializer,
+    SqlTimestampSerializer,
+)
+from typeserializers.times.epoch_values import Date, Instant, SqlDate, SqlTime, SqlTimestamp
+from typeserializers.times.local_times import LocalDateSerializer, LocalDateTimeSerializer, LocalTimeSerializer
+from typeserializers.times.python_times import (
+    PythonDateSerializer,
+    PythonDateTimeSerializer,
+    PythonTimeSerializer,
+    TimedeltaSerializer,
+)
+from typeserializers.times.timers import Timer, TimerSerializer
+from typeserializers.times.windows import (
     GLOBAL_WINDOW,
     GlobalWindow,
     GlobalWindowSerializer,

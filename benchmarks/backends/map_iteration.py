@@ -68,9 +68,7 @@ def rocksdb_map(setting: Setting) -> Iterator[Result]:
                 yield from compared(setting, title, "entries/s", ours, {_PEER: bare}, AIM)
 
 
-def _pass_over(
-    setting: Setting, size: int, items: Callable[[], Iterable[tuple[Any, int]]]
-) -> Callable[[], float]:
+def _pass_over(setting: Setting, size: int, items: Callable[[], Iterable[tuple[Any, int]]]) -> Callable[[], float]:
     """A contender that looks at every entry."""
 
     def contender() -> float:

@@ -17,12 +17,12 @@ from typing import Any
 from benchmarks.backends.records import ReadingV1, migrated, reading_v1, reading_v2
 from benchmarks.backends.setting import MAX_PARALLELISM
 from benchmarks.backends.subtask import Subtask
-from checkpoint.handles import StateHandle
+from checkpointing.handles.state_handles import StateHandle
 from statebackend import KeyedStateBackend, StateKind, ValueStateDescriptor
-from statebackend.canonical_entries import BATCH_ROWS, CanonicalBatch, write_canonical
-from statebackend.state_meta import KeyedStateMeta, StateFile, StateMeta, encode_meta
-from typeserializers.fixed_width import LongSerializer
-from typeserializers.void import VOID_NAMESPACE, VoidNamespaceSerializer
+from statebackend.canonical.canonical_entries import BATCH_ROWS, CanonicalBatch, write_canonical
+from statebackend.keyed.state_meta import KeyedStateMeta, StateFile, StateMeta, encode_meta
+from typeserializers.scalars.fixed_width import LongSerializer
+from typeserializers.scalars.void import VOID_NAMESPACE, VoidNamespaceSerializer
 
 _NAME = "reading"
 

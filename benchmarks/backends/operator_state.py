@@ -15,12 +15,12 @@ import attrs
 from benchmarks.backends.measuring import OURS, medians
 from benchmarks.backends.setting import MAX_PARALLELISM, Setting
 from benchmarks.result import Result
-from checkpoint.file_system import CheckpointFileSystem
-from checkpoint.handles import FileHandle, StateHandle
+from checkpointing.handles.state_handles import FileHandle, StateHandle
+from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend import BroadcastStateDescriptor, OperatorStateBackend, OperatorStateBackendParameters
+from statebackend.api.states import MapState
+from statebackend.keyed.state_meta import KeyedStateMeta, encode_meta
 from statebackend.operator_state import continued_operator_state, join_handles
-from statebackend.state_meta import KeyedStateMeta, encode_meta
-from statebackend.states import MapState
 from typeserializers import LongSerializer
 
 ENTRIES = 10_000

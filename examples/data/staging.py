@@ -20,9 +20,7 @@ from examples.data.flights_dataset import PART_COUNT, part_path
 FIRST_MODIFICATION_TIME_S = int(datetime(2014, 1, 1, tzinfo=timezone.utc).timestamp())
 
 
-def stage_flights(
-    target_directory: str | os.PathLike[str], first: int = 0, last: int = PART_COUNT
-) -> list[Path]:
+def stage_flights(target_directory: str | os.PathLike[str], first: int = 0, last: int = PART_COUNT) -> list[Path]:
     """Copy parts `first` up to but not including `last` into `target_directory`; return the copies' paths.
 
     Each file appears complete and with a modification time one second after the part before it.  The

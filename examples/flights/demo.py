@@ -29,7 +29,7 @@ import pyarrow.dataset
 from attrs import frozen
 from pyspark.sql import SparkSession
 
-from checkpoint.errors import CheckpointError
+from checkpointing.errors import CheckpointError
 from examples.data.flights_dataset import PART_COUNT
 from examples.data.staging import stage_flights
 from examples.flights.comparison import (

@@ -86,9 +86,7 @@ def restore_table(narrator: Narrator, report: Iterable[RestoredStateReport]) -> 
     rows = []
     for state in report:
         changes = [
-            f"{what:8}{finding.path}: {finding.reason}"
-            for what, rule in _CHANGES
-            for finding in state.findings(rule)
+            f"{what:8}{finding.path}: {finding.reason}" for what, rule in _CHANGES for finding in state.findings(rule)
         ]
         rows.append(
             (

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import attrs
 import pyarrow.parquet
 
-from checkpoint.file_system import CheckpointFileSystem
-from checkpoint.handles import StateHandle
-from checkpoint.savepoint import read_savepoint
-from statebackend.descriptors import USER_KEY_ROLE, StateKind, storage_serializer
+from checkpointing.handles.state_handles import StateHandle
+from checkpointing.storage.file_system import CheckpointFileSystem
+from checkpointing.storage.savepoint_directory import read_savepoint
+from statebackend.api.descriptors import USER_KEY_ROLE, StateKind, storage_serializer
+from statebackend.keyed.state_meta import StateMeta, decode_meta
 from statebackend.operator_state import split_handle
-from statebackend.state_meta import StateMeta, decode_meta
 
 
 class Entry(NamedTuple):

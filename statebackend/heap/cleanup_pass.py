@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from statebackend.clock import Clock
-from statebackend.descriptors import StateKind
+from statebackend.api.clock import Clock
+from statebackend.api.descriptors import StateKind
 from statebackend.heap.table import HeapTable
 
 _SCATTER: Final = 0x9E3779B97F4A7C15

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from statebackend.closed_entries import ClosedEntries
-from statebackend.errors import StateRestoreError, unreadable_entry
+from statebackend.api.errors import StateRestoreError, unreadable_entry
 from statebackend.heap.table import HeapTable
-from statebackend.internal_states import InternalState
-from statebackend.key_context import AnyKeyContext
+from statebackend.keyed.closed_entries import ClosedEntries
+from statebackend.keyed.key_context import AnyKeyContext
+from statebackend.kinds.internal_states import InternalState
 
 
 class HeapStateHandle(InternalState):

@@ -19,7 +19,7 @@ from typing import Final
 
 from attrs import frozen
 
-from statebackend.private_directory import LOCK_NAME, PrivateDirectoryError, make_private_directory
+from statebackend.keyed.private_directory import LOCK_NAME, PrivateDirectoryError, make_private_directory
 
 DIRECTORY_NAME: Final = "heap-copies"
 
@@ -86,8 +86,7 @@ class HostLedger:
             os.pwrite(self._own[1], str(kept_bytes).zfill(_MAX_DIGITS).encode(), 0)
 
     def close(self) -> None:
-        """Takes the process off the ledger; a forked child does so with its copy, which changes nothing for its parent.
-        """
+        """Takes the process off the ledger; a forked child does so with its copy, not its parent's."""
         own, self._own = self._own, None
         if own is not None:
             os.close(own[1])

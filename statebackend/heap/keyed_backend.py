@@ -23,16 +23,9 @@ from attrs import define, evolve, field
 
 from snapshots.compatibility import CompatibilityKind
 from snapshots.envelope import snapshot_to_bytes
-from statebackend.backend_parameters import (
-    KeyedStateBackendParameters,
-    KeyedStateSnapshot,
-    KeyedStateSnapshotTask,
-    RestoredHandle,
-)
-from statebackend.canonical_entries import CanonicalBatch, batches_of
-from statebackend.descriptors import PriorityQueueDescriptor, StateDescriptor
-from statebackend.errors import StateRestoreError
-from statebackend.folding_states import handle_of_kind
+from statebackend.api.descriptors import PriorityQueueDescriptor, StateDescriptor
+from statebackend.api.errors import StateRestoreError
+from statebackend.canonical.canonical_entries import CanonicalBatch, batches_of
 from statebackend.heap.cleanup_pass import places_of_table
 from statebackend.heap.handle import HeapStateHandle
 from statebackend.heap.priority_queue import HeapPriorityQueue
@@ -43,20 +36,27 @@ from statebackend.heap.state_migration import migrate_into
 from statebackend.heap.table import HeapTable
 from statebackend.heap.tables import create_handle, create_raw_table, create_table, reading_table
 from statebackend.heap.worker_cache import KeptLimits, WorkerCacheKey, memory_of_host_bytes, worker_cache
-from statebackend.internal_states import InternalState
-from statebackend.key_context import has_namespaces
-from statebackend.key_enumeration import Address
-from statebackend.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, KeyedStateBackend
+from statebackend.keyed.backend_parameters import (
+    KeyedStateBackendParameters,
+    KeyedStateSnapshot,
+    KeyedStateSnapshotTask,
+    RestoredHandle,
+)
+from statebackend.keyed.key_context import has_namespaces
+from statebackend.keyed.key_enumeration import Address
+from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, KeyedStateBackend
+from statebackend.keyed.restored_states import read_restored_states
+from statebackend.keyed.schema_resolution import StateVerdict
+from statebackend.keyed.state_backend import StateBackend, SubtaskIdentity
+from statebackend.keyed.state_files import StateFiles, StoredFile, stored_files
+from statebackend.keyed.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta, decode_meta, meta_of_descriptor
+from statebackend.kinds.folding_states import handle_of_kind
+from statebackend.kinds.internal_states import InternalState
 from statebackend.metrics.state_metrics import StateStatistics
-from statebackend.restored_states import read_restored_states
-from statebackend.schema_resolution import StateVerdict
-from statebackend.state_backend import StateBackend, SubtaskIdentity
-from statebackend.state_files import StateFiles, StoredFile, stored_files
-from statebackend.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta, decode_meta, meta_of_descriptor
 from statebackend.ttl.expiry_sweep import Pass
-from typeserializers.type_serializer import TypeSerializer
-from typeserializers.value_text import shown
-from typeserializers.void import VOID_NAMESPACE
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.kernel.value_text import shown
+from typeserializers.scalars.void import VOID_NAMESPACE
 
 T = TypeVar("T")
 

@@ -16,15 +16,15 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeVar
 
 from snapshots.errors import SerializationError
-from statebackend.descriptors import ListStateDescriptor
-from statebackend.errors import null_element
-from statebackend.exact_values import compile_exact
+from statebackend.api.descriptors import ListStateDescriptor
+from statebackend.api.errors import null_element
 from statebackend.heap.handle import HeapStateHandle
 from statebackend.heap.history import FrozenEntries
 from statebackend.heap.stored_form import Load
 from statebackend.heap.table import HeapTable, Row, address_of_row
-from statebackend.internal_states import InternalListState
-from statebackend.key_context import AnyKeyContext
+from statebackend.keyed.exact_values import compile_exact
+from statebackend.keyed.key_context import AnyKeyContext
+from statebackend.kinds.internal_states import InternalListState
 
 T = TypeVar("T")
 
@@ -169,9 +169,7 @@ class HeapListState(HeapStateHandle, InternalListState[T]):
 
     __slots__ = ("_begin", "_read_chunk", "_read_element", "_store")
 
-    def __init__(
-        self, table: ListTable, context: AnyKeyContext, descriptor: ListStateDescriptor[T]
-    ) -> None:
+    def __init__(self, table: ListTable, context: AnyKeyContext, descriptor: ListStateDescriptor[T]) -> None:
         super().__init__(table, context)
         self._begin = table.begin_change
         serializer = descriptor.element_serializer

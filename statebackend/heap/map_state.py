@@ -12,18 +12,18 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from snapshots.errors import SerializationError
-from statebackend.descriptors import MapStateDescriptor
-from statebackend.errors import StateRestoreError
-from statebackend.exact_values import compile_exact
+from statebackend.api.descriptors import MapStateDescriptor
+from statebackend.api.errors import StateRestoreError
+from statebackend.api.key_groups import KeyGroupRange
 from statebackend.heap.handle import HeapStateHandle
 from statebackend.heap.history import FrozenEntries, copy_now
 from statebackend.heap.stored_form import EntryKeys, KeyForm, Load, StoredForm
 from statebackend.heap.table import MISSING, HeapTable, Row, address_of_row
-from statebackend.internal_states import InternalMapState
-from statebackend.key_context import AnyKeyContext
-from statebackend.key_groups import KeyGroupRange
-from typeserializers.nullable import NullableSerializer
-from typeserializers.value_text import shown
+from statebackend.keyed.exact_values import compile_exact
+from statebackend.keyed.key_context import AnyKeyContext
+from statebackend.kinds.internal_states import InternalMapState
+from typeserializers.containers.nullable import NullableSerializer
+from typeserializers.kernel.value_text import shown
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -176,9 +176,7 @@ class MapTable(HeapTable):
                     del stored[user_key]
         return found, stored
 
-    def _changed_entries(
-        self, stored: dict[Any, Any], before: dict[Any, Any]
-    ) -> Iterator[tuple[bytes, bytes | None]]:
+    def _changed_entries(self, stored: dict[Any, Any], before: dict[Any, Any]) -> Iterator[tuple[bytes, bytes | None]]:
         """Sorted entries of an increment; of ``before`` those that are gone count."""
         to_bytes, write = self.user_keys.to_bytes, self.form.write
         changed = [(to_bytes(user_key), value) for user_key, value in stored.items()]
@@ -201,9 +199,7 @@ class HeapMapState(HeapStateHandle, InternalMapState[K, V]):
 
     __slots__ = ("_begin", "_entry_key", "_read", "_store", "_to_key")
 
-    def __init__(
-        self, table: MapTable, context: AnyKeyContext, descriptor: MapStateDescriptor[K, V]
-    ) -> None:
+    def __init__(self, table: MapTable, context: AnyKeyContext, descriptor: MapStateDescriptor[K, V]) -> None:
         super().__init__(table, context)
         self._begin = table.begin_change
         self._entry_key = table.user_keys.compile_entry_key(lambda: f"{self.describe()}, key of the map")

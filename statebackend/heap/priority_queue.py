@@ -17,14 +17,14 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Any, Final, TypeVar
 
-from statebackend.encoded_priority_queue import KEY_GROUP_SUFFIX, EncodedPriorityQueue, key_group_of
-from statebackend.errors import StateBackendClosedError, StateRestoreError
+from statebackend.api.errors import StateBackendClosedError, StateRestoreError
+from statebackend.api.key_groups import KeyGroupRange
 from statebackend.heap.stored_form import EntryKeys, Load, RawKeyForm, RawStoredForm
 from statebackend.heap.table import HeapTable
 from statebackend.heap.value_state import ValueTable
-from statebackend.key_groups import KeyGroupRange
-from typeserializers.type_serializer import TypeSerializer
-from typeserializers.void import VOID_NAMESPACE, VoidNamespaceSerializer
+from statebackend.queues.encoded_priority_queue import KEY_GROUP_SUFFIX, EncodedPriorityQueue, key_group_of
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.scalars.void import VOID_NAMESPACE, VoidNamespaceSerializer
 
 T = TypeVar("T")
 

@@ -20,24 +20,24 @@ from typing import Any, Final
 
 from attrs import frozen
 
-from checkpoint.errors import CheckpointError
-from checkpoint.file_system import CheckpointFileSystem
-from checkpoint.handles import FileHandle
+from checkpointing.errors import CheckpointError
+from checkpointing.handles.state_handles import FileHandle
+from checkpointing.storage.file_system import CheckpointFileSystem
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
-from statebackend.backend_parameters import KeyedStateSnapshot
-from statebackend.canonical_entries import CanonicalBatch, batches_of, encoded_canonical, write_canonical
-from statebackend.change_digest import ChangeDigest, whole_lists
-from statebackend.descriptors import StateKind
+from statebackend.api.descriptors import StateKind
+from statebackend.api.key_groups import KeyGroupRange
+from statebackend.canonical.canonical_entries import CanonicalBatch, batches_of, encoded_canonical, write_canonical
 from statebackend.heap.history import FrozenEntries
 from statebackend.heap.state_content import Source, StateContent
 from statebackend.heap.table import HeapTable, Row
-from statebackend.key_groups import KeyGroupRange
-from statebackend.private_directory import scratch_directory
-from statebackend.snapshot_task import SnapshotTask
-from statebackend.state_files import StateFiles, StoredFile, handle_of_files, patience_of
-from statebackend.state_meta import StateMeta
+from statebackend.keyed.backend_parameters import KeyedStateSnapshot
+from statebackend.keyed.change_digest import ChangeDigest, whole_lists
+from statebackend.keyed.private_directory import scratch_directory
+from statebackend.keyed.snapshot_task import SnapshotTask
+from statebackend.keyed.state_files import StateFiles, StoredFile, handle_of_files, patience_of
+from statebackend.keyed.state_meta import StateMeta
 from statebackend.ttl.row_filter import RowFilter, kept_rows
-from typeserializers.type_serializer import TypeSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
 
 FILE_SUFFIX: Final = ".parquet"
 

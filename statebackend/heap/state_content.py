@@ -11,12 +11,12 @@ from collections.abc import Iterator
 
 from attrs import define, field, frozen
 
-from checkpoint.file_system import CheckpointFileSystem
-from checkpoint.handles import FileHandle
-from statebackend.canonical_entries import CanonicalBatch, read_canonical
+from checkpointing.handles.state_handles import FileHandle
+from checkpointing.storage.file_system import CheckpointFileSystem
+from statebackend.api.key_groups import KeyGroupRange
+from statebackend.canonical.canonical_entries import CanonicalBatch, read_canonical
 from statebackend.heap.table import HeapTable
-from statebackend.key_groups import KeyGroupRange
-from statebackend.state_files import StateFiles
+from statebackend.keyed.state_files import StateFiles
 
 
 @frozen

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from statebackend.backend_parameters import KeyedStateBackendParameters
-from statebackend.canonical_entries import CanonicalBatch
-from statebackend.descriptors import StateDescriptor
+from statebackend.api.descriptors import StateDescriptor
+from statebackend.canonical.canonical_entries import CanonicalBatch
 from statebackend.heap.table import HeapTable, UnreadableRowError
-from statebackend.state_meta import StateMeta
-from statebackend.state_migration import migration_failure, state_migration
-from typeserializers.type_serializer import TypeSerializer
+from statebackend.keyed.backend_parameters import KeyedStateBackendParameters
+from statebackend.keyed.state_meta import StateMeta
+from statebackend.keyed.state_migration import migration_failure, state_migration
+from typeserializers.kernel.type_serializer import TypeSerializer
 
 
 def migrate_into(

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 from migration.schema_migration import SchemaMigration
-from statebackend.exact_values import compile_exact
-from typeserializers.type_serializer import TypeSerializer
-from typeserializers.void import VOID_NAMESPACE, VoidNamespaceSerializer
+from statebackend.keyed.exact_values import compile_exact
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.scalars.void import VOID_NAMESPACE, VoidNamespaceSerializer
 
 Load = Callable[[bytes, int], tuple[Any, int]]
 """From the bytes of a row at a position to the stored form, and the position behind them."""

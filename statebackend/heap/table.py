@@ -5,8 +5,9 @@ A table of each kind of state says what is stored under a key, what an epoch not
 prepared. Maps and lists have changes of their own granularity, so that neither a put nor an append copies what is
 there.
 
-Rows are in canonical form and order (see `statebackend.canonical_entries`). In an increment a row without a value says
-that everything under a key, or one map entry, is gone; it is written only if completed snapshots hold such a thing.
+Rows are in canonical form and order (see `statebackend.canonical.canonical_entries`). In an increment a row without a
+value says that everything under a key, or one map entry, is gone; it is written only if completed snapshots hold such a
+thing.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, Protocol
 
-from statebackend.canonical_entries import CanonicalBatch, CanonicalRow
-from statebackend.errors import StateRestoreError
+from statebackend.api.errors import StateRestoreError
+from statebackend.api.key_groups import KeyGroupRange
+from statebackend.canonical.canonical_entries import CanonicalBatch, CanonicalRow
 from statebackend.heap.history import EntryHistory, FrozenEntries
 from statebackend.heap.stored_form import EntryKeys, Load, StoredForm
-from statebackend.key_groups import KeyGroupRange
 
 Row = CanonicalRow
 """Key group, key, namespace, user key, value."""

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from statebackend.descriptors import USER_KEY_ROLE, StateDescriptor, StateKind, storage_serializer
+from statebackend.api.descriptors import USER_KEY_ROLE, StateDescriptor, StateKind, storage_serializer
+from statebackend.api.key_groups import KeyGroupRange
 from statebackend.heap.list_state import HeapListState, ListTable
 from statebackend.heap.map_state import HeapMapState, MapTable
 from statebackend.heap.priority_queue import HeapPriorityQueue, QueueTable
 from statebackend.heap.stored_form import EntryKeys, KeyForm, RawEntryKeys, RawKeyForm, RawStoredForm, StoredForm
 from statebackend.heap.table import HeapTable
 from statebackend.heap.value_state import ValueTable, create_value_state
-from statebackend.key_context import AnyKeyContext
-from statebackend.key_groups import KeyGroupRange
-from statebackend.state_meta import StateMeta
-from typeserializers.type_serializer import TypeSerializer
+from statebackend.keyed.key_context import AnyKeyContext
+from statebackend.keyed.state_meta import StateMeta
+from typeserializers.kernel.type_serializer import TypeSerializer
 
 _KEY_ROLES: Final = frozenset({"namespace", USER_KEY_ROLE})
 

@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from snapshots.errors import SerializationError
-from statebackend.descriptors import ValueStateDescriptor
-from statebackend.exact_values import compile_exact, exact_condition, guarded
+from statebackend.api.descriptors import ValueStateDescriptor
+from statebackend.api.key_groups import KeyGroupRange
 from statebackend.heap.handle import HeapStateHandle
 from statebackend.heap.history import FrozenEntries
 from statebackend.heap.stored_form import EntryKeys, Load, StoredForm
 from statebackend.heap.table import HeapTable, Row, address_of_row
-from statebackend.internal_states import InternalValueState
-from statebackend.key_context import AnyKeyContext
-from statebackend.key_groups import KeyGroupRange
-from typeserializers.code_generation import GeneratedFunction
-from typeserializers.type_serializer import TypeSerializer
+from statebackend.keyed.exact_values import compile_exact, exact_condition, guarded
+from statebackend.keyed.key_context import AnyKeyContext
+from statebackend.kinds.internal_states import InternalValueState
+from typeserializers.kernel.code_generation import GeneratedFunction
+from typeserializers.kernel.type_serializer import TypeSerializer
 
 T = TypeVar("T")
 
@@ -119,9 +119,7 @@ class HeapObjectValueState(_HeapValueState[T]):
 
     __slots__ = ("_complements", "_default", "_exact", "_first_group", "_last_group")
 
-    def __init__(
-        self, table: ValueTable, context: AnyKeyContext, descriptor: ValueStateDescriptor[T]
-    ) -> None:
+    def __init__(self, table: ValueTable, context: AnyKeyContext, descriptor: ValueStateDescriptor[T]) -> None:
         super().__init__(table, context)
         self._default = descriptor.default
         self._exact = compile_exact(descriptor.serializer, self.describe)
@@ -138,9 +136,7 @@ class HeapEncodedValueState(_HeapValueState[T]):
 
     __slots__ = ("_encoded_default", "_read", "_serializer", "_write")
 
-    def __init__(
-        self, table: ValueTable, context: AnyKeyContext, descriptor: ValueStateDescriptor[T]
-    ) -> None:
+    def __init__(self, table: ValueTable, context: AnyKeyContext, descriptor: ValueStateDescriptor[T]) -> None:
         super().__init__(table, context)
         serializer = descriptor.serializer
         self._serializer = serializer

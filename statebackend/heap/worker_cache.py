@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import frozen
 
 from statebackend.heap.host_ledger import HostLedger
-from statebackend.private_directory import default_local_root
+from statebackend.keyed.private_directory import default_local_root
 
 if TYPE_CHECKING:
     from statebackend.heap.keyed_backend import HeapKeyedStateBackend

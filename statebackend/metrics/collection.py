@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from checkpoint.handles import StateHandle
+from checkpointing.handles.state_handles import StateHandle
+from statebackend.keyed.state_meta import decode_meta
 from statebackend.metrics.measured_states import MeasuredHandle
 from statebackend.metrics.state_metrics import StateMetrics, StateStatistics
-from statebackend.state_meta import decode_meta
 
 
 def states_measured(

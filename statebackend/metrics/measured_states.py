@@ -17,8 +17,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from statebackend.descriptors import StateDescriptor, StateKind
-from statebackend.internal_states import (
+from statebackend.api.descriptors import StateDescriptor, StateKind
+from statebackend.api.priority_queue import KeyGroupedPriorityQueue
+from statebackend.keyed.key_context import AnyKeyContext
+from statebackend.kinds.internal_states import (
     InternalAggregatingState,
     InternalListState,
     InternalMapState,
@@ -26,11 +28,9 @@ from statebackend.internal_states import (
     InternalState,
     InternalValueState,
 )
-from statebackend.key_context import AnyKeyContext
 from statebackend.metrics.latency_histogram import LatencyHistogram
 from statebackend.metrics.state_metrics import StateMetricsConfig
-from statebackend.priority_queue import KeyGroupedPriorityQueue
-from typeserializers.code_generation import GeneratedFunction
+from typeserializers.kernel.code_generation import GeneratedFunction
 
 
 class MeasuredHandle:

@@ -19,7 +19,7 @@ from attrs import evolve, field, fields, frozen
 from attrs.validators import ge, instance_of
 
 from statebackend.metrics.latency_histogram import LatencyHistogram
-from typeserializers.value_text import shown
+from typeserializers.kernel.value_text import shown
 
 _STATE_PREFIX: Final = "state/"
 _SNAPSHOT: Final = "snapshot"
@@ -122,9 +122,7 @@ class SnapshotMetrics:
 
     def followed_by(self, later: SnapshotMetrics) -> SnapshotMetrics:
         """The snapshots of two epochs."""
-        return SnapshotMetrics(
-            **{name: getattr(self, name) + getattr(later, name) for name in _names(SnapshotMetrics)}
-        )
+        return SnapshotMetrics(**{name: getattr(self, name) + getattr(later, name) for name in _names(SnapshotMetrics)})
 
 
 @frozen

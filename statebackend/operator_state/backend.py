@@ -20,18 +20,21 @@ from typing import Any, Final, TypeVar, cast, overload
 
 from attrs import define, field, frozen
 
-from checkpoint.file_system import CheckpointFileSystem
+from checkpointing.storage.file_system import CheckpointFileSystem
 from snapshots.compatibility import CompatibilityKind
 from snapshots.errors import StateFormatError
 from snapshots.type_serializer_snapshot import resolve_compatibility
-from statebackend.backend_parameters import Progress, StateRestoreReport
-from statebackend.errors import (
+from statebackend.api.errors import (
     StateBackendClosedError,
     StateBackendError,
     StateMigrationException,
     StateRegistrationError,
     StateRestoreError,
 )
+from statebackend.api.states import ListState, State
+from statebackend.keyed.backend_parameters import Progress, StateRestoreReport
+from statebackend.keyed.schema_resolution import incompatibility_message
+from statebackend.keyed.snapshot_task import SnapshotTasks
 from statebackend.operator_state.descriptors import (
     BroadcastStateDescriptor,
     OperatorStateDescriptor,
@@ -52,10 +55,7 @@ from statebackend.operator_state.snapshot_task import (
 )
 from statebackend.operator_state.states import BroadcastState
 from statebackend.operator_state.tables import TABLES, OperatorStateTable
-from statebackend.schema_resolution import incompatibility_message
-from statebackend.snapshot_task import SnapshotTasks
-from statebackend.states import ListState, State
-from typeserializers.type_serializer import TypeSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -63,6 +63,7 @@ V = TypeVar("V")
 
 MAX_SLICES: Final = 16
 """Slices of one state beyond which it is written anew instead of being referred to."""
+
 
 def _no_progress(state_name: str, entries: int) -> None:
     """Reports to nobody."""
@@ -245,9 +246,7 @@ class OperatorStateBackend:
         is_reusable = self._may_refer_to_restored and all(part.envelopes == schema for part in restored.content)
         held.reference = _Reference(table.version, restored.content) if is_reusable else None
         held.table, held.descriptor, held.restored = table, descriptor, None
-        self.restore_reports.append(
-            StateRestoreReport(descriptor.name, verdict, migrated, time.monotonic() - started)
-        )
+        self.restore_reports.append(StateRestoreReport(descriptor.name, verdict, migrated, time.monotonic() - started))
 
     def _load(self, table: OperatorStateTable, part: StatePart, migrated_before: int) -> int:
         """Loads one part into a table; returns how many rows were migrated."""

@@ -15,16 +15,14 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from checkpoint.file_system import CheckpointFileSystem
-from statebackend.errors import StateRestoreError
+from checkpointing.storage.file_system import CheckpointFileSystem
+from statebackend.api.errors import StateRestoreError
 from statebackend.operator_state.handles import FileSlice
 
 FORMAT_KEY: Final = b"statebackend.operator_state.format"
 FORMAT: Final = b"1"
 
-SCHEMA: Final = pa.schema(
-    [pa.field("key", pa.binary()), pa.field("value", pa.binary())], metadata={FORMAT_KEY: FORMAT}
-)
+SCHEMA: Final = pa.schema([pa.field("key", pa.binary()), pa.field("value", pa.binary())], metadata={FORMAT_KEY: FORMAT})
 
 BATCH_ROWS: Final = 1 << 16
 """How many rows a batch and a row group hold."""

@@ -26,15 +26,15 @@ from typing import Any, Final
 import xxhash
 from attrs import evolve, field, frozen
 
-from checkpoint.handles import FileHandle, StateHandle
+from checkpointing.handles.state_handles import FileHandle, StateHandle
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import snapshot_from_bytes, snapshot_to_bytes
 from snapshots.errors import StateFormatError
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
-from statebackend.backend_parameters import KeyedStateSnapshot
-from statebackend.errors import StateRestoreError
+from statebackend.api.errors import StateRestoreError
+from statebackend.keyed.backend_parameters import KeyedStateSnapshot
 from statebackend.operator_state.descriptors import ROLES, OperatorStateMode
-from typeserializers.type_serializer import TypeSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
 
 MAGIC: Final = 0x53424F31
 VERSION: Final = 1

@@ -19,9 +19,10 @@ from collections.abc import Iterator, Sequence
 
 from attrs import field, frozen
 
-from checkpoint.file_system import CheckpointFileSystem
-from checkpoint.handles import StateHandle
-from statebackend.errors import StateRestoreError
+from checkpointing.handles.state_handles import StateHandle
+from checkpointing.storage.file_system import CheckpointFileSystem
+from statebackend.api.errors import StateRestoreError
+from statebackend.keyed.state_meta import CANONICAL_BACKEND
 from statebackend.operator_state.descriptors import OperatorStateMode
 from statebackend.operator_state.handles import (
     FileSlice,
@@ -30,7 +31,6 @@ from statebackend.operator_state.handles import (
     StatePart,
     split_handle,
 )
-from statebackend.state_meta import CANONICAL_BACKEND
 
 Parts = tuple[StatePart, ...]
 
@@ -81,9 +81,7 @@ def continued_operator_state(
         states = tuple(
             AssignedState(state.name, state.mode, state.parts, state.parts) for state in split_handle(handle)[1].states
         )
-        continued.append(
-            RestoredOperatorState(states, file_system, may_refer=handle.backend != CANONICAL_BACKEND)
-        )
+        continued.append(RestoredOperatorState(states, file_system, may_refer=handle.backend != CANONICAL_BACKEND))
     return tuple(continued)
 
 

@@ -7,8 +7,8 @@ The files are ``<directory>/operator=<mode>/<state>/<part>.parquet``, with the n
 
 from __future__ import annotations
 
-from checkpoint.file_system import CheckpointFileSystem
-from checkpoint.relative_path import path_segment
+from checkpointing.handles.relative_path import path_segment
+from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend.operator_state.entries import encoded_rows, read_slices
 from statebackend.operator_state.handles import FileSlice, OperatorStateHandle, OperatorStateMeta, StatePart
 from statebackend.operator_state.snapshot_task import FILE_SUFFIX

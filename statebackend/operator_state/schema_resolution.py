@@ -14,10 +14,10 @@ from typing import Any
 from snapshots.compatibility import CompatibilityKind, FieldVerdict, Finding, worst_kind
 from snapshots.envelope import snapshot_to_bytes
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
+from statebackend.keyed.schema_resolution import StateVerdict
 from statebackend.operator_state.descriptors import OperatorStateDescriptor, OperatorStateMode
 from statebackend.operator_state.handles import StatePart
-from statebackend.schema_resolution import StateVerdict
-from typeserializers.type_serializer import TypeSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
 
 
 def judge_operator_state(
@@ -41,8 +41,7 @@ def judge_operator_state(
     serializers: dict[str, TypeSerializer[Any]] = {}
     for role, serializer in descriptor.serializers.items():
         snapshots = [
-            part.snapshot(descriptor.name, role)
-            for part in {part.envelopes[role]: part for part in parts}.values()
+            part.snapshot(descriptor.name, role) for part in {part.envelopes[role]: part for part in parts}.values()
         ]
         kind, found, serializers[role] = _judge_role(snapshots, serializer)
         kinds.append(kind)

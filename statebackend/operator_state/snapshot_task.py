@@ -13,9 +13,10 @@ from typing import Any, Final
 import xxhash
 from attrs import frozen
 
-from checkpoint.errors import CheckpointError
-from checkpoint.file_system import CheckpointFileSystem
-from checkpoint.handles import FileHandle
+from checkpointing.errors import CheckpointError
+from checkpointing.handles.state_handles import FileHandle
+from checkpointing.storage.file_system import CheckpointFileSystem
+from statebackend.keyed.snapshot_task import SnapshotTask
 from statebackend.operator_state.descriptors import OperatorStateMode
 from statebackend.operator_state.entries import Row, encoded_rows, read_slices
 from statebackend.operator_state.handles import (
@@ -27,7 +28,6 @@ from statebackend.operator_state.handles import (
     envelopes_of,
 )
 from statebackend.operator_state.tables import FrozenRows, Serializers
-from statebackend.snapshot_task import SnapshotTask
 
 FILE_SUFFIX: Final = ".parquet"
 

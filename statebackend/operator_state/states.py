@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-from statebackend.states import MapState
+from statebackend.api.states import MapState
 
 K = TypeVar("K")
 V = TypeVar("V")

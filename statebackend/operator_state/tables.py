@@ -17,16 +17,16 @@ from typing import Any, Final, Generic, TypeVar
 
 from migration.schema_migration import MigrationError, SchemaMigration
 from snapshots.errors import MalformedDataError, SerializationError, StateFormatError
-from statebackend.closed_entries import ClosedEntries
-from statebackend.errors import StateMigrationException, StateRestoreError, null_element
-from statebackend.exact_values import compile_exact
+from statebackend.api.errors import StateMigrationException, StateRestoreError, null_element
+from statebackend.api.states import ListState
 from statebackend.heap.stored_form import KeyForm, StoredForm
+from statebackend.keyed.closed_entries import ClosedEntries
+from statebackend.keyed.exact_values import compile_exact
 from statebackend.operator_state.descriptors import ELEMENT_ROLE, KEY_ROLE, VALUE_ROLE, OperatorStateMode
 from statebackend.operator_state.entries import Row
 from statebackend.operator_state.states import BroadcastState, ReadOnlyBroadcastState
-from statebackend.states import ListState
-from typeserializers.type_serializer import TypeSerializer
-from typeserializers.value_text import shown
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.kernel.value_text import shown
 
 T = TypeVar("T")
 K = TypeVar("K")

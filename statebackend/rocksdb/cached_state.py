@@ -4,7 +4,7 @@ A state touched a hundred times in an epoch is read once and written once. Each 
 first; at the barrier `drain` gives what changed, and the cache starts empty. A value is encoded at the moment of the
 update: that is what refuses a value that does not fit, and what keeps a mutable value that the caller goes on changing
 from leaking in. Values of immutable types are handed out as they are, once they are what their bytes say (see
-`statebackend.exact_values`).
+`statebackend.keyed.exact_values`).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any, Final, Protocol
 from attrs import define, field
 
 from snapshots.errors import SerializationError
-from statebackend.closed_entries import ClosedEntries
-from statebackend.errors import unreadable_entry
-from statebackend.internal_states import InternalState
-from statebackend.key_context import AnyKeyContext
+from statebackend.api.errors import unreadable_entry
+from statebackend.keyed.closed_entries import ClosedEntries
+from statebackend.keyed.key_context import AnyKeyContext
+from statebackend.kinds.internal_states import InternalState
 from statebackend.rocksdb.cache_memory import CacheMemory
 from statebackend.rocksdb.composite_key import RawKeys
 from statebackend.rocksdb.store import ColumnFamily
-from typeserializers.type_serializer import TypeSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
 
 Change = tuple[bytes, "bytes | None"]
 """A raw key with its new value, or None for a deletion."""

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from statebackend.key_enumeration import Address
+from statebackend.keyed.key_enumeration import Address
 from statebackend.rocksdb.composite_key import KEY_GROUP
 from statebackend.rocksdb.local_database import LocalDatabase, StateTable
 from statebackend.ttl.row_filter import RowFilter

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from typing import Any
 
 from snapshots.errors import SerializationError
-from statebackend.key_groups import KeyGroupRange
-from typeserializers.code_generation import GeneratedFunction, WriteEmitter, indented
-from typeserializers.type_serializer import TypeSerializer
+from statebackend.api.key_groups import KeyGroupRange
+from typeserializers.kernel.code_generation import GeneratedFunction, WriteEmitter, indented
+from typeserializers.kernel.type_serializer import TypeSerializer
 
 KEY_GROUP = struct.Struct(">H")
 CHUNK_NUMBER = struct.Struct(">Q")

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from attrs import define, field
 
-from statebackend.state_files import MERGED_AT_ONCE, StateFiles, StoredFile
+from statebackend.keyed.state_files import MERGED_AT_ONCE, StateFiles, StoredFile
 
 
 @define(eq=False)

@@ -18,17 +18,22 @@ from typing import Any, Final, TypeVar
 from attrs import frozen
 
 from snapshots.compatibility import CompatibilityKind
-from statebackend.backend_parameters import KeyedStateBackendParameters
-from statebackend.canonical_entries import CanonicalBatch, batches_of
-from statebackend.descriptors import PriorityQueueDescriptor, StateDescriptor, StateKind
-from statebackend.errors import StateBackendError, StateMigrationException
-from statebackend.folding_states import handle_of_kind
-from statebackend.internal_states import InternalState
-from statebackend.key_context import has_namespaces
-from statebackend.key_enumeration import Address
-from statebackend.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, KeyedStateBackend
+from statebackend.api.descriptors import PriorityQueueDescriptor, StateDescriptor, StateKind
+from statebackend.api.errors import StateBackendError, StateMigrationException
+from statebackend.canonical.canonical_entries import CanonicalBatch, batches_of
+from statebackend.keyed.backend_parameters import KeyedStateBackendParameters
+from statebackend.keyed.key_context import has_namespaces
+from statebackend.keyed.key_enumeration import Address
+from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, KeyedStateBackend
+from statebackend.keyed.restored_states import read_restored_states
+from statebackend.keyed.schema_resolution import StateVerdict
+from statebackend.keyed.state_backend import StateBackend
+from statebackend.keyed.state_files import handle_of_files, patience_of
+from statebackend.keyed.state_meta import KeyedStateMeta, StateMeta, meta_of_descriptor
+from statebackend.keyed.state_migration import migration_failure
+from statebackend.kinds.folding_states import handle_of_kind
+from statebackend.kinds.internal_states import InternalState
 from statebackend.metrics.state_metrics import StateStatistics
-from statebackend.restored_states import read_restored_states
 from statebackend.rocksdb.cache_memory import (
     DEFAULT_CACHE_BYTES,
     MIN_CACHE_BYTES,
@@ -50,15 +55,10 @@ from statebackend.rocksdb.snapshot_task import FrozenState, FrozenTable, RocksDB
 from statebackend.rocksdb.state_migration import migrate_state
 from statebackend.rocksdb.store import DEFAULT_MEMORY_BUDGET_BYTES, MIN_MEMORY_BUDGET_BYTES
 from statebackend.rocksdb.value_state import create_value_state
-from statebackend.schema_resolution import StateVerdict
-from statebackend.state_backend import StateBackend
-from statebackend.state_files import handle_of_files, patience_of
-from statebackend.state_meta import KeyedStateMeta, StateMeta, meta_of_descriptor
-from statebackend.state_migration import migration_failure
 from statebackend.ttl.expiry_sweep import Pass
 from statebackend.ttl.row_filter import RowFilter
-from typeserializers.type_serializer import TypeSerializer
-from typeserializers.value_text import shown
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.kernel.value_text import shown
 
 T = TypeVar("T")
 
@@ -359,9 +359,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
 
 
 _STATE_FACTORIES: Final[dict[StateKind, Callable[[Any, ChunkSource, tuple[Any, ...]], CachedState]]] = {
-    StateKind.VALUE: lambda descriptor, _, cache: create_value_state(
-        descriptor.serializer, descriptor.default, *cache
-    ),
+    StateKind.VALUE: lambda descriptor, _, cache: create_value_state(descriptor.serializer, descriptor.default, *cache),
     StateKind.LIST: lambda descriptor, next_number, cache: RocksDBListState(
         descriptor.element_serializer, next_number, *cache
     ),

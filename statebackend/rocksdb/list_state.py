@@ -17,16 +17,16 @@ from typing import Any, Final, TypeVar
 import xxhash
 from attrs import define
 
-from statebackend.errors import null_element
-from statebackend.exact_values import compile_exact
-from statebackend.internal_states import InternalListState
+from statebackend.api.errors import null_element
+from statebackend.keyed.exact_values import compile_exact
+from statebackend.kinds.internal_states import InternalListState
 from statebackend.rocksdb.cache_memory import ENTRY_BYTES
 from statebackend.rocksdb.cached_state import CachedState, Changes, Drained
 from statebackend.rocksdb.composite_key import CHUNK_NUMBER
 from statebackend.rocksdb.content_digest import state_seed
 from statebackend.ttl.row_filter import RowFilter
-from typeserializers.lists import ListSerializer
-from typeserializers.type_serializer import TypeSerializer
+from typeserializers.containers.lists import ListSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
 
 T = TypeVar("T")
 

@@ -14,15 +14,15 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from statebackend.key_groups import KeyGroupRange
+from statebackend.api.key_groups import KeyGroupRange
+from statebackend.keyed.state_meta import StateMeta
 from statebackend.rocksdb.cached_state import Change, WriteBackCache
 from statebackend.rocksdb.composite_key import DELETION_MARK, KEY_GROUP
 from statebackend.rocksdb.file_chain import FileChain
 from statebackend.rocksdb.increments import merge_increments, with_marks
 from statebackend.rocksdb.local_directory import LocalStateDirectory, LocalVersion
 from statebackend.rocksdb.store import FILES_AT_LEVEL_ZERO, ColumnFamily, RocksDBError, RocksDBStore, Scan, SstWriter
-from statebackend.state_meta import StateMeta
-from typeserializers.type_serializer import TypeSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
 
 MAX_LOCAL_FILES: Final = 64
 """Files of one state, beyond those that RocksDB has merged, with which a local database is thrown away."""

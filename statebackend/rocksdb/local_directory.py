@@ -29,7 +29,7 @@ from typing import Final
 
 from attrs import field, frozen
 
-from statebackend.private_directory import PrivateDirectoryError, lock_directory
+from statebackend.keyed.private_directory import PrivateDirectoryError, lock_directory
 
 _BOOT_ID_PATH: Final = "/proc/sys/kernel/random/boot_id"
 

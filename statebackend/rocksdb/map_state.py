@@ -16,13 +16,13 @@ from operator import itemgetter
 from typing import Any, Final, TypeVar
 
 from snapshots.errors import SerializationError
-from statebackend.exact_values import compile_exact
-from statebackend.internal_states import InternalMapState
+from statebackend.keyed.exact_values import compile_exact
+from statebackend.kinds.internal_states import InternalMapState
 from statebackend.rocksdb.cache_memory import ENTRY_BYTES
 from statebackend.rocksdb.cached_state import UNKNOWN, CachedState, Changes, Drained
-from typeserializers.nullable import NullableSerializer
-from typeserializers.type_serializer import TypeSerializer
-from typeserializers.value_text import shown
+from typeserializers.containers.nullable import NullableSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.kernel.value_text import shown
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -237,9 +237,7 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
         # Closing the backend ends the scan, and must not pass for the end of the map.
         self._entries.get(context_key)
 
-    def _current(
-        self, context_key: Any, prefix: bytes, key_bytes: bytes, row: bytes | None = None
-    ) -> list[Any] | None:
+    def _current(self, context_key: Any, prefix: bytes, key_bytes: bytes, row: bytes | None = None) -> list[Any] | None:
         """An entry as it is now, or None if there is none.
 
         ``row`` is what its row says, if that is known to be so still. Nothing is added to the cache.
@@ -351,9 +349,7 @@ def _alive(cached: _CachedMap) -> list[list[Any]]:
     return sorted((entry for entry in cached.entries.values() if entry[_ENCODED] is not None), key=_key_bytes_of)
 
 
-def _merged(
-    prefix: bytes, entries: list[list[Any]], rows: Iterable[tuple[bytes, Any]]
-) -> Iterator[tuple[bytes, Any]]:
+def _merged(prefix: bytes, entries: list[list[Any]], rows: Iterable[tuple[bytes, Any]]) -> Iterator[tuple[bytes, Any]]:
     """The rows and the raw keys of known entries, in order, each once."""
     known = iter([prefix + entry[_KEY_BYTES] for entry in entries])
     next_known = next(known, None)

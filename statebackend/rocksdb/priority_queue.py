@@ -1,4 +1,6 @@
-"""Priority queues on RocksDB: a row per element, read a page at a time (see `statebackend.paged_priority_queue`).
+"""Priority queues on RocksDB: a row per element, read a page at a time.
+
+What orders a queue is in `statebackend.queues.paged_priority_queue`.
 
     raw key := u16(key group) element        with an empty value
 
@@ -15,13 +17,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from statebackend.key_groups import KeyGroupRange
-from statebackend.paged_priority_queue import PagedPriorityQueue
+from statebackend.api.key_groups import KeyGroupRange
+from statebackend.queues.paged_priority_queue import PagedPriorityQueue
 from statebackend.rocksdb.cached_state import Drained, WriteBackCache
 from statebackend.rocksdb.composite_key import KEY_GROUP, VOID_NAMESPACE_BYTES
 from statebackend.rocksdb.local_database import StateTable
 from statebackend.rocksdb.store import ColumnFamily
-from typeserializers.type_serializer import TypeSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
 
 T = TypeVar("T")
 

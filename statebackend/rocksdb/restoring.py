@@ -15,18 +15,18 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
-from statebackend.backend_parameters import RestoredHandle
-from statebackend.canonical_entries import CanonicalBatch, read_canonical
-from statebackend.descriptors import StateKind
-from statebackend.errors import StateRestoreError
-from statebackend.key_groups import KeyGroupRange
+from statebackend.api.descriptors import StateKind
+from statebackend.api.errors import StateRestoreError
+from statebackend.api.key_groups import KeyGroupRange
+from statebackend.canonical.canonical_entries import CanonicalBatch, read_canonical
+from statebackend.keyed.backend_parameters import RestoredHandle
+from statebackend.keyed.state_files import StoredFile, stored_files
+from statebackend.keyed.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta
 from statebackend.rocksdb.cached_state import Change
 from statebackend.rocksdb.composite_key import CHUNK_NUMBER, KEY_GROUP
 from statebackend.rocksdb.file_chain import FileChain
 from statebackend.rocksdb.local_database import LocalDatabase, StateTable
 from statebackend.rocksdb.store import ColumnFamily, RocksDBStore
-from statebackend.state_files import StoredFile, stored_files
-from statebackend.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta
 
 ROCKSDB_BACKEND: Final = "rocksdb"
 
@@ -74,9 +74,7 @@ def _open_local(database: LocalDatabase, handles: tuple[RestoredHandle, ...], me
     ):
         return False
     for state in metas[0].states:
-        database.adopt_table(
-            state, version.column_families[state.name], FileChain(stored_files(handle, state))
-        )
+        database.adopt_table(state, version.column_families[state.name], FileChain(stored_files(handle, state)))
     return True
 
 

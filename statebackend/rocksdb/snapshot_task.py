@@ -16,16 +16,16 @@ from typing import Final
 
 from attrs import define, field
 
-from checkpoint.errors import CheckpointError
-from checkpoint.handles import FileHandle, StateHandle
-from statebackend.backend_parameters import KeyedStateBackendParameters, KeyedStateSnapshot
+from checkpointing.errors import CheckpointError
+from checkpointing.handles.state_handles import FileHandle, StateHandle
+from statebackend.keyed.backend_parameters import KeyedStateBackendParameters, KeyedStateSnapshot
+from statebackend.keyed.snapshot_task import SnapshotTask
+from statebackend.keyed.state_files import StateFiles, StoredFile
+from statebackend.keyed.state_meta import StateMeta
 from statebackend.rocksdb.file_chain import FrozenChain
 from statebackend.rocksdb.increments import merge_increments
 from statebackend.rocksdb.local_directory import LocalStateDirectory
 from statebackend.rocksdb.store import SstWriter
-from statebackend.snapshot_task import SnapshotTask
-from statebackend.state_files import StateFiles, StoredFile
-from statebackend.state_meta import StateMeta
 from statebackend.ttl.row_filter import RowFilter, kept_rows
 
 MAX_FILES_OF_ONE_SNAPSHOT: Final = 4

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from migration.schema_migration import SchemaMigration
-from statebackend.backend_parameters import KeyedStateBackendParameters
-from statebackend.descriptors import StateDescriptor
-from statebackend.errors import StateMigrationException
+from statebackend.api.descriptors import StateDescriptor
+from statebackend.api.errors import StateMigrationException
+from statebackend.keyed.backend_parameters import KeyedStateBackendParameters
+from statebackend.keyed.state_migration import state_migration
 from statebackend.rocksdb.local_database import LocalDatabase, StateTable
-from statebackend.state_migration import state_migration
 
 PROGRESS_STEP: Final = 100_000
 

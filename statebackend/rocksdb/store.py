@@ -32,7 +32,7 @@ from typing import Any, Final
 
 import rocksdict
 
-from statebackend.errors import StateBackendError
+from statebackend.api.errors import StateBackendError
 
 DEFAULT_MEMORY_BUDGET_BYTES: Final = 64 << 20
 MIN_MEMORY_BUDGET_BYTES: Final = 1 << 20
@@ -54,7 +54,6 @@ FILES_AT_LEVEL_ZERO: Final = "num-files-at-level0"
 DEFAULT_COLUMN_FAMILY: Final = "default"
 
 Scan = Generator[tuple[bytes, bytes], None, None]
-
 
 
 class RocksDBError(StateBackendError):

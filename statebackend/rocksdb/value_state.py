@@ -1,8 +1,8 @@
 """Value state on RocksDB: one row per key and namespace.
 
 Values of immutable types are cached as they are and encoded once, at the barrier; that they fit, and come back as
-they went in, is made sure of at the update (`statebackend.exact_values`). Values of mutable types are cached as their
-bytes, so what the caller goes on doing to a value it gave or got stays outside.
+they went in, is made sure of at the update (`statebackend.keyed.exact_values`). Values of mutable types are cached as
+their bytes, so what the caller goes on doing to a value it gave or got stays outside.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from abc import abstractmethod
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from statebackend.exact_values import compile_exact
-from statebackend.internal_states import InternalValueState
+from statebackend.keyed.exact_values import compile_exact
+from statebackend.keyed.value_sizes import compile_size
+from statebackend.kinds.internal_states import InternalValueState
 from statebackend.rocksdb.cache_memory import ENTRY_BYTES
 from statebackend.rocksdb.cached_state import UNKNOWN, CachedState, Drained
-from statebackend.value_sizes import compile_size
-from typeserializers.type_serializer import TypeSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
 
 T = TypeVar("T")
 

@@ -10,21 +10,21 @@ from collections.abc import Callable
 from typing import Any
 
 from snapshots.errors import SerializationError
-from statebackend.backend_parameters import KeyedStateBackendParameters
-from statebackend.descriptors import StateDescriptor
-from statebackend.internal_states import InternalState
-from statebackend.key_enumeration import Address, KeyEnumeration
-from statebackend.schema_resolution import StateVerdict
-from statebackend.state_meta import StateMeta
-from statebackend.ttl.config import LONGEST_TTL_MS, StateTtlConfig
+from statebackend.api.descriptors import StateDescriptor
+from statebackend.api.time_to_live import LONGEST_TTL_MS, StateTtlConfig
+from statebackend.keyed.backend_parameters import KeyedStateBackendParameters
+from statebackend.keyed.key_enumeration import Address, KeyEnumeration
+from statebackend.keyed.schema_resolution import StateVerdict
+from statebackend.keyed.state_meta import StateMeta
+from statebackend.kinds.internal_states import InternalState
 from statebackend.ttl.expiry_sweep import ExpirySweep, Pass, Place
 from statebackend.ttl.registration import TtlRegistration
 from statebackend.ttl.row_filter import RowFilter, expired_row_filter
 from statebackend.ttl.states import TtlState
 from statebackend.ttl.stored_form import TIMED_ROLES
-from typeserializers.ttl import TtlSerializer
-from typeserializers.type_serializer import TypeSerializer
-from typeserializers.void import VoidNamespaceSerializer
+from typeserializers.containers.ttl import TtlSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.scalars.void import VoidNamespaceSerializer
 
 
 class ExpiringStates(KeyEnumeration):
@@ -59,9 +59,7 @@ class ExpiringStates(KeyEnumeration):
         """Any backend's state of the stored form, under a handle that looks at the times."""
         serializers = None if verdict is None else verdict.serializers
         registration = TtlRegistration(descriptor, serializers, self.parameters.clock)
-        stored, entries = self.create_state(
-            registration.stored_descriptor, namespace_serializer, restored, verdict
-        )
+        stored, entries = self.create_state(registration.stored_descriptor, namespace_serializer, restored, verdict)
         handle = registration.handle(stored)
         self.declare_ttl(descriptor.name, descriptor.ttl)
         self._begin_cleanup(descriptor, handle)

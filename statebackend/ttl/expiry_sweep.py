@@ -22,7 +22,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from statebackend.key_context import NO_KEY, KeyContext
+from statebackend.keyed.key_context import NO_KEY, KeyContext
 from statebackend.ttl.states import TtlState
 
 PASSES_PER_LIFE: Final = 4
@@ -55,9 +55,7 @@ class ExpirySweep:
         "due_ms",
     )
 
-    def __init__(
-        self, context: KeyContext, state: TtlState, begin_pass: Callable[[], Pass], entries: int
-    ) -> None:
+    def __init__(self, context: KeyContext, state: TtlState, begin_pass: Callable[[], Pass], entries: int) -> None:
         lifetime = state.lifetime
         self._clock = lifetime.clock
         self._rest_ms = max(1, lifetime.ttl_ms // PASSES_PER_LIFE)

@@ -12,12 +12,12 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any, Final, Generic, TypeVar
 
-from statebackend.aggregate_function import AggregateFunction, ReduceFunction
-from statebackend.folding_states import folded, note_function, refusal
-from statebackend.internal_states import InternalAggregatingState, InternalReducingState
+from statebackend.api.aggregate_function import AggregateFunction, ReduceFunction
+from statebackend.kinds.folding_states import folded, note_function, refusal
+from statebackend.kinds.internal_states import InternalAggregatingState, InternalReducingState
 from statebackend.ttl.lifetime import Lifetime
 from statebackend.ttl.states import TtlState
-from typeserializers.ttl import TtlValue
+from typeserializers.containers.ttl import TtlValue
 
 T = TypeVar("T")
 I = TypeVar("I")  # noqa: E741

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from statebackend.clock import Clock
-from statebackend.ttl.config import StateTtlConfig, TtlStateVisibility, TtlUpdateType
-from typeserializers.ttl import TtlValue
+from statebackend.api.clock import Clock
+from statebackend.api.time_to_live import StateTtlConfig, TtlStateVisibility, TtlUpdateType
+from typeserializers.containers.ttl import TtlValue
 
 T = TypeVar("T")
 

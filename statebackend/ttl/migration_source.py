@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from migration.ttl_rules import StampedSerializer, UnstampedSerializer
-from statebackend.descriptors import StateKind, storage_serializer
+from migration.ttl_conversion import StampedSerializer, UnstampedSerializer
+from statebackend.api.descriptors import StateKind, storage_serializer
 from statebackend.ttl.stored_form import TIMED_ROLES, expiring_part
-from typeserializers.lists import ListSerializer
-from typeserializers.ttl import TtlSerializer
-from typeserializers.type_serializer import TypeSerializer
+from typeserializers.containers.lists import ListSerializer
+from typeserializers.containers.ttl import TtlSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
 
 _TIMESTAMP_BYTES: Final = 8
 

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from attrs import evolve
 
-from statebackend.clock import Clock
-from statebackend.descriptors import (
+from statebackend.api.clock import Clock
+from statebackend.api.descriptors import (
     ACCUMULATOR_ROLE,
     ELEMENT_ROLE,
     USER_KEY_ROLE,
@@ -16,7 +16,7 @@ from statebackend.descriptors import (
     StateDescriptor,
     StateKind,
 )
-from statebackend.internal_states import InternalState
+from statebackend.kinds.internal_states import InternalState
 from statebackend.ttl.folding_states import (
     TtlAggregateFunction,
     TtlAggregatingState,
@@ -26,7 +26,7 @@ from statebackend.ttl.folding_states import (
 from statebackend.ttl.lifetime import Lifetime
 from statebackend.ttl.states import TtlListState, TtlMapState, TtlState, TtlValueState
 from statebackend.ttl.stored_form import stored_serializers
-from typeserializers.type_serializer import TypeSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
 
 
 class TtlRegistration:

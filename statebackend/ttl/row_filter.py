@@ -1,8 +1,8 @@
 """Leaving expired entries out of what is written whole: a savepoint, or the new base of a state.
 
-A row filter works on the canonical bytes of a row's value (see `statebackend.canonical_entries`), so it is the same for
-every backend. It is made for one snapshot, with the time of its beginning, and has nothing that changes: snapshots that
-are under way at once share nothing.
+A row filter works on the canonical bytes of a row's value (see `statebackend.canonical.canonical_entries`), so it is
+the same for every backend. It is made for one snapshot, with the time of its beginning, and has nothing that changes:
+snapshots that are under way at once share nothing.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeVar
 
-from statebackend.canonical_entries import CanonicalBatch
-from statebackend.descriptors import StateKind
-from statebackend.errors import StateRestoreError
-from typeserializers.ttl import TtlSerializer
+from statebackend.api.descriptors import StateKind
+from statebackend.api.errors import StateRestoreError
+from statebackend.canonical.canonical_entries import CanonicalBatch
+from typeserializers.containers.ttl import TtlSerializer
 
 RowFilter = Callable[[bytes], "bytes | None"]
 """From the value of a row to the value to write: itself, a list chunk with fewer elements, or None for no row."""

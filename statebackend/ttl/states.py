@@ -17,18 +17,18 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
-from statebackend.descriptors import ValueStateDescriptor
-from statebackend.errors import null_element
-from statebackend.internal_states import (
+from statebackend.api.descriptors import ValueStateDescriptor
+from statebackend.api.errors import null_element
+from statebackend.keyed.key_context import AnyKeyContext
+from statebackend.kinds.internal_states import (
     InternalListState,
     InternalMapState,
     InternalState,
     InternalValueState,
     fold_namespaces,
 )
-from statebackend.key_context import AnyKeyContext
 from statebackend.ttl.lifetime import Lifetime
-from typeserializers.ttl import TtlValue
+from typeserializers.containers.ttl import TtlValue
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -41,7 +41,6 @@ class Cleanup(Protocol):
     due_ms: int
 
     def __call__(self) -> None: ...
-
 
 
 class TtlState(InternalState):

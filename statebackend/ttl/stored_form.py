@@ -6,8 +6,9 @@
     reducing     ttl value(value)
     aggregating  ttl value(accumulator)
 
-`ttl value` is that of `typeserializers.ttl`. A backend is given a descriptor of that form, without time-to-live, and
-stores it like any other; the serializers' snapshots tell the two forms apart when the state is restored.
+`ttl value` is that of `typeserializers.containers.ttl`. A backend is given a descriptor of that form, without
+time-to-live, and stores it like any other; the serializers' snapshots tell the two forms apart when the state is
+restored.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
-from statebackend.descriptors import ACCUMULATOR_ROLE, ELEMENT_ROLE, VALUE_ROLE, StateKind
-from typeserializers.nullable import NullableSerializer, NullableSerializerSnapshot
-from typeserializers.ttl import TtlSerializer, TtlSerializerSnapshot
-from typeserializers.type_serializer import TypeSerializer
+from statebackend.api.descriptors import ACCUMULATOR_ROLE, ELEMENT_ROLE, VALUE_ROLE, StateKind
+from typeserializers.containers.nullable import NullableSerializer, NullableSerializerSnapshot
+from typeserializers.containers.ttl import TtlSerializer, TtlSerializerSnapshot
+from typeserializers.kernel.type_serializer import TypeSerializer
 
 TIMED_ROLES: Final[Mapping[StateKind, str]] = {
     StateKind.VALUE: VALUE_ROLE,

@@ -4,7 +4,7 @@ Everything that can be wrong is found before anything is touched: the graph, the
 verdict of every stored snapshot on it, and whether directory, state and parallelism belong together. Only then is the
 job directory locked and Spark started.
 
-    <job_dir>/job.json, driver.lock     identity and lock (checkpoint.job_directory)
+    <job_dir>/job.json, driver.lock     identity and lock (checkpointing.storage.job_directory)
     <job_dir>/checkpoints/, shared/     completed checkpoints and their files
     <job_dir>/spark/                    Spark's own checkpoint location: offsets and commits of the source
 """
@@ -19,21 +19,23 @@ from typing import Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
-from checkpoint.completed_checkpoint_store import CompletedCheckpointStore
-from checkpoint.file_system import CheckpointFileSystem
-from checkpoint.job_directory import JobDirectory
-from checkpoint.job_origin import write_origin
-from checkpoint.savepoint import SavedSourceProgress
-from statebackend.backend_registry import state_backend
-from statebackend.key_groups import check_parallelism
+from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
+from checkpointing.storage.file_system import CheckpointFileSystem
+from checkpointing.storage.job_directory import JobDirectory
+from checkpointing.storage.job_origin import write_origin
+from checkpointing.storage.savepoint_directory import SavedSourceProgress
+from statebackend.api.key_groups import check_parallelism
+from statebackend.keyed.backend_registry import state_backend
+from statebackend.keyed.private_directory import default_local_root
+from statebackend.keyed.schema_resolution import SchemaReport
+from statebackend.keyed.state_backend import StateBackend
 from statebackend.metrics import StateMetricsConfig
-from statebackend.private_directory import default_local_root
-from statebackend.schema_resolution import SchemaReport
-from statebackend.state_backend import StateBackend
-from streamjobs.data_stream import DataStream
+from streamjobs.api.data_stream import DataStream
+from streamjobs.api.sinks import commits_of
+from streamjobs.api.stream_graph import SourceNode, StreamGraph
 from streamjobs.errors import JobDefinitionError, JobRestoreError
-from streamjobs.local_state_root import LocalStateRoot
-from streamjobs.restore_plan import (
+from streamjobs.runtime.local_state_root import LocalStateRoot
+from streamjobs.runtime.restore_plan import (
     RestoredState,
     check_backend,
     check_files,
@@ -41,8 +43,15 @@ from streamjobs.restore_plan import (
     check_operators,
     check_states,
 )
-from streamjobs.restore_plan_file import RESTORE_PLANS_DIRECTORY
-from streamjobs.sinks import commits_of
+from streamjobs.runtime.restore_plan_file import RESTORE_PLANS_DIRECTORY
+from streamjobs.runtime.starting_point import (
+    RESTORED_FROM,
+    StartingPoint,
+    check_has_every_epoch,
+    check_no_fall_back,
+    starting_point,
+)
+from streamjobs.runtime.state_registration import schema_report
 from streamjobs.spark.epoch_protocol import SINK, EpochProtocol
 from streamjobs.spark.fall_back import fall_back, planned_fall_back
 from streamjobs.spark.job import SparkJob
@@ -58,15 +67,6 @@ from streamjobs.spark.session import (
 )
 from streamjobs.spark.source_identity import SOURCES_PROPERTY, check_same_sources, check_trigger, named_sources
 from streamjobs.spark.source_progress import newest_committed_batch, restore_source_progress
-from streamjobs.starting_point import (
-    RESTORED_FROM,
-    StartingPoint,
-    check_has_every_epoch,
-    check_no_fall_back,
-    starting_point,
-)
-from streamjobs.state_registration import schema_report
-from streamjobs.stream_graph import SourceNode, StreamGraph
 
 _log = logging.getLogger(__name__)
 
@@ -80,8 +80,8 @@ class SparkStreamEnvironment:
     URI), made if it does not exist. ``backend`` is ``"rocksdb"``,
     ``"heap"``, the name of an installed one, or a `StateBackend`. ``parallelism`` may differ from run to run,
     ``max_parallelism`` never. ``local_state_directory`` is where tasks keep working copies of their state, on the
-    local disk of each executor (see `streamjobs.local_state_root`); by default below the system's temporary directory.
-    ``metrics`` turns metrics of keyed state on (see `SparkJob.metrics`). An epoch that takes longer than
+    local disk of each executor (see `streamjobs.runtime.local_state_root`); by default below the system's temporary
+    directory. ``metrics`` turns metrics of keyed state on (see `SparkJob.metrics`). An epoch that takes longer than
     ``epoch_timeout_s`` seconds is given up and the job fails; None is no limit.
 
     Raises `JobDefinitionError` for a parallelism out of range, `UnsupportedSparkVersionError` for a Spark that is too

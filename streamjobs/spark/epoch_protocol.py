@@ -30,17 +30,17 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from checkpoint.acknowledgement import Acknowledgement, TaskId
-from checkpoint.coordinator import AcknowledgementOutcome, CheckpointCoordinator
-from checkpoint.errors import CheckpointError
-from checkpoint.handles import OperatorState, StateHandle, files_by_path
-from checkpoint.metadata import CheckpointKind, CheckpointMetadata
+from checkpointing.coordinator.acknowledgement import Acknowledgement, TaskId
+from checkpointing.coordinator.checkpoint_coordinator import AcknowledgementOutcome, CheckpointCoordinator
+from checkpointing.errors import CheckpointError
+from checkpointing.handles.state_handles import OperatorState, StateHandle, files_by_path
+from checkpointing.metadata.metadata_file import CheckpointKind, CheckpointMetadata
+from streamjobs.api.sinks import SINK_PROPERTY, commits_of, sink_identity
 from streamjobs.errors import EpochError, EpochTimeoutError, SourceProgressMismatchError
-from streamjobs.job_metrics import OperatorMetrics, metrics_of_epoch, metrics_of_epochs
-from streamjobs.processing_time import PROCESSING_TIME_PROPERTY
-from streamjobs.restore_plan import RestoredState, SubtaskRestore, handles_of, restores_by_subtask
-from streamjobs.restore_plan_file import RESTORE_PLANS_DIRECTORY, RestorePlanSection, write_restore_plan
-from streamjobs.sinks import SINK_PROPERTY, commits_of, sink_identity
+from streamjobs.runtime.job_metrics import OperatorMetrics, metrics_of_epoch, metrics_of_epochs
+from streamjobs.runtime.processing_time import PROCESSING_TIME_PROPERTY
+from streamjobs.runtime.restore_plan import RestoredState, SubtaskRestore, handles_of, restores_by_subtask
+from streamjobs.runtime.restore_plan_file import RESTORE_PLANS_DIRECTORY, RestorePlanSection, write_restore_plan
 from streamjobs.spark.epoch_statistics import EpochStatistics, epoch_statistics
 from streamjobs.spark.epoch_task import EpochTask
 from streamjobs.spark.epoch_time import make_offsets_durable, processing_time_of_epoch_ms
@@ -239,9 +239,7 @@ class EpochProtocol:
         with contextlib.suppress(CheckpointError):
             self.parts.file_system.delete(self._restore_plan_path(epoch_id))
 
-    def _run_action(
-        self, frame: DataFrame, epoch_id: int, tasks: Mapping[str, EpochTask]
-    ) -> tuple[bytes, float]:
+    def _run_action(self, frame: DataFrame, epoch_id: int, tasks: Mapping[str, EpochTask]) -> tuple[bytes, float]:
         keep_adaptive_disabled(frame.sparkSession)
         started = time.monotonic()
         watchdog = EpochWatchdog(frame.sparkSession.sparkContext, epoch_id, self.parts.epoch_timeout_s)

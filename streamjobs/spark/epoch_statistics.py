@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from attrs import field, frozen
 
-from checkpoint.acknowledgement import Acknowledgement, ReportValue
-from streamjobs.job_metrics import OperatorMetrics
+from checkpointing.coordinator.acknowledgement import Acknowledgement, ReportValue
+from streamjobs.runtime.job_metrics import OperatorMetrics
 
 __all__ = ["EpochStatistics", "epoch_statistics", "opening_metrics"]
 

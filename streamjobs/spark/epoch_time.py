@@ -18,9 +18,9 @@ import json
 import os
 from collections.abc import Mapping
 
-from checkpoint.local_storage import sync_directory
+from checkpointing.storage.local_storage import sync_directory
 from streamjobs.errors import SourceProgressMismatchError
-from streamjobs.processing_time import not_before
+from streamjobs.runtime.processing_time import not_before
 
 __all__ = ["make_offsets_durable", "processing_time_of_epoch_ms"]
 

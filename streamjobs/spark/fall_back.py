@@ -17,13 +17,13 @@ from typing import Any
 
 from attrs import frozen
 
-from checkpoint.completed_checkpoint_store import PREVIOUS, SET_ASIDE_DIRECTORY, CompletedCheckpointStore
-from checkpoint.fall_back import FallBack, end_fall_back, read_fall_back, write_fall_back
-from checkpoint.file_system import CheckpointFileSystem
-from checkpoint.metadata import CheckpointMetadata
-from streamjobs.sinks import SinkError, sink_identity
+from checkpointing.metadata.metadata_file import CheckpointMetadata
+from checkpointing.storage.completed_checkpoint_store import PREVIOUS, SET_ASIDE_DIRECTORY, CompletedCheckpointStore
+from checkpointing.storage.fall_back import FallBack, end_fall_back, read_fall_back, write_fall_back
+from checkpointing.storage.file_system import CheckpointFileSystem
+from streamjobs.api.sinks import SinkError, sink_identity
+from streamjobs.runtime.starting_point import check_no_fall_back
 from streamjobs.spark.source_progress import capture_source_progress, newest_planned_batch, read_offsets
-from streamjobs.starting_point import check_no_fall_back
 
 __all__ = ["FallBackReport", "fall_back", "planned_fall_back"]
 

@@ -12,12 +12,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from checkpoint.job_directory import JobDirectory
+from checkpointing.storage.job_directory import JobDirectory
 from snapshots.compatibility import FieldVerdict, Finding
+from statebackend.keyed.schema_resolution import SchemaReport, StateVerdict
 from statebackend.metrics import KeyedStateMetrics
-from statebackend.schema_resolution import SchemaReport, StateVerdict
 from streamjobs.errors import EpochError
-from streamjobs.savepoint_export import SavepointReport
+from streamjobs.runtime.savepoint_export import SavepointReport
 from streamjobs.spark.epoch_protocol import EpochProtocol
 from streamjobs.spark.epoch_statistics import EpochStatistics
 from streamjobs.spark.fall_back import FallBackReport

@@ -7,12 +7,12 @@ from typing import Any
 
 from attrs import frozen
 
-from checkpoint.completed_checkpoint_store import CompletedCheckpointStore
-from checkpoint.file_system import CheckpointFileSystem
-from checkpoint.job_directory import JobIdentity
+from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
+from checkpointing.storage.file_system import CheckpointFileSystem
+from checkpointing.storage.job_directory import JobIdentity
+from statebackend.keyed.state_backend import StateBackend
 from statebackend.metrics import StateMetricsConfig
-from statebackend.state_backend import StateBackend
-from streamjobs.local_state_root import LocalStateRoot
+from streamjobs.runtime.local_state_root import LocalStateRoot
 from streamjobs.spark.pipeline import Pipeline
 from streamjobs.spark.subtask import OperatorTask
 

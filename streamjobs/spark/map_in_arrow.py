@@ -26,9 +26,7 @@ def map_in_arrow(
 
     ``columns`` are all columns of the frame, for a caller that has made them once; otherwise the frame is asked.
     """
-    user_function = UserDefinedFunction(
-        function, returnType=schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF
-    )
+    user_function = UserDefinedFunction(function, returnType=schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
     inputs = list(map(column_named, frame.columns)) if columns is None else columns
     plan = frame._jdf.mapInArrow(user_function(*inputs)._jc, False, None)
     return DataFrame(plan, frame.sparkSession)

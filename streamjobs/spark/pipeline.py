@@ -19,9 +19,12 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from streamjobs.api.key_types import key_serializer_for
+from streamjobs.api.sinks import Sink
+from streamjobs.api.stream_graph import KeyedProcessNode, Node, SourceNode, TransformNode
 from streamjobs.errors import JobDefinitionError
-from streamjobs.key_types import key_serializer_for
-from streamjobs.sinks import Sink
+from streamjobs.runtime.state_registration import RegisteredStates, registered_states
+from streamjobs.runtime.user_errors import shown
 from streamjobs.spark.arrow_rows import to_arrow_schema
 from streamjobs.spark.downstream_steps import empty_input, jobs_started, reads_partitions_once
 from streamjobs.spark.epoch_task import EpochTask
@@ -30,10 +33,7 @@ from streamjobs.spark.named_columns import column_meant_by, column_named
 from streamjobs.spark.placement import SubtaskPlacement
 from streamjobs.spark.sinks import reads_once
 from streamjobs.spark.subtask import ACKNOWLEDGEMENT_COLUMN, KEY_COLUMN_PREFIX, KEY_GROUP_COLUMN
-from streamjobs.state_registration import RegisteredStates, registered_states
-from streamjobs.stream_graph import KeyedProcessNode, Node, SourceNode, TransformNode
-from streamjobs.user_errors import shown
-from typeserializers.type_serializer import TypeSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
 
 
 @frozen
@@ -129,9 +129,7 @@ class Pipeline:
         return EpochPlan(frame, observations, acknowledgements, kept)
 
 
-def prepare_pipeline(
-    spark: SparkSession, nodes: Sequence[Node], parallelism: int, max_parallelism: int
-) -> Pipeline:
+def prepare_pipeline(spark: SparkSession, nodes: Sequence[Node], parallelism: int, max_parallelism: int) -> Pipeline:
     """Checks types and collects the state of every operator; raises `JobDefinitionError` for what cannot run."""
     first, *_, last = nodes
     assert isinstance(first, SourceNode)
@@ -236,9 +234,7 @@ def _operator_columns(
     parallelism: int,
     max_parallelism: int,
 ) -> OperatorColumns:
-    expression_keys = {
-        name: key for key, name in zip(keys, key_columns, strict=True) if name not in row_columns
-    }
+    expression_keys = {name: key for key, name in zip(keys, key_columns, strict=True) if name not in row_columns}
     acknowledgement = F.col(ACKNOWLEDGEMENT_COLUMN)
     return OperatorColumns(
         expression_keys,
@@ -252,9 +248,7 @@ def _operator_columns(
     )
 
 
-def _processed(
-    frame: DataFrame, operator: PreparedOperator, task: EpochTask, placement: SubtaskPlacement
-) -> DataFrame:
+def _processed(frame: DataFrame, operator: PreparedOperator, task: EpochTask, placement: SubtaskPlacement) -> DataFrame:
     """What the tasks of an operator give out: rows, and an acknowledgement from each."""
     columns = operator.columns
     if columns.expression_keys:

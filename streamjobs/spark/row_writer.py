@@ -31,7 +31,7 @@ import pyarrow as pa
 from pyspark.sql import Row
 
 from streamjobs.errors import StreamJobError
-from streamjobs.user_errors import shown
+from streamjobs.runtime.user_errors import shown
 
 __all__ = ["RowMismatchError", "RowWriter"]
 
@@ -96,9 +96,7 @@ class RowWriter:
     def _batch(self, rows: Sequence[Any]) -> pa.RecordBatch:
         tuples = self._tuples(rows)
         columns = zip(*tuples, strict=True)
-        arrays = [
-            self._array(writer, values, rows) for writer, values in zip(self._columns, columns, strict=True)
-        ]
+        arrays = [self._array(writer, values, rows) for writer, values in zip(self._columns, columns, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _tuples(self, rows: Sequence[Any]) -> Sequence[tuple[Any, ...]]:

@@ -16,14 +16,20 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from checkpoint.errors import SavepointError
-from checkpoint.file_system import CheckpointFileSystem
-from checkpoint.metadata import CheckpointKind, CheckpointMetadata, check_metadata_size
-from checkpoint.savepoint import create_savepoint_directory, write_source_progress
-from statebackend.clock import wall_clock
-from statebackend.descriptors import StateDescriptor
-from streamjobs.local_state_root import LocalStateRoot
-from streamjobs.savepoint_export import ExportedSubtask, ExportTask, SavepointReport, export_tasks, finish_savepoint
+from checkpointing.errors import SavepointError
+from checkpointing.metadata.metadata_file import CheckpointKind, CheckpointMetadata, check_metadata_size
+from checkpointing.storage.file_system import CheckpointFileSystem
+from checkpointing.storage.savepoint_directory import create_savepoint_directory, write_source_progress
+from statebackend.api.clock import wall_clock
+from statebackend.api.descriptors import StateDescriptor
+from streamjobs.runtime.local_state_root import LocalStateRoot
+from streamjobs.runtime.savepoint_export import (
+    ExportedSubtask,
+    ExportTask,
+    SavepointReport,
+    export_tasks,
+    finish_savepoint,
+)
 from streamjobs.spark.program_modules import ProgramModules, naming_missing_modules
 from streamjobs.spark.source_progress import capture_source_progress
 from streamjobs.spark.worker_errors import python_cause

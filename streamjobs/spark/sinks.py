@@ -28,8 +28,8 @@ from urllib.parse import unquote, urlparse
 
 from pyspark.sql import DataFrame
 
-from checkpoint.local_storage import sync_directory
-from streamjobs.sinks import SinkError
+from checkpointing.storage.local_storage import sync_directory
+from streamjobs.api.sinks import SinkError
 
 __all__ = ["ForEachEpochSink", "MemorySink", "NoopSink", "ParquetSink", "reads_once"]
 

@@ -38,9 +38,9 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from checkpoint.errors import CheckpointError
-from checkpoint.file_system import CheckpointFileSystem
-from checkpoint.relative_path import checked_relative_path
+from checkpointing.errors import CheckpointError
+from checkpointing.handles.relative_path import checked_relative_path
+from checkpointing.storage.file_system import CheckpointFileSystem
 
 __all__ = [
     "SourceProgressError",

@@ -22,29 +22,29 @@ import pyarrow as pa
 from attrs import frozen
 from pyspark import cloudpickle
 
-from checkpoint.acknowledgement import Acknowledgement
-from checkpoint.file_system import CheckpointFileSystem
-from checkpoint.relative_path import path_segment
-from statebackend.backend_parameters import KeyedStateBackendParameters, KeyedStateSnapshot
-from statebackend.clock import StoppedClock
-from statebackend.key_groups import key_group_range_of_subtask, subtask_of_key_group
+from checkpointing.coordinator.acknowledgement import Acknowledgement
+from checkpointing.handles.relative_path import path_segment
+from checkpointing.storage.file_system import CheckpointFileSystem
+from statebackend.api.clock import StoppedClock
+from statebackend.api.key_groups import key_group_range_of_subtask, subtask_of_key_group
+from statebackend.keyed.backend_parameters import KeyedStateBackendParameters, KeyedStateSnapshot
+from statebackend.keyed.state_backend import StateBackend, SubtaskIdentity
 from statebackend.metrics import StateMetricsConfig
-from statebackend.state_backend import StateBackend, SubtaskIdentity
+from streamjobs.api.functions import KeyedProcessFunction
 from streamjobs.errors import EpochError
-from streamjobs.functions import KeyedProcessFunction
-from streamjobs.keyed_operator import (
+from streamjobs.operators.keyed_operator import (
     KeyedProcessOperator,
     SubtaskContext,
     check_keys,
     paused_garbage_collection,
 )
-from streamjobs.local_state_root import LocalStateRoot
-from streamjobs.restore_plan import SubtaskRestore
+from streamjobs.runtime.local_state_root import LocalStateRoot
+from streamjobs.runtime.restore_plan import SubtaskRestore
+from streamjobs.runtime.subtask_state import SubtaskState
 from streamjobs.spark.arrow_rows import RowReader, RowWriter, column_values, key_values
 from streamjobs.spark.epoch_statistics import opening_metrics
 from streamjobs.spark.session import TaskIdentity
-from streamjobs.subtask_state import SubtaskState
-from typeserializers.type_serializer import TypeSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
 
 KEY_GROUP_COLUMN: Final = "__statebackend_key_group"
 KEY_COLUMN_PREFIX: Final = "__statebackend_key_"
@@ -209,9 +209,7 @@ class SubtaskTask:
 
     def _with_acknowledgement(self, batch: pa.RecordBatch, acknowledgement: bytes | None) -> pa.RecordBatch:
         column = pa.array([acknowledgement] * batch.num_rows, pa.binary())
-        return pa.RecordBatch.from_arrays(
-            [*batch.columns, column], names=[*batch.schema.names, ACKNOWLEDGEMENT_COLUMN]
-        )
+        return pa.RecordBatch.from_arrays([*batch.columns, column], names=[*batch.schema.names, ACKNOWLEDGEMENT_COLUMN])
 
     def _acknowledgement_batch(self, acknowledgement: bytes) -> pa.RecordBatch:
         nulls = [pa.nulls(1, field.type) for field in self.operator.output_schema]
@@ -246,4 +244,3 @@ def _report(state: SubtaskState) -> dict[str, int | float]:
             report[f"{prefix}entries_migrated/{restored.state_name}"] = restored.entries_migrated
             report[f"{prefix}duration_s/{restored.state_name}"] = restored.duration_s
     return report
-

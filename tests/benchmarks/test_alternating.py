@@ -28,9 +28,7 @@ def test_every_round_runs_each_contender_once_and_begins_with_another() -> None:
 
 def test_warm_up_rounds_are_run_but_not_counted() -> None:
     order: list[str] = []
-    measured = measure_alternating(
-        {"a": recording("a", order, [900.0, 10.0, 12.0])}, rounds=2, warm_up_rounds=1
-    )
+    measured = measure_alternating({"a": recording("a", order, [900.0, 10.0, 12.0])}, rounds=2, warm_up_rounds=1)
     assert order == ["a", "a", "a"]
     assert measured == {"a": Measurement((10.0, 12.0))}
 

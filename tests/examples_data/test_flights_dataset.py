@@ -55,9 +55,7 @@ def test_the_content_checksum_sees_a_single_changed_value(flights: pa.Table) -> 
 
 def test_the_files_are_the_listed_ones_and_have_the_listed_checksums() -> None:
     listed = dict(reversed(line.split("  ")) for line in CHECKSUMS_PATH.read_text("ascii").splitlines())
-    found = {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in PARTS_DIRECTORY.glob("*.parquet")
-    }
+    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in PARTS_DIRECTORY.glob("*.parquet")}
     assert found == listed
     assert sorted(found) == [part_name(index) for index in range(PART_COUNT)]
 

@@ -13,7 +13,7 @@ from migration.conversion import Write, conversion_between
 from migration.reading_back import must_be_read_back
 from snapshots import resolve_compatibility
 from typeserializers import converted_by
-from typeserializers.code_generation import ReadEmitter, WriteEmitter
+from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 
 Int = Annotated[int, ts.IntSerializer()]
 

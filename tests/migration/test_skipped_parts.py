@@ -12,7 +12,7 @@ from migration import MigrationError, SchemaMigration
 from snapshots import resolve_compatibility
 from snapshots.envelope import snapshot_from_bytes, snapshot_to_bytes
 from typeserializers import converted_by
-from typeserializers.pickles import _chosen
+from typeserializers.opaque.pickles import _chosen
 
 ran: list[str] = []
 
@@ -189,8 +189,9 @@ def test_a_field_of_a_pojo_is_stepped_over_too(forgotten: Any) -> None:
     # A removed field of a record whose values are POJOs around such a field.
     outer, without = records(old)
     trap()
-    data, snapshot = outer.to_bytes(Old("a", OldPojo([Trap()], "b"), "z")), snapshot_to_bytes(
-        outer.snapshot_configuration()
+    data, snapshot = (
+        outer.to_bytes(Old("a", OldPojo([Trap()], "b"), "z")),
+        snapshot_to_bytes(outer.snapshot_configuration()),
     )
     forgotten()
     restored = snapshot_from_bytes(snapshot)

@@ -143,9 +143,7 @@ def test_a_verdict_carries_a_serializer_exactly_if_it_reconfigures() -> None:
 def test_a_verdict_is_printed_and_given_as_data() -> None:
     finding = Finding(".a", FieldVerdict.LOSSY, "field-removed", "it is gone", "Declare a rename").below("[]")
     verdict = TypeSerializerSchemaCompatibility.compatible_after_migration([finding])
-    assert str(verdict) == (
-        "compatible after migration\n  [].a: lossy [field-removed] it is gone. Declare a rename"
-    )
+    assert str(verdict) == ("compatible after migration\n  [].a: lossy [field-removed] it is gone. Declare a rename")
     data = verdict.to_dict()
     assert data["kind"] == "AFTER_MIGRATION"
     assert data["findings"] == [

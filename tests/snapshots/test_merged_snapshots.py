@@ -132,6 +132,9 @@ def test_records_that_differ_in_more_than_what_was_learned_are_not_merged() -> N
 def test_a_snapshot_that_says_nothing_of_merging_is_merged_with_its_like_alone() -> None:
     assert merged(ts.LongSerializer(), ts.LongSerializer()) is not None
     assert merged(ts.LongSerializer(), ts.IntSerializer()) is None
-    assert SimpleTypeSerializerSnapshot.merged_with(
-        ts.LongSerializer().snapshot_configuration(), ts.LongSerializer().snapshot_configuration()
-    ) is None
+    assert (
+        SimpleTypeSerializerSnapshot.merged_with(
+            ts.LongSerializer().snapshot_configuration(), ts.LongSerializer().snapshot_configuration()
+        )
+        is None
+    )

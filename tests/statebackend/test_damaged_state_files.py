@@ -11,11 +11,11 @@ import pathlib
 
 import pytest
 
-from statebackend.canonical_entries import CanonicalBatch, encoded_canonical, read_canonical
-from statebackend.errors import StateBackendError
-from statebackend.key_groups import KeyGroupRange
-from statebackend.state_meta import decode_meta
-from typeserializers.contract.hostile_bytes import damaged_everywhere
+from statebackend.api.errors import StateBackendError
+from statebackend.api.key_groups import KeyGroupRange
+from statebackend.canonical.canonical_entries import CanonicalBatch, encoded_canonical, read_canonical
+from statebackend.keyed.state_meta import decode_meta
+from testkit.serializers.hostile_bytes import damaged_everywhere
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 HANDLES = sorted(path.parent.name for path in GOLDEN.glob("*/handle.json"))

@@ -60,6 +60,6 @@ def test_a_case_names_tests_that_exist_or_says_why_there_is_none(case, shown_by)
 
 def test_the_contract_that_is_named_is_the_one_that_backends_keep():
     named = {class_name for _, shown_by in CASES for _, class_name, _ in REFERENCE.findall(shown_by) if class_name}
-    source = (ROOT / "statebackend/contract/state_backend_contract.py").read_text(encoding="utf-8")
+    source = (ROOT / "testkit/backends/state_backend_contract.py").read_text(encoding="utf-8")
     (contract,) = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
     assert named <= {base.id for base in contract.bases if isinstance(base, ast.Name)}

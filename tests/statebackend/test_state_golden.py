@@ -11,17 +11,17 @@ import struct
 
 import pytest
 
-from checkpoint.file_system import CheckpointFileSystem
-from checkpoint.handles import FileHandle, StateHandle
+from checkpointing.handles.state_handles import FileHandle, StateHandle
+from checkpointing.storage.file_system import CheckpointFileSystem
 from snapshots.envelope import snapshot_to_bytes
-from statebackend.backend_registry import state_backend
-from statebackend.contract.contract_base import content, contents, filled
-from statebackend.contract.folding_functions import MUTABLE_SUM, SUM
-from statebackend.contract.harness import BackendHarness
-from statebackend.contract.priority_queue_contract import TIMERS, timer
-from statebackend.contract.schemas import LegV1, LegV2, leg_v1, leg_v2
-from statebackend.descriptors import ListStateDescriptor, StateKind, ValueStateDescriptor
-from statebackend.state_meta import KeyedStateMeta, StateFile, StateMeta, decode_meta, encode_meta
+from statebackend.api.descriptors import ListStateDescriptor, StateKind, ValueStateDescriptor
+from statebackend.keyed.backend_registry import state_backend
+from statebackend.keyed.state_meta import KeyedStateMeta, StateFile, StateMeta, decode_meta, encode_meta
+from testkit.backends.contract_base import content, contents, filled
+from testkit.backends.folding_functions import MUTABLE_SUM, SUM
+from testkit.backends.harness import BackendHarness
+from testkit.backends.priority_queue_contract import TIMERS, timer
+from testkit.backends.schemas import LegV1, LegV2, leg_v1, leg_v2
 from typeserializers import LongSerializer, StringSerializer, VoidNamespaceSerializer
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
@@ -126,8 +126,20 @@ def test_the_meta_data_is_written_byte_for_byte_as_documented():
     state = StateMeta("count", StateKind.VALUE, void_snapshot, {"value": long_snapshot}, (StateFile(0, "state-1"),))
     envelope, void = (sized(snapshot_to_bytes(snapshot)) for snapshot in (long_snapshot, void_snapshot))
     expected = (
-        b"SBM1" + i32(1) + envelope + struct.pack(">q", 9) + i32(1)
-        + utf("count") + utf("value") + void + i32(1) + utf("value") + envelope + i32(1) + i32(0) + utf("state-1")
+        b"SBM1"
+        + i32(1)
+        + envelope
+        + struct.pack(">q", 9)
+        + i32(1)
+        + utf("count")
+        + utf("value")
+        + void
+        + i32(1)
+        + utf("value")
+        + envelope
+        + i32(1)
+        + i32(0)
+        + utf("state-1")
     )
     assert encode_meta(KeyedStateMeta(long_snapshot, 9, (state,))) == expected
     assert encode_meta(decode_meta(expected, 1)) == expected

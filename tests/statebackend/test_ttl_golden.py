@@ -10,14 +10,14 @@ import struct
 import pytest
 from attrs import evolve
 
-from checkpoint.file_system import CheckpointFileSystem
-from checkpoint.handles import FileHandle, StateHandle
+from checkpointing.handles.state_handles import FileHandle, StateHandle
+from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend import ListStateDescriptor, MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
-from statebackend.backend_registry import state_backend
-from statebackend.contract.contract_base import content
-from statebackend.contract.folding_functions import MUTABLE_SUM, SUM
-from statebackend.contract.harness import BackendHarness
-from statebackend.contract.manual_clock import ManualClock
+from statebackend.keyed.backend_registry import state_backend
+from testkit.backends.contract_base import content
+from testkit.backends.folding_functions import MUTABLE_SUM, SUM
+from testkit.backends.harness import BackendHarness
+from testkit.backends.manual_clock import ManualClock
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from statebackend import ValueStateDescriptor
 from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
-from streamjobs.data_stream import DataStream
+from streamjobs.api.data_stream import DataStream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from streamjobs import JobDefinitionError, KeyedProcessFunction, NullKeyError, ProcessContext
-from streamjobs.data_stream import DataStream
-from streamjobs.keyed_operator import check_keys
+from streamjobs.api.data_stream import DataStream
+from streamjobs.api.stream_graph import SourceNode, StreamGraph
+from streamjobs.operators.keyed_operator import check_keys
 from streamjobs.spark.row_reader import RowReader
 from streamjobs.spark.row_writer import RowMismatchError, RowWriter
 from streamjobs.spark.session import were_tasks_repeated
-from streamjobs.stream_graph import SourceNode, StreamGraph
 
 
 class Nothing(KeyedProcessFunction[Any, Any, Any]):

@@ -19,10 +19,10 @@ import attrs
 import pytest
 
 from statebackend import ListStateDescriptor, MapStateDescriptor, StateBackend, ValueStateDescriptor
-from statebackend.backend_registry import known_state_backends, state_backend
-from statebackend.contract import StateBackendContract
+from statebackend.keyed.backend_registry import known_state_backends, state_backend
 from streamjobs import JobRestoreError, KeyedProcessFunction, ProcessContext, RuntimeContext
-from streamjobs.local import LocalStreamEnvironment
+from streamjobs.inprocess import LocalStreamEnvironment
+from testkit.backends import StateBackendContract
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -78,7 +78,7 @@ def test_the_backend_is_found_among_the_installed_ones() -> None:
 
 
 def test_a_new_process_finds_it_too(site_packages: Path) -> None:
-    program = "from statebackend.backend_registry import state_backend; print(state_backend('sqlite').name)"
+    program = "from statebackend.keyed.backend_registry import state_backend; print(state_backend('sqlite').name)"
     path = os.pathsep.join([str(site_packages), str(REPOSITORY)])
     result = subprocess.run(
         [sys.executable, "-c", program],
@@ -101,7 +101,7 @@ def test_it_uses_what_the_guide_names_and_nothing_else() -> None:
             elif isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in ours:
                 assert not [alias.name for alias in node.names if alias.name.startswith("_")]
                 used.add(node.module)
-    assert used >= {"statebackend", "statebackend.entry_encoder", "statebackend.internal_states"}
+    assert used >= {"statebackend", "statebackend.keyed.entry_encoder", "statebackend.kinds.internal_states"}
     assert [module for module in sorted(used) if "." in module and f"`{module}" not in guide] == []
 
 

@@ -69,9 +69,7 @@ ZONES = (
     st.none()
     | st.just(datetime.timezone.utc)
     | st.timezones()
-    | st.builds(
-        lambda minutes: datetime.timezone(datetime.timedelta(minutes=minutes)), st.integers(-1439, 1439)
-    )
+    | st.builds(lambda minutes: datetime.timezone(datetime.timedelta(minutes=minutes)), st.integers(-1439, 1439))
     | st.just(datetime.timezone(datetime.timedelta(hours=2), "Sommer\x00zeit"))
 )
 DATETIMES = st.datetimes(timezones=ZONES, allow_imaginary=True)
@@ -82,9 +80,7 @@ def typed_array(typecode: str, elements: st.SearchStrategy[Any]) -> st.SearchStr
 
 
 KINDS = st.sampled_from(ts.RowKind)
-ROWS = st.builds(
-    lambda i, s, kind: ts.Row(i, s, kind=kind), st.none() | INTS, st.none() | TEXTS, KINDS
-)
+ROWS = st.builds(lambda i, s, kind: ts.Row(i, s, kind=kind), st.none() | INTS, st.none() | TEXTS, KINDS)
 INT, LONG, STRING = ts.IntSerializer(), ts.LongSerializer(), ts.StringSerializer()
 MANY_FIELDS = ts.RowSerializer([LONG] * 23)
 MANY_ROWS = st.builds(
@@ -134,9 +130,7 @@ LAWS = {
     "array list": Law(ts.ArrayListSerializer(LONG), st.lists(LONGS)),
     "set of longs": Law(ts.SetSerializer(LONG), st.sets(st.none() | LONGS)),
     "set of strings": Law(ts.SetSerializer(STRING), st.sets(st.none() | TEXTS)),
-    "frozenset of sets": Law(
-        ts.FrozenSetSerializer(ts.FrozenSetSerializer(INT)), st.frozensets(st.frozensets(INTS))
-    ),
+    "frozenset of sets": Law(ts.FrozenSetSerializer(ts.FrozenSetSerializer(INT)), st.frozensets(st.frozensets(INTS))),
     "either": Law(
         ts.EitherSerializer(STRING, LONG), st.builds(ts.Left, st.none() | TEXTS) | st.builds(ts.Right, LONGS)
     ),
@@ -158,9 +152,7 @@ LAWS = {
     "row of many fields": Law(MANY_FIELDS, MANY_ROWS),
     "named row": Law(
         ts.RowSerializer([INT, ts.RowSerializer([STRING])], ["id", "inner"]),
-        st.builds(
-            lambda i, s: ts.Row.named(id=i, inner=ts.Row(s)), st.none() | INTS, st.none() | TEXTS
-        ),
+        st.builds(lambda i, s: ts.Row.named(id=i, inner=ts.Row(s)), st.none() | INTS, st.none() | TEXTS),
     ),
     "timer": Law(
         ts.TimerSerializer(STRING, ts.TimeWindowSerializer()),

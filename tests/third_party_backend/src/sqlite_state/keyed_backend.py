@@ -1,7 +1,7 @@
 """The SQLite backend of one subtask.
 
 State is written through to the local database at every access; only priority queues hold their changes back. What the
-barrier costs is a file of the rows that changed since the last one. Files add up as `statebackend.state_files`
+barrier costs is a file of the rows that changed since the last one. Files add up as `statebackend.keyed.state_files`
 describes. A restore reads them all into an empty database.
 """
 
@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from attrs import define, field
 
-from checkpoint import CheckpointError, CheckpointFileSystem
+from checkpointing import CheckpointError, CheckpointFileSystem
 from snapshots import CompatibilityKind
 from sqlite_state.database import Row, SqliteDatabase, StateTable
 from sqlite_state.priority_queue import SqlitePriorityQueue
@@ -34,21 +34,21 @@ from statebackend import (
     StateKind,
     StateVerdict,
 )
-from statebackend.backend_parameters import KeyedStateSnapshotTask
-from statebackend.canonical_entries import CanonicalBatch, batches_of, read_canonical
-from statebackend.change_digest import whole_lists
-from statebackend.descriptors import storage_serializer
-from statebackend.entry_encoder import EntryEncoder
-from statebackend.folding_states import handle_of_kind, stored_descriptor
-from statebackend.internal_states import InternalState
-from statebackend.key_enumeration import Address
-from statebackend.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
+from statebackend.api.descriptors import storage_serializer
+from statebackend.canonical.canonical_entries import CanonicalBatch, batches_of, read_canonical
+from statebackend.keyed.backend_parameters import KeyedStateSnapshotTask
+from statebackend.keyed.change_digest import whole_lists
+from statebackend.keyed.entry_encoder import EntryEncoder
+from statebackend.keyed.key_enumeration import Address
+from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
+from statebackend.keyed.restored_states import read_restored_states
+from statebackend.keyed.snapshot_task import SynchronousSnapshotTask
+from statebackend.keyed.state_files import MAX_FILES, StateFiles, StoredFile, handle_of_files, stored_files
+from statebackend.keyed.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta, meta_of_descriptor
+from statebackend.keyed.state_migration import migration_failure, state_migration
+from statebackend.kinds.folding_states import handle_of_kind, stored_descriptor
+from statebackend.kinds.internal_states import InternalState
 from statebackend.metrics import StateStatistics
-from statebackend.restored_states import read_restored_states
-from statebackend.snapshot_task import SynchronousSnapshotTask
-from statebackend.state_files import MAX_FILES, StateFiles, StoredFile, handle_of_files, stored_files
-from statebackend.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta, meta_of_descriptor
-from statebackend.state_migration import migration_failure, state_migration
 from statebackend.ttl.row_filter import kept_rows
 from typeserializers import TypeSerializer
 

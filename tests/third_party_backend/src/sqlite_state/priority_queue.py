@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TypeVar
 
 from sqlite_state.database import StateTable
-from statebackend.key_groups import KeyGroupRange
-from statebackend.paged_priority_queue import PagedPriorityQueue
+from statebackend.api.key_groups import KeyGroupRange
+from statebackend.queues.paged_priority_queue import PagedPriorityQueue
 from typeserializers import VOID_NAMESPACE, TypeSerializer, VoidNamespaceSerializer
 
 T = TypeVar("T")

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from sqlite_state.database import Row, StateTable
-from statebackend.entry_encoder import EntryEncoder
-from statebackend.internal_states import InternalListState, InternalMapState, InternalState, InternalValueState
-from statebackend.key_context import AnyKeyContext
+from statebackend.keyed.entry_encoder import EntryEncoder
+from statebackend.keyed.key_context import AnyKeyContext
+from statebackend.kinds.internal_states import InternalListState, InternalMapState, InternalState, InternalValueState
 from typeserializers import TypeSerializer
 
 T = TypeVar("T")

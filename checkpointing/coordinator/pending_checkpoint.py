@@ -1,0 +1,125 @@
+"""One checkpoint on its way from trigger to completion: its state, its tasks, its acknowledgements.
+
+    state         event             next state      meaning
+    ------------  ----------------  --------------  ------------------------------------------------
+    PENDING       ACKNOWLEDGE       PENDING         another task has stored its state
+    PENDING       ACKNOWLEDGE_LAST  ACKNOWLEDGED    now all have
+    PENDING       CONFLICT          CONFLICTED      one task stored two different states
+    ACKNOWLEDGED  CONFLICT          CONFLICTED
+    ACKNOWLEDGED  COMPLETE          COMPLETED       the handles go to the checkpoint's metadata
+    COMPLETED     FAIL_STORING      ABORTED         the metadata could not be stored
+    PENDING, ACKNOWLEDGED, CONFLICTED
+                  ABORT             ABORTED         the epoch failed
+                  EXPIRE            EXPIRED         the timeout passed first
+                  SUBSUME           SUBSUMED        a newer checkpoint completed first
+
+Everything not listed raises `IllegalTransitionError` and changes nothing. A CONFLICTED checkpoint can
+only end: which of the two states is right cannot be known, so the epoch must be replayed.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+
+from checkpointing.coordinator.acknowledgement import Acknowledgement, TaskId
+from checkpointing.errors import IllegalTransitionError, IncompleteCheckpointError
+from checkpointing.handles.state_handles import StateHandle
+
+__all__ = ["CHECKPOINT_TRANSITIONS", "CheckpointEvent", "CheckpointState", "PendingCheckpoint"]
+
+
+class CheckpointState(enum.Enum):
+    """Where a triggered checkpoint stands."""
+
+    PENDING = "PENDING"
+    ACKNOWLEDGED = "ACKNOWLEDGED"
+    CONFLICTED = "CONFLICTED"
+    COMPLETED = "COMPLETED"
+    ABORTED = "ABORTED"
+    EXPIRED = "EXPIRED"
+    SUBSUMED = "SUBSUMED"
+
+
+class CheckpointEvent(enum.Enum):
+    """What can happen to a triggered checkpoint."""
+
+    ACKNOWLEDGE = "ACKNOWLEDGE"
+    ACKNOWLEDGE_LAST = "ACKNOWLEDGE_LAST"
+    CONFLICT = "CONFLICT"
+    COMPLETE = "COMPLETE"
+    FAIL_STORING = "FAIL_STORING"
+    ABORT = "ABORT"
+    EXPIRE = "EXPIRE"
+    SUBSUME = "SUBSUME"
+
+
+_UNFINISHED = (CheckpointState.PENDING, CheckpointState.ACKNOWLEDGED, CheckpointState.CONFLICTED)
+
+CHECKPOINT_TRANSITIONS: Mapping[tuple[CheckpointState, CheckpointEvent], CheckpointState] = MappingProxyType(
+    {
+        (CheckpointState.PENDING, CheckpointEvent.ACKNOWLEDGE): CheckpointState.PENDING,
+        (CheckpointState.PENDING, CheckpointEvent.ACKNOWLEDGE_LAST): CheckpointState.ACKNOWLEDGED,
+        (CheckpointState.PENDING, CheckpointEvent.CONFLICT): CheckpointState.CONFLICTED,
+        (CheckpointState.ACKNOWLEDGED, CheckpointEvent.CONFLICT): CheckpointState.CONFLICTED,
+        (CheckpointState.ACKNOWLEDGED, CheckpointEvent.COMPLETE): CheckpointState.COMPLETED,
+        (CheckpointState.COMPLETED, CheckpointEvent.FAIL_STORING): CheckpointState.ABORTED,
+        **{(state, CheckpointEvent.ABORT): CheckpointState.ABORTED for state in _UNFINISHED},
+        **{(state, CheckpointEvent.EXPIRE): CheckpointState.EXPIRED for state in _UNFINISHED},
+        **{(state, CheckpointEvent.SUBSUME): CheckpointState.SUBSUMED for state in _UNFINISHED},
+    }
+)
+
+
+class PendingCheckpoint:
+    """Tasks and acknowledgements of one checkpoint. Only `advance` and `record` change it."""
+
+    def __init__(self, checkpoint_id: int, tasks: Collection[TaskId], triggered_ms: int) -> None:
+        self.checkpoint_id = checkpoint_id
+        self.tasks = frozenset(tasks)
+        self.triggered_ms = triggered_ms
+        self.state = CheckpointState.PENDING
+        self._acknowledgements: dict[TaskId, Acknowledgement] = {}
+
+    @property
+    def acknowledgements(self) -> Mapping[TaskId, Acknowledgement]:
+        """What has been acknowledged so far."""
+        return MappingProxyType(self._acknowledgements)
+
+    @property
+    def handles(self) -> tuple[StateHandle, ...]:
+        """All state acknowledged so far."""
+        return tuple(acknowledgement.handle for acknowledgement in self._acknowledgements.values())
+
+    def missing_tasks(self) -> tuple[TaskId, ...]:
+        """Tasks that have not acknowledged, sorted."""
+        return tuple(sorted(self.tasks - self._acknowledgements.keys()))
+
+    def check(self, event: CheckpointEvent) -> CheckpointState:
+        """The state `event` would lead to; `IllegalTransitionError` if the table does not list it."""
+        try:
+            return CHECKPOINT_TRANSITIONS[self.state, event]
+        except KeyError:
+            pass
+        if event is CheckpointEvent.COMPLETE and self.state is CheckpointState.PENDING:
+            missing = [str(task) for task in self.missing_tasks()]
+            shown = ", ".join(missing[:10]) + (", ..." if len(missing) > 10 else "")
+            raise IncompleteCheckpointError(
+                event.name,
+                self.state.name,
+                f"checkpoint {self.checkpoint_id} lacks the acknowledgements of {len(missing)} of "
+                f"{len(self.tasks)} tasks: {shown}",
+                missing,
+            )
+        raise IllegalTransitionError(event.name, self.state.name, f"checkpoint {self.checkpoint_id}")
+
+    def advance(self, event: CheckpointEvent) -> None:
+        """Take the transition for `event`, or raise and change nothing."""
+        self.state = self.check(event)
+
+    def record(self, acknowledgement: Acknowledgement) -> None:
+        """Take in the first acknowledgement of one of the tasks, or raise and change nothing."""
+        is_last = len(self._acknowledgements) + 1 == len(self.tasks)
+        self.advance(CheckpointEvent.ACKNOWLEDGE_LAST if is_last else CheckpointEvent.ACKNOWLEDGE)
+        self._acknowledgements[acknowledgement.task] = acknowledgement

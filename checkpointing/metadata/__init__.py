@@ -1,0 +1,1 @@
+"""The durable form of a checkpoint or savepoint, `_metadata`, version by version."""

@@ -1,0 +1,122 @@
+"""An exclusive lock on a job directory: `driver.lock`, held by at most one driver process.
+
+The lock is the kernel's (`flock`), so it is released when the holder closes it or dies in any way; there
+is nothing to clean up after a crash and nothing to time out. What is written inside the file (one line of
+JSON: pid, host, start time) only serves the message for the one who comes second. The file is never
+removed, since removing a lock file lets two processes lock two files of one name.
+
+A forked child gets copies of the parent's descriptors and would keep the lock alive after the parent's
+death; every child therefore closes its copy at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import socket
+import time
+import weakref
+
+from checkpointing.errors import JobDirectoryError, JobDirectoryLockedError
+
+__all__ = ["LOCK_FILE_NAME", "DriverLock"]
+
+LOCK_FILE_NAME = "driver.lock"
+
+_MAX_HOLDER_BYTES = 4096
+
+
+class DriverLock:
+    """The lock on `path`, held from construction until `close` or the end of the process.
+
+    Raises `JobDirectoryLockedError` naming the holder when another driver has it, `JobDirectoryError`
+    when the file system has no locks.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._descriptor: int | None = None
+        try:
+            # Descriptors made by Python are not inherited by programs that this process starts.
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        except OSError as error:
+            raise JobDirectoryError(f"cannot open the lock file {path}: {error}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._write_holder(descriptor)
+        except OSError as error:
+            holder = _read_holder(descriptor)
+            os.close(descriptor)
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                raise JobDirectoryLockedError(
+                    f"{os.path.dirname(path)} is in use by another driver: {holder}. Stop that driver, or "
+                    "use another job directory; the lock ends with the process that holds it."
+                ) from None
+            raise JobDirectoryError(
+                f"cannot lock {path}: {error}. The job directory needs a file system with flock; "
+                "put it, or its lock file, on a local disk."
+            ) from error
+        self._descriptor = descriptor
+        _held.add(self)
+
+    @staticmethod
+    def is_held(path: str) -> bool:
+        """Whether a process holds the lock at this moment. A driver that takes it in that moment may be refused."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    def close(self) -> None:
+        """Release the lock; again is fine."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            _held.discard(self)
+            os.close(descriptor)
+
+    def forget(self) -> None:
+        """Close this process's copy of the descriptor without touching the lock of the process it is from."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+    @staticmethod
+    def _write_holder(descriptor: int) -> None:
+        holder = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        }
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, (json.dumps(holder) + "\n").encode(), 0)
+
+
+def _read_holder(descriptor: int) -> str:
+    try:
+        holder = json.loads(os.pread(descriptor, _MAX_HOLDER_BYTES, 0))
+        return f"process {holder['pid']} on host {holder['host']}, since {holder['started']}"
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return "a process that has not written its name yet"
+
+
+_held: weakref.WeakSet[DriverLock] = weakref.WeakSet()
+
+
+def _forget_all_in_child() -> None:
+    for lock in list(_held):
+        lock.forget()
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_forget_all_in_child)

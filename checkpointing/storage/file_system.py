@@ -1,0 +1,268 @@
+"""One root directory in some store, and the only door to it.
+
+Every path is relative to the root and checked before the store sees it. Every write returns a
+`FileHandle` (path, size, checksum), and reading through a handle proves that the bytes are the ones that
+were written. A written file is complete and durable or absent. What the store itself reports (full disk,
+permissions, network) comes out as `StorageError` with the place in the message and the cause chained.
+
+On local disk the operating system is called directly, since syncing and linking have no portable form;
+every other URI goes through `pyarrow.fs`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+import pyarrow
+import pyarrow.fs
+
+from checkpointing.errors import CorruptFileError, MissingFileError, StorageError, UnsafePathError
+from checkpointing.handles.checksum import checksum_of_bytes
+from checkpointing.handles.relative_path import checked_relative_path
+from checkpointing.handles.state_handles import FileHandle
+from checkpointing.storage.arrow_storage import ArrowStorage
+from checkpointing.storage.local_storage import TEMPORARY_PREFIX, Accept, LocalStorage
+
+__all__ = ["CheckpointFileSystem"]
+
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+_WHAT_TO_DO = "Restore from another checkpoint or savepoint, or bring back the original file from a backup."
+
+
+class _Storage(Protocol):
+    def local_path(self, path: str) -> str | None: ...
+    def make_root(self) -> None: ...
+    def put(self, path: str, data: bytes, durable: bool) -> None: ...
+    def put_file(self, source_path: str, path: str, may_link: bool) -> tuple[int, str]: ...
+    def get_file(self, path: str, target_path: str, may_link: bool, accept: Accept) -> None: ...
+    def read(self, path: str) -> bytes: ...
+    def open_input(self, path: str) -> pyarrow.NativeFile: ...
+    def size_bytes(self, path: str) -> int | None: ...
+    def sizes_bytes(self, paths: Iterable[str]) -> list[int | None]: ...
+    def list_files(self, prefix: str) -> list[str]: ...
+    def list_directories(self, prefix: str) -> list[str]: ...
+    def delete(self, path: str, durable: bool) -> None: ...
+    def delete_directory(self, path: str) -> None: ...
+    def move_directory(self, path: str, target: str) -> None: ...
+
+
+class CheckpointFileSystem:
+    """Files below the root `uri`; make one with `from_uri`. Pickles as its URI. Safe to share by threads.
+
+    All methods raise `UnsafePathError` for a path that is absolute, has `..`, `.`, empty segments,
+    backslashes or control characters, and `StorageError` when the store fails.
+    """
+
+    def __init__(self, uri: str, storage: _Storage) -> None:
+        self._uri = uri
+        self._storage = storage
+
+    @classmethod
+    def from_uri(cls, uri: str | os.PathLike[str]) -> CheckpointFileSystem:
+        """The root at a local path, a `file:///` URI or any URI `pyarrow.fs` knows. Touches nothing.
+
+        A local root need not exist; it is created by the first write. Raises `StorageError` for a URI
+        that no file system understands.
+        """
+        text = os.fspath(uri)
+        if not text or "\0" in text:
+            raise UnsafePathError(f"{text!r} is neither a path nor a URI")
+        if not _URI.match(text):
+            root = os.path.abspath(text)
+            return cls(root, LocalStorage(root))
+        try:
+            filesystem, root = pyarrow.fs.FileSystem.from_uri(text)
+        except (pyarrow.ArrowException, ImportError, OSError, ValueError) as error:
+            raise StorageError(
+                f"cannot open {text!r}: {error}. Give a local path, a file:/// URI, or a URI that "
+                "pyarrow.fs supports, such as s3:// or gs://."
+            ) from error
+        if isinstance(filesystem, pyarrow.fs.LocalFileSystem):
+            root = os.path.abspath(root)
+            return cls(root, LocalStorage(root))
+        return cls(text, ArrowStorage(filesystem, root.rstrip("/")))
+
+    @property
+    def uri(self) -> str:
+        """What `from_uri` needs to open this root again: an absolute path when local, else the URI."""
+        return self._uri
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return CheckpointFileSystem.from_uri, (self._uri,)
+
+    def __repr__(self) -> str:
+        return f"CheckpointFileSystem({self._uri!r})"
+
+    def location(self, path: str) -> str:
+        """`path` with its root in front, for messages to people."""
+        return f"{self._uri.rstrip('/')}/{path}" if path else self._uri
+
+    def local_path(self, path: str = "") -> str | None:
+        """The real path of `path` (of the root by default) when the store is a local disk, else None."""
+        return self._storage.local_path(path and checked_relative_path(path))
+
+    def make_root(self) -> None:
+        """Create the root directory of a local store, durably; other stores need none."""
+        with self._reporting("create", ""):
+            self._storage.make_root()
+
+    def write_file(self, path: str, data: bytes, *, durable: bool = True) -> FileHandle:
+        """Write `data` under `path`, replacing what was there. Complete and durable on return.
+
+        On any error the path is absent, or still holds its former bytes. Without `durable` a power loss may
+        take the file, which spares the time to sync it.
+        """
+        handle = FileHandle(path, len(data), checksum_of_bytes(data))
+        with self._reporting("write", path):
+            self._storage.put(path, data, durable)
+        return handle
+
+    def upload(self, local_path: str | os.PathLike[str], path: str, *, may_link: bool = True) -> FileHandle:
+        """Bring the local file in under `path`. Complete and durable on return, absent on any error.
+
+        On a local store on the same device it becomes a hard link, so the local file must not change in
+        place afterwards (deleting it is fine); pass `may_link=False` if it might. Raises
+        `MissingFileError` when there is no such local file. Reads the file once.
+        """
+        checked_relative_path(path)
+        source = os.fspath(local_path)
+        if not os.path.isfile(source):
+            raise MissingFileError(f"cannot upload {source} to {self.location(path)}: no such file")
+        with self._reporting(f"upload {source} to", path):
+            size_bytes, checksum = self._storage.put_file(source, path, may_link)
+        return FileHandle(path, size_bytes, checksum)
+
+    def read_file(self, handle_or_path: FileHandle | str) -> bytes:
+        """All bytes of a file, verified when a `FileHandle` is given.
+
+        Raises `MissingFileError` or `CorruptFileError`.
+        """
+        if isinstance(handle_or_path, str):
+            path = checked_relative_path(handle_or_path)
+            with self._reporting("read", path):
+                return self._storage.read(path)
+        handle = handle_or_path
+        self._verify_size(handle, self._size_or_none(handle.path))
+        with self._reporting("read", handle.path):
+            data = self._storage.read(handle.path)
+        self._verify(handle, len(data), checksum_of_bytes(data))
+        return data
+
+    def download(self, handle: FileHandle, local_path: str | os.PathLike[str], *, may_link: bool = True) -> None:
+        """Bring a file out to `local_path`, verified. On any error the target is absent or as before.
+
+        On a local store on the same device it becomes a hard link, so it must not be changed in place;
+        pass `may_link=False` if it might be. Raises `MissingFileError` or `CorruptFileError`.
+        """
+        self._verify_size(handle, self._size_or_none(handle.path))
+        target = os.path.abspath(os.fspath(local_path))
+        with self._reporting(f"download to {target}", handle.path):
+            self._storage.get_file(
+                handle.path,
+                target,
+                may_link,
+                lambda size_bytes, checksum: self._verify(handle, size_bytes, checksum),
+            )
+
+    def open_input(self, path: str) -> pyarrow.NativeFile:
+        """A seekable file object for pyarrow's readers. Not verified; `MissingFileError` if absent."""
+        checked_relative_path(path)
+        with self._reporting("open", path):
+            return self._storage.open_input(path)
+
+    def exists(self, path: str) -> bool:
+        """Whether `path` is a file."""
+        return self._size_or_none(checked_relative_path(path)) is not None
+
+    def size(self, path: str) -> int:
+        """Size of a file in bytes; `MissingFileError` if absent."""
+        size_bytes = self._size_or_none(checked_relative_path(path))
+        if size_bytes is None:
+            raise MissingFileError(f"there is no file {self.location(path)}")
+        return size_bytes
+
+    def verify_present(self, handles: Iterable[FileHandle]) -> None:
+        """Check that each file is there with its size, without reading it.
+
+        Raises `MissingFileError` or `CorruptFileError` for the first that is not.
+        """
+        expected = list(handles)
+        with self._reporting("look up files in", ""):
+            sizes_bytes = self._storage.sizes_bytes(handle.path for handle in expected)
+        for handle, size_bytes in zip(expected, sizes_bytes, strict=True):
+            self._verify_size(handle, size_bytes)
+
+    def list_files(self, prefix: str = "", *, include_temporary: bool = False) -> tuple[str, ...]:
+        """Paths of all files below the directory `prefix` (default: the root), sorted.
+
+        Remains of interrupted writes are left out unless `include_temporary`.
+        """
+        with self._reporting("list", prefix):
+            paths = self._storage.list_files(prefix and checked_relative_path(prefix))
+        return tuple(sorted(path for path in paths if include_temporary or not _is_temporary(path)))
+
+    def list_directories(self, prefix: str = "") -> tuple[str, ...]:
+        """Names of the directories directly below the directory `prefix` (default: the root), sorted."""
+        with self._reporting("list", prefix):
+            return tuple(sorted(self._storage.list_directories(prefix and checked_relative_path(prefix))))
+
+    def delete(self, path: str, *, durable: bool = False) -> None:
+        """Remove a file; a missing one is fine. With `durable` the removal survives a power loss."""
+        checked_relative_path(path)
+        with self._reporting("delete", path):
+            self._storage.delete(path, durable)
+
+    def delete_directory(self, path: str) -> None:
+        """Remove a directory below the root and all it holds; a missing one is fine."""
+        checked_relative_path(path)
+        with self._reporting("delete directory", path):
+            self._storage.delete_directory(path)
+
+    def move_directory(self, path: str, target: str) -> None:
+        """Give a directory below the root another name. Atomic on local disk, file by file elsewhere."""
+        checked_relative_path(path)
+        checked_relative_path(target)
+        with self._reporting(f"move to {target}", path):
+            self._storage.move_directory(path, target)
+
+    def _size_or_none(self, path: str) -> int | None:
+        with self._reporting("look up", path):
+            return self._storage.size_bytes(path)
+
+    def _verify_size(self, handle: FileHandle, size_bytes: int | None) -> None:
+        if size_bytes is None:
+            raise MissingFileError(
+                f"{self.location(handle.path)} is missing: expected {handle.size_bytes} bytes with "
+                f"checksum {handle.checksum}. {_WHAT_TO_DO}"
+            )
+        if size_bytes != handle.size_bytes:
+            raise CorruptFileError(
+                f"{self.location(handle.path)} is corrupt: expected {handle.size_bytes} bytes, "
+                f"found {size_bytes}. {_WHAT_TO_DO}"
+            )
+
+    def _verify(self, handle: FileHandle, size_bytes: int, checksum: str) -> None:
+        self._verify_size(handle, size_bytes)
+        if checksum != handle.checksum:
+            raise CorruptFileError(
+                f"{self.location(handle.path)} is corrupt: expected checksum {handle.checksum}, "
+                f"found {checksum}, at the expected size of {size_bytes} bytes. {_WHAT_TO_DO}"
+            )
+
+    @contextlib.contextmanager
+    def _reporting(self, action: str, path: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise MissingFileError(f"cannot {action} {self.location(path)}: {error}") from error
+        except (OSError, pyarrow.ArrowException) as error:
+            raise StorageError(f"cannot {action} {self.location(path)}: {error}") from error
+
+
+def _is_temporary(path: str) -> bool:
+    return path.rpartition("/")[2].startswith(TEMPORARY_PREFIX)

@@ -1,0 +1,195 @@
+"""The job directory: one job's identity, its lock, and the root of all it keeps.
+
+    job.json        who this directory belongs to; written once, never changed
+    origin.json     the savepoint that the job was begun from, see job_origin; absent if from none
+    driver.lock     held by the one driver that may write here
+    checkpoints/ shared/ set-aside/    see completed_checkpoint_store
+
+A directory is created for a job, or opened again by the same job; anything else is refused before it is
+touched. A directory that has files but no `job.json` is somebody else's. Each opening is a *run* with an
+id of its own, which fences off messages of earlier runs.
+
+`job.json` is a sealed JSON file (see `sealed_json`) with `job_id`, `job_name`, `max_parallelism`, `created_ms`.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from types import TracebackType
+
+from attrs import asdict, frozen
+
+from checkpointing.errors import InvariantViolationError, JobDirectoryError, JobDirectoryMismatchError
+from checkpointing.handles.state_handles import MAX_MAX_PARALLELISM, check_identifier, check_integer
+from checkpointing.storage.driver_lock import LOCK_FILE_NAME, DriverLock
+from checkpointing.storage.file_system import CheckpointFileSystem
+from checkpointing.storage.job_origin import ORIGIN_FILE_NAME, JobOrigin, read_origin, write_origin
+from checkpointing.storage.sealed_json import corrupt, read_sealed_json, sealed_json
+
+__all__ = ["JOB_FILE_NAME", "JobDirectory", "JobIdentity"]
+
+JOB_FILE_NAME = "job.json"
+
+_FORMAT_VERSION = 1
+
+
+@frozen
+class JobIdentity:
+    """Who a job directory belongs to. `job_id` is random, `created_ms` counts from the Unix epoch."""
+
+    job_id: str
+    job_name: str
+    max_parallelism: int
+    created_ms: int
+
+    def __attrs_post_init__(self) -> None:
+        check_identifier("job_id", self.job_id)
+        check_identifier("job_name", self.job_name)
+        check_integer("max_parallelism", self.max_parallelism, 1, MAX_MAX_PARALLELISM)
+        check_integer("created_ms", self.created_ms, 0, (1 << 63) - 1)
+
+
+class JobDirectory:
+    """An open job directory, held by its lock until `close` or the end of the process.
+
+    `file_system` is rooted at the directory, `identity` tells whose it is, `run_id` is new in each opening.
+    """
+
+    def __init__(self, file_system: CheckpointFileSystem, identity: JobIdentity, lock: DriverLock) -> None:
+        self.file_system = file_system
+        self.identity = identity
+        self.run_id = uuid.uuid4().hex
+        self._lock = lock
+
+    @staticmethod
+    def inspect(uri: str) -> JobIdentity | None:
+        """Whose directory it is, None if it is empty or absent. Touches nothing and needs no lock.
+
+        Raises `CorruptJobIdentityError`, or `JobDirectoryMismatchError` if it holds other files.
+        """
+        return _read_identity(CheckpointFileSystem.from_uri(uri))
+
+    @staticmethod
+    def check(uri: str, job_name: str, max_parallelism: int) -> None:
+        """Raise `JobDirectoryMismatchError` as `open` would. Touches nothing and needs no lock."""
+        file_system = CheckpointFileSystem.from_uri(uri)
+        _check_same_job(_read_identity(file_system), _new_identity(job_name, max_parallelism, None), file_system)
+
+    @staticmethod
+    def origin_of(uri: str) -> JobOrigin | None:
+        """The savepoint that the directory was begun from, None if from none. Touches nothing and needs no lock.
+
+        A directory that a crash has left without `job.json` may know it already. Raises `CorruptJobIdentityError`.
+        """
+        return read_origin(CheckpointFileSystem.from_uri(uri))
+
+    @classmethod
+    def open(
+        cls,
+        uri: str,
+        job_name: str,
+        max_parallelism: int,
+        *,
+        lock_path: str | None = None,
+        now_ms: int | None = None,
+        origin: JobOrigin | None = None,
+    ) -> JobDirectory:
+        """Open the job's directory, or create it where there is none.
+
+        `origin` is what a new directory is begun from; one that exists keeps what it has. It is on the disk
+        before the directory belongs to the job, so no crash leaves a job that has forgotten its beginning.
+        A store without locks (anything but a local disk) needs `lock_path`, a local file that all drivers
+        of the job agree on. Raises `JobDirectoryMismatchError` (nothing is touched),
+        `JobDirectoryLockedError` naming the holder, or `CorruptJobIdentityError`.
+        """
+        file_system = CheckpointFileSystem.from_uri(uri)
+        wanted = _new_identity(job_name, max_parallelism, now_ms)
+        _check_same_job(_read_identity(file_system), wanted, file_system)
+        lock = DriverLock(lock_path or _default_lock_path(file_system))
+        try:
+            # Another driver may have created the job between the first look and the lock.
+            identity = _read_identity(file_system)
+            _check_same_job(identity, wanted, file_system)
+            if identity is None:
+                if origin is not None:
+                    write_origin(file_system, origin)
+                file_system.write_file(JOB_FILE_NAME, sealed_json(asdict(wanted), _FORMAT_VERSION))
+                identity = wanted
+            return cls(file_system, identity, lock)
+        except BaseException:
+            lock.close()
+            raise
+
+    def close(self) -> None:
+        """Release the directory; again is fine."""
+        self._lock.close()
+
+    def __enter__(self) -> JobDirectory:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _new_identity(job_name: str, max_parallelism: int, now_ms: int | None) -> JobIdentity:
+    return JobIdentity(
+        job_id=str(uuid.uuid4()),
+        job_name=job_name,
+        max_parallelism=max_parallelism,
+        created_ms=time.time_ns() // 1_000_000 if now_ms is None else now_ms,
+    )
+
+
+def _default_lock_path(file_system: CheckpointFileSystem) -> str:
+    if file_system.local_path() is None:
+        raise JobDirectoryError(
+            f"{file_system.uri} is not on a local disk and cannot be locked: pass lock_path, a local file "
+            "that every driver of this job uses."
+        )
+    file_system.make_root()
+    path = file_system.local_path(LOCK_FILE_NAME)
+    assert path is not None
+    return path
+
+
+def _check_same_job(found: JobIdentity | None, wanted: JobIdentity, file_system: CheckpointFileSystem) -> None:
+    if found is None:
+        return
+    if found.job_name != wanted.job_name:
+        raise JobDirectoryMismatchError(
+            f"{file_system.uri} belongs to job {found.job_name!r}, not to {wanted.job_name!r}. Use another "
+            "job directory, or the job's former name."
+        )
+    if found.max_parallelism != wanted.max_parallelism:
+        raise JobDirectoryMismatchError(
+            f"{file_system.uri} was laid out for max_parallelism {found.max_parallelism}, not "
+            f"{wanted.max_parallelism}; it cannot change, since it decides which key group a key belongs to. "
+            f"Start job {wanted.job_name!r} with max_parallelism={found.max_parallelism}."
+        )
+
+
+def _read_identity(file_system: CheckpointFileSystem) -> JobIdentity | None:
+    if file_system.exists(JOB_FILE_NAME):
+        return _decode(file_system)
+    known = (LOCK_FILE_NAME, ORIGIN_FILE_NAME)
+    strangers = [path for path in file_system.list_files() if path not in known]
+    if strangers:
+        raise JobDirectoryMismatchError(
+            f"{file_system.uri} has no {JOB_FILE_NAME} but is not empty (it holds {strangers[0]!r}), so it "
+            "is not a job directory. Use an empty or a new directory."
+        )
+    return None
+
+
+def _decode(file_system: CheckpointFileSystem) -> JobIdentity:
+    content = read_sealed_json(file_system, JOB_FILE_NAME, _FORMAT_VERSION)
+    try:
+        return JobIdentity(**content)
+    except (InvariantViolationError, TypeError) as error:
+        corrupt(file_system, JOB_FILE_NAME, f"is not valid: {error}")

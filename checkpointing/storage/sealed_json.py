@@ -1,0 +1,60 @@
+"""Small JSON files of a job directory that notice any change.
+
+A sealed JSON file is one JSON object with `format_version`, content of its own, and `checksum`: the checksum of the
+same object without it, with sorted keys, ASCII escapes and no white space. It has at most 64 KiB. The checksum is
+judged before the version, so that a newer file can be told from a damaged one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from checkpointing.errors import CorruptJobIdentityError
+from checkpointing.handles.checksum import checksum_of_bytes
+from checkpointing.storage.file_system import CheckpointFileSystem
+
+__all__ = ["corrupt", "read_sealed_json", "sealed_json"]
+
+_MAX_BYTES = 64 << 10
+
+
+def sealed_json(content: Mapping[str, Any], format_version: int) -> bytes:
+    """The bytes of a file with this content."""
+    sealed: dict[str, Any] = {"format_version": format_version, **content}
+    sealed["checksum"] = checksum_of_bytes(_canonical(sealed))
+    return (json.dumps(sealed, indent=2) + "\n").encode()
+
+
+def read_sealed_json(file_system: CheckpointFileSystem, path: str, format_version: int) -> dict[str, Any]:
+    """The content of a file, proved whole; its values are not judged. Raises `CorruptJobIdentityError`."""
+    if file_system.size(path) > _MAX_BYTES:
+        corrupt(file_system, path, "is too large")
+    try:
+        content: dict[str, Any] = json.loads(file_system.read_file(path).decode("utf-8"))
+        checksum = content.pop("checksum")
+        version = content.pop("format_version")
+        expected = checksum_of_bytes(_canonical({"format_version": version, **content}))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        corrupt(file_system, path, f"cannot be read ({error!r:.200})")
+    if checksum != expected:
+        corrupt(file_system, path, "is altered: its checksum does not match")
+    if version != format_version:
+        raise CorruptJobIdentityError(
+            f"{file_system.location(path)} has format version {version!r:.20}; this release reads {format_version}. "
+            "Use the release of this package that wrote it, or a newer one."
+        )
+    return content
+
+
+def corrupt(file_system: CheckpointFileSystem, path: str, what: str) -> NoReturn:
+    """Raise `CorruptJobIdentityError` for the file."""
+    raise CorruptJobIdentityError(
+        f"{file_system.location(path)} {what}. Bring it back from a backup, or start from a savepoint in a new job "
+        "directory."
+    )
+
+
+def _canonical(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()

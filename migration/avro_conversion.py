@@ -1,0 +1,31 @@
+"""The conversion of Avro data: Avro's schema resolution, then once through the new schema, whose types it gets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from migration.conversion import Conversion, passed_through, register_conversion
+from typeserializers.avro.avro_serializer import AvroSerializer
+from typeserializers.kernel.code_generation import ReadEmitter
+
+
+@register_conversion
+class AvroConversion(Conversion):
+    """The writer's schema resolved to the reader's."""
+
+    old_class = AvroSerializer
+    new_class = AvroSerializer
+
+    old: AvroSerializer
+    new: AvroSerializer
+
+    def emit_value(self, reader: ReadEmitter) -> str:
+        result = reader.function.fresh("v")
+        fitted = passed_through(self.new)
+
+        def resolve(data: bytes, position: int) -> tuple[Any, int]:
+            value, position = self.new.resolved_from(self.old, data, position)
+            return fitted(value), position
+
+        reader.line(f"{result}, pos = {reader.function.bind('resolve', resolve)}(data, pos)")
+        return result

@@ -1,0 +1,1 @@
+"""The keyed state backend of a subtask: registrations, keys, snapshots and migration, the same for every store."""

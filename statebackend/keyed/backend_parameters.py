@@ -1,0 +1,78 @@
+"""What a keyed state backend is made from, and what it gives back: a snapshot, and reports of what was restored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from attrs import define, field, frozen
+
+from checkpointing.handles.state_handles import StateHandle
+from checkpointing.storage.file_system import CheckpointFileSystem
+from statebackend.api.clock import Clock, wall_clock
+from statebackend.api.key_groups import KeyGroupRange
+from statebackend.keyed.schema_resolution import StateVerdict
+from statebackend.keyed.snapshot_task import SnapshotTask
+from statebackend.metrics.state_metrics import StateMetricsConfig
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+Progress = Callable[[str, int], None]
+"""Called with the name of a state and the number of entries migrated so far."""
+
+
+def _no_progress(state_name: str, entries: int) -> None:
+    """Reports to nobody."""
+
+
+@frozen
+class RestoredHandle:
+    """A state handle and the store that its files are in."""
+
+    handle: StateHandle
+    file_system: CheckpointFileSystem
+
+
+@frozen(kw_only=True)
+class KeyedStateBackendParameters:
+    """Everything a subtask's backend is made from.
+
+    ``file_system`` and ``file_prefix`` say where snapshots put their files; ``local_directory`` is the subtask's own
+    directory on the local disk, kept between epochs. ``clock`` says what the time is for state with a time-to-live.
+    ``metrics`` turns metrics on (see `statebackend.metrics`).
+    """
+
+    operator_uid: str
+    key_serializer: TypeSerializer[Any]
+    max_parallelism: int
+    key_group_range: KeyGroupRange
+    file_system: CheckpointFileSystem
+    file_prefix: str
+    local_directory: str
+    restore: tuple[RestoredHandle, ...] = ()
+    progress: Progress = field(default=_no_progress, eq=False)
+    clock: Clock = field(default=wall_clock, eq=False)
+    metrics: StateMetricsConfig | None = None
+
+
+@define
+class StateRestoreReport:
+    """What happened to one restored state when it was registered."""
+
+    state_name: str
+    verdict: StateVerdict
+    entries_migrated: int = 0
+    duration_s: float = 0.0
+
+
+@frozen
+class KeyedStateSnapshot:
+    """What a barrier gives: the handle, a digest of the content, and what it cost."""
+
+    handle: StateHandle
+    digest: str
+    entries_written: int
+    bytes_written: int
+
+
+KeyedStateSnapshotTask = SnapshotTask[KeyedStateSnapshot]
+"""The asynchronous part of a snapshot."""

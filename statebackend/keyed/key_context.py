@@ -1,0 +1,119 @@
+"""The current key, shared by a backend and all its state handles.
+
+It is a plain object with plain attributes because it is written once per record and read at every state access. ``key``
+is what stands for the key in caches: the key itself where equal keys have equal bytes, else its bytes (two NaNs are not
+equal in Python, and are one key).
+
+A state with namespaces sees the context through one of its own, which adds the namespace that was set on its handle;
+there too, bytes stand for a namespace that cannot stand for itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from snapshots.errors import SerializationError
+from statebackend.api.errors import NoCurrentKeyError, StateBackendError
+from statebackend.keyed.exact_values import compile_exact
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.kernel.value_text import shown
+from typeserializers.scalars.void import VOID_NAMESPACE, VoidNamespaceSerializer
+
+
+class _NoKey:
+    """Stands for 'no current key'; it is unhashable on purpose, so that a cache look-up with it fails at once."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        raise NoCurrentKeyError(
+            "keyed state was touched while no key is current: use it in process_element, not in open() or close()"
+        )
+
+    def __repr__(self) -> str:
+        return "NO_KEY"
+
+
+NO_KEY: Final = _NoKey()
+
+
+class _NoNamespace:
+    """Stands for 'no current namespace', and is as unhashable as `_NoKey`."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        raise StateBackendError(
+            "state with namespaces was touched while none is current: call set_current_namespace first"
+        )
+
+    def __repr__(self) -> str:
+        return "NO_NAMESPACE"
+
+
+NO_NAMESPACE: Final = _NoNamespace()
+
+
+def has_namespaces(namespace_serializer: TypeSerializer[Any]) -> bool:
+    """Whether state with this namespace serializer has namespaces to tell apart."""
+    return not isinstance(namespace_serializer, VoidNamespaceSerializer)
+
+
+class KeyContext:
+    """The key that is being processed and its key group; the context of all states without namespaces."""
+
+    __slots__ = ("key", "key_group")
+
+    def __init__(self) -> None:
+        self.key: Any = NO_KEY
+        self.key_group = -1
+
+    @property
+    def namespace(self) -> Any:
+        """The one namespace there is."""
+        return VOID_NAMESPACE
+
+    def entry_namespace(self, namespace: Any) -> Any:
+        """The namespace itself; raises `SerializationError` for any other than `VOID_NAMESPACE`."""
+        if namespace is not VOID_NAMESPACE:
+            raise SerializationError("the namespace", (f"{shown(namespace)}: this state was made without namespaces",))
+        return namespace
+
+    def enter(self, entry_namespace: Any) -> None:
+        """Does nothing: there is one namespace."""
+
+
+class NamespacedKeyContext:
+    """The key context as one state with namespaces sees it: the key in caches is the pair of key and namespace."""
+
+    __slots__ = ("_context", "_exact", "_to_bytes", "namespace")
+
+    def __init__(self, context: KeyContext, namespace_serializer: TypeSerializer[Any], state_name: str) -> None:
+        self._context = context
+        self._exact = compile_exact(
+            namespace_serializer, lambda: f"state {state_name!r}, the namespace", refuse_none=True
+        )
+        stands_for_itself = namespace_serializer.equal_values_have_equal_bytes
+        self._to_bytes = None if stands_for_itself else namespace_serializer.to_bytes
+        self.namespace: Any = NO_NAMESPACE
+
+    @property
+    def key(self) -> Any:
+        return self._context.key, self.namespace
+
+    @property
+    def key_group(self) -> int:
+        return self._context.key_group
+
+    def entry_namespace(self, namespace: Any) -> Any:
+        """What stands for a namespace; raises `SerializationError` for None and for what does not fit."""
+        exact = self._exact(namespace)
+        return exact if self._to_bytes is None else self._to_bytes(exact)
+
+    def enter(self, entry_namespace: Any) -> None:
+        """Makes a namespace current, given what stands for it."""
+        self.namespace = entry_namespace
+
+
+AnyKeyContext = KeyContext | NamespacedKeyContext
+"""What a state handle sees of the current key."""

@@ -1,0 +1,148 @@
+"""Directories on the local disk that nobody but this user can look into or change, and locks on them.
+
+What lies in them is state, and RocksDB trusts its files. So a directory is made with the mode 0700, and one that is
+there already is used only if it is a directory itself, no link to one, belongs to this user, and nobody else may write
+to it. Whatever is made below such a directory is safe from others.
+
+The lock of a directory is the kernel's (`flock`) on its file ``lock``; it ends with the process that holds it. The
+directory may be removed by whoever holds its lock exclusively. A file that was removed can still be locked, therefore a
+lock counts only if the file is still there once it is locked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+import uuid
+from collections.abc import Iterator
+from typing import Final
+
+from statebackend.api.errors import StateBackendError
+
+LOCK_NAME: Final = "lock"
+
+_SCRATCH_PREFIX: Final = "scratch-"
+
+
+class PrivateDirectoryError(StateBackendError):
+    """A directory for local files cannot be used: a link, somebody else's, or open to others."""
+
+
+def default_local_root() -> str:
+    """Where local files are put if no directory is named: one for all users would belong to the first of them."""
+    return os.path.join(tempfile.gettempdir(), f"statebackend-{os.getuid()}")
+
+
+def make_private_directory(path: str) -> None:
+    """Makes a directory with the mode 0700, and what is missing above it; one that is there is made private.
+
+    Raises `PrivateDirectoryError` for a link, for what is no directory, for one of another user, and for one that
+    others may write to: what is in it may be theirs.
+    """
+    if _make(path) and stat.S_IMODE(_checked_status(path).st_mode) & 0o077:
+        os.chmod(path, 0o700)
+
+
+def make_given_directory(path: str) -> None:
+    """As `make_private_directory`, for a directory that the user has named: if it is there, its mode is left alone."""
+    if _make(path):
+        _checked_status(path)
+
+
+def lock_directory(path: str, *, is_shared: bool = False) -> int | None:
+    """Makes a private directory and locks it; a descriptor that holds the lock until it is closed.
+
+    An exclusive lock is not waited for: None if somebody holds another. A shared one is waited for, since an exclusive
+    one is only held for good by who removes the directory, which is then made anew. Raises as `make_private_directory`.
+    """
+    lock = os.path.join(path, LOCK_NAME)
+    while True:
+        make_private_directory(path)
+        try:
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_same_file(descriptor, lock):
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def scratch_directory(parent: str) -> Iterator[str]:
+    """A fresh private directory below another for as long as the context lasts; raises as `make_private_directory`.
+
+    What processes that were killed have left in ``parent`` goes before that.
+    """
+    make_private_directory(parent)
+    for name in os.listdir(parent):
+        if name.startswith(_SCRATCH_PREFIX):
+            _remove_if_unused(os.path.join(parent, name))
+    path = os.path.join(parent, f"{_SCRATCH_PREFIX}{uuid.uuid4().hex}")
+    # Waited for: somebody may take it for one that was left before it is locked, and it is then made anew.
+    descriptor = lock_directory(path, is_shared=True)
+    assert descriptor is not None
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _remove_if_unused(path: str) -> None:
+    try:
+        descriptor = lock_directory(path)
+    except PrivateDirectoryError:
+        return
+    if descriptor is not None:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _make(path: str) -> bool:
+    """Makes the directory, and says whether there was something in its place."""
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        return True
+    except FileNotFoundError:
+        _make(os.path.dirname(os.path.abspath(path)))
+        return _make(path)
+    return False
+
+
+def _checked_status(path: str) -> os.stat_result:
+    status = os.lstat(path)
+    if stat.S_ISLNK(status.st_mode):
+        wrong = "is a link, which leads wherever its owner likes"
+    elif not stat.S_ISDIR(status.st_mode):
+        wrong = "is no directory"
+    elif status.st_uid != os.geteuid():
+        wrong = f"belongs to the user {status.st_uid}, and this process runs as {os.geteuid()}"
+    elif status.st_mode & 0o022:
+        wrong = f"can be written to by others (mode {stat.S_IMODE(status.st_mode):04o})"
+    else:
+        return status
+    raise PrivateDirectoryError(
+        f"local files of state cannot be put into {path}: it {wrong}. Remove it if it is not needed, or name another "
+        f"directory, one of your own or one that does not exist yet (local_state_directory, or TMPDIR for the default)"
+    )
+
+
+def _is_same_file(descriptor: int, path: str) -> bool:
+    try:
+        there = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(os.fstat(descriptor), there)

@@ -1,0 +1,218 @@
+"""Whether registered descriptors may take over restored states: asked by the driver before anything is touched, and by
+every backend when a state is registered.
+
+Key and namespace serializers may stay or be reconfigured, never migrated, because their bytes decide where an entry
+lies; the same holds for the user keys of a map and the elements of a priority queue, whose order is that of their
+bytes. Everything else follows the serializers' own verdicts, on the values that the user sees: that state is given a
+time-to-live, or loses it, is a migration by itself, whatever the values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from attrs import evolve, frozen
+
+from snapshots.compatibility import (
+    CompatibilityKind,
+    FieldVerdict,
+    Finding,
+    TypeSerializerSchemaCompatibility,
+    worst_kind,
+)
+from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
+from statebackend.api.descriptors import ELEMENT_ROLE, USER_KEY_ROLE, StateDescriptor, StateKind
+from statebackend.api.errors import StateMigrationException
+from statebackend.keyed.state_meta import StateMeta
+from statebackend.ttl.stored_form import TIMED_ROLES, expiring_part, expiring_part_snapshot
+from typeserializers.containers.ttl import TtlSerializer, TtlSerializerSnapshot
+from typeserializers.evolution.ttl_awareness import TTL_DISABLED, TTL_ENABLED
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+_FIXED_ROLES = {
+    "key": "the keys of the operator",
+    "namespace": "the namespaces of the state",
+    USER_KEY_ROLE: "the keys of the map",
+}
+
+_FIXES = {
+    "key": "Keep the types of the columns in key_by; with another key, begin an operator of another uid",
+    "namespace": "Keep their type",
+}
+
+_FIXED_ROLES_OF_KIND = {StateKind.PRIORITY_QUEUE: {**_FIXED_ROLES, ELEMENT_ROLE: "the elements of the queue"}}
+
+
+@frozen
+class StateVerdict:
+    """The verdict on one state: the worst of its roles, all findings, and the serializers to use by role."""
+
+    state_name: str
+    kind: CompatibilityKind
+    findings: tuple[Finding, ...]
+    serializers: Mapping[str, TypeSerializer[Any]]
+
+    def __str__(self) -> str:
+        lines = [f"state {self.state_name!r}: {self.kind.label}", *(f"  {finding}" for finding in self.findings)]
+        return "\n".join(lines)
+
+
+def judge_key_serializer(
+    old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[Any]
+) -> StateVerdict:
+    """The verdict on the key serializer of an operator."""
+    return _judge("(key)", {"key": old_snapshot}, {"key": new_serializer})
+
+
+def judge_state(old: StateMeta, descriptor: StateDescriptor, namespace_serializer: TypeSerializer[Any]) -> StateVerdict:
+    """The verdict on a descriptor taking over a restored state."""
+    if old.kind is not descriptor.kind:
+        finding = Finding(
+            "",
+            FieldVerdict.REFUSE,
+            "state-kind",
+            f"the restored state is a {old.kind.value} state, the descriptor is of a {descriptor.kind.value} state",
+            "Register the new kind under another name",
+        )
+        return StateVerdict(old.name, CompatibilityKind.INCOMPATIBLE, (finding,), {})
+    old_snapshots = {**old.role_snapshots, "namespace": old.namespace_snapshot}
+    serializers = {**descriptor.serializers, "namespace": namespace_serializer}
+    fixed_roles = _FIXED_ROLES_OF_KIND.get(old.kind, _FIXED_ROLES)
+    role = TIMED_ROLES.get(descriptor.kind)
+    had_ttl = role is not None and isinstance(old_snapshots[role], TtlSerializerSnapshot)
+    if role is None or (descriptor.ttl is None and not had_ttl):
+        return _judge(old.name, old_snapshots, serializers, fixed_roles)
+    old_snapshots[role] = expiring_part_snapshot(old.kind, old_snapshots[role])
+    verdict = _judge(
+        old.name,
+        old_snapshots,
+        {**serializers, role: expiring_part(descriptor.kind, serializers[role])},
+        fixed_roles,
+    )
+    return _of_stored_form(verdict, role, serializers[role], had_ttl, descriptor)
+
+
+def _of_stored_form(
+    verdict: StateVerdict, role: str, given: TypeSerializer[Any], had_ttl: bool, descriptor: StateDescriptor
+) -> StateVerdict:
+    """The verdict on the stored form, from that on the values without the times of their last access."""
+    has_ttl = descriptor.ttl is not None
+    kind, findings, serializers = verdict.kind, verdict.findings, {**verdict.serializers}
+    if has_ttl != had_ttl:
+        # Everything is written anew, so nothing has to be reconfigured to what was written before.
+        serializers[role] = expiring_part(descriptor.kind, given) if has_ttl else given
+        if kind is not CompatibilityKind.INCOMPATIBLE:
+            kind, findings = CompatibilityKind.AFTER_MIGRATION, (TTL_ENABLED if has_ttl else TTL_DISABLED, *findings)
+    if has_ttl:
+        serializers[role] = TtlSerializer(serializers[role])
+    return StateVerdict(verdict.state_name, kind, findings, serializers)
+
+
+def _judge(
+    name: str,
+    old_snapshots: Mapping[str, TypeSerializerSnapshot[Any]],
+    new_serializers: Mapping[str, TypeSerializer[Any]],
+    fixed_roles: Mapping[str, str] = _FIXED_ROLES,
+) -> StateVerdict:
+    findings: list[Finding] = []
+    kinds: list[CompatibilityKind] = []
+    serializers: dict[str, TypeSerializer[Any]] = {}
+    for role, new in new_serializers.items():
+        verdict = resolve_compatibility(old_snapshots[role], new)
+        if role in fixed_roles and (verdict.is_after_migration or verdict.is_incompatible):
+            verdict = _refuse_change(role, fixed_roles[role], verdict)
+        kinds.append(verdict.kind)
+        prefix = f"<{role}>" if role in fixed_roles else ""
+        findings += [finding.below(prefix) for finding in verdict.findings]
+        reconfigured = verdict.is_with_reconfigured_serializer
+        serializers[role] = verdict.reconfigured_serializer if reconfigured else new
+    return StateVerdict(name, worst_kind(kinds), tuple(findings), serializers)
+
+
+def _refuse_change(
+    role: str, what: str, verdict: TypeSerializerSchemaCompatibility[Any]
+) -> TypeSerializerSchemaCompatibility[Any]:
+    refusal = Finding(
+        "",
+        FieldVerdict.REFUSE,
+        f"{role}-migration",
+        f"{what} decide where an entry is stored, so their bytes cannot be migrated on restore",
+        _FIXES.get(role, "Keep their type, or register the state under another name and fill it from the old one"),
+    )
+    # What the serializers advise would make another value readable, and is no way out here.
+    findings = (evolve(finding, fix="") for finding in verdict.findings)
+    return TypeSerializerSchemaCompatibility.incompatible(refusal, *findings)
+
+
+@frozen
+class SchemaReport:
+    """The verdicts on all states of an operator, and the restored states that nobody registered.
+
+    Keyed and operator state are told apart: their names may be the same. Keyed state whose keys are refused cannot be
+    taken over either, whatever it holds: its verdicts say so, so that who reads only them misses nothing.
+    """
+
+    operator_uid: str
+    key_verdict: StateVerdict
+    verdicts: tuple[StateVerdict, ...]
+    unregistered: tuple[str, ...] = ()
+    operator_state_verdicts: tuple[StateVerdict, ...] = ()
+    unregistered_operator_state: tuple[str, ...] = ()
+
+    def __attrs_post_init__(self) -> None:
+        if self.key_verdict.kind is CompatibilityKind.INCOMPATIBLE:
+            kind, findings = CompatibilityKind.INCOMPATIBLE, self.key_verdict.findings
+            refused = tuple(
+                evolve(verdict, kind=kind, findings=findings + verdict.findings) for verdict in self.verdicts
+            )
+            object.__setattr__(self, "verdicts", refused)
+
+    @property
+    def is_compatible(self) -> bool:
+        """Whether everything can be restored."""
+        return not self._refused()
+
+    def raise_if_incompatible(self) -> None:
+        """Raises `StateMigrationException` with every refused state and field."""
+        refused = self._refused()
+        if refused:
+            raise StateMigrationException(incompatibility_message(self.operator_uid, refused))
+
+    def __str__(self) -> str:
+        lines = [f"operator {self.operator_uid!r}: {'compatible' if self.is_compatible else 'incompatible'}"]
+        shown = [str(verdict) for verdict in self.verdicts]
+        if self.key_verdict.kind is not CompatibilityKind.AS_IS:
+            shown.insert(0, str(self.key_verdict))
+        shown += [f"operator {verdict}" for verdict in self.operator_state_verdicts]
+        lines += [f"  {line}" for verdict in shown for line in verdict.splitlines()]
+        lines += [f"  state {name!r}: not registered, kept as it is" for name in self.unregistered]
+        lines += [
+            f"  operator state {name!r}: not registered, kept as it is" for name in self.unregistered_operator_state
+        ]
+        return "\n".join(lines)
+
+    def _refused(self) -> list[StateVerdict]:
+        states = self.verdicts
+        if self.key_verdict.kind is CompatibilityKind.INCOMPATIBLE:
+            # What is said of the keys is said once.
+            own = len(self.key_verdict.findings)
+            states = tuple(
+                evolve(verdict, findings=verdict.findings[own:])
+                for verdict in states
+                if any(finding.verdict is FieldVerdict.REFUSE for finding in verdict.findings[own:])
+            )
+        return [
+            verdict
+            for verdict in (self.key_verdict, *states, *self.operator_state_verdicts)
+            if verdict.kind is CompatibilityKind.INCOMPATIBLE
+        ]
+
+
+def incompatibility_message(operator_uid: str, refused: Iterable[StateVerdict]) -> str:
+    """What a person reads when state cannot be taken over: states, field paths, reasons, what to do."""
+    lines = [f"operator {operator_uid!r} cannot take over its state; nothing was changed:"]
+    for verdict in refused:
+        lines.append(f"  state {verdict.state_name!r}:")
+        lines += [f"    {finding}" for finding in verdict.findings if finding.verdict is FieldVerdict.REFUSE]
+    return "\n".join(lines)

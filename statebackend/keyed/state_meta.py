@@ -1,0 +1,217 @@
+"""What a state handle says about its content: the opaque ``meta`` of a checkpoint's handle.
+
+    meta  := i32(0x53424d31 "SBM1") i32(version 1) i32(n) envelope(key serializer) i64(sequence) i32(states) state*
+    state := UTF(name) UTF(kind) i32(n) envelope(namespace serializer) i32(roles) (UTF(role) i32(n) envelope)*
+             i32(files) (i32(index into the handle's files) UTF(state id that wrote it))*
+
+The files of a state are in the order in which they apply: a later one overrides an earlier one. ``sequence`` is the
+next number of a list chunk. Invariants, checked on both sides: names are unique, kinds are known, file indexes exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from attrs import evolve, frozen
+
+from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.envelope import snapshot_from_bytes, snapshot_or_unopened, snapshot_to_bytes
+from snapshots.errors import StateFormatError
+from snapshots.merging import merge_snapshots
+from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from statebackend.api.descriptors import StateDescriptor, StateKind
+from statebackend.api.errors import StateRestoreError
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+CANONICAL_BACKEND: Final = "canonical"
+"""What a handle of canonical Parquet files has as its backend; every backend restores it."""
+
+MAGIC: Final = 0x53424D31
+VERSION: Final = 1
+
+
+@frozen
+class StateFile:
+    """One file of a state: its index among the files of the handle, and the state id of the snapshot that wrote it."""
+
+    index: int
+    written_by: str
+
+
+@frozen
+class StateMeta:
+    """One state: name, kind, the snapshots of its serializers, and its files in the order in which they apply."""
+
+    name: str
+    kind: StateKind
+    namespace_snapshot: TypeSerializerSnapshot[Any]
+    role_snapshots: Mapping[str, TypeSerializerSnapshot[Any]]
+    files: tuple[StateFile, ...] = ()
+
+    def as_written_by(self, serializers: Mapping[str, TypeSerializer[Any]]) -> StateMeta:
+        """The same state under what these serializers are now, by role and "namespace".
+
+        To be asked when a snapshot is taken and not only when the state is registered: a serializer may learn while it
+        writes.
+        """
+        snapshots = {role: serializer.snapshot_configuration() for role, serializer in serializers.items()}
+        namespace_snapshot = snapshots.pop("namespace")
+        return evolve(self, namespace_snapshot=namespace_snapshot, role_snapshots=snapshots)
+
+    def has_schema_of(self, other: StateMeta) -> bool:
+        """Whether both were written under the same kind and the same serializers, to the byte."""
+        return _schema(self) == _schema(other)
+
+
+@frozen
+class KeyedStateMeta:
+    """All states of one subtask of an operator."""
+
+    key_snapshot: TypeSerializerSnapshot[Any]
+    sequence: int
+    states: tuple[StateMeta, ...]
+
+    def state(self, name: str) -> StateMeta | None:
+        """The state of that name."""
+        return next((state for state in self.states if state.name == name), None)
+
+
+def meta_of_descriptor(descriptor: StateDescriptor, namespace_serializer: TypeSerializer[Any]) -> StateMeta:
+    """A registered state as it is now, without files: what its serializers know changes with what they write."""
+    return StateMeta(
+        descriptor.name,
+        descriptor.kind,
+        namespace_serializer.snapshot_configuration(),
+        {role: serializer.snapshot_configuration() for role, serializer in descriptor.serializers.items()},
+    )
+
+
+def merge_metas(metas: Sequence[KeyedStateMeta]) -> KeyedStateMeta | None:
+    """The states of several subtasks as those of one; None if there are no metas.
+
+    Serializers that learn while they write have learned other things in every subtask: what they knew is merged. Raises
+    `StateRestoreError` if the keys, or a state, have another schema in one subtask than in another. For a state that
+    happens when it was registered, and so migrated, in some of them only.
+    """
+    if not metas:
+        return None
+    key_snapshot = metas[0].key_snapshot
+    for meta in metas[1:]:
+        merged_key = merge_snapshots(key_snapshot, meta.key_snapshot)
+        if merged_key is None:
+            raise StateRestoreError(
+                "the keys of one operator were written by different serializers in different subtasks: these handles "
+                "are not of one snapshot of one operator"
+            )
+        key_snapshot = merged_key
+    states: dict[str, StateMeta] = {}
+    for meta in metas:
+        for state in meta.states:
+            known = states.get(state.name)
+            merged = evolve(state, files=()) if known is None else _merged_state(known, state)
+            if merged is None:
+                raise StateRestoreError(
+                    f"state {state.name!r} was written under different schemas by different subtasks; restore once "
+                    f"with the old parallelism and register the state in open(), so that all of them migrate"
+                )
+            states[state.name] = merged
+    return KeyedStateMeta(key_snapshot, max(meta.sequence for meta in metas), tuple(states.values()))
+
+
+def _merged_state(one: StateMeta, other: StateMeta) -> StateMeta | None:
+    if one.kind is not other.kind or one.role_snapshots.keys() != other.role_snapshots.keys():
+        return None
+    namespace_snapshot = merge_snapshots(one.namespace_snapshot, other.namespace_snapshot)
+    if namespace_snapshot is None:
+        return None
+    roles = {}
+    for role, snapshot in one.role_snapshots.items():
+        merged = merge_snapshots(snapshot, other.role_snapshots[role])
+        if merged is None:
+            return None
+        roles[role] = merged
+    return evolve(one, namespace_snapshot=namespace_snapshot, role_snapshots=roles)
+
+
+def distinct_metas(metas: Sequence[KeyedStateMeta]) -> tuple[KeyedStateMeta, ...]:
+    """One of each group of metas that have the same keys and the same states under the same schemas."""
+    distinct: dict[object, KeyedStateMeta] = {}
+    for meta in metas:
+        states = frozenset((state.name, _schema(state)) for state in meta.states)
+        distinct.setdefault((snapshot_to_bytes(meta.key_snapshot), states), meta)
+    return tuple(distinct.values())
+
+
+def _schema(state: StateMeta) -> tuple[object, ...]:
+    roles = frozenset((role, snapshot_to_bytes(snapshot)) for role, snapshot in state.role_snapshots.items())
+    return state.kind, snapshot_to_bytes(state.namespace_snapshot), roles
+
+
+def encode_meta(meta: KeyedStateMeta) -> bytes:
+    """The bytes of the meta data."""
+    out = DataOutputView()
+    out.write_int(MAGIC)
+    out.write_int(VERSION)
+    out.write_sized_bytes(snapshot_to_bytes(meta.key_snapshot))
+    out.write_long(meta.sequence)
+    out.write_int(len(meta.states))
+    for state in meta.states:
+        out.write_utf(state.name)
+        out.write_utf(state.kind.value)
+        out.write_sized_bytes(snapshot_to_bytes(state.namespace_snapshot))
+        out.write_int(len(state.role_snapshots))
+        for role, snapshot in state.role_snapshots.items():
+            out.write_utf(role)
+            out.write_sized_bytes(snapshot_to_bytes(snapshot))
+        out.write_int(len(state.files))
+        for file in state.files:
+            out.write_int(file.index)
+            out.write_utf(file.written_by)
+    return out.to_bytes()
+
+
+def decode_meta(data: bytes, file_count: int) -> KeyedStateMeta:
+    """The meta data of a handle with ``file_count`` files; raises `StateRestoreError` for anything malformed."""
+    try:
+        return _decode(DataInputView(data), file_count)
+    except StateFormatError as error:
+        raise StateRestoreError(f"the meta data of a state handle cannot be read: {error}") from error
+
+
+def _decode(source: DataInputView, file_count: int) -> KeyedStateMeta:
+    magic, version = source.read_int(), source.read_int()
+    if magic != MAGIC:
+        raise StateRestoreError(f"the meta data of a state handle begins with {magic:#x}, not {MAGIC:#x}: not ours")
+    if version != VERSION:
+        raise StateRestoreError(f"version {version} of state meta data is not known here: a newer release wrote it")
+    key_snapshot = snapshot_from_bytes(source.read_sized_bytes())
+    sequence = source.read_long()
+    states = tuple(_decode_state(source, file_count) for _ in range(source.read_count(minimum_item_bytes=16)))
+    if source.remaining:
+        raise StateRestoreError(f"{source.remaining} bytes follow the meta data of a state handle")
+    names = [state.name for state in states]
+    if len(set(names)) != len(names):
+        raise StateRestoreError(f"a state appears twice in the meta data of a handle: {', '.join(names)}")
+    return KeyedStateMeta(key_snapshot, sequence, states)
+
+
+def _decode_state(source: DataInputView, file_count: int) -> StateMeta:
+    name, kind = source.read_utf(), source.read_utf()
+    if kind not in {known.value for known in StateKind}:
+        raise StateRestoreError(f"state {name!r} is of kind {kind!r}, which is not known here")
+    try:
+        namespace_snapshot = snapshot_from_bytes(source.read_sized_bytes())
+        roles = {
+            source.read_utf(): snapshot_or_unopened(source.read_sized_bytes())
+            for _ in range(source.read_count(minimum_item_bytes=6))
+        }
+    except StateFormatError as error:
+        raise StateRestoreError(f"the meta data of state {name!r} cannot be read: {error}") from error
+    files = tuple(
+        StateFile(source.read_int(), source.read_utf()) for _ in range(source.read_count(minimum_item_bytes=6))
+    )
+    for file in files:
+        if not 0 <= file.index < file_count:
+            raise StateRestoreError(f"state {name!r} refers to file {file.index} of {file_count}")
+    return StateMeta(name, StateKind(kind), namespace_snapshot, roles, files)

@@ -1,0 +1,1 @@
+"""The kinds of state, apart from where they are stored."""

@@ -1,0 +1,132 @@
+"""State handles as operators use them: with a current namespace, and with namespaces that can be merged.
+
+A user's function sees the kinds of `statebackend.api.states`; a window operator keeps its panes in namespaces, which it
+enters one after the other and merges when sessions grow together. The names are Flink's.
+"""
+
+from __future__ import annotations
+
+import itertools
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from statebackend.api.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
+from statebackend.keyed.key_context import AnyKeyContext
+
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+C = TypeVar("C")
+I = TypeVar("I")  # noqa: E741
+O = TypeVar("O")  # noqa: E741
+
+
+class InternalState(State):
+    """A handle that has a current namespace; every access is to the current key and that namespace."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def key_context(self) -> AnyKeyContext:
+        """The current key and namespace of this handle."""
+
+    def set_current_namespace(self, namespace: Any) -> None:
+        """Makes a namespace current, for this handle alone and until the next call, whatever the key.
+
+        Raises `SerializationError`, changing nothing, if it is None or does not fit the namespace serializer.
+        """
+        context = self.key_context
+        context.enter(context.entry_namespace(namespace))
+
+
+class InternalValueState(InternalState, ValueState[T]):
+    """Value state with namespaces."""
+
+    __slots__ = ()
+
+
+class InternalMapState(InternalState, MapState[K, V]):
+    """Map state with namespaces."""
+
+    __slots__ = ()
+
+
+class MergingState(InternalState):
+    """A kind of state whose namespaces can be merged."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
+        """Folds the sources, in their order, into the target of the current key, and deletes them.
+
+        Sources without content, and the target among the sources, change nothing. The current namespace stays what it
+        was. Raises `SerializationError` for a namespace that is None or does not fit; if that or the folding fails,
+        nothing has changed.
+        """
+
+
+class InternalListState(MergingState, ListState[T]):
+    """List state with namespaces: merging appends the lists of the sources to that of the target."""
+
+    __slots__ = ()
+
+    def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
+        fold_namespaces(self, target, sources, self._get_or_none, self._add_lists)
+
+    def _get_or_none(self) -> list[T] | None:
+        return self.get() or None
+
+    def _add_lists(self, lists: list[list[T]]) -> None:
+        self.add_all(itertools.chain.from_iterable(lists))
+
+
+class InternalReducingState(MergingState, ReducingState[T]):
+    """Reducing state with namespaces: merging reduces the values."""
+
+    __slots__ = ()
+
+
+class InternalAggregatingState(MergingState, AggregatingState[I, O]):
+    """Aggregating state with namespaces: merging merges the accumulators."""
+
+    __slots__ = ()
+
+
+def fold_namespaces(
+    state: InternalState,
+    target: Any,
+    sources: Iterable[Any],
+    read: Callable[[], C | None],
+    fold: Callable[[list[C]], None],
+) -> None:
+    """Implements `MergingState.merge_namespaces`.
+
+    ``read()`` gives the content of the current namespace or None, ``fold(contents)`` folds contents into it. All is
+    read and folded before anything is deleted.
+    """
+    context = state.key_context
+    target_form = context.entry_namespace(target)
+    forms = dict.fromkeys(context.entry_namespace(source) for source in sources)
+    forms.pop(target_form, None)
+    current = context.namespace
+    try:
+        contents: list[C] = []
+        filled: list[Any] = []
+        for form in forms:
+            context.enter(form)
+            content = read()
+            if content is not None:
+                contents.append(content)
+                filled.append(form)
+        if not filled:
+            return
+        context.enter(target_form)
+        fold(contents)
+        for form in filled:
+            context.enter(form)
+            state.clear()
+    finally:
+        context.enter(current)

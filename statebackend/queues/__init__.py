@@ -1,0 +1,1 @@
+"""Priority queues of elements as bytes: what the queues of all backends share."""

@@ -1,0 +1,186 @@
+"""What a user writes: functions over keyed streams, and the contexts they are given.
+
+A function registers its state in `open()`, once per epoch and subtask, and is then called for every record with the
+record's key current. The names are Flink's.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+from statebackend.api.descriptors import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    StateKind,
+    ValueStateDescriptor,
+)
+from statebackend.api.errors import NoCurrentKeyError, StateRegistrationError
+from statebackend.api.states import (
+    AggregatingState,
+    DefaultedValueState,
+    ListState,
+    MapState,
+    ReducingState,
+    State,
+    ValueState,
+)
+from statebackend.operator_state import OperatorStateDescriptor
+from streamjobs.operators.operator_state_store import OperatorStateStore
+from streamjobs.runtime.user_errors import shown
+
+if TYPE_CHECKING:
+    from statebackend.api.descriptors import DefaultedValueStateDescriptor
+
+K = TypeVar("K")
+V = TypeVar("V")
+T = TypeVar("T")
+I = TypeVar("I")  # noqa: E741
+O = TypeVar("O")  # noqa: E741
+
+
+class RuntimeContext(ABC):
+    """What `open()` is given: where the function runs, and the way to its state."""
+
+    @property
+    @abstractmethod
+    def operator_uid(self) -> str:
+        """The uid of the operator."""
+
+    @property
+    @abstractmethod
+    def subtask_index(self) -> int:
+        """Which of the parallel instances this is, from 0."""
+
+    @property
+    @abstractmethod
+    def parallelism(self) -> int:
+        """How many parallel instances there are."""
+
+    @property
+    @abstractmethod
+    def epoch_id(self) -> int:
+        """The epoch that is being processed; on Spark, the id of the micro-batch."""
+
+    @property
+    @abstractmethod
+    def is_restored(self) -> bool:
+        """Whether this is the first epoch since the job was started from a checkpoint or savepoint with this operator.
+
+        It is False in the first epoch of a new job or operator, in every later epoch of a run, and on the driver.
+        """
+
+    @property
+    def current_key(self) -> Any:
+        """There is none; raises `NoCurrentKeyError`."""
+        raise NoCurrentKeyError(
+            f"operator {self.operator_uid!r}: open() has no current key; the context of process_element has it"
+        )
+
+    @property
+    def operator_state(self) -> OperatorStateStore:
+        """The way to state that belongs to this subtask and not to a key."""
+        return OperatorStateStore(self.operator_uid, self.register_operator_state)
+
+    @abstractmethod
+    def register(self, descriptor: StateDescriptor) -> State:
+        """The handle of a keyed state of any kind."""
+
+    @abstractmethod
+    def register_operator_state(self, descriptor: OperatorStateDescriptor) -> State:
+        """The handle of an operator state of any mode; functions use `operator_state`."""
+
+    @overload
+    def get_state(self, descriptor: DefaultedValueStateDescriptor[T]) -> DefaultedValueState[T]: ...
+    @overload
+    def get_state(self, descriptor: ValueStateDescriptor[T]) -> ValueState[T]: ...
+
+    def get_state(self, descriptor: ValueStateDescriptor[T]) -> ValueState[T]:
+        """Registers a value state. Raises `StateMigrationException` if restored state cannot be taken over."""
+        state: ValueState[T] = self._register(descriptor, StateKind.VALUE)
+        return state
+
+    def get_list_state(self, descriptor: ListStateDescriptor[T]) -> ListState[T]:
+        """Registers a list state; see `get_state`."""
+        state: ListState[T] = self._register(descriptor, StateKind.LIST)
+        return state
+
+    def get_map_state(self, descriptor: MapStateDescriptor[K, V]) -> MapState[K, V]:
+        """Registers a map state; see `get_state`."""
+        state: MapState[K, V] = self._register(descriptor, StateKind.MAP)
+        return state
+
+    def get_reducing_state(self, descriptor: ReducingStateDescriptor[T]) -> ReducingState[T]:
+        """Registers a reducing state; see `get_state`."""
+        state: ReducingState[T] = self._register(descriptor, StateKind.REDUCING)
+        return state
+
+    def get_aggregating_state(self, descriptor: AggregatingStateDescriptor[I, Any, O]) -> AggregatingState[I, O]:
+        """Registers an aggregating state; see `get_state`."""
+        state: AggregatingState[I, O] = self._register(descriptor, StateKind.AGGREGATING)
+        return state
+
+    def _register(self, descriptor: StateDescriptor, kind: StateKind) -> Any:
+        given = descriptor.kind if isinstance(descriptor, StateDescriptor) else None
+        if given is not kind:
+            how = "pass a descriptor" if given is None else f"{given.value} state is registered with {_METHODS[given]}"
+            if isinstance(descriptor, OperatorStateDescriptor):
+                how = "operator state is registered with the methods of context.operator_state, such as get_list_state"
+            raise StateRegistrationError(
+                f"operator {self.operator_uid!r}: {_METHODS[kind]} was given {shown(descriptor, 120)}; {how}"
+            )
+        return self.register(descriptor)
+
+
+_METHODS = {
+    StateKind.VALUE: "get_state",
+    StateKind.LIST: "get_list_state",
+    StateKind.MAP: "get_map_state",
+    StateKind.REDUCING: "get_reducing_state",
+    StateKind.AGGREGATING: "get_aggregating_state",
+    StateKind.PRIORITY_QUEUE: "get_priority_queue of a backend, which functions cannot reach",
+}
+
+
+class ProcessContext(Generic[K]):
+    """What every call of `process_element` is given; one object per subtask and epoch."""
+
+    __slots__ = ("current_key", "epoch_id")
+
+    def __init__(self, epoch_id: int) -> None:
+        self.epoch_id = epoch_id
+        self.current_key: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        advice = "; state is registered in open(), which keeps the handle in self" if "state" in name else ""
+        raise AttributeError(f"the context of process_element has no {name!r}{advice}")
+
+
+class KeyedProcessFunction(ABC, Generic[K, I, O]):
+    """Processes the records of a keyed stream one by one, with state per key.
+
+    Instances travel to the subtasks by pickling, so they hold configuration only; state handles, connections and the
+    like are made in `open()`.
+    """
+
+    def open(self, context: RuntimeContext) -> None:
+        """Called before the first record of an epoch. Register all state here.
+
+        It also runs on the driver, before the job starts: that is how the state of a savepoint is checked before
+        anything is touched. Handles of keyed state refuse to be used there, operator state is empty and kept by nobody.
+        """
+
+    @abstractmethod
+    def process_element(self, value: I, context: ProcessContext[K]) -> Iterable[O] | None:
+        """Called for every record, in order within a key; yields what to emit, or returns a list of records or None.
+
+        What was emitted is written out after the call: do not go on changing it. A single record is yielded; returning
+        one (a str, a dict, a Row) instead of a list of one is an error.
+        """
+
+    def close(self) -> None:
+        """Called after the last record of an epoch, also after a failure."""

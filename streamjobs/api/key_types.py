@@ -1,0 +1,80 @@
+"""The types a key may have: Spark's names for them, and the serializers that store them.
+
+The names are Spark's simple strings, also where no Spark is involved, because a savepoint must mean the same in every
+environment. A key of several columns is a tuple.
+
+A key of type timestamp is an instant. In state, and as the current key, it is a datetime in UTC, whatever the time zone
+of the session: with the bytes of a zone in it the state of a key would be lost when the session's zone changes.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from streamjobs.errors import JobDefinitionError
+from typeserializers.containers.tuples import TupleSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.scalars.byte_arrays import BytesSerializer
+from typeserializers.scalars.fixed_width import (
+    BooleanSerializer,
+    ByteSerializer,
+    IntSerializer,
+    LongSerializer,
+    ShortSerializer,
+)
+from typeserializers.scalars.strings import StringSerializer
+from typeserializers.times.python_times import PythonDateSerializer, PythonDateTimeSerializer
+
+_SERIALIZERS: Final[Mapping[str, TypeSerializer[Any]]] = {
+    "string": StringSerializer(),
+    "bigint": LongSerializer(),
+    "int": IntSerializer(),
+    "smallint": ShortSerializer(),
+    "tinyint": ByteSerializer(),
+    "boolean": BooleanSerializer(),
+    "binary": BytesSerializer(),
+    "date": PythonDateSerializer(),
+    "timestamp": PythonDateTimeSerializer(),
+}
+
+_INSTEAD: Final[Mapping[str, str]] = {
+    "float": "two zeros and many NaNs make 'the same key' a matter of opinion: cast it to a whole number or to string",
+    "double": "two zeros and many NaNs make 'the same key' a matter of opinion: cast it to a whole number or to string",
+    "decimal": "its key would change with precision and scale: cast it to string, or scaled up to bigint",
+    "struct": "key by its fields instead, as in key_by('name.field', 'name.other')",
+    "timestamp_ntz": "it is no instant: cast it to timestamp, or to string",
+    "array": "cast it to string, for instance by to_json or array_join",
+    "map": "cast it to string, for instance by to_json of its sorted entries",
+    "string collate": "texts that are equal by collation have other bytes: cast it to string, with lower() if need be",
+}
+
+
+def key_serializer_for(column_types: Sequence[str], operator_uid: str) -> TypeSerializer[Any]:
+    """The serializer of a key of these columns; raises `JobDefinitionError` for a type that cannot be a key."""
+    for column_type in column_types:
+        if column_type not in _SERIALIZERS:
+            raise JobDefinitionError(
+                f"operator {operator_uid!r}: a column of type {column_type} cannot be a key; "
+                f"{_instead_of(column_type)}. Keys are {', '.join(_SERIALIZERS)}"
+            )
+    serializers = [_SERIALIZERS[column_type] for column_type in column_types]
+    return serializers[0] if len(serializers) == 1 else TupleSerializer(serializers)
+
+
+def canonical_key(column_type: str) -> Callable[[Any], Any] | None:
+    """What makes one value of all Python values that are the same key, None where Python's equality does.
+
+    A naive datetime is in the local time of the process, as everywhere in PySpark.
+    """
+    return _in_utc if column_type == "timestamp" else None
+
+
+def _in_utc(value: datetime.datetime | None) -> datetime.datetime | None:
+    return value.astimezone(datetime.timezone.utc) if isinstance(value, datetime.datetime) else value
+
+
+def _instead_of(column_type: str) -> str:
+    known = max((name for name in _INSTEAD if column_type.startswith(name)), key=len, default="")
+    return _INSTEAD.get(known, "cast it")

@@ -1,0 +1,74 @@
+"""A job that ran in this process: its last checkpoint, and savepoints of it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
+from checkpointing.storage.file_system import CheckpointFileSystem
+from checkpointing.storage.savepoint_directory import create_savepoint_directory
+from statebackend.api.clock import Clock
+from statebackend.api.descriptors import StateDescriptor
+from statebackend.keyed.backend_parameters import StateRestoreReport
+from statebackend.keyed.schema_resolution import SchemaReport
+from statebackend.metrics import KeyedStateMetrics
+from streamjobs.errors import EpochError
+from streamjobs.runtime.job_metrics import OperatorMetrics, metrics_of_epochs
+from streamjobs.runtime.savepoint_export import SavepointReport, export_tasks, finish_savepoint
+
+
+class LocalJob:
+    """What is left of a job when all its elements are processed."""
+
+    def __init__(
+        self,
+        store: CompletedCheckpointStore,
+        file_system: CheckpointFileSystem,
+        schema_reports: Mapping[str, SchemaReport],
+        restore_reports: Sequence[StateRestoreReport],
+        operator_state_restore_reports: Sequence[StateRestoreReport],
+        epochs: int,
+        state_metrics: Sequence[OperatorMetrics],
+        registered: Mapping[str, Iterable[StateDescriptor]],
+        clock: Clock,
+        temporary: tempfile.TemporaryDirectory[str],
+    ) -> None:
+        self.schema_reports = schema_reports
+        """The verdicts on restored state, by operator uid."""
+        self.restore_reports = restore_reports
+        """What each subtask did to each restored keyed state."""
+        self.operator_state_restore_reports = operator_state_restore_reports
+        """What each subtask did to each restored operator state."""
+        self.epochs = epochs
+        """How many epochs ran."""
+        self.state_metrics_by_epoch = state_metrics
+        """The metrics of keyed state by operator uid in each epoch; empty mappings if metrics are off."""
+        self._store = store
+        self._file_system = file_system
+        self._registered = registered
+        self._clock = clock
+        # The directory goes with the last reference to it, and a savepoint reads what is in it.
+        self._temporary = temporary
+
+    def metrics(self) -> Mapping[str, KeyedStateMetrics]:
+        """The metrics of keyed state by operator uid, over all epochs; empty if metrics are off.
+
+        Counters and latencies are sums; entries and sizes are as of the last epoch.
+        """
+        return functools.reduce(metrics_of_epochs, self.state_metrics_by_epoch, {})
+
+    def savepoint(self, path: str | os.PathLike[str]) -> SavepointReport:
+        """Writes a savepoint of the job's state to a new directory; every environment and backend can restore it."""
+        latest = self._store.latest()
+        if latest is None:
+            raise EpochError("there is nothing to save: the job has processed nothing")
+        started_s = time.monotonic()
+        with self._store.pin(latest.checkpoint_id) as metadata:
+            target = create_savepoint_directory(path)
+            tasks = export_tasks(metadata, self._file_system, target, self._registered, self._clock())
+            exported = [task.run() for task in tasks]
+            return finish_savepoint(metadata, exported, target, (), started_s)

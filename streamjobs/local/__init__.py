@@ -1,6 +1,0 @@
-"""Jobs in this process, without a JVM: the same chain and the same state, for tests and for debugging."""
-
-from streamjobs.local.environment import LocalStreamEnvironment
-from streamjobs.local.job import LocalJob
-
-__all__ = ["LocalJob", "LocalStreamEnvironment"]

@@ -1,0 +1,36 @@
+"""The metrics of a job's keyed state, put together from what its subtasks acknowledge.
+
+They travel in the acknowledgements of an epoch, of which checkpoints keep nothing; so they are those of one run, and
+begin anew with the next. Metrics are for people: some that cannot be read are left out, and fail no epoch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+
+from checkpointing.coordinator.acknowledgement import Acknowledgement
+from statebackend.metrics import KeyedStateMetrics
+
+OperatorMetrics = Mapping[str, KeyedStateMetrics]
+"""Metrics by operator uid; empty if metrics are off."""
+
+
+def metrics_of_epoch(acknowledgements: Iterable[Acknowledgement]) -> OperatorMetrics:
+    """The metrics of each operator in an epoch, over all its subtasks."""
+    operators: dict[str, KeyedStateMetrics] = {}
+    for acknowledgement in acknowledgements:
+        with contextlib.suppress(ValueError):
+            metrics = KeyedStateMetrics.from_report(acknowledgement.metrics)
+            if metrics is not None:
+                uid = acknowledgement.operator_uid
+                operators[uid] = operators[uid].merged_with(metrics) if uid in operators else metrics
+    return operators
+
+
+def metrics_of_epochs(earlier: OperatorMetrics, later: OperatorMetrics) -> OperatorMetrics:
+    """The metrics of each operator over some epochs and one more."""
+    operators = dict(earlier)
+    for uid, metrics in later.items():
+        operators[uid] = operators[uid].followed_by(metrics) if uid in operators else metrics
+    return operators

@@ -1,0 +1,227 @@
+"""Where the subtasks of a job work with their state on the local disk of a host, and who clears up there.
+
+    <root>/                             what the program names, or <temporary directory>/statebackend-<user id>
+    <root>/swept                        its time is when somebody last looked what other jobs have left
+    <root>/<job id>/JOB                 JSON: job_directory; its time is when a task of the job last began here
+    <root>/<job id>/<parallelism>/      lock, shared by all tasks of the job that run with that parallelism
+        <operator uid>/<subtask index>/     the backend's own
+    <root>/<job id>/scratch-<32 hex>/   lock, held by the export of a savepoint
+
+Everything here can be made again from checkpoints, so what is removed too early costs a restore, and no state. A task
+of an epoch looks at what is beside it when it begins:
+
+* Of its own job: other parallelisms, and scratch of exports, go as soon as nobody holds their locks.
+* Of other jobs: what nobody has a lock on goes if the job directory is gone (removed, or another job's), or if no task
+  of the job has begun here for `RETENTION_S` and no driver holds the lock of the job directory. They are looked at once
+  after the start of a job, and every hour.
+
+So a job that was stopped finds its state when it comes back with the same parallelism within that time, and an idle one
+whenever it goes on. All directories are private (`statebackend.keyed.private_directory`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Final
+
+from attrs import frozen
+
+from checkpointing.errors import CheckpointError
+from checkpointing.storage.driver_lock import LOCK_FILE_NAME, DriverLock
+from checkpointing.storage.file_system import CheckpointFileSystem
+from checkpointing.storage.job_directory import JobDirectory
+from statebackend.keyed.private_directory import (
+    PrivateDirectoryError,
+    lock_directory,
+    make_given_directory,
+    make_private_directory,
+)
+from streamjobs.errors import JobDefinitionError
+
+RETENTION_S: Final = 3 * 24 * 3600.0
+"""How long, in seconds, the local state of another job is kept after its last use, while its job directory is there."""
+
+SWEEP_INTERVAL_S: Final = 3600.0
+"""How often, in seconds, a host is looked over for what other jobs have left."""
+
+_JOB_FILE: Final = "JOB"
+_SWEPT_FILE: Final = "swept"
+_JOB_ID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_VARIABLE: Final = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
+
+
+@frozen(kw_only=True)
+class LocalStateRoot:
+    """See the module; travels to the tasks of a run by pickling.
+
+    ``path`` may name environment variables, as ``$NAME`` or ``${NAME}``: those of the worker that the task runs in, and
+    the first of them where the value is a list with commas. ``is_given`` says that the user chose it, and not we.
+    ``job_directory`` is a path or URI. ``began_s`` is when the run began, in seconds since the epoch.
+    """
+
+    path: str
+    is_given: bool
+    job_id: str
+    job_directory: str
+    began_s: float
+
+    @contextlib.contextmanager
+    def open(self, parallelism: int) -> Iterator[str]:
+        """The directory of the job's subtasks at that parallelism, safe from removal in the context; clears up around.
+
+        Raises `PrivateDirectoryError` if a directory is somebody else's or could be, `JobDefinitionError` for an
+        environment variable that is not set.
+        """
+        name = f"{parallelism:05d}"
+        with self._group(name) as directory:
+            _remove_groups(os.path.dirname(directory), besides=name)
+            self._sweep(os.path.dirname(os.path.dirname(directory)))
+            yield directory
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[str]:
+        """A fresh directory on the same disk for as long as the context lasts; raises as `open`."""
+        with self._group(f"scratch-{uuid.uuid4().hex}") as directory:
+            try:
+                yield directory
+            finally:
+                shutil.rmtree(directory, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _group(self, name: str) -> Iterator[str]:
+        root = expanded(self.path)
+        (make_given_directory if self.is_given else make_private_directory)(root)
+        job = os.path.join(root, self.job_id)
+        make_private_directory(job)
+        self._note_use(job)
+        directory = os.path.join(job, name)
+        descriptor = lock_directory(directory, is_shared=True)
+        assert descriptor is not None
+        try:
+            yield directory
+        finally:
+            os.close(descriptor)
+
+    def _note_use(self, job: str) -> None:
+        path = os.path.join(job, _JOB_FILE)
+        try:
+            os.utime(path)
+        except FileNotFoundError:
+            temporary = f"{path}-{uuid.uuid4().hex}"
+            with open(temporary, "w", encoding="utf-8") as file:
+                json.dump({"job_directory": self.job_directory}, file)
+            os.replace(temporary, path)
+
+    def _sweep(self, root: str) -> None:
+        """Removes what other jobs have left, unless somebody has done so since this run began, or is at it."""
+        path = os.path.join(root, _SWEPT_FILE)
+        due_s = max(self.began_s, time.time() - SWEEP_INTERVAL_S)
+        if _modified_s(path) >= due_s:
+            return
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                for name in os.listdir(root):
+                    if name != self.job_id and _JOB_ID.fullmatch(name):
+                        _remove_left_job(os.path.join(root, name), name)
+                os.utime(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def expanded(path: str) -> str:
+    """A path with the values of its environment variables; `JobDefinitionError` if one is not set."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        found = os.environ.get(name, "").partition(",")[0]
+        if not found:
+            raise JobDefinitionError(
+                f"local_state_directory is {path!r}, and there is no environment variable {name} where the task runs: "
+                f"set it for executors with spark.executorEnv.{name}, or name a directory"
+            )
+        return found
+
+    return _VARIABLE.sub(value, path)
+
+
+def _remove_left_job(job: str, job_id: str) -> None:
+    if not _is_left(job, job_id) or not _remove_groups(job):
+        return
+    # Somebody may begin here at this moment; then the directory is not empty.
+    with contextlib.suppress(OSError):
+        for name in os.listdir(job):
+            os.unlink(os.path.join(job, name))
+        os.rmdir(job)
+
+
+def _is_left(job: str, job_id: str) -> bool:
+    job_directory = _job_directory(job)
+    if job_directory is not None and _is_gone(job_directory, job_id):
+        return True
+    used_s = _modified_s(os.path.join(job, _JOB_FILE)) or _modified_s(job)
+    if used_s >= time.time() - RETENTION_S:
+        return False
+    lock = None if job_directory is None else job_directory.local_path(LOCK_FILE_NAME)
+    return lock is None or not DriverLock.is_held(lock)
+
+
+def _remove_groups(job: str, besides: str = "") -> bool:
+    """Removes what nobody has a lock on in the directory of a job; says whether nothing is left but ``besides``."""
+    with os.scandir(job) as found:
+        names = [entry.name for entry in found if entry.name != besides and entry.is_dir(follow_symlinks=False)]
+    return sum(not _remove_group(job, name) for name in names) == 0
+
+
+def _remove_group(job: str, name: str) -> bool:
+    directory, removed = os.path.join(job, name), os.path.join(job, f"removed-{uuid.uuid4().hex}")
+    try:
+        descriptor = lock_directory(directory)
+    except PrivateDirectoryError:
+        return False
+    if descriptor is None:
+        return False
+    # Who waits for the lock need not wait for the files: it makes the directory anew.
+    try:
+        os.rename(directory, removed)
+    finally:
+        os.close(descriptor)
+    shutil.rmtree(removed, ignore_errors=True)
+    return not os.path.lexists(removed)
+
+
+def _job_directory(job: str) -> CheckpointFileSystem | None:
+    """The job directory of what lies there; None if that is not known."""
+    try:
+        with open(os.path.join(job, _JOB_FILE), encoding="utf-8") as file:
+            return CheckpointFileSystem.from_uri(str(json.load(file)["job_directory"]))
+    except (CheckpointError, OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _is_gone(job_directory: CheckpointFileSystem, job_id: str) -> bool:
+    """Whether a job directory on a disk of this host is empty, absent, or another job's; what cannot be told is no."""
+    if job_directory.local_path() is None:
+        return False
+    try:
+        identity = JobDirectory.inspect(job_directory.uri)
+    except (CheckpointError, OSError):
+        return False
+    return identity is None or identity.job_id != job_id
+
+
+def _modified_s(path: str) -> float:
+    """When a file was changed, in seconds since the epoch; 0 if there is none."""
+    try:
+        return os.lstat(path).st_mtime
+    except FileNotFoundError:
+        return 0.0

@@ -1,0 +1,193 @@
+"""From the operator states of a checkpoint to what each subtask of the new run restores.
+
+Key groups decide for keyed state: a subtask takes every old handle whose range overlaps its own, and picks its rows
+from them. The same parallelism gives every subtask its own handle back. Operator state is dealt out by its mode, once
+per run: an epoch that follows another of the same run gives every subtask back exactly what it had.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+
+from attrs import frozen
+
+from checkpointing.handles.state_handles import OperatorState, StateHandle, files_of_operators
+from checkpointing.metadata.metadata_file import CheckpointMetadata
+from checkpointing.storage.file_system import CheckpointFileSystem
+from statebackend.api.errors import StateRestoreError
+from statebackend.api.key_groups import key_group_range_of_subtask
+from statebackend.keyed.backend_parameters import RestoredHandle
+from statebackend.keyed.schema_resolution import SchemaReport
+from statebackend.keyed.state_backend import StateBackend
+from statebackend.keyed.state_meta import KeyedStateMeta, decode_meta, distinct_metas, merge_metas
+from statebackend.operator_state import (
+    OperatorStateMeta,
+    RestoredOperatorState,
+    continued_operator_state,
+    operator_state_metas,
+    restored_operator_state,
+    split_handle,
+)
+from streamjobs.errors import JobRestoreError
+
+
+@frozen
+class RestoredState:
+    """The operator states to continue from, the store their files are in, and the checkpoint they belong to."""
+
+    metadata: CheckpointMetadata
+    file_system: CheckpointFileSystem
+
+    def operator(self, uid: str) -> OperatorState | None:
+        """The state of an operator, if there is any."""
+        return next((operator for operator in self.metadata.operators if operator.uid == uid), None)
+
+    def keyed_metas_of(self, uid: str) -> tuple[KeyedStateMeta, ...]:
+        """What the keyed state of an operator is: the meta data of its subtasks, alike ones once."""
+        keyed = [split_handle(handle)[0] for handle in self._handles(uid)]
+        return distinct_metas([decode_meta(handle.meta, len(handle.files)) for handle in keyed])
+
+    def operator_state_metas_of(self, uid: str) -> tuple[OperatorStateMeta, ...]:
+        """What the operator state of an operator is, over all its subtasks."""
+        return operator_state_metas(self._handles(uid))
+
+    def _handles(self, uid: str) -> tuple[StateHandle, ...]:
+        operator = self.operator(uid)
+        return () if operator is None else handles_of(operator)
+
+
+@frozen
+class SubtaskRestore:
+    """What one subtask restores; picklable. ``is_restored`` says whether an earlier run wrote it."""
+
+    keyed: tuple[RestoredHandle, ...] = ()
+    operator: RestoredOperatorState | None = None
+    is_restored: bool = False
+
+
+def handles_of(operator: OperatorState) -> tuple[StateHandle, ...]:
+    """The handles of an operator, in the order of its subtasks."""
+    return tuple(subtask.handle for subtask in sorted(operator.subtasks, key=lambda one: one.subtask_index))
+
+
+def restores_by_subtask(
+    operator: OperatorState | None,
+    file_system: CheckpointFileSystem,
+    parallelism: int,
+    max_parallelism: int,
+    *,
+    is_same_run: bool,
+) -> tuple[SubtaskRestore, ...]:
+    """For each subtask the old handles that overlap its key groups, and its share of the operator state.
+
+    ``is_same_run`` says that the state is that of the epoch before, in this run: then nothing is dealt out anew.
+    Takes time in proportion to the old and the new subtasks, and the overlaps.
+    """
+    if operator is None:
+        return (SubtaskRestore(),) * parallelism
+    handles = handles_of(operator)
+    if is_same_run:
+        return tuple(continued_subtask(handle, file_system) for handle in handles)
+    dealt = restored_operator_state(handles, file_system, parallelism)
+    keyed = [RestoredHandle(split_handle(handle)[0], file_system) for handle in handles]
+    plan = []
+    for own, overlap in zip(dealt, _overlaps(handles, parallelism, max_parallelism), strict=True):
+        plan.append(SubtaskRestore(tuple(keyed[overlap]), own if own.states else None, is_restored=True))
+    return tuple(plan)
+
+
+def _overlaps(handles: Sequence[StateHandle], parallelism: int, max_parallelism: int) -> Iterator[slice]:
+    """For each subtask of the new run which of the old handles have key groups of its own."""
+    ends = [handle.key_group_end for handle in handles]
+    for subtask_index in range(parallelism):
+        key_groups = key_group_range_of_subtask(subtask_index, parallelism, max_parallelism)
+        # The ranges of the handles follow each other without a gap.
+        yield slice(bisect_left(ends, key_groups.start), bisect_left(ends, key_groups.end) + 1)
+
+
+def continued_subtask(handle: StateHandle, file_system: CheckpointFileSystem) -> SubtaskRestore:
+    """What a subtask restores that goes on from its own handle, in the run that wrote it."""
+    keyed, _ = split_handle(handle)
+    [own] = continued_operator_state([handle], file_system)
+    return SubtaskRestore((RestoredHandle(keyed, file_system),), own if own.states else None)
+
+
+def check_operators(
+    restored: RestoredState, uids: Sequence[str], max_parallelism: int, allow_non_restored_state: bool
+) -> None:
+    """Raises `JobRestoreError` if the state does not fit the job's operators or key groups."""
+    metadata = restored.metadata
+    where = restored.file_system.location("")
+    if metadata.max_parallelism != max_parallelism:
+        raise JobRestoreError(
+            f"the state at {where} has max_parallelism {metadata.max_parallelism}, the job {max_parallelism}: "
+            f"keys would change their groups. Set max_parallelism={metadata.max_parallelism}"
+        )
+    unknown = [operator.uid for operator in metadata.operators if operator.uid not in uids]
+    if unknown and not allow_non_restored_state:
+        raise JobRestoreError(
+            f"the state at {where} has operators that the job has not: {_listed(unknown)} (the job has "
+            f"{_listed(uids)}). Give an operator its old uid back, or pass allow_non_restored_state=True to drop "
+            f"their state"
+        )
+
+
+def check_files(restored: RestoredState, uids: Iterable[str]) -> None:
+    """Raises `MissingFileError` or `CorruptFileError` if a file of these operators is absent or of another size.
+
+    One look at each file and no reading. Subtasks that still have the state on their local disks would not look, and
+    the next checkpoints would go on referring to what is not there.
+    """
+    kept = frozenset(uids)
+    operators = [operator for operator in restored.metadata.operators if operator.uid in kept]
+    restored.file_system.verify_present(files_of_operators(operators))
+
+
+def check_backend(restored: RestoredState, backend: StateBackend) -> None:
+    """Raises `JobRestoreError` if the state is in the own format of another backend."""
+    for operator in restored.metadata.operators:
+        for subtask in operator.subtasks:
+            if not backend.can_restore(subtask.handle.backend):
+                raise JobRestoreError(
+                    f"the state of operator {operator.uid!r} at {restored.file_system.location('')} was written by the "
+                    f"backend {subtask.handle.backend!r}, whose own format {backend.name!r} does not read. Take a "
+                    f"savepoint with the old backend, and begin a new job directory from it with the new one"
+                )
+
+
+def check_merges(restored: RestoredState, uids: Iterable[str], parallelism: int) -> None:
+    """Raises `JobRestoreError` if a subtask of the new run would have to read one state under two schemas.
+
+    Every subtask would find out for itself, after the run has begun.
+    """
+    for uid in uids:
+        operator = restored.operator(uid)
+        if operator is None or len(restored.keyed_metas_of(uid)) < 2:
+            continue
+        handles = [split_handle(handle)[0] for handle in handles_of(operator)]
+        metas = [decode_meta(handle.meta, len(handle.files)) for handle in handles]
+        try:
+            for overlap in _overlaps(handles, parallelism, operator.max_parallelism):
+                merge_metas(metas[overlap])
+        except StateRestoreError as error:
+            raise JobRestoreError(
+                f"operator {uid!r} cannot go from parallelism {operator.parallelism} to {parallelism}; nothing was "
+                f"changed: {error}"
+            ) from error
+
+
+def check_states(report: SchemaReport, allow_non_restored_state: bool) -> None:
+    """Raises `JobRestoreError` if an operator does not register all its restored states."""
+    unregistered = [repr(name) for name in report.unregistered]
+    unregistered += [f"{name!r} (operator state)" for name in report.unregistered_operator_state]
+    if unregistered and not allow_non_restored_state:
+        raise JobRestoreError(
+            f"operator {report.operator_uid!r} has stored state that its open() does not register: "
+            f"{', '.join(unregistered)}. Register it under its old name, or pass allow_non_restored_state=True: it is "
+            f"then kept untouched and goes into the next savepoint"
+        )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(repr(name) for name in names) or "none"

@@ -1,0 +1,207 @@
+"""Which state a function registers, found by running its `open()` without any state behind it.
+
+The driver does this before a job starts: with the descriptors in hand it asks the snapshots of a savepoint for their
+verdict, and refuses an upgrade that cannot work before anything is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+from attrs import frozen
+
+from snapshots.compatibility import worst_kind
+from statebackend.api.descriptors import StateDescriptor, StateKind
+from statebackend.api.errors import NoCurrentKeyError, StateRegistrationError
+from statebackend.api.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
+from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
+from statebackend.keyed.schema_resolution import SchemaReport, StateVerdict, judge_key_serializer, judge_state
+from statebackend.keyed.state_meta import KeyedStateMeta, StateMeta
+from statebackend.operator_state import OperatorStateDescriptor, OperatorStateMeta, judge_operator_state
+from statebackend.operator_state.tables import TABLES
+from streamjobs.api.functions import KeyedProcessFunction, RuntimeContext
+from streamjobs.errors import UserFunctionError
+from streamjobs.runtime.user_errors import one_line, told
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+D = TypeVar("D")
+
+
+def _refuse(*_: Any, **__: Any) -> Any:
+    raise NoCurrentKeyError("state cannot be read or written in open(): there is no current key yet")
+
+
+class _UnusableValueState(ValueState[Any]):
+    value = update = clear = _refuse
+
+
+class _UnusableListState(ListState[Any]):
+    get = add = add_all = update = clear = _refuse
+
+
+class _UnusableMapState(MapState[Any, Any]):
+    get = put = put_all = remove = contains = items = is_empty = clear = _refuse
+
+
+class _UnusableReducingState(ReducingState[Any]):
+    get = add = clear = _refuse
+
+
+class _UnusableAggregatingState(AggregatingState[Any, Any]):
+    get = add = clear = _refuse
+
+
+_UNUSABLE: Mapping[StateKind, type[State]] = {
+    StateKind.VALUE: _UnusableValueState,
+    StateKind.LIST: _UnusableListState,
+    StateKind.MAP: _UnusableMapState,
+    StateKind.REDUCING: _UnusableReducingState,
+    StateKind.AGGREGATING: _UnusableAggregatingState,
+}
+
+
+@frozen
+class RegisteredStates:
+    """The descriptors that an operator registers, in order."""
+
+    keyed: tuple[StateDescriptor, ...] = ()
+    operator: tuple[OperatorStateDescriptor, ...] = ()
+
+    @property
+    def keyed_names(self) -> tuple[str, ...]:
+        """The names of the keyed states."""
+        return tuple(descriptor.name for descriptor in self.keyed)
+
+    @property
+    def operator_names(self) -> tuple[str, ...]:
+        """The names of the operator states."""
+        return tuple(descriptor.name for descriptor in self.operator)
+
+
+class RegistrationContext(RuntimeContext):
+    """Remembers what is registered.
+
+    Handles of keyed state refuse to be used, since there is no key. Operator state may be used in `open()`, so its
+    handles work: they are those of a subtask that has none yet, and what is written to them is kept by nobody.
+    """
+
+    def __init__(self, operator_uid: str, parallelism: int, epoch_id: int = -1) -> None:
+        self._operator_uid = operator_uid
+        self._parallelism = parallelism
+        self._epoch_id = epoch_id
+        self._keyed: dict[str, StateDescriptor] = {}
+        self._operator: dict[str, OperatorStateDescriptor] = {}
+        self._operator_states: dict[str, State] = {}
+
+    @property
+    def registered(self) -> RegisteredStates:
+        """What has been registered so far."""
+        return RegisteredStates(tuple(self._keyed.values()), tuple(self._operator.values()))
+
+    @property
+    def operator_uid(self) -> str:
+        return self._operator_uid
+
+    @property
+    def subtask_index(self) -> int:
+        return 0
+
+    @property
+    def parallelism(self) -> int:
+        return self._parallelism
+
+    @property
+    def epoch_id(self) -> int:
+        return self._epoch_id
+
+    @property
+    def is_restored(self) -> bool:
+        return False
+
+    def register(self, descriptor: StateDescriptor) -> State:
+        if descriptor.kind not in _UNUSABLE:
+            raise StateRegistrationError(
+                f"state {descriptor.name!r} of operator {self._operator_uid!r} is a {descriptor.kind.value}, which a "
+                f"function cannot register"
+            )
+        self._remember(self._keyed, descriptor.name, descriptor)
+        return _UNUSABLE[descriptor.kind]()
+
+    def register_operator_state(self, descriptor: OperatorStateDescriptor) -> State:
+        self._remember(self._operator, descriptor.name, descriptor)
+        if descriptor.name not in self._operator_states:
+            table = TABLES[descriptor.mode](descriptor.name, descriptor.serializers)
+            self._operator_states[descriptor.name] = cast(State, table)
+        return self._operator_states[descriptor.name]
+
+    def _remember(self, registered: dict[str, D], name: str, descriptor: D) -> None:
+        if registered.setdefault(name, descriptor) != descriptor:
+            raise StateRegistrationError(
+                f"state {name!r} of operator {self._operator_uid!r} is registered twice, "
+                f"with different descriptors; give one of them another name"
+            )
+
+
+def registered_states(
+    function: KeyedProcessFunction[Any, Any, Any], operator_uid: str, parallelism: int
+) -> RegisteredStates:
+    """The descriptors that ``function.open()`` registers; the function must be a copy of the user's."""
+    context = RegistrationContext(operator_uid, parallelism)
+    try:
+        function.open(context)
+        function.close()
+    except NoCurrentKeyError:
+        raise
+    except StateRegistrationError as error:
+        if repr(operator_uid) in str(error):
+            raise
+        kind = type(function).__name__
+        raise StateRegistrationError(f"operator {operator_uid!r} ({kind}): {one_line(str(error))}") from error
+    except Exception as error:
+        raise UserFunctionError(
+            f"open() of operator {operator_uid!r} failed on the driver, where it runs once to learn which state "
+            f"it registers: {told(error)}"
+        ) from error
+    return context.registered
+
+
+def schema_report(
+    operator_uid: str,
+    key_serializer: TypeSerializer[Any],
+    registered: RegisteredStates,
+    keyed: Sequence[KeyedStateMeta],
+    operator_state: Sequence[OperatorStateMeta],
+) -> SchemaReport:
+    """The verdict on everything that the operator registers, over what was stored in all its subtasks.
+
+    ``keyed`` is what `distinct_metas` leaves of the subtasks' meta data; there is at least one.
+    """
+    restored: dict[str, list[StateMeta]] = {}
+    for meta in keyed:
+        for state in meta.states:
+            restored.setdefault(state.name, []).append(state)
+    restored_operator_state = {state.name: state for state in operator_state}
+    descriptors = {descriptor.name: descriptor for descriptor in registered.keyed}
+    operator_descriptors = {descriptor.name: descriptor for descriptor in registered.operator}
+    return SchemaReport(
+        operator_uid,
+        _worst([judge_key_serializer(meta.key_snapshot, key_serializer) for meta in keyed]),
+        verdicts=tuple(
+            _worst([judge_state(state, descriptor, VOID_NAMESPACE_SERIALIZER) for state in restored[name]])
+            for name, descriptor in descriptors.items()
+            if name in restored
+        ),
+        unregistered=tuple(name for name in restored if name not in descriptors),
+        operator_state_verdicts=tuple(
+            judge_operator_state(old.mode, old.parts, descriptor)
+            for name, descriptor in operator_descriptors.items()
+            if (old := restored_operator_state.get(name)) is not None
+        ),
+        unregistered_operator_state=tuple(name for name in restored_operator_state if name not in operator_descriptors),
+    )
+
+
+def _worst(verdicts: Sequence[StateVerdict]) -> StateVerdict:
+    worst = worst_kind([verdict.kind for verdict in verdicts])
+    return next(verdict for verdict in verdicts if verdict.kind is worst)

@@ -1,0 +1,79 @@
+"""The state of one subtask in one epoch: the keyed backend, and the operator state where there is any.
+
+Most operators have no operator state, so its backend is made when the first state is registered, or at once if there
+is restored state to carry on. Without one, what is acknowledged is the keyed snapshot itself, to the byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from checkpointing.coordinator.acknowledgement import ReportValue
+from statebackend.api.states import State
+from statebackend.keyed.backend_parameters import KeyedStateSnapshot, StateRestoreReport
+from statebackend.keyed.keyed_state_backend import KeyedStateBackend
+from statebackend.operator_state import (
+    OperatorStateBackend,
+    OperatorStateBackendParameters,
+    OperatorStateDescriptor,
+    RestoredOperatorState,
+    join_snapshots,
+)
+
+
+class SubtaskState:
+    """See the module. The keyed backend is lent: who made it closes it."""
+
+    def __init__(self, keyed: KeyedStateBackend, restored: RestoredOperatorState | None) -> None:
+        self.keyed = keyed
+        self._keyed_snapshot: KeyedStateSnapshot | None = None
+        self._operator: OperatorStateBackend | None = None
+        if restored is not None and restored.states:
+            self._operator = self._create(restored)
+
+    def register_operator_state(self, descriptor: OperatorStateDescriptor) -> State:
+        """The operator state of a descriptor; raises as `OperatorStateBackend.get_state`."""
+        if self._operator is None:
+            self.keyed.check_open()
+            self._operator = self._create(None)
+        return self._operator.get_state(descriptor)
+
+    @property
+    def operator_state_names(self) -> tuple[str, ...]:
+        """The names of all operator states, registered or only restored."""
+        return () if self._operator is None else self._operator.state_names()
+
+    def snapshot(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshot:
+        """One snapshot of both; ``state_id`` is unique to this attempt."""
+        operator = self._operator.snapshot(checkpoint_id, state_id) if self._operator is not None else None
+        # The keyed snapshot is the last act: backends that are kept go by it.
+        keyed = self._keyed_snapshot = self.keyed.snapshot(checkpoint_id, state_id)
+        return keyed if operator is None else join_snapshots(keyed, operator)
+
+    def metrics_report(self) -> Mapping[str, ReportValue]:
+        """The metrics of keyed state up to the snapshot, as an acknowledgement carries them; empty if they are off."""
+        if self.keyed.parameters.metrics is None:
+            return {}
+        return self.keyed.collect_metrics(self._keyed_snapshot).to_report()
+
+    @property
+    def operator_state_restore_reports(self) -> Sequence[StateRestoreReport]:
+        """What became of each restored operator state that was registered."""
+        return () if self._operator is None else self._operator.restore_reports
+
+    def close(self) -> None:
+        """Makes handles of operator state dead; may be called twice."""
+        if self._operator is not None:
+            self._operator.close()
+
+    def _create(self, restored: RestoredOperatorState | None) -> OperatorStateBackend:
+        keyed = self.keyed.parameters
+        return OperatorStateBackend(
+            OperatorStateBackendParameters(
+                operator_uid=keyed.operator_uid,
+                file_system=keyed.file_system,
+                file_prefix=keyed.file_prefix,
+                restore=restored,
+                progress=keyed.progress,
+            )
+        )

@@ -1,0 +1,55 @@
+"""What is told of an exception of the user's: in one line, since Spark reports a failure as text and people search it.
+
+Spark shows the message of the exception that ends a task, and loses what it was raised from. So the message says
+all: type, text, notes and place. Lines of a text are joined, or the last one that looks like an exception would be
+taken for the cause.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from typing import Any, Final
+
+import statebackend
+from typeserializers.kernel.value_text import cut
+
+__all__ = ["one_line", "shown", "told"]
+
+_STATES: Final = os.path.join(os.path.dirname(statebackend.__file__), "")
+
+
+def told(error: BaseException) -> str:
+    """``Type: text, notes (file, line, function)``, the place being that in the user's code."""
+    notes = "".join(f", {one_line(str(note))}" for note in getattr(error, "__notes__", ()))
+    return f"{type(error).__name__}: {one_line(_text(error))}{notes}{_place_of(error)}"
+
+
+def one_line(text: str) -> str:
+    """The lines of a text, joined by bars; empty ones are left out."""
+    return " | ".join(line.strip() for line in text.splitlines() if line.strip())
+
+
+def shown(value: Any, characters: int) -> str:
+    """The value as text of one line; what is longer is cut, and says so."""
+    try:
+        text = one_line(repr(value))
+    except Exception as error:
+        return f"a {type(value).__name__} (which cannot be shown: {type(error).__name__})"
+    return cut(text, characters)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as failure:
+        return f"(its text cannot be shown: {type(failure).__name__})"
+
+
+def _place_of(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    if not frames:
+        return ""
+    # A function in C, such as max, that a state folds with has no frame: the place is where the state was used.
+    innermost = next((frame for frame in reversed(frames) if not frame.filename.startswith(_STATES)), frames[-1])
+    return f" ({os.path.basename(innermost.filename)}, line {innermost.lineno}, in {innermost.name})"

@@ -1,0 +1,219 @@
+"""Every limit of a checkpoint's parts from both sides: what just fits is taken, what is just beyond is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+from checkpoint_builders import acknowledgement, file_handle, operator_state, state_handle
+
+from checkpointing import (
+    Acknowledgement,
+    CheckpointCoordinator,
+    CheckpointError,
+    CheckpointKind,
+    CheckpointMetadata,
+    FileHandle,
+    InvariantViolationError,
+    MalformedAcknowledgementError,
+    OperatorState,
+    StateHandle,
+    SubtaskState,
+    TaskId,
+    UnsafePathError,
+    check_operator_states,
+)
+from checkpointing.coordinator import acknowledgement as acknowledgements
+from checkpointing.handles.relative_path import checked_relative_path, path_segment
+
+LONGEST = "n" * 1024
+TOO_LONG = "n" * 1025
+LARGEST_LONG = (1 << 63) - 1
+CHECKSUM = "xxh3:" + "0" * 32
+PLAIN = operator_state()
+
+
+def metadata(**changes: Any) -> CheckpointMetadata:
+    fields: dict[str, Any] = {
+        "checkpoint_id": 1,
+        "kind": CheckpointKind.CHECKPOINT,
+        "job_id": "job",
+        "job_name": "name",
+        "timestamp_ms": 5,
+        "max_parallelism": 4,
+        "operators": (),
+    }
+    return CheckpointMetadata(**{**fields, **changes})
+
+
+def altered(**changes: Any) -> OperatorState:
+    return attrs.evolve(PLAIN, **changes)
+
+
+def of_reports(count: int) -> dict[str, int]:
+    return {str(number): number for number in range(count)}
+
+
+FITS: list[Callable[[], object]] = [
+    lambda: FileHandle("a", 0, CHECKSUM),
+    lambda: FileHandle("a", LARGEST_LONG, CHECKSUM),
+    lambda: StateHandle(LONGEST, LONGEST, 0, 0, b""),
+    lambda: StateHandle("s", "heap", (1 << 15) - 1, (1 << 15) - 1, b""),
+    lambda: SubtaskState(0, state_handle()),
+    lambda: SubtaskState((1 << 15) - 1, state_handle()),
+    lambda: OperatorState(LONGEST, LONGEST, 1, 1, ()),
+    lambda: OperatorState("u", "n", 1 << 15, 1 << 15, ()),
+    lambda: TaskId("u", 0),
+    lambda: TaskId(LONGEST, (1 << 31) - 1),
+    lambda: acknowledgement(checkpoint_id=0, subtask_index=0),
+    lambda: attrs.evolve(acknowledgement(), checkpoint_id=LARGEST_LONG, subtask_index=(1 << 31) - 1),
+    lambda: acknowledgement(report={"a": -(1 << 63), "b": LARGEST_LONG, "c": None, "d": "", "e": True, "f": 0.5}),
+    lambda: acknowledgement(report=of_reports(10_000), metrics=of_reports(10_000)),
+    lambda: metadata(checkpoint_id=0, timestamp_ms=0, max_parallelism=1, format_version=1),
+    lambda: metadata(checkpoint_id=LARGEST_LONG, timestamp_ms=LARGEST_LONG, max_parallelism=1 << 15),
+    lambda: metadata(job_id=LONGEST, job_name=LONGEST, properties={LONGEST: ""}, sink_committables={LONGEST: b""}),
+    lambda: metadata(parent_checkpoint_id=0, parent_digest=CHECKSUM),
+    lambda: CheckpointCoordinator(LONGEST, LONGEST, None),
+    lambda: CheckpointCoordinator("job", "run", 1, max_concurrent_checkpoints=1),
+    lambda: CheckpointCoordinator("job", "run", LARGEST_LONG, max_concurrent_checkpoints=1000),
+    lambda: CheckpointCoordinator("job", "run", 1).trigger(0, (TaskId("u", 0),), 0),
+    lambda: CheckpointCoordinator("job", "run", 1).trigger(LARGEST_LONG, (TaskId("u", 0),), 0),
+    lambda: checked_relative_path("a" * 255),
+    lambda: checked_relative_path("é" * 127),
+    lambda: checked_relative_path("/".join(["a" * 255] * 4)),
+    lambda: checked_relative_path("/".join(["a" * 204] * 5)),
+    lambda: checked_relative_path(" ~é/a b"),
+]
+
+DOES_NOT_FIT: list[Callable[[], object]] = [
+    lambda: FileHandle("a", LARGEST_LONG + 1, CHECKSUM),
+    lambda: FileHandle("a", 1, CHECKSUM[:-1] + "G"),
+    lambda: StateHandle(TOO_LONG, "heap", 0, 0, b""),
+    lambda: StateHandle("s", TOO_LONG, 0, 0, b""),
+    lambda: StateHandle("s", "", 0, 0, b""),
+    lambda: StateHandle("s", "heap", 1 << 15, 1 << 15, b""),
+    lambda: StateHandle("s", "heap", 0, 0, bytearray()),
+    lambda: StateHandle("s", "heap", 0, 0, b"", (file_handle("a"), "b")),
+    lambda: SubtaskState(1 << 15, state_handle()),
+    lambda: OperatorState(TOO_LONG, "n", 1, 1, ()),
+    lambda: OperatorState("u", "", 1, 1, ()),
+    lambda: OperatorState("u", TOO_LONG, 1, 1, ()),
+    lambda: OperatorState("u", "n", 0, 1, ()),
+    lambda: OperatorState("u", "n", 1, 0, ()),
+    lambda: OperatorState("u", "n", 1, (1 << 15) + 1, ()),
+    lambda: altered(subtasks=list(PLAIN.subtasks)),
+    lambda: altered(subtasks=(*PLAIN.subtasks, None)),
+    lambda: check_operator_states([altered(subtasks=())]),
+    lambda: check_operator_states([altered(max_parallelism=PLAIN.max_parallelism - 1)]),
+    lambda: check_operator_states([altered(max_parallelism=PLAIN.max_parallelism + 1)]),
+    lambda: TaskId("u", 1 << 31),
+    lambda: TaskId("u", -1),
+    lambda: TaskId("", 0),
+    lambda: acknowledgement(checkpoint_id=1 << 63),
+    lambda: attrs.evolve(acknowledgement(), subtask_index=1 << 31),
+    *[
+        lambda name=name: attrs.evolve(acknowledgement(), **{name: ""})
+        for name in ("job_id", "run_id", "operator_uid", "attempt_id", "digest")
+    ],
+    lambda: attrs.evolve(acknowledgement(), handle=None),
+    lambda: acknowledgement(report={"a": -(1 << 63) - 1}),
+    lambda: acknowledgement(metrics={"a": 1 << 63}),
+    lambda: acknowledgement(report=of_reports(10_001)),
+    lambda: acknowledgement(metrics=of_reports(10_001)),
+    lambda: metadata(checkpoint_id=1 << 63),
+    lambda: metadata(timestamp_ms=1 << 63),
+    lambda: metadata(timestamp_ms=-1),
+    lambda: metadata(max_parallelism=(1 << 15) + 1),
+    lambda: metadata(format_version=0),
+    lambda: metadata(job_id=""),
+    lambda: metadata(job_name=TOO_LONG),
+    lambda: metadata(operators=(None,)),
+    lambda: metadata(operators=[]),
+    lambda: metadata(parent_checkpoint_id=2, parent_digest=CHECKSUM),
+    lambda: metadata(parent_checkpoint_id=-1, parent_digest=CHECKSUM),
+    lambda: metadata(source_offsets=bytearray()),
+    lambda: metadata(source_progress={"a": bytearray()}),
+    lambda: metadata(source_progress={"\x7f": b""}),
+    lambda: metadata(sink_committables={"a": "text"}),
+    lambda: metadata(sink_committables={TOO_LONG: b""}),
+    lambda: metadata(properties={"": "text"}),
+    lambda: metadata(properties={"a": "\ud800"}),
+    lambda: CheckpointCoordinator("", "run", None),
+    lambda: CheckpointCoordinator("job", "", None),
+    lambda: CheckpointCoordinator("job", "run", 0),
+    lambda: CheckpointCoordinator("job", "run", 1 << 63),
+    lambda: CheckpointCoordinator("job", "run", 1.5),
+    lambda: CheckpointCoordinator("job", "run", None, max_concurrent_checkpoints=0),
+    lambda: CheckpointCoordinator("job", "run", None, max_concurrent_checkpoints=1001),
+    lambda: CheckpointCoordinator("job", "run", None).trigger(-1, (TaskId("u", 0),), 0),
+    lambda: CheckpointCoordinator("job", "run", None).trigger(1 << 63, (TaskId("u", 0),), 0),
+    lambda: checked_relative_path("a" * 256),
+    lambda: checked_relative_path("é" * 128),
+    lambda: checked_relative_path("/".join(["a" * 255] * 4) + "a"),
+    lambda: checked_relative_path("/".join(["a" * 204] * 5) + "a"),
+    lambda: checked_relative_path("a\x1f"),
+    lambda: checked_relative_path("é/../a"),
+    lambda: checked_relative_path("é\\a"),
+    lambda: checked_relative_path("\ud800"),
+]
+
+
+@pytest.mark.parametrize("build", FITS)
+def test_what_just_fits_is_taken(build: Callable[[], object]) -> None:
+    build()
+
+
+@pytest.mark.parametrize("build", DOES_NOT_FIT)
+def test_what_is_just_beyond_is_refused(build: Callable[[], object]) -> None:
+    with pytest.raises((InvariantViolationError, UnsafePathError)):
+        build()
+
+
+def test_an_acknowledgement_may_be_as_long_as_the_limit_and_not_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = acknowledgement()
+    data = one.encode()
+    monkeypatch.setattr(acknowledgements, "MAX_ACKNOWLEDGEMENT_BYTES", len(data))
+    assert Acknowledgement.decode(one.encode()) == one
+    monkeypatch.setattr(acknowledgements, "MAX_ACKNOWLEDGEMENT_BYTES", len(data) - 1)
+    with pytest.raises(MalformedAcknowledgementError, match="Move state from meta"):
+        one.encode()
+    with pytest.raises(MalformedAcknowledgementError, match="the limit is"):
+        Acknowledgement.decode(data)
+
+
+def test_an_acknowledgement_says_in_which_way_it_is_too_short() -> None:
+    data = acknowledgement().encode()
+    for length in range(5, 13):
+        with pytest.raises(MalformedAcknowledgementError, match=f"ends after {length} bytes, within its header"):
+            Acknowledgement.decode(data[:length])
+    with pytest.raises(MalformedAcknowledgementError, match="checksum does not match"):
+        Acknowledgement.decode(data[:13])
+
+
+def test_a_name_is_cut_only_if_it_is_too_long_for_a_segment() -> None:
+    assert path_segment("a" * 150) == "a" * 150
+    cut = path_segment("a" * 151)
+    assert (len(cut), cut[:117]) == (150, "a" * 117)
+    assert cut[117] == "~"
+
+
+def test_one_file_may_be_described_twice_alike_by_equal_handles() -> None:
+    ours, theirs = (operator_state(uid, (file_handle("shared/x", b"1"),)) for uid in ("one", "two"))
+    assert ours.subtasks[0].handle.files[0] is not theirs.subtasks[0].handle.files[0]
+    check_operator_states([ours, theirs])
+
+
+def test_errors_of_limits_are_errors_of_checkpoints() -> None:
+    assert issubclass(InvariantViolationError, CheckpointError)
+    assert issubclass(UnsafePathError, CheckpointError)
+
+
+@pytest.mark.parametrize(
+    ("path", "match"),
+    [("/é", "absolute"), ("/a", "absolute"), ("é//a", "empty segment"), ("é\\a", "backslash"), ("a/", "empty")],
+)
+def test_a_refused_path_says_why(path: str, match: str) -> None:
+    with pytest.raises(UnsafePathError, match=match):
+        checked_relative_path(path)

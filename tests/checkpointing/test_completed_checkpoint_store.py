@@ -1,0 +1,490 @@
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+
+import pytest
+from checkpoint_builders import file_handle, metadata_of, state_handle
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checkpointing import (
+    CheckpointFileSystem,
+    CheckpointKind,
+    CheckpointNotFoundError,
+    CompletedCheckpointStore,
+    CorruptFileError,
+    CorruptMetadataError,
+    IllegalTransitionError,
+    InvariantViolationError,
+    MissingFileError,
+    StorageError,
+)
+from checkpointing.handles.checksum import checksum_of_bytes
+from checkpointing.storage.local_storage import LocalStorage
+
+
+@pytest.fixture
+def fs(tmp_path) -> CheckpointFileSystem:
+    return CheckpointFileSystem.from_uri(tmp_path / "job")
+
+
+def store_of(fs: CheckpointFileSystem, max_retained: int = 3) -> CompletedCheckpointStore:
+    store = CompletedCheckpointStore(fs, max_retained)
+    store.recover()
+    return store
+
+
+def add(store: CompletedCheckpointStore, fs: CheckpointFileSystem, checkpoint_id: int, *names: str, **changes):
+    """Upload what is not there yet, then add a checkpoint whose parent is the newest."""
+    for name in names:
+        if not fs.exists(f"shared/{name}"):
+            fs.write_file(f"shared/{name}", b"data")
+    latest = store.latest()
+    if latest is not None:
+        changes = {
+            "parent_checkpoint_id": latest.checkpoint_id,
+            "parent_digest": store.digest(latest.checkpoint_id),
+            **changes,
+        }
+    metadata = metadata_of(checkpoint_id, tuple(file_handle(f"shared/{name}") for name in names), **changes)
+    return store.add(metadata)
+
+
+def ids(store: CompletedCheckpointStore) -> list[int]:
+    return [metadata.checkpoint_id for metadata in store.all()]
+
+
+def damage(fs: CheckpointFileSystem, checkpoint_id: int) -> None:
+    path = f"checkpoints/chk-{checkpoint_id:012d}/_metadata"
+    fs.write_file(path, fs.read_file(path)[:-1])
+
+
+def test_the_newest_checkpoints_are_retained_and_found_again(fs) -> None:
+    store = store_of(fs)
+    assert store.latest() is None
+    for checkpoint_id in (1, 2, 5, 9):
+        add(store, fs, checkpoint_id)
+    assert ids(store) == [2, 5, 9]
+    again = CompletedCheckpointStore(fs)
+    assert again.recover() == store.latest() == store.get(9)
+    assert ids(again) == [2, 5, 9]
+    assert again.digest(5) == store.digest(5)
+    assert fs.list_directories("checkpoints") == ("chk-000000000002", "chk-000000000005", "chk-000000000009")
+
+
+def test_files_go_with_the_last_checkpoint_that_needs_them(fs) -> None:
+    store = store_of(fs, max_retained=1)
+    add(store, fs, 1, "a", "b")
+    add(store, fs, 2, "b", "c")
+    assert fs.list_files("shared") == ("shared/b", "shared/c")
+    add(store, fs, 3, "d")
+    assert fs.list_files("shared") == ("shared/d",)
+
+
+def test_references_are_counted_again_after_recovery(fs) -> None:
+    add(store_of(fs), fs, 1, "a", "b")
+    store = store_of(fs, max_retained=1)
+    add(store, fs, 2, "b")
+    assert fs.list_files("shared") == ("shared/b",)
+
+
+@settings(max_examples=40)
+@given(
+    max_retained=st.integers(1, 4),
+    epochs=st.lists(st.tuples(st.sets(st.sampled_from("abcdef")), st.booleans()), max_size=12),
+)
+def test_files_on_disk_are_always_those_of_the_retained_checkpoints(tmp_path_factory, max_retained, epochs) -> None:
+    fs = CheckpointFileSystem.from_uri(tmp_path_factory.mktemp("job"))
+    store = store_of(fs, max_retained)
+    model: list[set[str]] = []
+    for number, (names, restart) in enumerate(epochs):
+        if restart:
+            store = store_of(fs, max_retained)
+        add(store, fs, number, *sorted(names))
+        model = [*model, names][-max_retained:]
+        assert ids(store) == list(range(number + 1 - len(model), number + 1))
+        expected = {f"shared/{name}" for name in set().union(*model)}
+        assert set(fs.list_files("shared")) == expected
+        store.get(number)
+        assert store.delete_orphans() == ()
+
+
+def test_a_directory_without_metadata_is_unfinished_and_removed(fs) -> None:
+    add(store_of(fs), fs, 1)
+    fs.write_file("checkpoints/chk-000000000002/.tmp-0123", b"half a _meta")
+    fs.write_file("checkpoints/mine/notes", b"not the store's")
+    store = store_of(fs)
+    assert ids(store) == [1]
+    assert fs.list_directories("checkpoints") == ("chk-000000000001", "mine")
+
+
+def test_a_damaged_newest_checkpoint_is_an_error_that_tells_the_way_out(fs) -> None:
+    store = store_of(fs)
+    for checkpoint_id in (1, 2, 3):
+        add(store, fs, checkpoint_id, f"f{checkpoint_id}")
+    damage(fs, 3)
+    before = fs.list_files()
+    again = CompletedCheckpointStore(fs)
+    with pytest.raises(CorruptMetadataError, match=r"chk-000000000003/_metadata.*fall_back_to=2; readable are 1, 2"):
+        again.recover()
+    with pytest.raises(IllegalTransitionError, match=r"recover\(\)"):
+        again.latest()
+    assert fs.list_files() == before
+    assert again.recover(fall_back_to=2).checkpoint_id == 2
+    assert fs.list_files("set-aside") == ("set-aside/chk-000000000003-1/_metadata",)
+    assert CompletedCheckpointStore(fs).recover().checkpoint_id == 2
+    add(again, fs, 3, "f3")
+    damage(fs, 3)
+    again.recover(fall_back_to=1)
+    assert fs.list_directories("set-aside") == (
+        "chk-000000000002-1",
+        "chk-000000000003-1",
+        "chk-000000000003-2",
+    )
+
+
+def test_falling_back_to_what_cannot_be_read_moves_nothing(fs) -> None:
+    store = store_of(fs)
+    for checkpoint_id in (1, 2, 3):
+        add(store, fs, checkpoint_id)
+    damage(fs, 2)
+    before = fs.list_files()
+    with pytest.raises(CorruptMetadataError, match="chk-000000000002"):
+        CompletedCheckpointStore(fs).recover(fall_back_to=2)
+    with pytest.raises(CheckpointNotFoundError, match="no checkpoint 7; there are: 1, 3"):
+        CompletedCheckpointStore(fs).recover(fall_back_to=7)
+    assert fs.list_files() == before
+
+
+def test_the_only_checkpoint_damaged_leaves_a_savepoint_as_the_way_out(fs) -> None:
+    add(store_of(fs), fs, 1)
+    damage(fs, 1)
+    with pytest.raises(CorruptMetadataError, match="No other checkpoint is readable; start from a savepoint"):
+        CompletedCheckpointStore(fs).recover()
+
+
+def test_an_older_damaged_checkpoint_is_reported_and_its_files_are_kept_until_it_is_outlived(fs) -> None:
+    store = store_of(fs, 2)
+    add(store, fs, 1, "a")
+    add(store, fs, 2, "b")
+    damage(fs, 1)
+    store = store_of(fs, 2)
+    assert list(store.unreadable) == [1]
+    assert ids(store) == [2]
+    assert store.delete_orphans() == ()
+    assert fs.exists("shared/a")
+    add(store, fs, 3, "c")
+    assert dict(store.unreadable) == {}
+    assert store.delete_orphans() == ("shared/a",)
+
+
+def test_a_checkpoint_out_of_place_is_not_taken(fs) -> None:
+    add(store_of(fs), fs, 1)
+    fs.move_directory("checkpoints/chk-000000000001", "checkpoints/chk-000000000008")
+    with pytest.raises(CorruptMetadataError, match="describes CHECKPOINT 1, its directory is for CHECKPOINT 8"):
+        store_of(fs)
+
+
+def test_a_parent_that_was_exchanged_is_found(fs, tmp_path) -> None:
+    store = store_of(fs)
+    add(store, fs, 1)
+    add(store, fs, 2)
+    other = CheckpointFileSystem.from_uri(tmp_path / "other")
+    add(store_of(other), other, 1, timestamp_ms=5)
+    path = "checkpoints/chk-000000000001/_metadata"
+    fs.write_file(path, other.read_file(path))
+    with pytest.raises(CorruptMetadataError, match=r"mixes two histories.*fall_back_to=1"):
+        store_of(fs)
+    assert CompletedCheckpointStore(fs).recover(fall_back_to=1).timestamp_ms == 5
+
+
+def test_what_must_not_be_added_is_refused_and_changes_nothing(fs) -> None:
+    store = store_of(fs)
+    add(store, fs, 5)
+    fs.write_file("shared/short", b"dat")
+    before = fs.list_files()
+    refused = [
+        (metadata_of(5), InvariantViolationError, "not newer than the stored checkpoint 5"),
+        (metadata_of(6, kind=CheckpointKind.SAVEPOINT), InvariantViolationError, "not a checkpoint"),
+        (
+            metadata_of(6, parent_checkpoint_id=5, parent_digest=checksum_of_bytes(b"")),
+            InvariantViolationError,
+            "names the digest",
+        ),
+        (metadata_of(6, (file_handle("shared/none"),)), MissingFileError, "shared/none"),
+        (metadata_of(6, (file_handle("shared/short"),)), CorruptFileError, "expected 4 bytes, found 3"),
+    ]
+    for metadata, error, match in refused:
+        with pytest.raises(error, match=match):
+            store.add(metadata)
+        assert fs.list_files() == before
+        assert ids(store) == [5]
+
+
+def test_recovery_comes_first(fs) -> None:
+    store = CompletedCheckpointStore(fs)
+    for call in (
+        store.latest,
+        store.all,
+        lambda: store.get(1),
+        lambda: store.add(metadata_of()),
+        store.delete_orphans,
+    ):
+        with pytest.raises(IllegalTransitionError, match="NOT_RECOVERED"):
+            call()
+
+
+def test_a_pinned_checkpoint_stays_while_newer_ones_complete(fs) -> None:
+    store = store_of(fs, max_retained=1)
+    add(store, fs, 1, "a")
+    with store.pin(1) as pinned:
+        assert pinned.checkpoint_id == 1
+        with store.pin(1):
+            add(store, fs, 2, "b")
+            add(store, fs, 3, "c")
+        assert ids(store) == [1, 3]
+        assert fs.exists("shared/a")
+    assert ids(store) == [3]
+    assert fs.list_files("shared") == ("shared/c",)
+    with pytest.raises(CheckpointNotFoundError), store.pin(1):
+        pass
+
+
+def test_orphans_are_what_nobody_refers_to(fs) -> None:
+    store = store_of(fs)
+    add(store, fs, 1, "a")
+    for name in ("orphan", "pending", "of-a-savepoint", "deep/er", ".tmp-77"):
+        fs.write_file(f"shared/{name}", b"x")
+    store.protect(["shared/of-a-savepoint"])
+    assert store.delete_orphans(in_use={"shared/pending"}) == (
+        "shared/.tmp-77",
+        "shared/deep/er",
+        "shared/orphan",
+    )
+    assert fs.list_files("shared") == ("shared/a", "shared/of-a-savepoint", "shared/pending")
+    store.recover()
+    assert store.delete_orphans() == ("shared/pending",)
+
+
+def test_discarding_state_spares_what_others_need(fs) -> None:
+    store = store_of(fs)
+    add(store, fs, 1, "shared-with-1")
+    handles = tuple(file_handle(f"shared/{name}") for name in ("shared-with-1", "pending", "gone", "mine"))
+    for handle in (handles[1], handles[3]):
+        fs.write_file(handle.path, b"data")
+    discarded = store.discard([state_handle(files=handles)], in_use={"shared/pending"})
+    assert discarded == ("shared/gone", "shared/mine")
+    assert fs.list_files("shared") == ("shared/pending", "shared/shared-with-1")
+
+
+class FailingStorage(LocalStorage):
+    """Local storage that stops working after a number of changing operations, as a crash would."""
+
+    def arm(self, operations_left: int) -> FailingStorage:
+        object.__setattr__(self, "operations_left", operations_left)
+        return self
+
+    def _step(self) -> None:
+        left = getattr(self, "operations_left", None)
+        if left is not None:
+            if left <= 0:
+                raise OSError(5, "Input/output error")
+            object.__setattr__(self, "operations_left", left - 1)
+
+    def put(self, *arguments) -> None:
+        self._step()
+        super().put(*arguments)
+
+    def delete(self, *arguments) -> None:
+        self._step()
+        super().delete(*arguments)
+
+    def delete_directory(self, *arguments) -> None:
+        self._step()
+        super().delete_directory(*arguments)
+
+
+def test_a_crash_after_any_operation_leaves_a_checkpoint_that_is_whole(tmp_path) -> None:
+    outcomes = []
+    for operations in range(12):
+        root = str(tmp_path / str(operations))
+        plain = CheckpointFileSystem.from_uri(root)
+        add(store_of(plain, 1), plain, 1, "a", "b")
+        plain.write_file("shared/c", b"data")
+        storage = FailingStorage(root)
+        store = store_of(CheckpointFileSystem(root, storage), 1)
+        storage.arm(operations)
+        try:
+            add(store, plain, 2, "b", "c")
+            outcomes.append("added")
+        except StorageError:
+            outcomes.append("failed")
+        after = CompletedCheckpointStore(plain, 1)
+        newest = after.recover()
+        assert newest is not None
+        assert newest.checkpoint_id == (2 if outcomes[-1] == "added" else 1)
+        for metadata in after.all():
+            plain.verify_present(metadata.files)
+        add(after, plain, 3, "d")
+        after.delete_orphans()
+        assert plain.list_files("shared") == ("shared/d",)
+    assert outcomes == ["failed"] + ["added"] * 11
+
+
+def test_a_metadata_write_that_fails_after_its_rename_is_taken_back(fs, monkeypatch) -> None:
+    store = store_of(fs)
+    add(store, fs, 1)
+    from checkpointing.storage import local_storage
+
+    real = local_storage.sync_directory
+    failures = ["once"]
+
+    def fail_once(directory: str) -> None:
+        if failures and os.path.exists(os.path.join(directory, "_metadata")):
+            failures.pop()
+            raise OSError(5, "Input/output error")
+        real(directory)
+
+    taken_back = []
+    delete = LocalStorage.delete
+
+    def noted(storage: LocalStorage, path: str, durable: bool) -> None:
+        taken_back.append((path, durable))
+        delete(storage, path, durable)
+
+    monkeypatch.setattr(local_storage, "sync_directory", fail_once)
+    monkeypatch.setattr(LocalStorage, "delete", noted)
+    with pytest.raises(StorageError):
+        add(store, fs, 2)
+    assert failures == []
+    # A power loss must not bring it back.
+    assert taken_back == [("checkpoints/chk-000000000002/_metadata", True)]
+    assert fs.list_directories("checkpoints") == ("chk-000000000001",)
+    assert ids(store) == ids(store_of(fs)) == [1]
+
+
+def test_pins_from_another_thread_are_safe(fs) -> None:
+    store = store_of(fs, max_retained=1)
+    add(store, fs, 1, "a")
+    pinned, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with store.pin(1):
+            pinned.set()
+            release.wait(30)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert pinned.wait(30)
+    add(store, fs, 2, "b")
+    assert ids(store) == [1, 2]
+    release.set()
+    thread.join(30)
+    assert ids(store) == [2]
+
+
+def test_the_target_of_a_fall_back_is_found_without_touching_anything(fs) -> None:
+    store = store_of(fs, 9)
+    for checkpoint_id in (1, 2, 3, 4):
+        add(store, fs, checkpoint_id)
+    before = fs.list_files()
+
+    def target(wanted: object) -> int:
+        return CompletedCheckpointStore.fall_back_target(fs, wanted).checkpoint_id
+
+    assert [target(wanted) for wanted in (1, 3, 4, "previous")] == [1, 3, 4, 3]
+    damage(fs, 3)
+    assert target("previous") == 2, "the newest that can be read, of those before the newest"
+    with pytest.raises(CorruptMetadataError, match="chk-000000000003"):
+        target(3)
+    damage(fs, 4)
+    assert target("previous") == 2
+    for wrong, error, match in (
+        (5, CheckpointNotFoundError, "there are: 1, 2"),
+        ("last", InvariantViolationError, "fall_back_to"),
+        (True, InvariantViolationError, "fall_back_to"),
+        (-1, InvariantViolationError, "fall_back_to"),
+    ):
+        with pytest.raises(error, match=match):
+            target(wrong)
+    damage(fs, 1)
+    damage(fs, 2)
+    with pytest.raises(CheckpointNotFoundError, match="no readable checkpoint before its newest; there are: none"):
+        target("previous")
+    assert fs.list_files() == before
+
+
+def test_files_of_checkpoints_that_were_given_up_stay_until_those_are_removed(fs) -> None:
+    store = store_of(fs)
+    for checkpoint_id in (1, 2, 3):
+        add(store, fs, checkpoint_id, f"f{checkpoint_id}", "all")
+    damage(fs, 3)
+    store.recover(fall_back_to=1)
+    # Nobody knows any more which files the damaged one had.
+    assert store.delete_orphans() == ("shared/f3",)
+    assert store_of(fs).delete_orphans() == ()
+    fs.delete_directory("set-aside")
+    assert store_of(fs).delete_orphans() == ("shared/f2",)
+
+
+class MovingStorage(FailingStorage):
+    """Counts moves too, and fails before or after one of them."""
+
+    def move_directory(self, *arguments) -> None:
+        self._step()
+        super().move_directory(*arguments)
+        self._step()
+
+
+@pytest.mark.parametrize("operations", range(7))
+def test_a_crash_at_any_move_of_a_fall_back_has_given_up_the_newest_only(tmp_path, operations) -> None:
+    plain = CheckpointFileSystem.from_uri(tmp_path)
+    store = store_of(plain, 9)
+    for checkpoint_id in (1, 2, 3, 4):
+        add(store, plain, checkpoint_id)
+    storage = MovingStorage(str(tmp_path)).arm(operations)
+    with contextlib.suppress(StorageError):
+        CompletedCheckpointStore(CheckpointFileSystem(str(tmp_path), storage)).recover(fall_back_to=1)
+    # The newest first: what is left has no hole, and its newest is one of the chain.
+    left = ids(store_of(plain))
+    assert left == list(range(1, len(left) + 1))
+    moved = list(plain.list_directories("set-aside"))
+    assert moved == [f"chk-{checkpoint_id:012d}-1" for checkpoint_id in range(len(left) + 1, 5)]
+    assert CompletedCheckpointStore(plain).recover(fall_back_to=1).checkpoint_id == 1
+
+
+def test_what_decides_between_checkpoints_is_on_the_disk_before_what_depends_on_it(fs, monkeypatch) -> None:
+    """Dropping: the deletion of the metadata is durable before a data file goes."""
+    store = store_of(fs, 1)
+    add(store, fs, 1, "a")
+    operations = []
+    delete = LocalStorage.delete
+
+    def noted(storage: LocalStorage, path: str, durable: bool) -> None:
+        operations.append((path, durable))
+        delete(storage, path, durable)
+
+    monkeypatch.setattr(LocalStorage, "delete", noted)
+    add(store, fs, 2, "b")
+    assert operations == [("checkpoints/chk-000000000001/_metadata", True), ("shared/a", False)]
+
+
+def test_moves_and_durable_deletions_are_synced(tmp_path, monkeypatch) -> None:
+    from checkpointing.storage import local_storage
+
+    storage = LocalStorage(str(tmp_path))
+    storage.put("from/x/file", b"data", True)
+    synced = []
+    monkeypatch.setattr(local_storage, "sync_directory", lambda path: synced.append(os.path.relpath(path, tmp_path)))
+    storage.move_directory("from/x", "to/y")
+    # The new parent's own name, then the names that went and came.
+    assert synced == [".", "from", "to"]
+    synced.clear()
+    storage.delete("to/y/file", durable=True)
+    assert synced == ["to/y"]
+    storage.put("to/y/file", b"data", True)
+    synced.clear()
+    storage.delete("to/y/file", durable=False)
+    assert synced == []

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from checkpoint_builders import metadata_of
+
+from checkpointing import (
+    CheckpointFileSystem,
+    CheckpointKind,
+    CorruptFileError,
+    CorruptMetadataError,
+    InvariantViolationError,
+    MissingFileError,
+    SavepointError,
+    SavepointExistsError,
+    create_savepoint_directory,
+    read_savepoint,
+    write_metadata,
+    write_savepoint,
+)
+
+
+def savepoint_of(*files):
+    return metadata_of(4, tuple(files), kind=CheckpointKind.SAVEPOINT)
+
+
+def test_a_savepoint_moves_with_its_directory(tmp_path) -> None:
+    fs = create_savepoint_directory(tmp_path / "here")
+    file = fs.write_file("data/part-0.parquet", b"rows")
+    write_savepoint(fs, savepoint_of(file))
+    assert fs.list_files() == ("_metadata", "data/part-0.parquet")
+    shutil.move(tmp_path / "here", tmp_path / "there")
+    moved, metadata = read_savepoint(str(tmp_path / "there"))
+    assert metadata == savepoint_of(file)
+    assert [moved.read_file(one) for one in metadata.files] == [b"rows"]
+
+
+def test_metadata_comes_last_and_remains_of_failed_attempts_go_before_it(tmp_path) -> None:
+    fs = create_savepoint_directory(tmp_path)
+    file = fs.write_file("data/part-0", b"rows")
+    fs.write_file("data/attempt-1/part-0", b"ro")
+    fs.write_file("data/.tmp-1", b"r")
+    with pytest.raises(SavepointError, match="begun there and not finished"):
+        read_savepoint(tmp_path)
+    write_savepoint(fs, savepoint_of(file))
+    assert fs.list_files(include_temporary=True) == ("_metadata", "data/part-0")
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "_metadata", "_in_progress", ".tmp-1", "deep/er"])
+def test_a_directory_that_holds_anything_is_refused_and_left_alone(tmp_path, name) -> None:
+    fs = CheckpointFileSystem.from_uri(tmp_path)
+    fs.write_file(name, b"precious")
+    with pytest.raises(SavepointExistsError, match="Nothing was changed"):
+        create_savepoint_directory(tmp_path)
+    assert fs.list_files(include_temporary=True) == (name,)
+    assert fs.read_file(name) == b"precious"
+
+
+def test_an_unreserved_directory_may_hold_nothing_but_the_savepoints_files(tmp_path) -> None:
+    fs = CheckpointFileSystem.from_uri(tmp_path)
+    file = fs.write_file("data/part-0", b"rows")
+    fs.write_file("notes.txt", b"precious")
+    with pytest.raises(SavepointExistsError, match=r"holds 'notes.txt'"):
+        write_savepoint(fs, savepoint_of(file))
+    assert fs.list_files() == ("data/part-0", "notes.txt")
+    fs.delete("notes.txt")
+    write_savepoint(fs, savepoint_of(file))
+    with pytest.raises(SavepointExistsError, match="already is a checkpoint or savepoint"):
+        write_savepoint(fs, savepoint_of(file))
+    assert read_savepoint(tmp_path)[1] == savepoint_of(file)
+
+
+def test_a_savepoint_without_all_its_files_is_not_written(tmp_path) -> None:
+    fs = create_savepoint_directory(tmp_path)
+    file = fs.write_file("data/part-0", b"rows")
+    fs.write_file("data/part-0", b"row")
+    with pytest.raises(CorruptFileError, match="expected 4 bytes, found 3"):
+        write_savepoint(fs, savepoint_of(file))
+    fs.delete("data/part-0")
+    with pytest.raises(MissingFileError, match="data/part-0"):
+        write_savepoint(fs, savepoint_of(file))
+    assert fs.list_files() == ("_in_progress",)
+
+
+def test_a_checkpoint_is_not_a_savepoint(tmp_path) -> None:
+    fs = create_savepoint_directory(tmp_path / "a")
+    with pytest.raises(InvariantViolationError, match="not a savepoint"):
+        write_savepoint(fs, metadata_of(4))
+    other = CheckpointFileSystem.from_uri(tmp_path / "b")
+    write_metadata(other, "", metadata_of(4))
+    with pytest.raises(SavepointError, match="is CHECKPOINT 4 of job 'flights', not a savepoint"):
+        read_savepoint(tmp_path / "b")
+
+
+def test_reading_finds_missing_and_truncated_files_at_once_and_altered_ones_when_read(tmp_path) -> None:
+    fs = create_savepoint_directory(tmp_path)
+    file = fs.write_file("data/part-0", b"rows")
+    write_savepoint(fs, savepoint_of(file))
+    fs.write_file("data/part-0", b"rowz")
+    again, metadata = read_savepoint(tmp_path)
+    with pytest.raises(CorruptFileError, match="expected checksum"):
+        again.read_file(metadata.files[0])
+    fs.write_file("data/part-0", b"row")
+    with pytest.raises(CorruptFileError, match="expected 4 bytes, found 3"):
+        read_savepoint(tmp_path)
+    fs.delete("data/part-0")
+    with pytest.raises(MissingFileError, match="part-0"):
+        read_savepoint(tmp_path)
+    fs.write_file("_metadata", fs.read_file("_metadata")[:-1])
+    with pytest.raises(CorruptMetadataError, match="_metadata"):
+        read_savepoint(tmp_path)
+
+
+def test_a_directory_that_is_no_savepoint_says_so_and_is_not_created(tmp_path) -> None:
+    with pytest.raises(SavepointError, match="no file _metadata"):
+        read_savepoint(tmp_path / "none")
+    assert not (tmp_path / "none").exists()

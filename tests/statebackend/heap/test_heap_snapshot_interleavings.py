@@ -1,0 +1,58 @@
+"""Moments at which another thread may come in between on the heap, each brought about by a lock that is handed over."""
+
+import threading
+
+import pytest
+
+from statebackend.heap.keyed_backend import HeapStateBackend
+from testkit.backends.contract_base import LIST, MAP, VALUE, contents, fill, filled
+from testkit.backends.gated_file_system import PATIENCE_S
+from testkit.backends.harness import BackendHarness
+
+HEAP = HeapStateBackend()
+
+
+@pytest.fixture
+def harness(tmp_path):
+    harness = BackendHarness(str(tmp_path))
+    yield harness
+    harness.close()
+
+
+class HandedOverLock:
+    """A lock after which threads other than its maker's wait, until they are told to go on."""
+
+    def __init__(self):
+        self.owner = threading.current_thread()
+        self.lock = threading.Lock()
+        self.is_let_go = threading.Event()
+        self.may_go_on = threading.Event()
+
+    def __enter__(self):
+        self.lock.acquire()
+
+    def __exit__(self, *_):
+        self.lock.release()
+        if threading.current_thread() is not self.owner:
+            self.is_let_go.set()
+            self.may_go_on.wait(PATIENCE_S)
+
+
+def test_what_is_prepared_while_another_snapshot_ends_builds_upon_its_files_and_changes_alike(harness):
+    backend = harness.open(HEAP)
+    backend._lock = lock = HandedOverLock()
+    fill(harness, backend, range(20))
+    first = harness.prepare(backend)
+    fill(harness, backend, range(20), 1)
+    for key in range(5):
+        harness.at(backend, key)
+        for descriptor in (VALUE, LIST, MAP):
+            backend.get_state(descriptor).clear()
+    thread = threading.Thread(target=first.run)
+    thread.start()
+    assert lock.is_let_go.wait(PATIENCE_S)
+    second = harness.prepare(backend)
+    lock.may_go_on.set()
+    thread.join()
+    restored = harness.open(HEAP, second.run().handle)
+    assert contents(harness, restored) == filled(range(5, 20), 0, 1)

@@ -1,0 +1,51 @@
+"""The time of an epoch: that of Spark's batch, the same for a replay, and never before the epoch that came before."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from streamjobs.errors import SourceProgressMismatchError
+from streamjobs.runtime.processing_time import not_before
+
+OFFSETS = b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1700000000123,"conf":{}}\n{"logOffset":3}'
+
+
+@pytest.mark.parametrize(
+    ("previous", "expected"),
+    [(None, 5), ("4", 5), ("5", 5), ("6", 6), ("", 5), ("-7", 5), ("\u0663", 5), ("9x", 5)],
+)
+def test_time_never_goes_back(previous: str | None, expected: int) -> None:
+    assert not_before(5, {} if previous is None else {"processing_time_ms": previous}) == expected
+
+
+def test_the_time_of_an_epoch_is_that_of_its_batch() -> None:
+    from streamjobs.spark.epoch_time import processing_time_of_epoch_ms
+
+    assert processing_time_of_epoch_ms(OFFSETS, {}) == 1700000000123
+    assert processing_time_of_epoch_ms(OFFSETS, {"processing_time_ms": "1700000000122"}) == 1700000000123
+    assert processing_time_of_epoch_ms(OFFSETS, {"processing_time_ms": "1700000000124"}) == 1700000000124
+
+
+@pytest.mark.parametrize(
+    "offsets",
+    [b"", b"v1", b"v1\n", b"v1\n[]", b"v1\n{}", b'v1\n{"batchTimestampMs":"1"}', b'v1\n{"batchTimestampMs":true}'],
+)
+def test_offsets_without_a_time_are_refused(offsets: bytes) -> None:
+    from streamjobs.spark.epoch_time import processing_time_of_epoch_ms
+
+    with pytest.raises(SourceProgressMismatchError, match="tell no time of the batch"):
+        processing_time_of_epoch_ms(offsets, {})
+
+
+def test_file_and_name_of_the_offsets_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from streamjobs.spark.epoch_time import make_offsets_durable
+
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "7").write_bytes(OFFSETS)
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    make_offsets_durable(str(tmp_path), 7)
+    assert synced == [str(tmp_path / "offsets" / "7"), str(tmp_path / "offsets")]

@@ -1,0 +1,119 @@
+"""Which state is refused before a job starts, and which subtask restores what: from both sides of every limit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from checkpointing import (
+    CheckpointFileSystem,
+    CheckpointKind,
+    CheckpointMetadata,
+    CorruptFileError,
+    FileHandle,
+    MissingFileError,
+    OperatorState,
+    StateHandle,
+    SubtaskState,
+)
+from statebackend import ValueStateDescriptor
+from statebackend.keyed.backend_registry import state_backend
+from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
+from statebackend.keyed.state_meta import KeyedStateMeta, encode_meta, meta_of_descriptor
+from streamjobs import JobRestoreError
+from streamjobs.runtime.restore_plan import RestoredState, check_backend, check_files, check_merges, check_operators
+from typeserializers import LongSerializer
+
+
+def restored(fs: CheckpointFileSystem, *uids: str, backend: str = "heap", files: Any = ()) -> RestoredState:
+    """State of operators with two subtasks of two key groups each; the files belong to the last subtask."""
+    operators = tuple(
+        OperatorState(
+            uid,
+            uid,
+            2,
+            4,
+            (
+                SubtaskState(0, StateHandle(f"{uid}-0", "heap", 0, 1, b"", ())),
+                SubtaskState(1, StateHandle(f"{uid}-1", backend, 2, 3, b"", tuple(files))),
+            ),
+        )
+        for uid in uids
+    )
+    metadata = CheckpointMetadata(
+        checkpoint_id=7,
+        kind=CheckpointKind.SAVEPOINT,
+        job_id="job",
+        job_name="count",
+        timestamp_ms=5,
+        max_parallelism=4,
+        operators=operators,
+    )
+    return RestoredState(metadata, fs)
+
+
+@pytest.fixture
+def fs(tmp_path: Path) -> CheckpointFileSystem:
+    return CheckpointFileSystem.from_uri(tmp_path)
+
+
+@pytest.mark.parametrize("max_parallelism", [2, 3, 5, 8])
+def test_a_smaller_and_a_larger_max_parallelism_are_refused(fs: CheckpointFileSystem, max_parallelism: int) -> None:
+    with pytest.raises(JobRestoreError, match=rf"has max_parallelism 4, the job {max_parallelism}:.*Set max_par.*=4"):
+        check_operators(restored(fs, "a"), ["a"], max_parallelism, True)
+    check_operators(restored(fs, "a"), ["a"], 4, False)
+
+
+def test_operators_that_the_job_has_not_are_refused_unless_they_may_be_dropped(fs: CheckpointFileSystem) -> None:
+    state = restored(fs, "a", "b", "c")
+    check_operators(state, ["a", "b", "c", "new"], 4, False)
+    with pytest.raises(JobRestoreError, match=r"operators that the job has not: 'a', 'c' \(the job has 'b', 'new'\)"):
+        check_operators(state, ["b", "new"], 4, False)
+    check_operators(state, ["b"], 4, True)
+
+
+def test_files_are_looked_at_for_operators_that_the_job_has(fs: CheckpointFileSystem) -> None:
+    file = fs.write_file("state", b"data")
+    check_files(restored(fs, "a", files=[file]), ["a"])
+    short, none = FileHandle("state", 5, file.checksum), FileHandle("none", 4, file.checksum)
+    for wrong, error in ((short, CorruptFileError), (none, MissingFileError)):
+        with pytest.raises(error):
+            check_files(restored(fs, "a", files=[wrong]), ["b", "a"])
+        check_files(restored(fs, "a", files=[wrong]), ["b"])
+
+
+def test_state_in_the_own_format_of_another_backend_is_refused(fs: CheckpointFileSystem) -> None:
+    check_backend(restored(fs, "a"), state_backend("heap"))
+    with pytest.raises(JobRestoreError, match=r"operator 'b' at .* written by the backend 'other'.*'heap' does not"):
+        check_backend(restored(fs, "b", backend="other"), state_backend("heap"))
+
+
+def test_the_state_of_an_operator_is_found_by_its_uid(fs: CheckpointFileSystem) -> None:
+    state = restored(fs, "a", "b")
+    found = {uid: state.operator(uid) for uid in ("a", "b", "c")}
+    assert {uid: operator and operator.uid for uid, operator in found.items()} == {"a": "a", "b": "b", "c": None}
+
+
+def written_by(fs: CheckpointFileSystem, *types: Any) -> RestoredState:
+    """An operator whose subtasks, of one key group each, hold one state of these types."""
+    subtasks = []
+    for index, kind in enumerate(types):
+        state = meta_of_descriptor(ValueStateDescriptor("state", kind), VOID_NAMESPACE_SERIALIZER)
+        meta = encode_meta(KeyedStateMeta(LongSerializer().snapshot_configuration(), 0, (state,)))
+        subtasks.append(SubtaskState(index, StateHandle(f"a-{index}", "heap", index, index, meta, ())))
+    operator = OperatorState("a", "a", len(types), len(types), tuple(subtasks))
+    return RestoredState(attrs.evolve(restored(fs).metadata, max_parallelism=len(types), operators=(operator,)), fs)
+
+
+def test_schemas_that_one_subtask_would_have_to_merge_are_refused_before_the_run(fs: CheckpointFileSystem) -> None:
+    mixed = written_by(fs, int, int, int, str)
+    for apart in (4, 3):
+        check_merges(mixed, ["a"], apart)
+    for together in (2, 1):
+        with pytest.raises(JobRestoreError, match=f"'a' cannot go from parallelism 4 to {together}; nothing was"):
+            check_merges(mixed, ["other", "a"], together)
+    check_merges(mixed, ["other"], 1)
+    check_merges(written_by(fs, int, int, int, int), ["a"], 1)

@@ -1,0 +1,106 @@
+"""Restore plans as files: what each subtask reads is its own, and what is damaged or gone is said."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from checkpointing.handles.state_handles import FileHandle, OperatorState, StateHandle, SubtaskState
+from checkpointing.storage.file_system import CheckpointFileSystem
+from statebackend.api.key_groups import key_group_range_of_subtask
+from statebackend.keyed.backend_parameters import RestoredHandle
+from statebackend.operator_state import OperatorStateMode, RestoredOperatorState
+from statebackend.operator_state.handles import FileSlice, StatePart
+from statebackend.operator_state.redistribution import AssignedState
+from streamjobs.errors import JobRestoreError
+from streamjobs.runtime.restore_plan import SubtaskRestore, restores_by_subtask
+from streamjobs.runtime.restore_plan_file import write_restore_plan
+
+
+def handle_of(start: int, end: int) -> StateHandle:
+    file = FileHandle(f"shared/op/{start}.sst", 3, f"xxh3:{start:032x}")
+    return StateHandle(f"state {start}", "heap", start, end, b"meta", (file,))
+
+
+@pytest.mark.parametrize("most_travelling_bytes", [0, 16 << 10])
+def test_each_subtask_reads_what_it_goes_on_from_or_restores(tmp_path: Path, most_travelling_bytes: int) -> None:
+    plans = CheckpointFileSystem.from_uri(tmp_path)
+    state_files = CheckpointFileSystem.from_uri(tmp_path / "savepoint")
+    file = FileHandle("operators/op/part.parquet", 9, f"xxh3:{5:032x}")
+    everything = (StatePart({"element": b"envelope"}, (FileSlice(file, 0, 4), FileSlice(file, 6, 9))),)
+    own = (StatePart({"element": b"envelope"}),)
+    operator_state = RestoredOperatorState(
+        (AssignedState("names", OperatorStateMode.UNION, everything, own),), state_files, may_refer=False
+    )
+    old = RestoredHandle(handle_of(0, 7), state_files)
+    restores = (
+        SubtaskRestore((old,), operator_state, is_restored=True),
+        SubtaskRestore((old, RestoredHandle(handle_of(8, 9), state_files)), None, is_restored=True),
+        SubtaskRestore(),
+    )
+    continued = (handle_of(0, 4), handle_of(5, 9))
+    by_operator = {"first": restores, "second": continued}
+    sections = write_restore_plan(plans, "plans/1", by_operator, most_travelling_bytes)
+    assert plans.list_files() == (("plans/1",) if most_travelling_bytes == 0 else ())
+    for index, restore in enumerate(restores):
+        read = sections["first"].read(plans, state_files, index)
+        assert [one.handle for one in read.keyed] == [one.handle for one in restore.keyed]
+        assert read.is_restored is restore.is_restored
+        assert (read.operator is None) == (restore.operator is None)
+        if read.operator is not None and restore.operator is not None:
+            assert read.operator.states == restore.operator.states
+            assert read.operator.may_refer is False
+    for index, handle in enumerate(continued):
+        read = sections["second"].read(plans, plans, index)
+        assert [one.handle for one in read.keyed] == [handle]
+        assert not read.is_restored
+
+
+def test_what_several_subtasks_restore_is_written_once(tmp_path: Path) -> None:
+    plans = CheckpointFileSystem.from_uri(tmp_path)
+    old = RestoredHandle(StateHandle("state", "heap", 0, 127, bytes(100_000)), plans)
+    write_restore_plan(plans, "plans/1", {"op": [SubtaskRestore((old,), None, is_restored=True) for _ in range(100)]})
+    assert plans.size("plans/1") < 120_000
+
+
+def test_only_a_small_plan_travels_with_the_tasks(tmp_path: Path) -> None:
+    plans = CheckpointFileSystem.from_uri(tmp_path)
+    large = [handle_of(start, start) for start in range(1000)]
+    for count, has_file in ((10, False), (1000, True)):
+        section = write_restore_plan(plans, "plans/1", {"op": large[:count]})["op"]
+        assert plans.exists("plans/1") is has_file
+        assert len(pickle.dumps(section)) < 20_000
+        assert [one.handle for one in section.read(plans, plans, count - 1).keyed] == [large[count - 1]]
+
+
+def test_a_damaged_plan_and_one_that_is_gone_say_what_to_do(tmp_path: Path) -> None:
+    plans = CheckpointFileSystem.from_uri(tmp_path)
+    section = write_restore_plan(plans, "plans/1", {"op": [handle_of(0, 9)]}, 0)["op"]
+    data = plans.read_file("plans/1")
+    for position in range(len(data)):
+        changed = bytearray(data)
+        changed[position] ^= 0x40
+        plans.write_file("plans/1", bytes(changed), durable=False)
+        with pytest.raises(JobRestoreError, match="is damaged"):
+            section.read(plans, plans, 0)
+    for size in range(len(data)):
+        plans.write_file("plans/1", data[:size], durable=False)
+        with pytest.raises(JobRestoreError, match="is damaged"):
+            section.read(plans, plans, 0)
+    plans.delete("plans/1")
+    with pytest.raises(JobRestoreError, match="not on a store that the driver and all executors share"):
+        section.read(plans, plans, 0)
+
+
+@pytest.mark.parametrize(("old", "new"), [(1, 5), (5, 1), (3, 7), (7, 3), (4, 4)])
+def test_a_subtask_gets_exactly_the_old_handles_that_overlap_its_key_groups(tmp_path: Path, old: int, new: int) -> None:
+    fs = CheckpointFileSystem.from_uri(tmp_path)
+    ranges = [key_group_range_of_subtask(index, old, 16) for index in range(old)]
+    subtasks = tuple(SubtaskState(index, handle_of(one.start, one.end)) for index, one in enumerate(ranges))
+    plan = restores_by_subtask(OperatorState("op", "op", old, 16, subtasks), fs, new, 16, is_same_run=False)
+    for index, restore in enumerate(plan):
+        own = set(key_group_range_of_subtask(index, new, 16))
+        expected = [one.start for one in ranges if own & set(one)]
+        assert [restored.handle.key_group_start for restored in restore.keyed] == expected

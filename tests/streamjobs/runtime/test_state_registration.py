@@ -1,0 +1,152 @@
+"""What the driver learns of a function's state, and its verdict over what several subtasks have stored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+
+from snapshots.compatibility import CompatibilityKind
+from statebackend import (
+    BroadcastStateDescriptor,
+    ListStateDescriptor,
+    NoCurrentKeyError,
+    PriorityQueueDescriptor,
+    SplitListStateDescriptor,
+    StateDescriptor,
+    StateRegistrationError,
+    ValueStateDescriptor,
+)
+from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
+from statebackend.keyed.state_meta import KeyedStateMeta, meta_of_descriptor
+from statebackend.operator_state import OperatorStateMeta
+from statebackend.operator_state.handles import StatePart, envelopes_of
+from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext, UserFunctionError
+from streamjobs.runtime.state_registration import RegisteredStates, registered_states, schema_report
+from typeserializers import AttrsSerializer, LongSerializer
+
+
+@attrs.frozen
+class Old:
+    count: int
+
+
+@attrs.frozen
+class New:
+    count: int
+    label: str = ""
+
+
+OLD = ValueStateDescriptor("record", AttrsSerializer(Old, name="Record"))
+NEW = ValueStateDescriptor("record", AttrsSerializer(New, name="Record"))
+OLD_LIST = SplitListStateDescriptor("record", AttrsSerializer(Old, name="Record"))
+NEW_LIST = SplitListStateDescriptor("record", AttrsSerializer(New, name="Record"))
+
+
+def meta(*descriptors: StateDescriptor) -> KeyedStateMeta:
+    states = tuple(meta_of_descriptor(descriptor, VOID_NAMESPACE_SERIALIZER) for descriptor in descriptors)
+    return KeyedStateMeta(LongSerializer().snapshot_configuration(), 0, states)
+
+
+class Function(KeyedProcessFunction[int, Any, Any]):
+    """Registers keyed and operator state, and uses what it may."""
+
+    def open(self, context: RuntimeContext) -> None:
+        assert (context.subtask_index, context.parallelism, context.is_restored) == (0, 4, False)
+        self.record = context.get_state(OLD)
+        self.records = context.operator_state.get_list_state(OLD_LIST)
+        self.limits = context.operator_state.get_broadcast_state(BroadcastStateDescriptor("limits", str, int))
+        self.limits.put("a", 1)
+        assert self.records.get() == []
+        assert context.operator_state.get_list_state(OLD_LIST) is self.records
+
+    def process_element(self, value: Any, context: ProcessContext[int]) -> None:
+        """Does nothing."""
+
+
+def test_keyed_and_operator_state_are_learned_from_open() -> None:
+    states = registered_states(Function(), "operator", 4)
+    assert states.keyed == (OLD,)
+    assert states.keyed_names == ("record",)
+    assert [descriptor.name for descriptor in states.operator] == ["record", "limits"]
+
+
+def test_operator_state_that_a_function_misuses_in_open_is_its_error() -> None:
+    class Misfit(Function):
+        def open(self, context: RuntimeContext) -> None:
+            context.operator_state.get_list_state(OLD_LIST).add("no record")  # type: ignore[arg-type]
+
+    class Early(Function):
+        def open(self, context: RuntimeContext) -> None:
+            context.get_state(OLD).value()
+
+    with pytest.raises(UserFunctionError, match="operator 'operator' failed on the driver"):
+        registered_states(Misfit(), "operator", 4)
+    with pytest.raises(NoCurrentKeyError, match="there is no current key yet"):
+        registered_states(Early(), "operator", 4)
+
+
+def test_a_function_is_closed_on_the_driver_after_it_was_opened() -> None:
+    calls: list[str] = []
+
+    class Noting(Function):
+        def open(self, context: RuntimeContext) -> None:
+            calls.append("open")
+
+        def close(self) -> None:
+            calls.append("close")
+
+    assert registered_states(Noting(), "operator", 4) == RegisteredStates((), ())
+    assert calls == ["open", "close"]
+
+
+@pytest.mark.parametrize(
+    ("descriptor", "match"),
+    [
+        (PriorityQueueDescriptor("timers", LongSerializer()), "^state 'timers' of operator 'operator' is a .*cannot"),
+        (ListStateDescriptor("record", int), "^state 'record' of operator 'operator' is registered twice"),
+    ],
+)
+def test_what_cannot_be_registered_is_told_with_the_operator_once(descriptor: Any, match: str) -> None:
+    class Misfit(Function):
+        def open(self, context: RuntimeContext) -> None:
+            context.get_state(OLD)
+            context.get_state(OLD)
+            context.register(descriptor)
+
+    with pytest.raises(StateRegistrationError, match=match):
+        registered_states(Misfit(), "operator", 4)
+
+
+def test_a_refusal_that_does_not_know_the_operator_gets_its_name() -> None:
+    class Misfit(Function):
+        def open(self, context: RuntimeContext) -> None:
+            raise StateRegistrationError("not so")
+
+    with pytest.raises(StateRegistrationError, match=r"^operator 'operator' \(Misfit\): not so$"):
+        registered_states(Misfit(), "operator", 4)
+
+
+def test_the_verdict_is_the_worst_over_what_the_subtasks_stored() -> None:
+    parts = tuple(StatePart(envelopes_of(descriptor.serializers)) for descriptor in (NEW_LIST, OLD_LIST))
+    operator_state = [OperatorStateMeta("record", OLD_LIST.mode, parts)]
+    registered = RegisteredStates((NEW,), (NEW_LIST,))
+    migrated = schema_report("operator", LongSerializer(), registered, [meta(NEW), meta(OLD), meta()], operator_state)
+    assert [verdict.kind for verdict in migrated.verdicts] == [CompatibilityKind.AFTER_MIGRATION]
+    assert [verdict.kind for verdict in migrated.operator_state_verdicts] == [CompatibilityKind.AFTER_MIGRATION]
+    assert migrated.is_compatible
+    assert "  operator state 'record': compatible after migration" in str(migrated).splitlines()
+
+    other_kind = meta(ListStateDescriptor("record", int), ListStateDescriptor("other", int))
+    stored = [meta(NEW), other_kind]
+    refused = schema_report("operator", LongSerializer(), RegisteredStates((NEW,)), stored, operator_state)
+    assert not refused.is_compatible
+    assert (refused.unregistered, refused.unregistered_operator_state) == (("other",), ("record",))
+    assert str(refused).splitlines() == [
+        "operator 'operator': incompatible",
+        "  state 'record': incompatible",
+        *(f"    {finding}" for finding in refused.verdicts[0].findings),
+        "  state 'other': not registered, kept as it is",
+        "  operator state 'record': not registered, kept as it is",
+    ]

@@ -1,0 +1,143 @@
+"""A job for tests that need a driver process of their own: counts words until its source is read.
+
+    python count_words.py MASTER BACKEND WORK_DIRECTORY [JOB PARALLELISM [TAKE_SAVEPOINT [FROM_SAVEPOINT]]]
+
+Reads ``WORK_DIRECTORY/source`` one file per epoch and writes ``WORK_DIRECTORY/out``, or that of another JOB. Savepoints
+are directories in ``WORK_DIRECTORY``; ``-`` is none. If ``CHECKPOINT_EVENTS`` is the number of an open pipe, the number
+of completed epochs goes there, a line for each checkpoint.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from checkpointing import CheckpointMetadata, FileHandle
+from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
+from statebackend import (
+    BroadcastStateDescriptor,
+    ListStateDescriptor,
+    SplitListStateDescriptor,
+    UnionListStateDescriptor,
+    ValueStateDescriptor,
+)
+from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
+
+
+@dataclasses.dataclass
+class Times:
+    """A record of the main script, which the workers cannot import."""
+
+    times: int = 0
+    words: list[str] = dataclasses.field(default_factory=list)
+
+
+class CountWords(KeyedProcessFunction[str, Any, Any]):
+    """Emits ``(word, number, times)``; the times are the length of a list and a count, which must agree.
+
+    Its operator state: the numbers that each subtask has handled, how many each has, and the same word for all.
+    """
+
+    def open(self, context: RuntimeContext) -> None:
+        self.times = context.get_state(ValueStateDescriptor("times", Times, default=Times()))
+        self.numbers = context.get_list_state(ListStateDescriptor("numbers", int))
+        operator_state = context.operator_state
+        self.handled = operator_state.get_list_state(SplitListStateDescriptor("handled", int))
+        self.counts = operator_state.get_union_list_state(UnionListStateDescriptor("counts", tuple[int, int]))
+        self.names = operator_state.get_broadcast_state(BroadcastStateDescriptor("names", int, str))
+        own = [count for index, count in self.counts.get() if index == context.subtask_index]
+        if len(own) > 1:
+            raise AssertionError(f"subtask {context.subtask_index} has {len(own)} counts")
+        self.count = (context.subtask_index, sum(own))
+        self.counts.update([self.count])
+        self.names.put(context.epoch_id, f"epoch {context.epoch_id}")
+
+    def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[tuple[str, int, int]]:
+        before = self.times.value() or Times()
+        times = before.times + 1
+        self.times.update(Times(times, [value.word]))
+        self.numbers.add(value.number)
+        if len(self.numbers.get()) != times:
+            raise AssertionError(f"{value.word}: {len(self.numbers.get())} numbers after {times} times")
+        self.handled.add(value.number)
+        self.count = (self.count[0], self.count[1] + 1)
+        self.counts.update([self.count])
+        yield value.word, value.number, times
+
+
+def announce_checkpoints(pipe: str | None) -> None:
+    """Lets whoever started this program know of each checkpoint as soon as it is complete."""
+    if pipe is None:
+        return
+    descriptor, add = int(pipe), CompletedCheckpointStore.add
+
+    def add_and_tell(store: CompletedCheckpointStore, metadata: CheckpointMetadata) -> FileHandle:
+        handle = add(store, metadata)
+        os.write(descriptor, b"%d\n" % (metadata.checkpoint_id + 1))
+        return handle
+
+    CompletedCheckpointStore.add = add_and_tell  # type: ignore[method-assign]
+
+
+def main(
+    master: str,
+    backend: str,
+    work_directory: str,
+    job: str = "job",
+    parallelism: str = "2",
+    take_savepoint: str = "-",
+    from_savepoint: str = "-",
+) -> None:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    announce_checkpoints(os.environ.pop("CHECKPOINT_EVENTS", None))
+    from pyspark.sql import SparkSession
+
+    from streamjobs.spark import SparkStreamEnvironment
+    from streamjobs.spark.sinks import ParquetSink
+
+    work = Path(work_directory)
+    spark = (
+        SparkSession.builder.master(master)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", "1g")
+        .config("spark.local.dir", str(work / "spark-local"))
+        .config("spark.sql.warehouse.dir", str(work / "warehouse"))
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    stream = (
+        spark.readStream.schema("word string, number int").option("maxFilesPerTrigger", 1).json(str(work / "source"))
+    )
+    environment = SparkStreamEnvironment(
+        spark,
+        job_dir=work / job,
+        backend=backend,
+        parallelism=int(parallelism),
+        max_parallelism=16,
+        local_state_directory=work / "local",
+    )
+    words = environment.from_dataframe(stream).key_by("word")
+    words.process(CountWords(), uid="words", schema="word string, number int, times bigint", order_by="number").sink_to(
+        ParquetSink(work / ("out" if job == "job" else f"out-{job}"))
+    )
+    running = environment.execute(
+        "count words",
+        trigger={"availableNow": True},
+        from_savepoint=None if from_savepoint == "-" else work / from_savepoint,
+    )
+    running.await_termination()
+    if take_savepoint != "-":
+        running.savepoint(work / take_savepoint)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,412 @@
+"""The protocol of an epoch on the driver, without Spark: the tasks' acknowledgements are given to it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from checkpointing import (
+    Acknowledgement,
+    CheckpointFileSystem,
+    CompletedCheckpointStore,
+    JobIdentity,
+    StateHandle,
+    StorageError,
+)
+from statebackend.keyed.backend_registry import state_backend
+from streamjobs.errors import EpochError, EpochTimeoutError, SourceProgressMismatchError
+from streamjobs.runtime.restore_plan import RestoredState
+from streamjobs.runtime.restore_plan_file import RESTORE_PLANS_DIRECTORY
+from streamjobs.spark import epoch_protocol
+from streamjobs.spark.epoch_protocol import EpochProtocol
+from streamjobs.spark.job_parts import JobParts
+
+IDENTITY = JobIdentity("job", "count", 4, 5)
+
+
+class RecordingSink:
+    """Notes what it is told, and may fail at it."""
+
+    identity = "a sink"
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+        self.fails_at: dict[str, BaseException] = {}
+
+    def _note(self, *what: Any) -> None:
+        self.told.append(what)
+        if what[0] in self.fails_at:
+            raise self.fails_at[what[0]]
+
+    def stage(self, frame: Any, epoch_id: int, attempt_id: str) -> bytes:
+        self._note("stage", epoch_id, attempt_id)
+        return f"rows of {epoch_id}".encode()
+
+    def commit(self, epoch_id: int, committable: bytes) -> None:
+        self._note("commit", epoch_id, committable)
+
+    def abort(self, epoch_id: int, attempt_id: str) -> None:
+        self._note("abort", epoch_id, attempt_id)
+
+    def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
+        self._note("recover", last_completed_epoch_id, job_id)
+
+
+class Job:
+    """A job directory, Spark's log in it, and the protocol of one run at a time."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.fs = CheckpointFileSystem.from_uri(directory)
+        self.sink = RecordingSink()
+        self.acknowledge: Callable[[int], list[Acknowledgement]] = lambda epoch_id: [
+            self.acknowledgement(epoch_id, index) for index in (0, 1)
+        ]
+        self.runs = 0
+        self.is_kept = False
+        (directory / "spark" / "offsets").mkdir(parents=True)
+        self.start()
+
+    def start(self, is_forgotten: bool = False, **options: Any) -> EpochProtocol:
+        """Begins a run, as the environment does."""
+        self.runs += 1
+        store = CompletedCheckpointStore(self.fs)
+        latest = store.recover()
+        operator = mock.MagicMock(uid="words")
+        operator.node.name = "words"
+        pipeline: Any = SimpleNamespace(
+            operators={"words": operator},
+            build=self.plan_of,
+        )
+        parts = JobParts(
+            identity=IDENTITY,
+            run_id=f"run-{self.runs}",
+            pipeline=pipeline,
+            sink=self.sink,
+            backend=state_backend("heap"),
+            parallelism=2,
+            file_system=self.fs,
+            store=store,
+            spark_checkpoint_directory=str(self.directory / "spark"),
+            local_root=mock.MagicMock(),
+            properties={"kept": "as it is"},
+            **options,
+        )
+        restored = None if latest is None else RestoredState(latest, self.fs)
+        self.protocol = EpochProtocol(parts, restored, mock.MagicMock())
+        return self.protocol
+
+    def plan_of(self, frame: Any, tasks: Any, placement: Any) -> Any:
+        """A plan whose tasks acknowledge while it is built, if rows are kept, or else when its action runs."""
+        if not self.is_kept:
+            return mock.MagicMock(frame=frame, acknowledgements={}, observations={"words": frame})
+        encoded = [one.encode() for one in self.acknowledge(frame.epoch_id)]
+        return mock.MagicMock(frame=frame, acknowledgements={"words": encoded}, observations={})
+
+    def plan(self, epoch_id: int, time_ms: int | None = None, offset: int | None = None) -> None:
+        """Writes what Spark writes before a batch."""
+        batch_ms, position = time_ms or 1000 + epoch_id, offset or epoch_id
+        path = self.directory / "spark" / "offsets" / str(epoch_id)
+        path.write_text(f'v1\n{{"batchTimestampMs":{batch_ms}}}\n{{"logOffset":{position}}}')
+
+    def run(self, epoch_id: int, **planned: Any) -> None:
+        self.plan(epoch_id, **planned)
+        self.replay(epoch_id)
+
+    def replay(self, epoch_id: int) -> None:
+        # A context says yes to everything: that its tasks run on one host, too.
+        session = SimpleNamespace(sparkContext=mock.MagicMock())
+        frame: Any = SimpleNamespace(sparkSession=session, epoch_id=epoch_id)
+        self.protocol.run(frame, epoch_id)
+
+    def acknowledgement(self, epoch_id: int, index: int, **changes: Any) -> Acknowledgement:
+        name = f"{self.runs}-{epoch_id}-{index}"
+        file = self.fs.write_file(f"shared/{name}", b"state")
+        content = {
+            "job_id": "job",
+            "run_id": f"run-{self.runs}",
+            "checkpoint_id": epoch_id,
+            "operator_uid": "words",
+            "subtask_index": index,
+            "attempt_id": "a",
+            "digest": "digest",
+            "handle": StateHandle(name, "heap", 2 * index, 2 * index + 1, b"", (file,)),
+        }
+        return Acknowledgement(**{**content, **changes})
+
+    @property
+    def latest(self) -> Any:
+        return CompletedCheckpointStore.peek(self.fs)
+
+    def files(self) -> list[str]:
+        return list(self.fs.list_files("shared"))
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    monkeypatch.setattr(epoch_protocol, "operator_tasks", lambda parts: [])
+    monkeypatch.setattr(epoch_protocol, "RunBroadcast", mock.MagicMock())
+    made = Job(tmp_path)
+    monkeypatch.setattr(epoch_protocol, "keep_adaptive_disabled", lambda session: None)
+    monkeypatch.setattr(epoch_protocol, "were_tasks_repeated", lambda session, attempt_ids: False)
+    monkeypatch.setattr(epoch_protocol, "restores_by_subtask", lambda *arguments, **options: ())
+    monkeypatch.setattr(
+        epoch_protocol,
+        "write_restore_plan",
+        lambda fs, path, restore: {"words": fs.write_file(path, b"plan") and None},
+    )
+    monkeypatch.setattr(
+        epoch_protocol,
+        "observed_acknowledgements",
+        lambda session, frame, uid, epoch_id: [one.encode() for one in made.acknowledge(epoch_id)],
+    )
+    return made
+
+
+def test_an_epoch_is_stored_before_it_is_committed_and_counts_after_that(job: Job) -> None:
+    job.sink.fails_at["commit"] = RuntimeError("the disk is full")
+    with pytest.raises(RuntimeError, match="the disk is full"):
+        job.run(0)
+    assert job.latest.checkpoint_id == 0
+    assert job.protocol.last_epoch_id is None
+    assert job.sink.told == [("stage", 0, "job.run-1"), ("commit", 0, b"rows of 0")]
+    job.sink.fails_at.clear()
+    job.start()
+    job.replay(0)
+    job.run(1)
+    assert job.sink.told[2:] == [("commit", 0, b"rows of 0"), ("stage", 1, "job.run-2"), ("commit", 1, b"rows of 1")]
+    assert job.protocol.last_epoch_id == job.latest.checkpoint_id == job.latest.parent_checkpoint_id + 1 == 1
+    assert job.latest.source_offsets == (job.directory / "spark" / "offsets" / "1").read_bytes()
+
+
+def test_the_offsets_of_an_epoch_are_durable_before_its_tasks_run(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        epoch_protocol, "make_offsets_durable", lambda directory, epoch_id: job.sink.told.append((directory, epoch_id))
+    )
+    job.run(0)
+    assert job.sink.told[:2] == [(str(job.directory / "spark"), 0), ("stage", 0, "job.run-1")]
+
+
+def test_no_epoch_begins_once_the_job_is_stopping(job: Job) -> None:
+    job.run(0)
+    job.protocol.is_stopping = True
+    with pytest.raises(EpochError, match="epoch 1 was not begun: the job is stopping"):
+        job.run(1)
+    assert job.sink.told[-1] == ("commit", 0, b"rows of 0")
+    assert job.protocol.failure is None, "a job that was stopped has not failed"
+
+
+@pytest.mark.parametrize("epoch_id", [0, 1, 2, 3])
+def test_the_first_epoch_is_number_0(job: Job, epoch_id: int) -> None:
+    if epoch_id == 0:
+        job.run(0)
+        return
+    with pytest.raises(SourceProgressMismatchError, match=rf"batch {epoch_id}, the state log at epoch none.*must be 0"):
+        job.run(epoch_id)
+    assert job.sink.told == []
+
+
+@pytest.mark.parametrize("epoch_id", [0, 1, 4, 5])
+def test_a_batch_behind_or_ahead_of_the_state_is_refused(job: Job, epoch_id: int) -> None:
+    for number in (0, 1, 2):
+        job.run(number)
+    told = list(job.sink.told)
+    with pytest.raises(SourceProgressMismatchError, match=rf"at batch {epoch_id}, the state log at epoch 2.*must be 3"):
+        job.run(epoch_id)
+    assert job.sink.told == told
+    job.start()
+    with pytest.raises(SourceProgressMismatchError, match="must be 3"):
+        job.run(epoch_id)
+
+
+def test_a_completed_batch_with_other_offsets_is_refused(job: Job) -> None:
+    job.run(0)
+    job.run(1)
+    told = list(job.sink.told)
+    job.start()
+    with pytest.raises(SourceProgressMismatchError, match="epoch 1 was completed for other source offsets"):
+        job.run(1, offset=9)
+    assert job.sink.told == told
+    job.run(1)
+    assert job.sink.told == [*told, ("commit", 1, b"rows of 1")]
+
+
+def test_what_could_not_be_stored_is_discarded_and_runs_again(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    job.run(0)
+    files = job.files()
+    with monkeypatch.context() as patched:
+        patched.setattr(job.protocol.parts.store, "add", mock.Mock(side_effect=StorageError("the disk is full")))
+        with pytest.raises(StorageError, match="the disk is full"):
+            job.run(1)
+    assert job.files() == files
+    assert job.protocol.last_epoch_id == 0
+    assert isinstance(job.protocol.failure, StorageError)
+    job.start()
+    job.replay(1)
+    assert job.latest.checkpoint_id == 1
+
+
+@pytest.mark.parametrize("failure", [ArithmeticError("as it must"), KeyboardInterrupt("as it must")])
+def test_an_epoch_that_fails_is_aborted_and_leaves_nothing(job: Job, failure: BaseException) -> None:
+    job.sink.fails_at["stage"] = failure
+    # Py4J could not answer the JVM for anything but an exception.
+    with pytest.raises(ArithmeticError if isinstance(failure, Exception) else EpochError, match="as it must"):
+        job.run(0)
+    assert job.protocol.failure is failure
+    assert job.protocol.running_epoch_id is None
+    assert job.sink.told == [("stage", 0, "job.run-1"), ("abort", 0, "job.run-1")]
+    assert job.latest is None
+    broadcast: Any = epoch_protocol.RunBroadcast
+    broadcast.return_value.destroy.assert_called_once_with()
+
+
+def test_a_restore_plan_goes_with_its_epoch_however_that_ends(job: Job) -> None:
+    planned: list[int] = []
+
+    def acknowledge(epoch_id: int) -> list[Acknowledgement]:
+        planned.append(len(job.fs.list_files(RESTORE_PLANS_DIRECTORY)))
+        return [job.acknowledgement(epoch_id, index) for index in range(2 if epoch_id < 2 else 1)]
+
+    job.acknowledge = acknowledge
+    job.run(0)
+    job.run(1)
+    assert job.fs.list_files(RESTORE_PLANS_DIRECTORY) == ()
+    with pytest.raises(Exception, match="lacks the acknowledgements"):
+        job.run(2)
+    assert job.fs.list_files(RESTORE_PLANS_DIRECTORY) == ()
+    assert planned[1:] == [1, 1], "the first epoch has nothing to restore"
+
+
+def test_what_goes_wrong_with_clearing_up_does_not_hide_what_went_wrong(job: Job) -> None:
+    job.sink.fails_at |= {"stage": ArithmeticError("the cause"), "abort": OSError("an effect")}
+    with pytest.raises(ArithmeticError, match="the cause"):
+        job.run(0)
+
+
+def test_an_acknowledgement_that_is_missing_fails_the_epoch_and_what_came_is_discarded(job: Job) -> None:
+    job.acknowledge = lambda epoch_id: [job.acknowledgement(epoch_id, 0)]
+    with pytest.raises(Exception, match="lacks the acknowledgements of 1 of 2 tasks"):
+        job.run(0)
+    assert job.files() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"digest": "another", "handle": StateHandle("x", "heap", 0, 1, b"", ())}, "conflict"),
+        ({"subtask_index": 7}, "unknown"),
+        ({"operator_uid": "others"}, "unknown"),
+        ({"checkpoint_id": 3}, "discarded"),
+        ({"run_id": "run-0"}, "foreign"),
+        ({"job_id": "another"}, "foreign"),
+    ],
+)
+def test_an_acknowledgement_that_does_not_belong_here_fails_the_epoch(
+    job: Job, changes: dict[str, Any], match: str
+) -> None:
+    job.acknowledge = lambda epoch_id: [
+        job.acknowledgement(epoch_id, 0),
+        job.acknowledgement(epoch_id, 1),
+        job.acknowledgement(epoch_id, 0, **changes),
+    ]
+    with pytest.raises(EpochError, match=match):
+        job.run(0)
+    assert job.latest is None
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_the_same_acknowledgement_twice_is_one(job: Job, is_kept: bool) -> None:
+    job.is_kept = is_kept
+    job.acknowledge = lambda epoch_id: [job.acknowledgement(epoch_id, index) for index in (0, 1, 1)]
+    job.run(0)
+    assert job.latest.checkpoint_id == 0
+    assert job.files() == ["shared/1-0-0", "shared/1-0-1"]
+
+
+def test_the_time_of_an_epoch_is_that_of_its_batch_in_every_attempt_and_never_goes_back(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times: list[int] = []
+    task_type = epoch_protocol.EpochTask
+
+    def noted(**content: Any) -> Any:
+        times.append(content["processing_time_ms"])
+        return task_type(**content)
+
+    monkeypatch.setattr(epoch_protocol, "EpochTask", noted)
+    job.run(0, time_ms=5000)
+    job.sink.fails_at["stage"] = ArithmeticError("as it must")
+    with pytest.raises(ArithmeticError):
+        job.run(1, time_ms=6000)
+    job.sink.fails_at.clear()
+    job.start()
+    job.replay(1)
+    job.run(2, time_ms=5500)
+    job.run(3, time_ms=6001)
+    assert times == [5000, 6000, 6000, 6000, 6001]
+    assert job.latest.properties == {"kept": "as it is", "processing_time_ms": "6001", "sink": "a sink"}
+
+
+def test_an_epoch_that_took_too_long_does_not_count_even_if_all_have_acknowledged(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms = iter([0, 99, 1000, 1100])
+    monkeypatch.setattr(epoch_protocol, "_monotonic_ms", lambda: next(now_ms))
+    monkeypatch.setattr(epoch_protocol, "EpochWatchdog", mock.MagicMock())
+    job.start(epoch_timeout_s=0.1)
+    job.run(0)
+    files = job.files()
+    with pytest.raises(EpochTimeoutError, match=r"epoch 1 did not end within 0\.1 s"):
+        job.run(1)
+    assert job.files() == files
+    assert job.sink.told[-1] == ("abort", 1, "job.run-2")
+
+
+def test_an_epoch_that_was_given_up_says_so_whatever_it_fails_with(job: Job) -> None:
+    def fail(epoch_id: int) -> list[Acknowledgement]:
+        job.protocol.given_up = "epoch 0 was given up"
+        raise ArithmeticError("the job was cancelled")
+
+    job.acknowledge = fail
+    with pytest.raises(EpochTimeoutError, match=r"^epoch 0 was given up$") as failure:
+        job.run(0)
+    assert job.protocol.failure is failure.value
+    assert failure.value.__suppress_context__, "what the JVM is told is one line"
+
+
+def test_waiting_until_no_epoch_runs(job: Job) -> None:
+    waiting, going_on = threading.Event(), threading.Event()
+
+    def acknowledge(epoch_id: int) -> list[Acknowledgement]:
+        waiting.set()
+        going_on.wait()
+        return [job.acknowledgement(epoch_id, index) for index in (0, 1)]
+
+    job.acknowledge = acknowledge
+    assert job.protocol.wait_until_idle(0, lambda: False)
+    running = threading.Thread(target=job.run, args=[0])
+    running.start()
+    waiting.wait()
+    assert job.protocol.running_epoch_id == 0
+    assert not job.protocol.wait_until_idle(0, lambda: False)
+    assert not job.protocol.wait_until_idle(None, lambda: True)
+    going_on.set()
+    assert job.protocol.wait_until_idle(None, lambda: False)
+    running.join()
+    assert job.protocol.running_epoch_id is None
+    assert job.latest.checkpoint_id == 0
+
+
+def test_epochs_count_from_0_again_for_state_without_its_source_position(job: Job) -> None:
+    job.run(0)
+    job.run(1)
+    other = EpochProtocol(job.protocol.parts, RestoredState(job.latest, job.fs), mock.MagicMock())
+    assert other.last_epoch_id == 1
+    other.forget_source_progress()
+    assert other.last_epoch_id is None

@@ -1,0 +1,127 @@
+"""What goes out once per run: kept by a worker for the last few runs, and gone from all disks behind the run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark import cloudpickle
+from spark_workplace import CountWords, Workplace, memory_sink, travelling_by_value
+
+from streamjobs.api.sinks import SinkError
+from streamjobs.spark import run_broadcast
+from streamjobs.spark.program_modules import ProgramModules
+from streamjobs.spark.run_broadcast import KEPT_RUNS, RunBroadcast, RunReference
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FAT_BYTES = 3 << 20
+
+
+class FatCountWords(CountWords):
+    """Counts words, with something large that travels with it."""
+
+    def __init__(self) -> None:
+        # Random enough not to be compressed away.
+        self.ballast = bytes((number * number * 31 + number // 7) % 251 for number in range(FAT_BYTES))
+
+
+@pytest.fixture(scope="module")
+def _by_value() -> Iterator[None]:
+    with travelling_by_value(sys.modules[__name__]):
+        yield
+
+
+@pytest.fixture
+def kept_runs(monkeypatch: pytest.MonkeyPatch) -> Any:
+    kept: Any = type(run_broadcast._parts_by_run)()
+    monkeypatch.setattr(run_broadcast, "_parts_by_run", kept)
+    return kept
+
+
+class Sent:
+    """A broadcast that counts how often a worker asks for its value."""
+
+    def __init__(self, operators: object) -> None:
+        self._value = (cloudpickle.dumps(ProgramModules.of_this_process()), cloudpickle.dumps(operators))
+        self.asked = 0
+
+    @property
+    def value(self) -> tuple[bytes, bytes]:
+        self.asked += 1
+        return self._value
+
+
+def test_a_worker_keeps_the_parts_of_the_last_few_runs(kept_runs: Any) -> None:
+    sent = [Sent({"words": number}) for number in range(KEPT_RUNS + 1)]
+    references: list[Any] = [RunReference(f"run-{number}", one) for number, one in enumerate(sent)]  # type: ignore[arg-type]
+    for number, reference in enumerate(references[:-1]):
+        assert reference.parts().operators == {"words": number}
+    # The run that is used stays, whichever came first.
+    references[0].parts()
+    references[-1].parts()
+    assert list(kept_runs) == ["run-2", "run-3", "run-0", "run-4"]
+    assert [one.asked for one in sent] == [1] * len(sent)
+    references[1].parts()
+    assert sent[1].asked == 2
+    assert len(kept_runs) == KEPT_RUNS
+
+
+def files_of_spark(spark: SparkSession) -> dict[Path, int]:
+    """All files below its local directories, which hold broadcasts of the driver and of executors."""
+    root = Path(spark.conf.get("spark.local.dir"))
+    assert Path(spark.sparkContext._temp_dir).is_relative_to(root)
+    return {path: path.stat().st_size for path in root.rglob("*") if path.is_file()}
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("_by_value")
+class TestOnSpark:
+    def test_the_file_of_a_broadcast_goes_with_it(self, spark: SparkSession) -> None:
+        before = files_of_spark(spark)
+        operator: Any = SimpleNamespace(operator_uid="words", ballast=bytes(FAT_BYTES))
+        broadcast = RunBroadcast(spark.sparkContext, "run", [operator])
+        assert max(files_of_spark(spark).values()) >= FAT_BYTES
+        broadcast.destroy()
+        broadcast.destroy()
+        assert files_of_spark(spark).keys() <= before.keys()
+
+    def test_a_fat_function_is_on_the_disk_once_and_gone_behind_the_run(
+        self, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        from streamjobs.spark.sinks import ForEachEpochSink
+
+        before = files_of_spark(spark)
+        place = Workplace(spark, tmp_path)
+        for number in range(3):
+            place.add_batch([("a", number), ("b", number)])
+        seen: list[int] = []
+
+        def fat_files(frame: Any, epoch_id: int) -> None:
+            frame.collect()
+            seen.append(sum(size >= FAT_BYTES // 2 for size in files_of_spark(spark).values()))
+
+        place.run(ForEachEpochSink(fat_files), FatCountWords())
+        assert seen == [seen[0]] * 3
+        assert not {path for path, size in files_of_spark(spark).items() if size >= FAT_BYTES // 2} - before.keys()
+
+    def test_a_job_that_cannot_be_started_leaves_no_broadcast(
+        self, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        before = files_of_spark(spark)
+        place = Workplace(spark, tmp_path)
+        place.add_batch([("a", 1)])
+        sink = memory_sink()
+
+        def recover(*arguments: object) -> None:
+            raise SinkError("it must not be started")
+
+        monkeypatch.setattr(type(sink), "recover", recover)
+        with pytest.raises(SinkError, match="must not be started"):
+            place.run(sink)
+        assert files_of_spark(spark).keys() <= before.keys()

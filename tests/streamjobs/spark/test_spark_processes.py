@@ -1,0 +1,226 @@
+"""Drivers and executors as processes of their own: SIGKILL, and executors that share nothing but the disk."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from checkpointing.metadata.metadata_file import CheckpointMetadata
+from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
+from checkpointing.storage.file_system import CheckpointFileSystem
+from checkpointing.storage.savepoint_directory import read_savepoint
+from statebackend.operator_state import split_handle
+from statebackend.operator_state.entries import read_slices
+from statebackend.operator_state.handles import StatePart
+
+pytestmark = pytest.mark.spark
+
+PROGRAM = Path(__file__).parent / "programs" / "count_words.py"
+REPOSITORY = Path(__file__).resolve().parents[3]
+ENVIRONMENT = {
+    **os.environ,
+    "PYSPARK_PYTHON": sys.executable,
+    "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(PROGRAM.parent)]),
+    "SPARK_LOCAL_IP": "127.0.0.1",
+}
+WORDS = ["ant", "bee", "cat", "dog", "eel", "fox", "gnu"]
+FILES = 8
+ROWS_PER_FILE = 40
+GIVE_UP_S = 1800
+"""A driver that hangs must not hang the tests for ever; how busy the machine is does not matter at this length."""
+
+
+def make_source(work: Path, files: range = range(FILES)) -> list[tuple[str, int, int]]:
+    """Writes the files; returns what the job must emit for all up to the last of them, sorted."""
+    source = work / "source"
+    source.mkdir(parents=True, exist_ok=True)
+    times: Counter[str] = Counter()
+    expected = []
+    for number in range(files.stop):
+        rows = [
+            (WORDS[(number * 13 + row * row) % len(WORDS)], number * ROWS_PER_FILE + row)
+            for row in range(ROWS_PER_FILE)
+        ]
+        path = source / f"{number:05d}.json"
+        if number in files:
+            path.write_text("".join(json.dumps({"word": word, "number": value}) + "\n" for word, value in rows))
+            os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))
+        for word, value in rows:
+            times[word] += 1
+            expected.append((word, value, times[word]))
+    return sorted(expected)
+
+
+def start(
+    master: str, backend: str, work: Path, log: IO[bytes], *options: str, checkpoint_events: int | None = None
+) -> subprocess.Popen[bytes]:
+    environment = dict(ENVIRONMENT)
+    pipes = () if checkpoint_events is None else (checkpoint_events,)
+    for pipe in pipes:
+        environment["CHECKPOINT_EVENTS"] = str(pipe)
+    return subprocess.Popen(
+        [sys.executable, str(PROGRAM), master, backend, str(work), *options],
+        env=environment,
+        stdout=log,
+        stderr=log,
+        pass_fds=pipes,
+    )
+
+
+def signal_at_epoch(number: signal.Signals, epoch: int, master: str, backend: str, work: Path, log: IO[bytes]) -> int:
+    """Starts a driver and sends it a signal when that many epochs are complete; returns what it ended with."""
+    reading, writing = os.pipe()
+    with open(reading, "rb") as events:
+        try:
+            driver = start(master, backend, work, log, checkpoint_events=writing)
+        finally:
+            os.close(writing)
+        # Without any more lines the driver is at its end, and nobody holds the pipe.
+        for line in events:
+            if int(line) >= epoch:
+                break
+        with contextlib.suppress(ProcessLookupError):
+            driver.send_signal(number)
+        return driver.wait(timeout=GIVE_UP_S)
+
+
+def written(work: Path, out: str = "out") -> list[tuple[str, int, int]]:
+    files = sorted((work / out).glob("epoch=*/*.parquet"))
+    return sorted(
+        (row["word"], row["number"], row["times"]) for file in files for row in pq.ParquetFile(file).read().to_pylist()
+    )
+
+
+def completed_epochs(work: Path) -> int:
+    """The number of epochs of which there is, or was, a checkpoint."""
+    names = [path.parent.name for path in (work / "job" / "checkpoints").glob("chk-*/_metadata")]
+    return max((int(name.removeprefix("chk-")) + 1 for name in names), default=0)
+
+
+def operator_state(metadata: CheckpointMetadata, file_system: CheckpointFileSystem) -> list[dict[str, list[Any]]]:
+    """The rows of each operator state, decoded, subtask by subtask."""
+    [operator] = metadata.operators
+    found = []
+    for subtask in operator.subtasks:
+        states = split_handle(subtask.handle)[1].states
+        rows = {state.name: [row for part in state.parts for row in decoded(part, file_system)] for state in states}
+        found.append(rows)
+    return found
+
+
+def decoded(part: StatePart, file_system: CheckpointFileSystem) -> Iterator[Any]:
+    serializers = {role: part.snapshot("state", role).restore_serializer() for role in part.envelopes}
+    for key, value in read_slices(file_system, part.slices):
+        if key is None:
+            yield serializers["element"].from_bytes(value)
+        else:
+            yield serializers["key"].from_bytes(key), serializers["value"].from_bytes(value)
+
+
+def check_operator_state(found: list[dict[str, list[Any]]], numbers: range, epochs: range) -> None:
+    """Each number was handled once, by one subtask, all counts add up, and every subtask has the same names."""
+    assert sorted(number for subtask in found for number in subtask["handled"]) == list(numbers)
+    assert [len(subtask["counts"]) for subtask in found] == [1] * len(found)
+    assert [subtask["counts"][0][0] for subtask in found] == list(range(len(found)))
+    for subtask in found:
+        assert subtask["names"] == [(epoch, f"epoch {epoch}") for epoch in epochs]
+
+
+def check_job_at_its_end(work: Path, expected: list[tuple[str, int, int]]) -> int:
+    """What was written is what should be, and the operator state belongs to it; returns the number of epochs."""
+    epochs = completed_epochs(work)
+    # Spark notes the files of a batch before the batch itself, so after a kill in between two files become one epoch.
+    assert 4 < epochs <= FILES
+    assert written(work) == expected
+    file_system = CheckpointFileSystem.from_uri(work / "job")
+    metadata = CompletedCheckpointStore.peek(file_system)
+    assert metadata is not None
+    found = operator_state(metadata, file_system)
+    check_operator_state(found, range(FILES * ROWS_PER_FILE), range(epochs))
+    assert [subtask["counts"][0][1] for subtask in found] == [len(subtask["handled"]) for subtask in found]
+    return epochs
+
+
+def test_drivers_killed_again_and_again_lose_and_double_nothing_and_their_state_moves_on_by_a_savepoint(
+    tmp_path: Path,
+) -> None:
+    expected = make_source(tmp_path)
+    log_path = tmp_path / "log"
+    kills = 0
+    with log_path.open("wb") as log:
+        for epoch in (2, 4):
+            kills += signal_at_epoch(signal.SIGKILL, epoch, "local[2]", "rocksdb", tmp_path, log) == -signal.SIGKILL
+        driver = start("local[2]", "rocksdb", tmp_path, log, "job", "2", "savepoint")
+        assert driver.wait(timeout=GIVE_UP_S) == 0, log_path.read_text(errors="replace")[-4000:]
+        assert kills
+        epochs = check_job_at_its_end(tmp_path, expected)
+        file_system, metadata = read_savepoint(tmp_path / "savepoint")
+        check_operator_state(operator_state(metadata, file_system), range(FILES * ROWS_PER_FILE), range(epochs))
+        expected = make_source(tmp_path, range(FILES, FILES + 2))
+        driver = start("local[2]", "heap", tmp_path, log, "rescaled", "3", "rescaled-savepoint", "savepoint")
+        assert driver.wait(timeout=GIVE_UP_S) == 0, log_path.read_text(errors="replace")[-4000:]
+    assert sorted(written(tmp_path) + written(tmp_path, "out-rescaled")) == expected
+    file_system, metadata = read_savepoint(tmp_path / "rescaled-savepoint")
+    found = operator_state(metadata, file_system)
+    # Two files may become one epoch.
+    last = metadata.checkpoint_id + 1
+    assert epochs < last <= epochs + 2
+    check_operator_state(found, range((FILES + 2) * ROWS_PER_FILE), range(last))
+    # What was handled before was dealt out evenly; what was counted stayed with the subtask of the same index.
+    before = [sum(number < FILES * ROWS_PER_FILE for number in subtask["handled"]) for subtask in found]
+    assert max(before) - min(before) <= 1
+    assert sum(subtask["counts"][0][1] for subtask in found) == (FILES + 2) * ROWS_PER_FILE
+
+
+def test_killed_drivers_on_the_heap_lose_nothing_and_ctrl_c_ends_the_running_epoch_and_says_so_in_a_few_lines(
+    tmp_path: Path,
+) -> None:
+    expected = make_source(tmp_path)
+    log_path, told_path = tmp_path / "log", tmp_path / "told"
+    kills = 0
+    with log_path.open("wb") as log, told_path.open("wb") as told_log:
+        kills += signal_at_epoch(signal.SIGKILL, 1, "local[2]", "heap", tmp_path, log) == -signal.SIGKILL
+        assert signal_at_epoch(signal.SIGINT, 2, "local[2]", "heap", tmp_path, told_log) != 0
+        told = told_path.read_text(errors="replace")
+        # Before the first line of ours are those with which Spark begins.
+        ours = told[re.search("stopp(ing|ed): ", told).start() :].splitlines()
+        [outcome] = [line for line in ours if line.startswith("stopped: epoch ")]
+        assert re.match(r"stopped: epoch \d is complete, and the same program goes on from there", outcome)
+        assert ours[-1] == "KeyboardInterrupt"
+        assert len(ours) < 15, told
+        kills += signal_at_epoch(signal.SIGKILL, 4, "local[2]", "heap", tmp_path, log) == -signal.SIGKILL
+        driver = start("local[2]", "heap", tmp_path, log)
+        assert driver.wait(timeout=GIVE_UP_S) == 0, log_path.read_text(errors="replace")[-4000:]
+    assert kills
+    check_job_at_its_end(tmp_path, expected)
+
+
+def test_subtasks_stay_where_their_state_is_and_find_places_again_when_an_executor_is_killed(tmp_path: Path) -> None:
+    later = tmp_path / "later"
+    later.mkdir()
+    expected = make_source(tmp_path, range(10))
+    for number in range(5, 10):
+        os.rename(tmp_path / "source" / f"{number:05d}.json", later / f"{number:05d}.json")
+    log_path = tmp_path / "log"
+    with log_path.open("wb") as log:
+        program = [sys.executable, str(PROGRAM.with_name("lose_an_executor.py")), str(tmp_path)]
+        driver = subprocess.Popen(program, env=ENVIRONMENT, stdout=log, stderr=log)
+        assert driver.wait(timeout=GIVE_UP_S) == 0, log_path.read_text(errors="replace")[-4000:]
+    assert written(tmp_path) == expected
+    opens = [tuple(map(int, line.split())) for line in (tmp_path / "opens").read_text().splitlines()]
+    assert [local + restored for local, restored in opens] == [0] + [6] * 9
+    # The state begins in the first epoch; that of the killed executor is restored, and half of it then moves.
+    assert sum(local for local, _ in opens[2:5]) >= 0.95 * 6 * 3
+    assert sum(local for local, _ in opens[7:]) >= 0.95 * 6 * 3

@@ -1,0 +1,84 @@
+"""Stages that Spark computes a second time, because what they had shuffled is gone."""
+
+from __future__ import annotations
+
+import glob
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from chain_runner import COUNTED, CountPerKey, run_chain
+
+from checkpointing import CompletedCheckpointStore
+from checkpointing.storage.file_system import CheckpointFileSystem
+from streamjobs import EpochError, KeyedProcessFunction, ProcessContext, RuntimeContext
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from streamjobs.api.data_stream import DataStream
+
+pytestmark = pytest.mark.spark
+
+WORDS = [{"word": f"w{number}"} for number in range(40)]
+
+
+class CountAndStamp(CountPerKey):
+    """Its state depends on the records alone, what it emits also on the attempt."""
+
+    def process_element(self, value: Any, context: ProcessContext[Any]) -> Iterator[tuple[str, int]]:
+        for key, _ in super().process_element(value, context):
+            yield key, time.time_ns()
+
+
+class LoseShuffledRows(CountPerKey):
+    """The first of its subtasks removes all that was shuffled, so that the later ones find nothing."""
+
+    def __init__(self, shuffled: str, marker: str) -> None:
+        self.shuffled = shuffled
+        self.marker = marker
+
+    def open(self, context: RuntimeContext) -> None:
+        super().open(context)
+        if context.epoch_id < 0 or os.path.exists(self.marker):
+            return
+        with open(self.marker, "w"):
+            pass
+        for path in glob.glob(self.shuffled, recursive=True):
+            os.remove(path)
+
+
+def chain_of(first: KeyedProcessFunction[Any, Any, Any], second: KeyedProcessFunction[Any, Any, Any], sink: Any) -> Any:
+    def chain(stream: DataStream) -> None:
+        rows = stream.key_by("word").process(first, uid="first", schema=COUNTED)
+        rows.key_by("key").process(second, uid="second", schema=COUNTED).sink_to(sink)
+
+    return chain
+
+
+def test_rows_that_differ_in_a_second_attempt_fail_the_epoch_with_what_to_do(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    from streamjobs.spark.sinks import MemorySink
+
+    shuffled = os.path.join(spark.sparkContext.getConf().get("spark.local.dir") or "", "**", "shuffle_*.data")
+    marker = tmp_path / "lost"
+    options = {"parallelism": 3, "max_parallelism": 3}
+
+    sink = MemorySink()
+    losing = LoseShuffledRows(shuffled, str(marker))
+    run_chain(spark, tmp_path / "same", "word string", [WORDS], chain_of(CountPerKey(), losing, sink), **options)
+    assert marker.exists()
+    assert sorted(row.key for row in sink.rows) == sorted(row["word"] for row in WORDS)
+    store = CompletedCheckpointStore(CheckpointFileSystem.from_uri(tmp_path / "same" / "job"))
+    store.recover()
+    # The files of the attempts that were not needed are gone when the epoch is complete.
+    assert store.delete_orphans() == ()
+
+    marker.unlink()
+    chain = chain_of(CountAndStamp(), losing, MemorySink())
+    with pytest.raises(EpochError, match=r"epoch 0 failed: rows .* computed again, and came out otherwise.* order_by"):
+        run_chain(spark, tmp_path / "other", "word string", [WORDS], chain, **options)

@@ -1,0 +1,363 @@
+"""Unions change by what their members are, never by where they stand."""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from typing import Annotated, Any
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import typeserializers as ts
+from migration import SchemaMigration
+from snapshots import (
+    DataInputView,
+    SerializationError,
+    StateFormatError,
+    TypeSerializerSchemaCompatibility,
+    UnresolvableSerializerError,
+    resolve_compatibility,
+    snapshot_from_bytes,
+    snapshot_to_bytes,
+)
+from testkit.backends.learning_schemas import LearningWordSerializer
+
+LONG, STRING, BYTES, BOOL, DOUBLE, INT = (
+    ts.LongSerializer(),
+    ts.StringSerializer(),
+    ts.BytesSerializer(),
+    ts.BooleanSerializer(),
+    ts.DoubleSerializer(),
+    ts.IntSerializer(),
+)
+
+
+class Colour(enum.Enum):
+    RED = 1
+    GREEN = 2
+
+
+def union(*members: ts.TypeSerializer[Any]) -> ts.UnionSerializer:
+    return ts.UnionSerializer(members)
+
+
+def verdict_on(old: ts.TypeSerializer[Any], new: ts.TypeSerializer[Any]) -> TypeSerializerSchemaCompatibility[Any]:
+    return resolve_compatibility(snapshot_from_bytes(snapshot_to_bytes(old.snapshot_configuration())), new)
+
+
+def taken_over(old: ts.TypeSerializer[Any], new: ts.TypeSerializer[Any], value: Any) -> Any:
+    """What the program reads of an old value, by the way that the verdict says; both forms of a migration agree."""
+    verdict, data = verdict_on(old, new), old.to_bytes(value)
+    if verdict.is_with_reconfigured_serializer:
+        reconfigured = verdict.reconfigured_serializer
+        read = reconfigured.from_bytes(data)
+        assert reconfigured.to_bytes(read) == data
+        return read
+    if verdict.is_as_is:
+        return new.from_bytes(data)
+    assert verdict.is_after_migration, str(verdict)
+    restored = snapshot_from_bytes(snapshot_to_bytes(old.snapshot_configuration())).restore_serializer()
+    migration = SchemaMigration(restored, new)
+    read = migration.to_value(data)
+    assert new.from_bytes(migration.to_bytes(data)) == read
+    return read
+
+
+def rules(verdict: TypeSerializerSchemaCompatibility[Any]) -> dict[str, str]:
+    return {finding.rule: finding.path for finding in verdict.findings}
+
+
+def same(left: Any, right: Any) -> bool:
+    return type(left) is type(right) and left == right
+
+
+VALUES: dict[str, tuple[ts.TypeSerializer[Any], st.SearchStrategy[Any]]] = {
+    "int": (LONG, st.integers(-(2**63), 2**63 - 1)),
+    "bool": (BOOL, st.booleans()),
+    "float": (DOUBLE, st.floats(allow_nan=False)),
+    "str": (STRING, st.text(max_size=4)),
+    "bytes": (BYTES, st.binary(max_size=4)),
+    "list[str]": (ts.ListSerializer(STRING), st.lists(st.text(max_size=2), max_size=2)),
+    "Colour": (ts.EnumSerializer(Colour), st.sampled_from(Colour)),
+}
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_values_stay_what_they_were_however_members_are_added_and_reordered(data: st.DataObject) -> None:
+    old_names = data.draw(st.lists(st.sampled_from(sorted(VALUES)), min_size=1, max_size=4, unique=True))
+    added = [name for name in sorted(VALUES) if name not in old_names and data.draw(st.booleans())]
+    new_names = data.draw(st.permutations([*old_names, *added]))
+    if len(new_names) == 1:
+        return
+    members = [VALUES[name][0] for name in old_names]
+    old = union(*members) if len(members) > 1 else members[0]
+    new = union(*[VALUES[name][0] for name in new_names])
+    for name in old_names:
+        value = data.draw(VALUES[name][1])
+        assert same(taken_over(old, new, value), value)
+    expected = ["union-members-reordered"] if not added and new_names != old_names else []
+    assert [rule for rule in rules(verdict_on(old, new)) if rule == "union-members-reordered"] == expected
+
+
+@pytest.mark.parametrize(
+    "members", [(STRING, BYTES), (LONG, BOOL), (BOOL, LONG), (LONG, DOUBLE), (DOUBLE, BOOL), (LONG, STRING, BYTES)]
+)
+def test_every_order_reads_what_every_other_order_wrote(members: tuple[ts.TypeSerializer[Any], ...]) -> None:
+    values = [True, False, 1, 0, 1.0, "text", b"text"]
+    for old_order, new_order in itertools.permutations(itertools.permutations(members), 2):
+        old, new = union(*old_order), union(*new_order)
+        verdict = verdict_on(old, new)
+        assert verdict.is_with_reconfigured_serializer
+        assert verdict.reconfigured_serializer == old
+        for value in values:
+            if any(type(value) is member.python_type for member in members):
+                assert same(taken_over(old, new, value), value)
+
+
+def test_a_hint_means_the_same_bytes_whichever_order_python_keeps() -> None:
+    for hint, swapped in ((str | bytes, bytes | str), (int | bool | None, bool | int | None)):
+        assert ts.serializer_for(hint) == ts.serializer_for(swapped)
+        data = snapshot_to_bytes(ts.serializer_for(hint).snapshot_configuration())
+        assert data == snapshot_to_bytes(ts.serializer_for(swapped).snapshot_configuration())
+
+
+def test_state_that_was_written_in_the_order_of_a_hint_is_still_read() -> None:
+    old = union(STRING, BYTES)
+    for value in ("text", b"text"):
+        assert same(taken_over(old, ts.serializer_for(str | bytes), value), value)
+        assert same(taken_over(ts.NullableSerializer(old), ts.serializer_for(str | bytes | None), value), value)
+
+
+def test_no_value_goes_from_one_type_over_to_another() -> None:
+    refused = verdict_on(union(LONG, STRING), union(DOUBLE, STRING))
+    assert refused.is_incompatible
+    assert rules(refused)["union-member-removed"] == "{member int}"
+    assert "float" in str(refused)
+    assert "Keep int in the union" in str(refused)
+    assert verdict_on(union(STRING, BOOL), union(BYTES, BOOL)).is_incompatible
+    assert rules(verdict_on(LONG, union(DOUBLE, STRING))) == {"union-member-missing": ""}
+    assert "Make int a member" in str(verdict_on(LONG, union(DOUBLE, STRING)))
+
+
+def test_a_member_may_widen_within_its_type() -> None:
+    assert same(taken_over(union(STRING, INT), union(LONG, STRING), 7), 7)
+    assert verdict_on(union(STRING, LONG), union(INT, STRING)).is_incompatible
+
+
+def test_what_is_inside_a_member_may_change_as_in_a_record() -> None:
+    old = union(ts.ListSerializer(LONG), STRING)
+    new = union(STRING, ts.ListSerializer(DOUBLE))
+    assert taken_over(old, new, [1, 2]) == [1.0, 2.0]
+    assert taken_over(old, new, "x") == "x"
+    refused = verdict_on(old, union(STRING, ts.ListSerializer(BYTES)))
+    assert any(finding.path == "{member list[bytes]}[]" for finding in refused.findings), str(refused)
+
+
+def test_a_member_that_is_gone_is_refused_with_its_name() -> None:
+    refused = verdict_on(union(LONG, STRING, BYTES), union(STRING, LONG))
+    assert refused.is_incompatible
+    assert rules(refused)["union-member-removed"] == "{member bytes}"
+    assert verdict_on(union(LONG, STRING), LONG).is_incompatible
+
+
+def record(class_name: str, /, **fields: Any) -> type[Any]:
+    former = fields.pop("__former_names__", ())
+    made = attrs.make_class(class_name, {field: attrs.field(type=hint) for field, hint in fields.items()}, frozen=True)
+    setattr(made, "__former_names__", former)  # noqa: B010  (a class made here has no such attribute to declare)
+    return made
+
+
+def test_records_are_matched_by_their_names_and_former_names() -> None:
+    cat, dog = record("Cat", name=str), record("Dog", name=str)
+    old = union(ts.AttrsSerializer(cat), ts.AttrsSerializer(dog))
+    hound = record("Hound", name=str, __former_names__=("Dog",))
+    new = union(ts.AttrsSerializer(hound), ts.AttrsSerializer(cat))
+    assert taken_over(old, new, dog("Rex")) == hound("Rex")
+    assert taken_over(old, new, cat("Tom")) == cat("Tom")
+    stranger = union(ts.AttrsSerializer(record("Hound", name=str)), ts.AttrsSerializer(cat))
+    refused = verdict_on(old, stranger)
+    assert refused.is_incompatible
+    assert "Hound" in str(refused)
+    assert '__former_names__ = ("Dog",)' in str(refused)
+
+
+def test_a_member_that_two_others_claim_is_refused() -> None:
+    cat = ts.AttrsSerializer(record("Cat", name=str))
+    heirs = [record(name, name=str, __former_names__=("Cat",)) for name in ("Lion", "Tiger")]
+    old = union(cat, STRING)
+    refused = verdict_on(old, union(*map(ts.AttrsSerializer, heirs), STRING))
+    assert refused.is_incompatible
+    assert rules(refused)["union-member-ambiguous"] == "{member Cat}"
+    assert "Lion or as Tiger" in str(refused)
+    heir = record("Pet", name=str, __former_names__=("Cat", "Dog"))
+    dog = ts.AttrsSerializer(record("Dog", name=str))
+    refused = verdict_on(union(cat, dog), union(ts.AttrsSerializer(heir), STRING))
+    assert refused.is_incompatible
+    assert "union-member-ambiguous" in rules(refused)
+
+
+def test_the_own_name_goes_before_a_former_one() -> None:
+    cat = record("Cat", name=str)
+    lion = record("Lion", name=str, __former_names__=("Cat",))
+    new = union(ts.AttrsSerializer(lion), ts.AttrsSerializer(cat), STRING)
+    assert taken_over(union(ts.AttrsSerializer(cat), STRING), new, cat("Tom")) == cat("Tom")
+
+
+def test_two_members_of_one_name_are_refused_when_the_union_is_made() -> None:
+    first, second = record("Cat", name=str), record("Cat", age=int)
+    with pytest.raises(ValueError, match=r"named Cat.*name="):
+        union(ts.AttrsSerializer(first), ts.AttrsSerializer(second))
+    named = union(ts.AttrsSerializer(first), ts.AttrsSerializer(second, name="other.Cat"))
+    assert taken_over(named, union(*reversed(named.member_serializers)), second(9)) == second(9)
+
+
+def test_a_value_of_a_subclass_belongs_to_its_nearest_base() -> None:
+    class Whole(int):
+        pass
+
+    class Truth(enum.IntEnum):
+        NO = 0
+
+    for serializer in (union(LONG, BOOL, STRING), union(BOOL, LONG, STRING)):
+        assert type(serializer.from_bytes(serializer.to_bytes(True))) is bool
+        assert type(serializer.from_bytes(serializer.to_bytes(1))) is int
+        assert serializer.member_serializers[serializer.index_of(Whole(5))] == LONG
+        assert serializer.member_serializers[serializer.index_of(Truth.NO)] == LONG
+    base = record("Base", x=int)
+    derived = attrs.make_class("Derived", {}, bases=(base,), frozen=True)
+    grandchild = type("Grandchild", (derived,), {})
+    for members in itertools.permutations([ts.AttrsSerializer(base), ts.AttrsSerializer(derived)]):
+        serializer = union(*members)
+        assert serializer.member_serializers[serializer.index_of(grandchild(1))].python_type is derived
+
+
+def test_what_is_only_like_a_member_is_refused() -> None:
+    serializer = union(STRING, BYTES)
+    for value in (bytearray(b"x"), memoryview(b"x"), 5, None):
+        with pytest.raises(SerializationError, match="none of str, bytes"):
+            serializer.to_bytes(value)
+
+
+def test_a_field_may_become_a_union_and_optional_at_once() -> None:
+    for old_hint, new_hint, values in (
+        (int, int | str, [5]),
+        (int, int | str | None, [5]),
+        (int | None, int | str | None, [5, None]),
+        (int | str, int | str | None, [5, "x"]),
+        (int | str, bytes | int | str | None, [5, "x"]),
+        (list[int | str], list[str | bytes | int], [[5, "x"]]),
+        (Annotated[int, INT], int | str, [5]),
+    ):
+        old, new = record("Holder", value=old_hint), record("Holder", value=new_hint)
+        for value in values:
+            read = taken_over(ts.AttrsSerializer(old), ts.AttrsSerializer(new), old(value))
+            assert same(read.value, value)
+    for old_hint, new_hint in ((int | None, int | str), (int | str | None, int | str), (int | str, int)):
+        old, new = record("Holder", value=old_hint), record("Holder", value=new_hint)
+        assert verdict_on(ts.AttrsSerializer(old), ts.AttrsSerializer(new)).is_incompatible
+
+
+def test_a_member_that_is_of_several_types_is_taken_apart_or_refused() -> None:
+    assert ts.serializer_for(Annotated[int | str, "a note"] | bytes) == ts.serializer_for(int | str | bytes)
+    assert ts.serializer_for(Annotated[int | None, "a note"] | bytes) == ts.serializer_for(int | bytes | None)
+    either = ts.EitherSerializer(LONG, STRING)
+    for member in (union(LONG, STRING), ts.NullableSerializer(LONG), either):
+        with pytest.raises(ValueError, match="of several types itself"):
+            union(BYTES, member)
+
+
+def test_none_is_a_member_only_where_it_is_named() -> None:
+    serializer = union(LONG, ts.VoidSerializer())
+    assert serializer.from_bytes(serializer.to_bytes(None)) is None
+    assert taken_over(serializer, union(ts.VoidSerializer(), STRING, LONG), None) is None
+    with pytest.raises(SerializationError):
+        union(LONG, STRING).to_bytes(None)
+
+
+@attrs.frozen
+class Leaf:
+    weight: int
+
+
+@attrs.frozen
+class Branch:
+    left: Branch | Leaf
+    right: int | Branch
+
+
+def test_a_record_may_be_a_member_of_a_union_inside_itself() -> None:
+    serializer = ts.serializer_for(Branch)
+    tree = Branch(Branch(Leaf(1), 2), Branch(Leaf(3), 4))
+    assert serializer.from_bytes(serializer.to_bytes(tree)) == tree
+    restored = snapshot_from_bytes(snapshot_to_bytes(serializer.snapshot_configuration())).restore_serializer()
+    assert restored.from_bytes(serializer.to_bytes(tree)) == tree
+    assert verdict_on(serializer, serializer).is_as_is
+
+
+def test_a_record_in_a_union_inside_itself_evolves_with_it() -> None:
+    def program(with_note: bool) -> type[Any]:
+        if not with_note:
+
+            @attrs.frozen
+            class Twig:
+                next: Twig | Leaf
+
+            return Twig
+
+        @attrs.frozen
+        class Twig:  # type: ignore[no-redef]
+            next: Twig | Leaf | str
+            note: str = "none"
+
+        return Twig
+
+    old, new = program(with_note=False), program(with_note=True)
+    read = taken_over(ts.AttrsSerializer(old), ts.AttrsSerializer(new), old(old(Leaf(3))))
+    assert read == new(new(Leaf(3)))
+
+
+def test_a_union_that_was_written_is_duplicated_whatever_its_members() -> None:
+    # Neither an optional member nor two of one class can be declared, and state may have them all the same.
+    learning = ts.NullableSerializer(LearningWordSerializer())
+    written = ts.UnionSerializer.as_written([learning, STRING, ts.StringSerializer()])
+    restored = snapshot_from_bytes(snapshot_to_bytes(written.snapshot_configuration())).restore_serializer()
+    duplicate = restored.duplicate()
+    assert duplicate is not restored
+    assert duplicate == restored
+    assert duplicate.from_bytes(b"\0\1" + STRING.to_bytes("x")) == "x"
+    assert union(LONG, STRING).duplicate() == union(LONG, STRING)
+
+
+def test_a_union_says_how_long_its_values_are_at_least_and_if_all_are_alike() -> None:
+    assert union(LONG, DOUBLE).length == 9
+    assert union(LONG, STRING).length == -1
+    assert union(LONG, BOOL).length == -1
+    assert (union(LONG, STRING).minimum_length, union(STRING, LONG).minimum_length) == (2, 2)
+    assert (union(LONG, STRING, BYTES).minimum_length, union(LONG, DOUBLE).minimum_length) == (3, 9)
+    assert union(LONG, STRING).is_immutable_type
+    assert not union(LONG, ts.ListSerializer(LONG)).is_immutable_type
+    with pytest.raises(ValueError, match="at least two"):
+        union(LONG)
+
+
+def test_what_may_be_read_of_a_member_is_no_none() -> None:
+    # A member that writes None by itself does not bring None into a union that does not name it.
+    serializer = union(LONG, STRING)
+    for data in (b"\0\0",):
+        with pytest.raises(StateFormatError, match="without None"):
+            serializer.from_bytes(data)
+        with pytest.raises(StateFormatError, match="without None"):
+            serializer.deserialize(DataInputView(data))
+    with_none = union(STRING, ts.VoidSerializer())
+    assert with_none.from_bytes(b"\1\0") is None
+    assert with_none.deserialize(DataInputView(b"\1\0")) is None
+
+
+def test_no_migration_is_made_of_a_union_whose_member_is_gone() -> None:
+    for old, new in ((union(LONG, STRING), union(STRING, BYTES)), (LONG, union(STRING, BYTES))):
+        with pytest.raises(UnresolvableSerializerError, match="nothing to go on as"):
+            SchemaMigration(old, new).to_value(old.to_bytes(7))

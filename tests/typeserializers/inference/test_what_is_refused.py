@@ -1,0 +1,200 @@
+"""Refusals that one side alone would not show: a name before and behind the right one, a part and the whole."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Any
+
+import attrs
+import pytest
+
+import typeserializers as ts
+from migration import MigrationError, SchemaMigration
+from snapshots import (
+    DataInputView,
+    DataOutputView,
+    SerializationError,
+    SnapshotFormatError,
+    StateFormatError,
+    resolve_compatibility,
+    snapshot_from_bytes,
+    snapshot_to_bytes,
+)
+from typeserializers.evolution.part_evolution import resolve_part
+from typeserializers.kernel.references import ReferenceSerializerSnapshot
+
+LONG, STRING, INT = ts.LongSerializer(), ts.StringSerializer(), ts.IntSerializer()
+
+
+@attrs.frozen
+class Narrow:
+    size: Annotated[int, INT]
+
+
+@attrs.frozen
+class Wide:
+    size: int
+
+
+@pytest.mark.parametrize("arity", [b"1", b"3", b"0", b"9"])
+def test_a_tuple_of_another_class_than_its_fields_is_refused(arity: bytes) -> None:
+    data = snapshot_to_bytes(ts.TupleSerializer([LONG, STRING]).snapshot_configuration())
+    assert data.count(b"Tuple2") == 1
+    with pytest.raises(SnapshotFormatError, match=f"Tuple{arity.decode()}' with 2 fields"):
+        snapshot_from_bytes(data.replace(b"Tuple2", b"Tuple" + arity))
+
+
+def test_an_empty_tuple_is_its_mark_or_a_zero() -> None:
+    serializer = ts.Tuple0Serializer()
+    for byte in range(256):
+        data = bytes((byte,))
+        for read in (serializer.from_bytes, lambda data: serializer.deserialize(DataInputView(data))):
+            if byte in (0, 0x2A):
+                assert read(data) == ()
+                continue
+            with pytest.raises(StateFormatError, match="the empty tuple is"):
+                read(data)
+
+
+def test_a_refusal_of_a_part_is_that_of_the_whole() -> None:
+    error = SerializationError("Inner", ("value: is not right",))
+    assert ts.ListSerializer(LONG).serialization_error([1], error) is error
+    other = ts.ListSerializer(LONG).serialization_error(["x"], TypeError("wrong"))
+    assert other.problems[0].startswith("[0]: 'x'")
+    assert LONG.serialization_error(5, TypeError("wrong")).problems == ("TypeError: wrong",)
+
+
+def test_becoming_optional_does_not_make_another_type_fit() -> None:
+    assert resolve_part(LONG.snapshot_configuration(), ts.NullableSerializer(STRING)).is_incompatible
+    assert resolve_part(LONG.snapshot_configuration(), ts.NullableSerializer(INT)).is_incompatible
+    for fitting in (LONG, ts.DoubleSerializer()):
+        verdict = resolve_part(LONG.snapshot_configuration(), ts.NullableSerializer(fitting))
+        assert verdict.is_after_migration
+        assert verdict.findings[0].rule == "field-became-optional"
+
+
+def test_a_member_of_a_union_is_reconfigured_with_it() -> None:
+    old = ts.UnionSerializer([STRING, ts.EnumSerializer(enum.Enum("Kind", ["A", "B"]), name="kinds.Kind")])
+    new_enum = enum.Enum("Kind", ["B", "C", "A"])
+    for members in ([STRING, new_enum], [new_enum, STRING]):
+        parts = [ts.EnumSerializer(part, name="kinds.Kind") if part is new_enum else part for part in members]
+        verdict = resolve_compatibility(old.snapshot_configuration(), ts.UnionSerializer(parts))
+        serializer = verdict.reconfigured_serializer
+        for constant in old.member_serializers[1].enum_class:
+            data = old.to_bytes(constant)
+            assert serializer.from_bytes(data) is new_enum[constant.name]
+            assert serializer.to_bytes(new_enum[constant.name]) == data
+        assert serializer.from_bytes(serializer.to_bytes(new_enum["C"])) is new_enum["C"]
+        assert serializer.from_bytes(old.to_bytes("x")) == "x"
+
+
+@pytest.mark.parametrize("version", [-1, 0, 2])
+def test_a_reference_of_an_unknown_version_is_refused(version: int) -> None:
+    snapshot = ReferenceSerializerSnapshot()
+    snapshot.read_snapshot(1, DataInputView(b"\0\1a"))
+    assert snapshot.name == "a"
+    with pytest.raises(SnapshotFormatError, match=f"version {version}"):
+        snapshot.read_snapshot(version, DataInputView(b"\0\1a"))
+
+
+def test_bytes_that_no_part_is_to_blame_for_fail_with_their_reason() -> None:
+    migration = SchemaMigration(
+        ts.AttrsSerializer(Narrow, name="widths.Width"), ts.AttrsSerializer(Wide, name="widths.Width")
+    )
+    data = migration.old.to_bytes(Narrow(7))
+    assert migration.to_value(data) == Wide(7)
+    assert migration.to_bytes(data) == migration.new.to_bytes(Wide(7))
+    for convert in (migration.to_value, migration.to_bytes):
+        for cut in range(len(data)):
+            with pytest.raises(MigrationError):
+                convert(data[:cut])
+        with pytest.raises(MigrationError, match="written by another serializer"):
+            convert(data + b"\0")
+
+
+@attrs.frozen
+class Labelled:
+    label: str
+    note: str | None = None
+
+
+def test_none_is_refused_in_a_field_that_is_not_optional_though_its_serializer_could_write_it() -> None:
+    serializer = ts.AttrsSerializer(Labelled)
+    for misfit in (Labelled(None), Labelled(None, "x")):  # type: ignore[arg-type]
+        with pytest.raises(SerializationError, match="label"):
+            serializer.to_bytes(misfit)
+        with pytest.raises(SerializationError, match="label"):
+            serializer.serialize(misfit, DataOutputView())
+    data = serializer.to_bytes(Labelled("", None))
+    assert serializer.from_bytes(data) == Labelled("", None)
+    assert data[0] == 1
+    for read in (serializer.from_bytes, lambda data: serializer.deserialize(DataInputView(data))):
+        with pytest.raises(StateFormatError, match="label"):
+            read(b"\0" + data[1:])
+
+
+def test_time_to_live_is_changed_only_between_states_of_one_shape() -> None:
+    ttl = ts.TtlSerializer(LONG)
+    list_of, map_of = ts.ListSerializer, lambda inner: ts.MapSerializer(STRING, inner)
+    for prior, new in (
+        (list_of(LONG), LONG),
+        (LONG, list_of(LONG)),
+        (map_of(LONG), LONG),
+        (LONG, map_of(LONG)),
+        (list_of(LONG), map_of(LONG)),
+        (map_of(LONG), list_of(LONG)),
+        (list_of(ttl), list_of(ttl)),
+        (map_of(ttl), map_of(ttl)),
+        (ttl, ttl),
+    ):
+        assert ts.ttl_migration(prior, new) is None
+    for prior, new in ((LONG, ttl), (ttl, LONG), (list_of(LONG), list_of(ttl)), (map_of(ttl), map_of(LONG))):
+        assert ts.ttl_migration(prior, new) is not None
+
+
+@pytest.mark.parametrize("nanos", [4_999_999, 6_000_000, 999_999_999, 0, -1, 1_005_000_000])
+def test_a_timestamp_holds_its_milliseconds_twice_and_alike(nanos: int) -> None:
+    for fitting in (5_000_000, 5_999_999):
+        assert ts.SqlTimestamp(1005, fitting).nanos == fitting
+    with pytest.raises(ValueError, match="do not go with 1005 milliseconds"):
+        ts.SqlTimestamp(1005, nanos)
+
+
+@pytest.mark.parametrize(
+    "serializer",
+    [
+        ts.TtlSerializer(LONG),
+        ts.TupleSerializer([LONG, STRING]),
+        ts.NullableSerializer(LONG),
+        ts.TimerSerializer(STRING, LONG),
+        ts.AttrsSerializer(Labelled),
+    ],
+)
+def test_a_copy_of_what_cannot_change_is_the_value_itself(serializer: ts.TypeSerializer[Any]) -> None:
+    value = Labelled("x") if isinstance(serializer, ts.AttrsSerializer) else serializer.create_instance()
+    assert serializer.is_immutable_type
+    assert serializer.copy(value) is value
+
+
+def test_a_copy_of_what_can_change_shares_nothing_that_can() -> None:
+    inner = ts.ListSerializer(LONG)
+    for serializer, value, changed in (
+        (ts.TtlSerializer(inner), ts.TtlValue([1], 5), lambda copied: copied.value),
+        (ts.TupleSerializer([inner, LONG]), ([1], 2), lambda copied: copied[0]),
+        (ts.NullableSerializer(inner), [1], lambda copied: copied),
+        (ts.EitherSerializer(inner, LONG), ts.Left([1]), lambda copied: copied.value),
+    ):
+        assert not serializer.is_immutable_type
+        copied = serializer.copy(value)
+        assert copied == value
+        changed(copied).append(2)
+        assert copied != value
+
+
+@pytest.mark.parametrize("misfit", [None, 5, b"a", ["a"]])
+def test_a_string_value_is_a_str(misfit: Any) -> None:
+    serializer = ts.StringValueSerializer()
+    with pytest.raises(SerializationError):
+        serializer.to_bytes(misfit)
+    with pytest.raises(SerializationError):
+        serializer.serialize(misfit, DataOutputView())

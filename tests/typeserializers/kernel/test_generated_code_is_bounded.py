@@ -1,0 +1,34 @@
+"""Generated functions of the same source share their code, so a worker that makes them every epoch does not grow."""
+
+from __future__ import annotations
+
+import linecache
+
+import pytest
+
+from typeserializers import LongSerializer, TupleSerializer
+from typeserializers.kernel import code_generation
+from typeserializers.kernel.code_generation import GeneratedFunction
+
+
+def noted_sources() -> int:
+    return sum(name.startswith("<statebackend generated") for name in linecache.cache)
+
+
+def test_equal_serializers_are_compiled_once() -> None:
+    first = TupleSerializer([LongSerializer(), LongSerializer()]).codec
+    before = noted_sources()
+    for _ in range(100):
+        again = TupleSerializer([LongSerializer(), LongSerializer()]).codec
+        assert again.write((1, 2)) == first.write((1, 2))
+    assert noted_sources() == before
+
+
+def test_the_number_of_noted_sources_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code_generation, "_compiled", {})
+    monkeypatch.setattr(code_generation, "MAX_COMPILED_SOURCES", 10)
+    before = noted_sources()
+    for number in range(100):
+        function = GeneratedFunction("constant", "")
+        assert function.compile([f"return {number}"])() == number
+    assert noted_sources() <= before + 10

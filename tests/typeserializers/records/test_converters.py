@@ -1,0 +1,285 @@
+"""Converters: for fields, for whole records over versions, and for values that are no records."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import attrs
+import pytest
+from record_versions import judged, migrated, rules, written
+
+import typeserializers as ts
+from migration import MigrationError, SchemaMigration
+from snapshots import FieldVerdict, snapshot_to_bytes
+from typeserializers import converted_by, former_names
+
+
+def first() -> Any:
+    @attrs.frozen
+    class Delay:
+        seconds: int
+        route: str
+        carrier: str
+
+    return Delay
+
+
+def second(**options: Any) -> ts.AttrsSerializer[Any]:
+    @attrs.frozen
+    class Delay:
+        minutes: float
+        route: str
+        carrier: str
+
+    return ts.AttrsSerializer(Delay, schema_version=2, **options)
+
+
+def third(**options: Any) -> ts.AttrsSerializer[Any]:
+    @attrs.frozen
+    class Delay:
+        minutes: float
+        origin: str
+        dest: str
+        airline: bytes = attrs.field(metadata=former_names("carrier"))
+        flights: int = 1
+
+    return ts.AttrsSerializer(Delay, schema_version=3, **options)
+
+
+def seconds_to_minutes(values: dict[str, Any]) -> dict[str, Any]:
+    values["minutes"] = values.pop("seconds") / 60
+    return values
+
+
+def split_route(values: dict[str, Any]) -> dict[str, Any]:
+    origin, dest = values["route"].split("-")
+    return {"minutes": values["minutes"], "carrier": values["carrier"], "origin": origin, "dest": dest}
+
+
+STEPS = {1: seconds_to_minutes, 2: split_route}
+
+
+def test_converters_are_chained_from_the_version_of_the_state() -> None:
+    old, new = ts.AttrsSerializer(first()), third(converters=STEPS)
+    verdict = judged(old, new)
+    assert verdict.is_after_migration
+    (root,) = [finding for finding in verdict.findings if not finding.path]
+    assert root.rule == "record-converted"
+    assert root.reason == "schema versions 1 -> 2 by seconds_to_minutes, 2 -> 3 by split_route"
+    delay = old.record_class
+    assert migrated(old, new, delay(90, "JFK-LAX", "é")) == new.record_class(1.5, "JFK", "LAX", "é".encode(), 1)
+
+
+def test_a_state_of_a_middle_version_takes_the_rest_of_the_chain() -> None:
+    old, new = second(), third(converters=STEPS)
+    assert migrated(old, new, old.record_class(1.5, "JFK-LAX", "AA")) == new.record_class(1.5, "JFK", "LAX", b"AA", 1)
+
+
+def test_a_state_of_the_present_version_needs_no_converter() -> None:
+    verdict = judged(third(), third(converters=STEPS))
+    assert verdict.is_as_is
+    assert verdict.findings == ()
+
+
+def test_the_schema_version_is_in_the_snapshot() -> None:
+    restored = written(second()).restore_serializer()
+    assert restored.shape.schema_version == 2
+    assert snapshot_to_bytes(restored.snapshot_configuration()) == snapshot_to_bytes(second().snapshot_configuration())
+
+
+def test_a_state_of_a_later_version_is_refused() -> None:
+    verdict = judged(third(), second(converters={1: seconds_to_minutes}))
+    assert verdict.is_incompatible
+    assert rules(verdict)[""] == "schema-version-older"
+
+
+def test_a_version_without_a_converter_leaves_everything_to_the_rules() -> None:
+    verdict = judged(ts.AttrsSerializer(first()), second())
+    assert verdict.is_incompatible
+    assert rules(verdict)[".minutes"] == "field-added-without-default"
+
+
+def test_the_class_may_declare_version_and_converters_itself() -> None:
+    class Delay(NamedTuple):
+        minutes: float
+        route: str
+        carrier: str
+
+        __schema_version__ = 2
+        __converters__ = {1: seconds_to_minutes}  # noqa: RUF012
+
+    old, new = ts.AttrsSerializer(first()), ts.serializer_for(list[Delay])
+    listed = ts.ListSerializer(old)
+    assert judged(listed, new).is_after_migration
+    assert migrated(listed, new, [old.record_class(90, "x", "y")]) == [Delay(1.5, "x", "y")]
+
+
+def test_untouched_nested_records_evolve_by_the_rules() -> None:
+    @attrs.frozen
+    class Stop:
+        airport: str
+
+    old_stop: Any = Stop
+
+    @attrs.frozen
+    class Stop:  # type: ignore[no-redef]
+        airport: str
+        gate: str = "?"
+
+    new_stop: Any = Stop
+
+    def flight(stop: Any, **options: Any) -> ts.AttrsSerializer[Any]:
+        cls = attrs.make_class("Flight", ["stops", "number"], frozen=True)
+        number = ts.StringSerializer() if options else ts.LongSerializer()
+        serializers = {"stops": ts.ListSerializer(ts.serializer_for(stop)), "number": number}
+        return ts.AttrsSerializer(cls, field_serializers=serializers, **options)
+
+    def number_to_text(values: dict[str, Any]) -> dict[str, Any]:
+        assert values["stops"][0].airport == "JFK"
+        return {**values, "number": str(values["number"])}
+
+    old, new = flight(old_stop), flight(new_stop, schema_version=2, converters={1: number_to_text})
+    value = old.record_class([old_stop("JFK")], 7)
+    assert migrated(old, new, value) == new.record_class([new_stop("JFK", "?")], "7")
+
+
+@pytest.mark.parametrize(
+    ("converter", "message"),
+    [
+        (lambda values: None, "by name, not NoneType"),
+        (lambda values: {**values, "minuts": 1.0}, "minuts"),
+        (lambda values: values, ".minutes: the converters return no value"),
+        (lambda values: {**values, "minutes": "soon"}, ".minutes"),
+        (lambda values: {**values, "minutes": None}, ".minutes: the converters return None"),
+        (lambda values: 1 // 0, "ZeroDivisionError"),
+    ],
+)
+def test_a_converter_that_goes_wrong_stops_the_migration_and_says_where(converter: Any, message: str) -> None:
+    old, new = ts.AttrsSerializer(first()), second(converters={1: converter})
+    migration: SchemaMigration[Any] = SchemaMigration(written(old).restore_serializer(), new)
+    data = old.to_bytes(old.record_class(90, "x", "y"))
+    with pytest.raises(MigrationError, match=message):
+        migration.to_value(data)
+    with pytest.raises(MigrationError, match=message):
+        migration.to_bytes(data)
+
+
+@pytest.mark.parametrize("options", [{"converters": {2: split_route}}, {"converters": {0: split_route}}])
+def test_a_converter_that_could_never_be_used_is_refused(options: Any) -> None:
+    with pytest.raises(ValueError, match="never used"):
+        second(**options)
+
+
+def test_a_schema_version_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="from 1 on"):
+        ts.AttrsSerializer(first(), schema_version=0)
+
+
+def field_version(hint: Any, metadata: Any = None) -> ts.AttrsSerializer[Any]:
+    cls = attrs.make_class("Flight", {"time": attrs.field(type=hint, metadata=metadata), "n": attrs.field(type=int)})
+    return ts.AttrsSerializer(cls)
+
+
+def minutes_of(text: str) -> int:
+    hours, minutes = text.split(":")
+    return int(hours) * 60 + int(minutes)
+
+
+def test_a_field_may_have_a_converter_of_its_own() -> None:
+    old, new = field_version(str), field_version(int, converted_by(minutes_of))
+    assert rules(judged(old, field_version(int))) == {".time": "field-type-changed"}
+    verdict = judged(old, new)
+    assert verdict.is_after_migration
+    assert [str(finding) for finding in verdict.findings] == [
+        ".time: migrate [field-converted] each old value goes through minutes_of"
+    ]
+    assert migrated(old, new, old.record_class("10:05", 3)) == new.record_class(605, 3)
+    assert judged(new, new).is_as_is
+
+
+def test_a_field_is_converted_only_where_the_rules_end() -> None:
+    def never(value: Any) -> Any:
+        raise AssertionError("the rules cover this")
+
+    old, new = field_version(int), field_version(float, converted_by(never))
+    assert migrated(old, new, old.record_class(3, 4)) == new.record_class(3.0, 4)
+
+
+def test_what_a_field_converter_returns_must_fit() -> None:
+    old, new = field_version(str), field_version(int, converted_by(lambda text: text))
+    with pytest.raises(MigrationError, match="not an integer"):
+        SchemaMigration(old, new).to_value(old.to_bytes(old.record_class("x", 1)))
+
+
+def test_a_value_that_is_no_record_is_converted_by_a_wrapper() -> None:
+    new = ts.ConvertingSerializer(ts.StringSerializer(), {ts.LongSerializer(): str, ts.DoubleSerializer(): repr})
+    assert rules(judged(ts.LongSerializer(), new)) == {"": "value-converted"}
+    assert migrated(ts.LongSerializer(), new, 5) == "5"
+    assert migrated(ts.DoubleSerializer(), new, 0.5) == "0.5"
+    assert judged(ts.IntSerializer(), new).is_incompatible
+
+
+def test_a_value_of_another_type_is_refused_with_the_wrapper_that_would_do() -> None:
+    old = ts.IntSerializer()
+    verdict = judged(old, ts.StringSerializer())
+    assert verdict.is_incompatible
+    advice = r"Keep int; or convert the values: ConvertingSerializer\(.*; or let the snapshot of the new"
+    assert re.search(advice, str(verdict))
+    following_it = ts.ConvertingSerializer(ts.StringSerializer(), {old: str})
+    assert migrated(old, following_it, 7) == "7"
+
+
+def test_the_wrapper_comes_and_goes_without_a_migration() -> None:
+    plain, wrapped = ts.StringSerializer(), ts.ConvertingSerializer(ts.StringSerializer(), {ts.LongSerializer(): str})
+    assert judged(plain, wrapped).is_as_is
+    assert judged(wrapped, wrapped).is_as_is
+    assert judged(wrapped, plain).is_as_is
+    assert written(wrapped).restore_serializer() == plain
+
+
+def test_the_source_of_a_wrapper_may_itself_evolve() -> None:
+    old_class, new_class = (
+        first(),
+        attrs.make_class(
+            "Delay", {"seconds": attrs.field(type=float), "extra": attrs.field(type=int, default=7)}, frozen=True
+        ),
+    )
+    old, source = ts.AttrsSerializer(old_class), ts.AttrsSerializer(new_class)
+    new = ts.ListSerializer(ts.ConvertingSerializer(ts.DoubleSerializer(), {source: lambda it: it.seconds + it.extra}))
+    assert judged(ts.ListSerializer(old), new).is_after_migration
+    assert migrated(ts.ListSerializer(old), new, [old_class(90, "x", "y")]) == [97.0]
+
+
+def test_a_wrapper_keeps_working_around_a_serializer_that_evolves() -> None:
+    old, new = field_version(int), field_version(float)
+    wrapped = ts.ConvertingSerializer(new, {ts.LongSerializer(): lambda number: new.record_class(float(number), 0)})
+    assert migrated(ts.LongSerializer(), wrapped, 3) == new.record_class(3.0, 0)
+    assert migrated(old, wrapped, old.record_class(1, 2)) == new.record_class(1.0, 2)
+
+
+def test_what_the_wrapper_makes_must_fit() -> None:
+    new = ts.ConvertingSerializer(ts.IntSerializer(), {ts.LongSerializer(): lambda value: value})
+    migration: SchemaMigration[Any] = SchemaMigration(ts.LongSerializer(), new)
+    assert migration.to_value(ts.LongSerializer().to_bytes(5)) == 5
+    with pytest.raises(MigrationError, match=r"2\*\*31"):
+        migration.to_value(ts.LongSerializer().to_bytes(2**40))
+
+
+def test_lossy_findings_of_a_converted_record_are_left_to_the_converters() -> None:
+    verdict = judged(ts.AttrsSerializer(first()), third(converters=STEPS))
+    assert verdict.with_verdict(FieldVerdict.LOSSY) == ()
+    assert any(finding.reason.endswith("left to the converters") for finding in verdict.findings)
+
+
+@pytest.mark.parametrize("name", ["Delay", "another.Delay"])
+def test_a_class_that_is_another_one_is_refused_though_its_version_rose(name: str) -> None:
+    old = ts.AttrsSerializer(first(), name="the.Delay")
+    converters = {1: seconds_to_minutes}
+    verdict = judged(old, second(name=name, converters=converters))
+    assert verdict.is_incompatible
+    refusals = [finding.rule for finding in verdict.findings if finding.verdict is FieldVerdict.REFUSE]
+    assert refusals == ["record-renamed"]
+    declared = judged(old, second(name=name, former_names=("the.Delay",), converters=converters))
+    assert declared.is_after_migration
+    assert judged(old, second(name="the.Delay", converters=converters)).is_after_migration

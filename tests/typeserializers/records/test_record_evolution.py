@@ -1,0 +1,379 @@
+"""What may change about a record between two versions of a program, and what becomes of its values."""
+
+from __future__ import annotations
+
+import dataclasses
+import decimal
+import enum
+from typing import Annotated, Any, NamedTuple
+
+import attrs
+import pytest
+from record_versions import judged, migrated, rules
+
+import typeserializers as ts
+from migration import MigrationError, SchemaMigration
+from snapshots import (
+    FieldVerdict,
+    SnapshotFormatError,
+    format_tree,
+    snapshot_from_bytes,
+    snapshot_to_bytes,
+    verdict_tree,
+)
+from typeserializers import former_names
+from typeserializers.records.records import AttrsSerializerSnapshot
+
+
+def record(**fields: Any) -> Any:
+    """An attrs class called Flight with these fields: a hint, or a hint and an attrs field."""
+    namespace: dict[str, Any] = {"__annotations__": {}}
+    for name, declared in fields.items():
+        hint, *default = declared if isinstance(declared, list) else [declared]
+        namespace["__annotations__"][name] = hint
+        if default:
+            namespace[name] = default[0]
+    return attrs.frozen(type("Flight", (), namespace))
+
+
+def serializers(old: Any, new: Any) -> tuple[ts.TypeSerializer[Any], ts.TypeSerializer[Any]]:
+    return ts.serializer_for(old), ts.serializer_for(new)
+
+
+def test_an_unchanged_record_is_as_is_and_every_field_is_in_the_tree() -> None:
+    old, new = serializers(record(a=int, b=str), record(a=int, b=str))
+    verdict = judged(old, new)
+    assert verdict.is_as_is
+    assert verdict.findings == ()
+    assert [child["path"] for child in verdict_tree(verdict).to_dict()["children"]] == [".a", ".b"]
+    assert format_tree(verdict) == "compatible as is\n├─ .a: as is\n└─ .b: as is"
+
+
+def test_a_declared_rename_costs_nothing() -> None:
+    old, new = record(a=int, late=float), record(a=int, minutes=[float, attrs.field(metadata=former_names("late"))])
+    verdict = judged(*serializers(old, new))
+    assert verdict.is_as_is
+    assert rules(verdict) == {".minutes": "field-renamed"}
+    assert ts.serializer_for(new).from_bytes(ts.serializer_for(old).to_bytes(old(1, 2.5))) == new(1, 2.5)
+
+
+def test_an_undeclared_rename_is_refused_or_lossy_and_the_report_says_what_to_declare() -> None:
+    old = record(minutes_late=int)
+    refused = judged(*serializers(old, record(minutes_delayed=int)))
+    assert refused.is_incompatible
+    assert 'former_names("minutes_late")' in str(refused)
+    lossy = judged(*serializers(old, record(minutes_delayed=[int, 0])))
+    assert lossy.is_after_migration
+    (finding,) = lossy.with_verdict(FieldVerdict.LOSSY)
+    assert (finding.path, finding.rule) == (".minutes_late", "field-removed")
+    assert "rename to minutes_delayed" in finding.fix
+
+
+def test_added_fields_get_their_default_or_a_value_of_their_own_from_the_factory() -> None:
+    old = record(a=int)
+    new = record(a=int, b=[str, "new"], c=[list[int], attrs.field(factory=lambda: [7])], d=[float | None, None])
+    pair = serializers(old, new)
+    assert judged(*pair).is_after_migration
+    first, second = migrated(*pair, old(1)), migrated(*pair, old(1))
+    assert first == new(1, "new", [7], None)
+    assert first.c is not second.c
+
+
+def test_an_added_field_without_a_default_is_refused_by_name() -> None:
+    verdict = judged(*serializers(record(a=int), record(a=int, b=str)))
+    assert verdict.is_incompatible
+    assert rules(verdict) == {".b": "field-added-without-default"}
+
+
+def test_removed_reordered_and_added_fields_at_once() -> None:
+    old = record(a=int, b=str, c=float, d=bytes)
+    new = record(d=bytes, a=int, e=[int, 5])
+    pair = serializers(old, new)
+    assert rules(judged(*pair)) == {
+        ".e": "field-added",
+        ".b": "field-removed",
+        ".c": "field-removed",
+        "": "fields-reordered",
+    }
+    assert migrated(*pair, old(1, "é", 0.5, b"x")) == new(b"x", 1, 5)
+
+
+def test_swapped_names_are_followed_once_and_are_as_is_ever_after() -> None:
+    old = record(a=int, b=int)
+    new = record(
+        a=[int, attrs.field(metadata=former_names("b"))],
+        b=[int, attrs.field(metadata=former_names("a"))],
+    )
+    pair = serializers(old, new)
+    assert judged(*pair).is_after_migration
+    assert migrated(*pair, old(1, 2)) == new(2, 1)
+    assert judged(pair[1], pair[1]).is_as_is
+    assert judged(pair[1], pair[1]).findings == ()
+
+
+def test_names_that_go_round_in_a_circle_are_followed() -> None:
+    old = record(a=int, b=int, c=int)
+    new = record(
+        a=[int, attrs.field(metadata=former_names("b"))],
+        b=[int, attrs.field(metadata=former_names("c"))],
+        c=[int, attrs.field(metadata=former_names("a"))],
+    )
+    assert migrated(*serializers(old, new), old(1, 2, 3)) == new(2, 3, 1)
+
+
+def test_a_name_handed_on_to_a_new_field_is_followed() -> None:
+    old = record(late=int, minutes=int)
+    new = record(
+        minutes=[int, attrs.field(metadata=former_names("late"))],
+        hours=[int, attrs.field(metadata=former_names("minutes"))],
+    )
+    assert migrated(*serializers(old, new), old(1, 2)) == new(1, 2)
+
+
+def test_a_former_name_that_would_cost_a_field_is_ambiguous() -> None:
+    old = record(late=int, minutes=int)
+    verdict = judged(*serializers(old, record(minutes=[int, attrs.field(metadata=former_names("late"))])))
+    assert verdict.is_incompatible
+    assert rules(verdict) == {".late": "ambiguous-rename"}
+
+
+def test_a_field_that_comes_back_with_another_type_is_refused_until_the_old_one_is_gone() -> None:
+    first, second, third = record(a=int, note=str), record(a=int), record(a=int, note=[float, 0.5])
+    assert rules(judged(*serializers(first, third))) == {".note": "field-type-changed"}
+    assert judged(*serializers(first, second)).is_after_migration
+    assert judged(*serializers(second, third)).is_after_migration
+    assert migrated(*serializers(second, third), second(1)) == third(1, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("old_hint", "new_hint", "old_value", "new_value"),
+    [
+        (Annotated[int, ts.ByteSerializer()], Annotated[int, ts.ShortSerializer()], -128, -128),
+        (Annotated[int, ts.IntSerializer()], int, -(2**31), -(2**31)),
+        (Annotated[int, ts.IntSerializer()], float, 7, 7.0),
+        (int, float, 2**53 + 1, float(2**53)),
+        (int, Annotated[float, ts.FloatSerializer()], 2**24 + 1, float(2**24)),
+        (Annotated[float, ts.FloatSerializer()], float, 0.5, 0.5),
+        (int, Annotated[int, ts.BigIntSerializer()], 2**62, 2**62),
+        (int, decimal.Decimal, 2**62, decimal.Decimal(2**62)),
+        (Annotated[int, ts.BigIntSerializer()], decimal.Decimal, 10**30, decimal.Decimal(10**30)),
+        (str, bytes, "é😀", "é😀".encode()),
+        (bytes, str, "é😀".encode(), "é😀"),
+        (Annotated[str, ts.CharSerializer()], str, "é", "é"),
+    ],
+)
+def test_fields_are_widened_also_inside_whatever_holds_them(
+    old_hint: Any, new_hint: Any, old_value: Any, new_value: Any
+) -> None:
+    def optional(hint: Any) -> Any:
+        return hint | None if isinstance(hint, type) else Annotated[Any, ts.NullableSerializer(ts.serializer_for(hint))]
+
+    def built(hint: Any) -> Any:
+        return record(
+            plain=hint,
+            listed=list[hint],
+            mapped=dict[str, hint],
+            tupled=tuple[int, hint],
+            optional=optional(hint),
+            missing=optional(hint),
+            either=ts.Left[str] | ts.Right[hint],
+            elements=set[hint],
+        )
+
+    old, new = built(old_hint), built(new_hint)
+    verdict = judged(*serializers(old, new))
+    assert verdict.is_after_migration, str(verdict)
+    assert {finding.rule for finding in verdict.findings} == {"field-widened"}
+    paths = {finding.path for finding in verdict.findings}
+    assert {".plain", ".listed[]", ".mapped{value}", ".tupled[1]", ".optional", ".either.right"} <= paths
+
+    def values(item: Any) -> tuple[Any, ...]:
+        return item, [item], {"k": item}, (1, item), item, None, ts.Right(item), {item}
+
+    assert migrated(*serializers(old, new), old(*values(old_value))) == new(*values(new_value))
+
+
+def test_bytes_that_are_no_text_stop_the_migration() -> None:
+    old, new = record(a=bytes), record(a=str)
+    migration: SchemaMigration[Any] = SchemaMigration(*serializers(old, new))
+    with pytest.raises(MigrationError, match="utf-8"):
+        migration.to_bytes(ts.serializer_for(old).to_bytes(old(b"\xff")))
+
+
+@pytest.mark.parametrize(("old_hint", "new_hint"), [(int, Annotated[int, ts.IntSerializer()]), (float, int)])
+def test_a_narrowed_field_is_refused_as_narrowed(old_hint: Any, new_hint: Any) -> None:
+    verdict = judged(*serializers(record(a=old_hint), record(a=new_hint)))
+    assert rules(verdict) == {".a": "field-type-narrowed"}
+
+
+def test_a_field_may_become_optional_and_not_required() -> None:
+    assert judged(*serializers(record(a=int), record(a=float | None))).is_after_migration
+    plain = record(a=int)
+    assert migrated(*serializers(plain, record(a=float | None)), plain(3)).a == 3.0
+    assert rules(judged(*serializers(record(a=int | None), record(a=int)))) == {".a": "field-became-required"}
+    plain = record(a=list[str])
+    listed = serializers(plain, record(a=list[str | None]))
+    assert rules(judged(*listed)) == {".a[]": "field-became-optional"}
+    assert migrated(*listed, plain(["x"])).a == ["x"]
+
+
+def test_nested_records_evolve_through_everything_that_can_hold_them() -> None:
+    old_stop = record(airport=str, minutes=int)
+    new_stop = record(airport=str, minutes=float, gate=[str | None, None])
+
+    def flight(stop: Any) -> Any:
+        return record(
+            one=stop,
+            many=list[stop],
+            named=dict[str, stop],
+            keyed=dict[stop, int],
+            pair=tuple[stop, stop],
+            maybe=stop | None,
+            either=ts.Left[stop] | ts.Right[int],
+            distinct=set[stop],
+            frozen=frozenset[stop],
+            plain=stop | int,
+        )
+
+    old, new = flight(old_stop), flight(new_stop)
+    pair = serializers(old, new)
+    verdict = judged(*pair)
+    assert verdict.is_after_migration, str(verdict)
+    assert rules(verdict)[".many[].minutes"] == "field-widened"
+    assert rules(verdict)[".keyed{key}.gate"] == "field-added"
+
+    def value(cls: Any, make: Any) -> Any:
+        stop = make("JFK", 5)
+        return cls(
+            stop, [stop, make("ä", 1)], {"x": stop}, {stop: 1}, (stop, stop), stop, ts.Left(stop), {stop},
+            frozenset({stop}), stop,
+        )  # fmt: skip
+
+    expected = value(new, lambda airport, minutes: new_stop(airport, float(minutes)))
+    assert migrated(*pair, value(old, old_stop)) == expected
+
+
+def test_keys_of_a_map_that_become_equal_are_refused_because_one_would_be_lost() -> None:
+    old, new = record(a=dict[int, str]), record(a=dict[float, str])
+    data = ts.serializer_for(old).to_bytes(old({2**53: "x", 2**53 + 1: "y"}))
+    migration: SchemaMigration[Any] = SchemaMigration(*serializers(old, new))
+    with pytest.raises(MigrationError, match="only 1 of them differ"):
+        migration.to_bytes(data)
+    with pytest.raises(MigrationError, match="only 1 of them differ"):
+        migration.to_value(data)
+
+
+def test_dataclasses_and_named_tuples_evolve_alike_and_into_one_another() -> None:
+    @dataclasses.dataclass
+    class Flight:
+        a: int
+        b: str
+
+    class_one: Any = Flight
+
+    class Tupled(NamedTuple):
+        a: float
+        title: Annotated[str, former_names("b")]
+        c: bool = True
+
+        __former_names__ = ("Flight",)
+
+    old, new = serializers(class_one, Tupled)
+    found = rules(judged(old, new))
+    assert found == {"": "record-renamed", ".a": "field-widened", ".title": "field-renamed", ".c": "field-added"}
+    assert migrated(old, new, class_one(1, "x")) == Tupled(1.0, "x", True)
+
+
+def test_a_renamed_class_needs_its_former_name() -> None:
+    @attrs.frozen
+    class Plane:
+        a: int
+
+    refused = judged(ts.serializer_for(record(a=int)), ts.serializer_for(Plane))
+    assert refused.is_incompatible
+    assert '__former_names__ = ("Flight",)' in str(refused)
+    declared = ts.AttrsSerializer(Plane, former_names=("Flight",))
+    assert judged(ts.serializer_for(record(a=int)), declared).is_as_is
+    assert judged(ts.serializer_for(record(a=int)), ts.AttrsSerializer(Plane, name="Flight")).is_as_is
+
+
+def test_former_names_given_as_one_string_are_refused() -> None:
+    with pytest.raises(ts.UnknownTypeError, match="tuple of names"):
+        ts.serializer_for(attrs.frozen(type("Odd", (), {"__annotations__": {}, "__former_names__": "Flight"})))
+
+
+def enums() -> tuple[type[enum.Enum], type[enum.Enum]]:
+    return enum.Enum("Status", ["LATE", "DONE"]), enum.Enum("Status", ["DONE", "PLANNED", "LATE"])
+
+
+def test_an_enum_that_grows_inside_a_record_reconfigures_it_all_the_way_down() -> None:
+    old_status, new_status = enums()
+    pair = serializers(record(s=old_status, many=list[old_status]), record(s=new_status, many=list[new_status]))
+    verdict = judged(*pair)
+    assert verdict.is_with_reconfigured_serializer
+    assert rules(verdict) == {".s": "enum-constants-added", ".many[]": "enum-constants-added"}
+    value = pair[0].shape.record_class(old_status["DONE"], [old_status["LATE"]])  # type: ignore[attr-defined]
+    read = verdict.reconfigured_serializer.from_bytes(pair[0].to_bytes(value))
+    assert (read.s, read.many) == (new_status["DONE"], [new_status["LATE"]])
+
+
+def test_an_enum_that_grows_while_a_field_is_added_is_migrated_by_name() -> None:
+    old_status, new_status = enums()
+    old, new = record(s=old_status), record(s=new_status, extra=[int, 0])
+    assert judged(*serializers(old, new)).is_after_migration
+    assert migrated(*serializers(old, new), old(old_status["DONE"])) == new(new_status["DONE"], 0)
+
+
+def test_the_snapshot_of_a_record_needs_no_class_to_be_read() -> None:
+    old = record(a=int, b=[str, "x"], c=[list[int], attrs.field(factory=list)])
+    data = ts.serializer_for(old).to_bytes(old(1, "é", [2]))
+    snapshot = ts.serializer_for(old).snapshot_configuration()
+    assert isinstance(snapshot, AttrsSerializerSnapshot)
+    snapshot.record = attrs.evolve(snapshot.record, name="gone.Elsewhere")
+    restored = snapshot_from_bytes(snapshot_to_bytes(snapshot)).restore_serializer()
+    value = restored.from_bytes(data)
+    assert (value.a, value.b, value.c) == (1, "é", [2])
+    assert type(value).__name__ == "Elsewhere"
+    assert restored.to_bytes(value) == data
+
+
+def test_a_snapshot_of_version_1_is_read_and_written_as_ever() -> None:
+    def utf(text: str) -> bytes:
+        return len(text).to_bytes(2, "big") + text.encode()
+
+    long = utf("org.apache.flink.api.common.typeutils.base.LongSerializer$LongSerializerSnapshot") + b"\0\0\0\x03"
+    field = utf("a") + bytes(4) + b"\0" + long
+    data = utf("statebackend.AttrsSerializerSnapshot") + b"\0\0\0\x01" + utf("Flight") + b"\0\0\0\x01" + field
+    snapshot = snapshot_from_bytes(data)
+    assert snapshot_to_bytes(snapshot) == data
+    assert snapshot.restore_serializer().from_bytes(bytes(7) + b"\x01").a == 1
+    assert snapshot.resolve_schema_compatibility(ts.serializer_for(record(a=int))).is_as_is
+
+
+@pytest.mark.parametrize("name", ["a b", "x=print()", "class", "", "a.b", "__slots__", "__class__", "\ufb01"])
+def test_a_field_name_that_could_not_be_written_in_a_program_is_refused(name: str) -> None:
+    snapshot = ts.serializer_for(record(a=int)).snapshot_configuration()
+    assert isinstance(snapshot, AttrsSerializerSnapshot)
+    (field,) = snapshot.record.fields
+    snapshot.record = attrs.evolve(snapshot.record, fields=(attrs.evolve(field, name=name),))
+    with pytest.raises(SnapshotFormatError, match="without a name"):
+        snapshot_from_bytes(snapshot_to_bytes(snapshot))
+
+
+def test_a_factory_that_never_gives_the_same_leaves_the_snapshot_the_same() -> None:
+    numbers = iter(range(1000))
+    cls = record(a=[int, attrs.field(factory=lambda: next(numbers))])
+    first = snapshot_to_bytes(ts.serializer_for(cls).snapshot_configuration())
+    assert first == snapshot_to_bytes(ts.serializer_for(cls).snapshot_configuration())
+
+
+def test_a_null_where_none_was_allowed_stops_the_migration() -> None:
+    old, new = record(a=str), record(a=[bytes, b""], b=[int, 0])
+    migration: SchemaMigration[Any] = SchemaMigration(*serializers(old, new))
+    with pytest.raises(MigrationError):
+        migration.to_bytes(b"\x00")
+    same, more = record(a=str), record(a=str, b=[int, 0])
+    with pytest.raises(MigrationError, match="null"):
+        SchemaMigration(*serializers(same, more)).to_bytes(b"\x00")
+    with pytest.raises(MigrationError, match="null"):
+        SchemaMigration(*serializers(same, more)).to_value(b"\x00")

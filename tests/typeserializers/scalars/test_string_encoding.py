@@ -1,0 +1,118 @@
+"""Flink's string encoding: what is written many characters at a time is what a loop over the characters writes."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import typeserializers.scalars.string_encoding as string_encoding
+from snapshots import EndOfDataError, MalformedDataError
+from typeserializers import StringSerializer
+from typeserializers.scalars.string_encoding import decode_units, decode_varint, encode_units, encode_varint
+
+KINDS = {
+    "nul": (0, 0),
+    "ascii": (0, 0x7F),
+    "latin": (0x80, 0xFF),
+    "two bytes": (0x100, 0x3FFF),
+    "three bytes": (0x4000, 0xD7FF),
+    "surrogates": (0xD800, 0xDFFF),
+    "the last ones": (0xE000, 0xFFFF),
+    "astral": (0x10000, 0x10FFFF),
+}
+
+
+def joined(text: str) -> str:
+    return text.encode("utf-16-be", "surrogatepass").decode("utf-16-be", "surrogatepass")
+
+
+def encoded_one_by_one(text: str) -> tuple[int, bytes]:
+    raw = text.encode("utf-16-be", "surrogatepass")
+    return len(raw) // 2, b"".join(encode_varint(unit) for (unit,) in struct.iter_unpack(">H", raw))
+
+
+def decoded_one_by_one(data: bytes, position: int, count: int) -> tuple[str, int]:
+    units = bytearray()
+    if len(data) - position < count:
+        raise EndOfDataError
+    for _ in range(count):
+        unit, position = decode_varint(data, position)
+        if unit > 0xFFFF:
+            raise MalformedDataError
+        units += unit.to_bytes(2, "big")
+    return units.decode("utf-16-be", "surrogatepass"), position
+
+
+TEXTS = st.text(
+    st.one_of([st.characters(min_codepoint=low, max_codepoint=high, categories=None) for low, high in KINDS.values()])
+).map(joined)
+
+
+def test_every_code_unit_is_written_and_read_as_its_number() -> None:
+    for start in range(0, 0x10000, 64):
+        text = joined("".join(map(chr, range(start, start + 64))))
+        count, encoded = encoded_one_by_one(text)
+        assert encode_units(text) == (count, encoded)
+        assert decode_units(encoded, 0, count) == (text, len(encoded))
+
+
+@given(TEXTS, st.binary(max_size=8), st.binary(max_size=40))
+def test_a_text_is_found_among_other_bytes(text: str, before: bytes, behind: bytes) -> None:
+    count, encoded = encoded_one_by_one(text)
+    for _ in range(2):
+        assert encode_units(text) == (count, encoded)
+        assert decode_units(before + encoded + behind, len(before), count) == (text, len(before) + len(encoded))
+
+
+@pytest.mark.parametrize("first", KINDS)
+@pytest.mark.parametrize("second", KINDS)
+def test_a_long_text_of_two_kinds_comes_back(first: str, second: str) -> None:
+    draw = random.Random(f"{first} {second}")
+    text = joined("".join(chr(draw.randint(*KINDS[draw.choice((first, second))])) for _ in range(1500)))
+    count, encoded = encoded_one_by_one(text)
+    assert encode_units(text) == (count, encoded)
+    assert decode_units(encoded + text.encode("utf-8", "replace"), 0, count) == (text, len(encoded))
+
+
+@given(st.data())
+def test_bytes_that_nobody_wrote_give_what_a_loop_over_them_gives(data: st.DataObject) -> None:
+    text = data.draw(TEXTS)
+    damaged = bytearray(encoded_one_by_one(text)[1] + data.draw(st.binary(max_size=12)))
+    for _ in range(data.draw(st.integers(0, 3)) if damaged else 0):
+        place = data.draw(st.integers(0, len(damaged) - 1))
+        damaged[place] = data.draw(st.sampled_from([0, 1, 3, 4, 0x7F, 0x80, 0xFF]) | st.integers(0, 255))
+    count = data.draw(st.integers(0, len(damaged) + 2))
+    try:
+        expected = decoded_one_by_one(bytes(damaged), 0, count)
+    except (EndOfDataError, MalformedDataError) as error:
+        with pytest.raises(type(error)):
+            decode_units(bytes(damaged), 0, count)
+    else:
+        assert decode_units(bytes(damaged), 0, count) == expected
+
+
+def test_numbers_with_needless_bytes_are_read_as_before() -> None:
+    assert decode_units(b"\xe9\x81\x00", 0, 1) == ("é", 3)
+    assert decode_units(b"a\x80\x00\xe9\x01", 0, 3) == ("a\0é", 5)
+
+
+def test_a_unit_beyond_sixteen_bits_is_refused() -> None:
+    for data in (b"\x80\x80\x04", b"\x80\x80\x04" * 300, b"a" * 200 + b"\x80\x80\x04"):
+        with pytest.raises(MalformedDataError, match="not a UTF-16 code unit"):
+            decode_units(data, 0, len(data.replace(b"\x80", b"")))
+
+
+def test_what_is_remembered_of_texts_is_bounded() -> None:
+    serializer = StringSerializer()
+    for number in range(2 * string_encoding.MAX_REMEMBERED_TEXTS):
+        text = f"città {number}"
+        assert serializer.from_bytes(serializer.to_bytes(text)) == text
+    long = "é" * (string_encoding.MAX_REMEMBERED_UNITS + 1)
+    assert serializer.from_bytes(serializer.to_bytes(long)) == long
+    for remembered in (string_encoding._encoded, string_encoding._decoded):
+        assert 0 < len(remembered) <= string_encoding.MAX_REMEMBERED_TEXTS
+    assert long not in string_encoding._encoded

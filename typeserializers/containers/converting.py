@@ -1,0 +1,220 @@
+"""A serializer that takes over the state of others through functions: a converter for what no rule covers.
+
+    descriptor = ValueStateDescriptor("count", ConvertingSerializer(StringSerializer(), {LongSerializer(): str}))
+
+It writes and reads exactly what its inner serializer does. Where the old state was written by one of the sources (or
+by a serializer that a source may take over), the value is read as the source reads it and goes through the function;
+what the function returns must fit the inner serializer. State that the inner serializer may take over by itself needs
+no function, which comes first: so the wrapper may stay for as long as old state may exist, and may be removed any time
+after. Versions of a *record* are chained by the converters of `typeserializers.records.records`; inside a record, a
+field has its own converter (`typeserializers.kernel.field_metadata`).
+
+    content of the snapshot := envelope(inner)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from attrs import frozen
+
+from snapshots.compatibility import (
+    FieldVerdict,
+    Finding,
+    TypeSerializerSchemaCompatibility,
+)
+from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.envelope import read_versioned_snapshot, write_versioned_snapshot
+from snapshots.merging import merge_snapshots
+from snapshots.registry import register_snapshot
+from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
+from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
+from typeserializers.kernel.compiled import CompiledTypeSerializer
+from typeserializers.kernel.field_metadata import name_of
+from typeserializers.kernel.references import rebound
+from typeserializers.kernel.type_serializer import Codec, TypeSerializer
+
+T = TypeVar("T")
+
+
+@frozen
+class Converter:
+    """One way into the new type: what reads the old state, and the function from its values to the new ones."""
+
+    source: TypeSerializer[Any]
+    function: Callable[[Any], Any]
+
+
+class ConvertingSerializer(CompiledTypeSerializer[T], Generic[T]):
+    """``inner``, which also takes over what the keys of ``converters`` wrote, through their functions.
+
+    Raises `ValueError` if there are no converters.
+    """
+
+    def __init__(
+        self, inner: TypeSerializer[T], converters: Mapping[TypeSerializer[Any], Callable[[Any], Any]]
+    ) -> None:
+        if not converters:
+            raise ValueError("a ConvertingSerializer needs at least one converter; else use the inner serializer")
+        self.inner: TypeSerializer[T] = inner
+        self.converters = tuple(Converter(source, function) for source, function in converters.items())
+
+    @property
+    def length(self) -> int:
+        return self.inner.length
+
+    @property
+    def minimum_length(self) -> int:
+        return self.inner.minimum_length
+
+    @property
+    def is_immutable_type(self) -> bool:
+        return self.inner.is_immutable_type
+
+    @property
+    def accepts_none(self) -> bool:
+        return self.inner.accepts_none
+
+    @property
+    def is_optional_type(self) -> bool:
+        return self.inner.is_optional_type
+
+    @property
+    def equal_values_have_equal_bytes(self) -> bool:
+        return self.inner.equal_values_have_equal_bytes
+
+    def configuration(self) -> Hashable:
+        return self.inner
+
+    @property
+    def python_type(self) -> type:
+        return self.inner.python_type
+
+    @property
+    def type_name(self) -> str:
+        return self.inner.type_name
+
+    def create_instance(self) -> T:
+        return self.inner.create_instance()
+
+    def copy(self, value: T) -> T:
+        return self.inner.copy(value)
+
+    def duplicate(self) -> ConvertingSerializer[T]:
+        inner = self.inner.duplicate()
+        return self if inner is self.inner else self.around(inner)
+
+    def around(self, inner: TypeSerializer[T]) -> ConvertingSerializer[T]:
+        """The same converters into another form of the inner serializer."""
+        return ConvertingSerializer(inner, {converter.source: converter.function for converter in self.converters})
+
+    def held_serializers(self) -> Sequence[TypeSerializer[Any]]:
+        """The inner serializer."""
+        return (self.inner,)
+
+    def rebound(self, name: str, target: TypeSerializer[Any]) -> ConvertingSerializer[T]:
+        """The same around an inner serializer whose references to an enclosing record are bound to another one."""
+        inner = rebound(self.inner, name, target)
+        return self if inner is self.inner else self.around(inner)
+
+    def converter_for(self, old_snapshot: TypeSerializerSnapshot[Any]) -> Converter | None:
+        """The first converter whose source may read the old state, if the inner serializer may not take it over."""
+        if not resolve_compatibility(old_snapshot, self.inner).is_incompatible:
+            return None
+        for converter in self.converters:
+            if not resolve_compatibility(old_snapshot, converter.source).is_incompatible:
+                return converter
+        return None
+
+    def write_to(self, value: T, out: DataOutputView) -> None:
+        self.inner.serialize(value, out)
+
+    def read_from(self, source: DataInputView) -> T:
+        return self.inner.deserialize(source)
+
+    def emit_write(self, emitter: WriteEmitter, value: str) -> None:
+        self.inner.emit_write(emitter, value)
+
+    def emit_read(self, emitter: ReadEmitter) -> str:
+        return self.inner.emit_read(emitter)
+
+    def create_codec(self) -> Codec[T]:
+        return self.inner.codec
+
+    def problems(self, value: Any, path: str) -> Iterator[str]:
+        return self.inner.problems(value, path)
+
+    def snapshot_configuration(self) -> ConvertingSerializerSnapshot[T]:
+        return ConvertingSerializerSnapshot(self)
+
+    def __repr__(self) -> str:
+        sources = ", ".join(f"{item.source!r}: {name_of(item.function)}" for item in self.converters)
+        return f"ConvertingSerializer({self.inner!r}, {{{sources}}})"
+
+
+@register_snapshot("statebackend.ConvertingSerializerSnapshot")
+class ConvertingSerializerSnapshot(TypeSerializerSnapshot[T]):
+    """The snapshot of the inner serializer, which is all that the bytes depend on."""
+
+    def __init__(self, serializer: ConvertingSerializer[T] | None = None) -> None:
+        self._serializer = serializer
+        self._inner: TypeSerializerSnapshot[T] | None = None
+        if serializer is not None:
+            self._inner = serializer.inner.snapshot_configuration()
+
+    @property
+    def inner(self) -> TypeSerializerSnapshot[T]:
+        """The snapshot of the inner serializer."""
+        assert self._inner is not None, "the snapshot was neither made from a serializer nor read"
+        return self._inner
+
+    @property
+    def current_version(self) -> int:
+        return 1
+
+    def write_snapshot(self, out: DataOutputView) -> None:
+        write_versioned_snapshot(out, self.inner)
+
+    def read_snapshot(self, read_version: int, source: DataInputView) -> None:
+        self.check_version(read_version)
+        self._inner = read_versioned_snapshot(source)
+
+    def restore_serializer(self) -> TypeSerializer[T]:
+        """The inner serializer: to read what was written, no converter is needed."""
+        return self.inner.restore_serializer()
+
+    def merged_with(self, other: TypeSerializerSnapshot[Any]) -> TypeSerializerSnapshot[T] | None:
+        """What the inner serializers have learned, together."""
+        assert isinstance(other, ConvertingSerializerSnapshot)
+        inner = merge_snapshots(self.inner, other.inner)
+        if inner is None:
+            return None
+        merged: ConvertingSerializerSnapshot[T] = ConvertingSerializerSnapshot()
+        merged._inner = inner
+        return merged
+
+    def resolve_schema_compatibility(self, new_serializer: TypeSerializer[T]) -> TypeSerializerSchemaCompatibility[T]:
+        return resolve_compatibility(self.inner, new_serializer)
+
+    def adopt_schema(self, old_snapshot: TypeSerializerSnapshot[Any]) -> TypeSerializerSchemaCompatibility[T] | None:
+        """The inner serializer's own verdict if it allows anything, else the first converter that fits."""
+        if self._serializer is None:
+            return None
+        verdict = resolve_compatibility(old_snapshot, self._serializer.inner)
+        if verdict.is_with_reconfigured_serializer:
+            wrapped: TypeSerializerSchemaCompatibility[T] = (
+                TypeSerializerSchemaCompatibility.compatible_with_reconfigured_serializer(
+                    self._serializer.around(verdict.reconfigured_serializer), verdict.findings
+                )
+            )
+            return wrapped.with_unchanged(verdict.unchanged)
+        if not verdict.is_incompatible:
+            return verdict
+        converter = self._serializer.converter_for(old_snapshot)
+        if converter is None:
+            return verdict
+        reason = f"each {converter.source.type_name} goes through {name_of(converter.function)}"
+        return TypeSerializerSchemaCompatibility.compatible_after_migration(
+            [Finding("", FieldVerdict.MIGRATE, "value-converted", reason)]
+        )

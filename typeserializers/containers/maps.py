@@ -1,0 +1,146 @@
+"""The serializer of maps.
+
+    map := i32(size) (key, bool(value is null), value unless null)*
+
+Any value may be None, as in Flink; keys may be None only if their serializer writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
+
+from snapshots.composite import CompositeTypeSerializerSnapshot
+from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.registry import register_snapshot
+from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter, indented
+from typeserializers.kernel.compiled import CompiledTypeSerializer
+from typeserializers.kernel.counts import check_count, check_distinct, emit_count_check
+from typeserializers.kernel.flink_names import BASE
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.kernel.value_text import misfit, shown
+from typeserializers.scalars.fixed_width import BooleanSerializer
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_FLAG = BooleanSerializer()
+
+
+class MapSerializer(CompiledTypeSerializer["dict[K, V | None]"], Generic[K, V]):
+    """A dict, written in its own order and read back in the same."""
+
+    def __init__(self, key_serializer: TypeSerializer[K], value_serializer: TypeSerializer[V]) -> None:
+        self.key_serializer = key_serializer
+        self.value_serializer = value_serializer
+
+    def configuration(self) -> Hashable:
+        return self.key_serializer, self.value_serializer
+
+    @property
+    def type_name(self) -> str:
+        return f"dict[{self.key_serializer.type_name}, {self.value_serializer.type_name}]"
+
+    def create_instance(self) -> dict[K, V | None]:
+        return {}
+
+    def copy(self, value: dict[K, V | None]) -> dict[K, V | None]:
+        copy_key, copy_value = self.key_serializer.copy, self.value_serializer.copy
+        return {copy_key(key): None if item is None else copy_value(item) for key, item in value.items()}
+
+    def duplicate(self) -> MapSerializer[K, V]:
+        key, value = self.key_serializer.duplicate(), self.value_serializer.duplicate()
+        unchanged = key is self.key_serializer and value is self.value_serializer
+        return self if unchanged else MapSerializer(key, value)
+
+    def write_to(self, value: dict[K, V | None], out: DataOutputView) -> None:
+        entries = value.items()
+        out.write_int(len(entries))
+        for key, item in entries:
+            self.key_serializer.serialize(key, out)
+            out.write_boolean(item is None)
+            if item is not None:
+                self.value_serializer.serialize(item, out)
+
+    def read_from(self, source: DataInputView) -> dict[K, V | None]:
+        count = source.read_int()
+        check_count(count, source.remaining, self.key_serializer, _FLAG)
+        result: dict[K, V | None] = {}
+        for _ in range(count):
+            key = self.key_serializer.deserialize(source)
+            result[key] = None if source.read_boolean() else self.value_serializer.deserialize(source)
+        check_distinct(count, len(result))
+        return result
+
+    def emit_write(self, emitter: WriteEmitter, value: str) -> None:
+        function = emitter.function
+        value = emitter.once(value)
+        key, item, chunks = function.fresh("k"), function.fresh("x"), function.fresh("chunks")
+        emitter.line(f"{chunks} = []; {chunks}_append = {chunks}.append")
+        body = emitter.child()
+        self.key_serializer.emit_write(body, key)
+        # Both branches go on from the key's parts; its statements are emitted once and run before the branch.
+        absent, present = body.branch(), body.branch()
+        absent.fixed("?", "True")
+        absent.line(f"{chunks}_append({absent.expression()})")
+        present.fixed("?", "False")
+        self.value_serializer.emit_write(present, item)
+        present.line(f"{chunks}_append({present.expression()})")
+        body.line(f"if {item} is None:")
+        body.lines += indented(absent.lines)
+        body.line("else:")
+        body.lines += indented(present.lines)
+        emitter.line(f"for {key}, {item} in {value}.items():")
+        emitter.lines += indented(body.lines)
+        emitter.fixed("i", f"len({value})")
+        emitter.append(f"b''.join({chunks})")
+
+    def emit_read(self, emitter: ReadEmitter) -> str:
+        function = emitter.function
+        count = emitter.fixed("i")
+        result, key = function.fresh("v"), function.fresh("k")
+        emit_count_check(emitter, count, self.key_serializer, _FLAG)
+        emitter.line(f"{result} = {{}}")
+        body = emitter.child()
+        key_expression = self.key_serializer.emit_read(body)
+        is_null = body.fixed("?")
+        body.line(f"{key} = {key_expression}")
+        body.line(f"if {is_null}: {result}[{key}] = None")
+        present = body.child()
+        item = self.value_serializer.emit_read(present)
+        present.line(f"{result}[{key}] = {item}")
+        body.block("else:", present)
+        emitter.block(f"for _ in range({count}):", body)
+        emitter.line(f"{function.bind('check_distinct', check_distinct)}({count}, len({result}))")
+        return result
+
+    def problems(self, value: Any, path: str) -> Iterator[str]:
+        if not isinstance(value, dict):
+            yield misfit(path, value, "is not a dict")
+            return
+        for key, item in value.items():
+            yield from self.key_serializer.problems(key, f"{path}{{key {shown(key)}}}")
+            if item is not None:
+                yield from self.value_serializer.problems(item, f"{path}{{{shown(key)}}}")
+
+    def snapshot_configuration(self) -> MapSerializerSnapshot[K, V]:
+        return MapSerializerSnapshot(self)
+
+    def __repr__(self) -> str:
+        return f"MapSerializer({self.key_serializer!r}, {self.value_serializer!r})"
+
+
+@register_snapshot(BASE + "MapSerializerSnapshot")
+class MapSerializerSnapshot(
+    CompositeTypeSerializerSnapshot["dict[K, V | None]", MapSerializer[Any, Any]], Generic[K, V]
+):
+    outer_serializer_class = MapSerializer
+
+    def nested_serializers(self, outer: MapSerializer[Any, Any]) -> Sequence[TypeSerializer[Any]]:
+        return outer.key_serializer, outer.value_serializer
+
+    def create_outer_serializer(self, nested: Sequence[TypeSerializer[Any]]) -> MapSerializer[Any, Any]:
+        return MapSerializer(nested[0], nested[1])
+
+    def nested_path(self, index: int) -> str:
+        return ("{key}", "{value}")[index]

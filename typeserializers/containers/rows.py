@@ -1,0 +1,244 @@
+"""The serializer of rows, in the layout of Flink's.
+
+    row  := mask (field unless null)*
+    mask := bit(kind & 1) bit(kind >> 1) bit(field is null)*        most significant bit first, filled up to whole bytes
+
+Without row kinds (``supports_row_kind=False``) the mask has no bits for them and every row is read as an INSERT; the
+kind of a row is then not written, as in Flink.
+
+The snapshot holds whether there are kinds; field names are not in it, so fields may be renamed freely. Rows written
+before kinds existed (outer version 2 and earlier), and any change of ``supports_row_kind``, need a migration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, Final
+
+from snapshots.compatibility import FieldVerdict, Finding
+from snapshots.composite import CompositeTypeSerializerSnapshot
+from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.registry import register_snapshot
+from typeserializers.containers.row_values import Row, RowKind
+from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter, indented
+from typeserializers.kernel.compiled import CompiledTypeSerializer
+from typeserializers.kernel.flink_names import RUNTIME, nested_snapshot
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.kernel.value_text import misfit
+
+KIND_BITS: Final = 2
+
+_KIND_OF_BITS: Final = (RowKind.INSERT, RowKind.UPDATE_AFTER, RowKind.UPDATE_BEFORE, RowKind.DELETE)
+"""The two bits are the kind's own, the lower one first."""
+
+_BITS_OF_KIND: Final = {kind: bits for bits, kind in enumerate(_KIND_OF_BITS)}
+
+
+class RowSerializer(CompiledTypeSerializer[Row]):
+    """A `Row` with one serializer per field; any field may be None.
+
+    With ``field_names`` the rows that are read have these names, and rows with names may be written: their fields are
+    taken by name, and those that are missing become None. Without, only rows without names are accepted.
+    """
+
+    def __init__(
+        self,
+        field_serializers: Sequence[TypeSerializer[Any]],
+        field_names: Sequence[str] | None = None,
+        *,
+        supports_row_kind: bool = True,
+    ) -> None:
+        self.field_serializers = tuple(field_serializers)
+        self.field_names = None if field_names is None else tuple(field_names)
+        self.supports_row_kind = supports_row_kind
+        if self.field_names is not None:
+            # The row itself checks that names and fields go together.
+            Row(*self.field_serializers, names=self.field_names)
+
+    @property
+    def mask_length(self) -> int:
+        """The number of bytes of the mask."""
+        return (self._first_bit + len(self.field_serializers) + 7) // 8
+
+    @property
+    def _first_bit(self) -> int:
+        return KIND_BITS if self.supports_row_kind else 0
+
+    def _bit(self, index: int) -> int:
+        """The bit of a field in the mask taken as one number."""
+        return 1 << (self.mask_length * 8 - 1 - self._first_bit - index)
+
+    @property
+    def _kind_shift(self) -> int:
+        return self.mask_length * 8 - KIND_BITS
+
+    @property
+    def minimum_length(self) -> int:
+        return self.mask_length
+
+    @property
+    def is_immutable_type(self) -> bool:
+        return all(part.is_immutable_type for part in self.field_serializers)
+
+    def configuration(self) -> Hashable:
+        return self.field_serializers, self.field_names, self.supports_row_kind
+
+    def create_instance(self) -> Row:
+        return self._row([None] * len(self.field_serializers), RowKind.INSERT)
+
+    def copy(self, value: Row) -> Row:
+        parts = zip(self.field_serializers, self.ordered_fields(value), strict=True)
+        return self._row([None if item is None else part.copy(item) for part, item in parts], value.kind)
+
+    def duplicate(self) -> RowSerializer:
+        parts = [part.duplicate() for part in self.field_serializers]
+        if all(new is old for new, old in zip(parts, self.field_serializers, strict=True)):
+            return self
+        return RowSerializer(parts, self.field_names, supports_row_kind=self.supports_row_kind)
+
+    def ordered_fields(self, value: Any) -> tuple[Any, ...]:
+        """The fields in the order of the serializers; raises `TypeError` or `ValueError` if they do not match."""
+        if not isinstance(value, Row):
+            raise TypeError("is not a Row")
+        if value.names is not None and value.names != self.field_names:
+            if self.field_names is None:
+                raise ValueError("has names, but the serializer was made without field_names")
+            unknown = [name for name in value.names if name not in self.field_names]
+            if unknown:
+                raise ValueError(f"has the fields {', '.join(unknown)}, known are {', '.join(self.field_names)}")
+            by_name = value.as_dict()
+            return tuple([by_name.get(name) for name in self.field_names])
+        if len(value.fields) != len(self.field_serializers):
+            raise ValueError(f"has {len(value.fields)} fields, not {len(self.field_serializers)}")
+        return value.fields
+
+    def _row(self, fields: Sequence[Any], kind: RowKind) -> Row:
+        return Row(*fields, kind=kind, names=self.field_names)
+
+    def write_to(self, value: Row, out: DataOutputView) -> None:
+        fields = self.ordered_fields(value)
+        mask = sum(self._bit(index) for index, item in enumerate(fields) if item is None)
+        if self.supports_row_kind:
+            mask |= _BITS_OF_KIND[value.kind] << self._kind_shift
+        out.write(mask.to_bytes(self.mask_length, "big"))
+        for part, item in zip(self.field_serializers, fields, strict=True):
+            if item is not None:
+                part.serialize(item, out)
+
+    def read_from(self, source: DataInputView) -> Row:
+        mask = int.from_bytes(source.read(self.mask_length), "big")
+        kind = _KIND_OF_BITS[mask >> self._kind_shift] if self.supports_row_kind else RowKind.INSERT
+        fields = [
+            None if mask & self._bit(index) else part.deserialize(source)
+            for index, part in enumerate(self.field_serializers)
+        ]
+        return self._row(fields, kind)
+
+    def emit_write(self, emitter: WriteEmitter, value: str) -> None:
+        function = emitter.function
+        value = emitter.once(value)
+        mask = function.fresh("mask")
+        items = [function.fresh("x") for _ in self.field_serializers]
+        ordered = f"{function.bind('ordered_fields', self.ordered_fields)}({value})"
+        emitter.line(f"{', '.join(items)}, = {ordered}" if items else ordered)
+        if self.supports_row_kind:
+            emitter.line(f"{mask} = {function.bind('kinds', _BITS_OF_KIND)}[{value}.kind] << {self._kind_shift}")
+        else:
+            emitter.line(f"{mask} = 0")
+        emitter.append(f"{mask}.to_bytes({self.mask_length}, 'big')")
+        for index, (part, item) in enumerate(zip(self.field_serializers, items, strict=True)):
+            encoded = function.fresh("b")
+            present = emitter.child()
+            part.emit_write(present, item)
+            present.line(f"{encoded} = {present.expression()}")
+            emitter.line(f"if {item} is None: {mask} |= {self._bit(index)}; {encoded} = b''")
+            emitter.line("else:")
+            emitter.lines += indented(present.lines)
+            emitter.append(encoded)
+
+    def emit_read(self, emitter: ReadEmitter) -> str:
+        function = emitter.function
+        mask, row = function.fresh("mask"), function.bind("row", self._row)
+        # A slice may come up short at the end of the data, where a number of whole bytes may not.
+        first = [emitter.fixed("B") for _ in range(self.mask_length)]
+        shifted = " | ".join(f"{byte} << {8 * place}" for place, byte in enumerate(reversed(first)))
+        emitter.line(f"{mask} = {shifted or 0}")
+        items = []
+        for index, part in enumerate(self.field_serializers):
+            item = function.fresh("x")
+            present = emitter.child()
+            expression = part.emit_read(present)
+            present.line(f"{item} = {expression}")
+            emitter.line(f"if {mask} & {self._bit(index)}: {item} = None")
+            emitter.block("else:", present)
+            items.append(item)
+        kind = function.bind("insert", RowKind.INSERT)
+        if self.supports_row_kind:
+            kind = f"{function.bind('kinds', _KIND_OF_BITS)}[{mask} >> {self._kind_shift}]"
+        return f"{row}(({''.join(item + ', ' for item in items)}), {kind})"
+
+    def problems(self, value: Any, path: str) -> Iterator[str]:
+        try:
+            fields = self.ordered_fields(value)
+        except (TypeError, ValueError) as error:
+            yield misfit(path, value, error)
+            return
+        if self.supports_row_kind and value.kind not in _BITS_OF_KIND:
+            yield misfit(f"{path}.kind", value.kind, "is not a RowKind")
+        for index, (part, item) in enumerate(zip(self.field_serializers, fields, strict=True)):
+            if item is not None:
+                where = f"[{index}]" if self.field_names is None else f".{self.field_names[index]}"
+                yield from part.problems(item, path + where)
+
+    def snapshot_configuration(self) -> RowSerializerSnapshot:
+        return RowSerializerSnapshot(self)
+
+    def __repr__(self) -> str:
+        names = "" if self.field_names is None else f", field_names={list(self.field_names)!r}"
+        kind = "" if self.supports_row_kind else ", supports_row_kind=False"
+        return f"RowSerializer([{', '.join(map(repr, self.field_serializers))}]{names}{kind})"
+
+
+@register_snapshot(nested_snapshot(RUNTIME, "RowSerializer"))
+class RowSerializerSnapshot(CompositeTypeSerializerSnapshot[Row, RowSerializer]):
+    """Outer configuration: whether rows have a kind. Version 3 always had one, earlier versions never."""
+
+    current_outer_version = 4
+    outer_serializer_class = RowSerializer
+
+    FIRST_VERSION_WITH_KIND: Final = 3
+    FIRST_VERSION_WITH_CHOICE: Final = 4
+
+    supports_row_kind = True
+
+    _field_names: tuple[str, ...] | None = None
+    """Not part of what is written; kept so that a reconfigured serializer has the names of the new one."""
+
+    def nested_serializers(self, outer: RowSerializer) -> Sequence[TypeSerializer[Any]]:
+        return outer.field_serializers
+
+    def create_outer_serializer(self, nested: Sequence[TypeSerializer[Any]]) -> RowSerializer:
+        return RowSerializer(nested, self._field_names, supports_row_kind=self.supports_row_kind)
+
+    def take_outer_snapshot(self, serializer: RowSerializer) -> None:
+        self.supports_row_kind = serializer.supports_row_kind
+        self._field_names = serializer.field_names
+
+    def write_outer_snapshot(self, out: DataOutputView) -> None:
+        out.write_boolean(self.supports_row_kind)
+
+    def read_outer_snapshot(self, read_outer_version: int, source: DataInputView) -> None:
+        if read_outer_version >= self.FIRST_VERSION_WITH_CHOICE:
+            self.supports_row_kind = source.read_boolean()
+        else:
+            self.supports_row_kind = read_outer_version >= self.FIRST_VERSION_WITH_KIND
+
+    def resolve_outer_schema_compatibility(self, new_serializer: RowSerializer) -> Sequence[Finding]:
+        if new_serializer.supports_row_kind == self.supports_row_kind:
+            return ()
+        if new_serializer.supports_row_kind:
+            reason = "rows had no kind; every old one is an INSERT"
+            return (Finding("", FieldVerdict.MIGRATE, "row-kind-added", reason),)
+        reason = "rows no longer have a kind, so deletions and updates become indistinguishable from insertions"
+        fix = "Keep supports_row_kind=True if the state holds a changelog"
+        return (Finding("", FieldVerdict.LOSSY, "row-kind-removed", reason, fix),)

@@ -1,0 +1,281 @@
+"""The serializer of plain values of several types, told apart by their class: what ``int | str`` means.
+
+    union := 01 value of the first type | 00 (value of the second of two, or the union of all but the first)
+
+For two types these are the bytes of Flink's Either with the first type on the left; for more they are those of an
+Either whose right side is again one.
+
+On write the type is chosen by the class of the value: the member of exactly this class, else that of its nearest base
+class. So the order of the members decides nothing but the bytes, and the members must be of different classes: of
+``list[int] | list[str]`` no value could be told, and it is refused when it is built. How a union may change is in
+`typeserializers.evolution.union_evolution`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility
+from snapshots.composite import CompositeTypeSerializerSnapshot
+from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.errors import MalformedDataError, UnresolvableSerializerError
+from snapshots.registry import register_snapshot
+from snapshots.simple import another_serializer
+from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from typeserializers.containers.eithers import EitherSerializer
+from typeserializers.containers.nullable import NullableSerializer, NullableSerializerSnapshot
+from typeserializers.evolution.union_evolution import judge_new_union, judge_union
+from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter, indented
+from typeserializers.kernel.compiled import CompiledTypeSerializer
+from typeserializers.kernel.references import ReferenceSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.kernel.value_text import misfit, shown
+from typeserializers.scalars.void import VoidSerializer
+
+
+class UnionSerializer(CompiledTypeSerializer[Any]):
+    """Values of several types with one serializer each.
+
+    Raises `ValueError` for fewer than two members, for two that share a class or a name, and for a member that is
+    itself of several types (a union, an optional, an Either).
+    """
+
+    def __init__(self, member_serializers: Sequence[TypeSerializer[Any]]) -> None:
+        self._set_up(member_serializers)
+        for member in self.member_serializers:
+            if isinstance(member, (UnionSerializer, NullableSerializer, EitherSerializer)):
+                raise ValueError(
+                    f"the member {member.type_name} of the union is of several types itself; name each of them as a "
+                    f"member, and wrap the union in a NullableSerializer if None is one of them"
+                )
+        # A reference stands for a record that is not made yet: its class is known by its name alone.
+        classes = [part.python_type for part in self.member_serializers if not isinstance(part, ReferenceSerializer)]
+        repeated = sorted({member.__name__ for member in classes if classes.count(member) > 1})
+        if repeated:
+            raise ValueError(
+                f"two members of the union are of the class {', '.join(repeated)} and could not be told apart; "
+                f"wrap them in records, or write an EitherSerializer with Left and Right"
+            )
+        names = [member.type_name for member in self.member_serializers]
+        alike = sorted({name for name in names if names.count(name) > 1})
+        if alike:
+            raise ValueError(
+                f"two members of the union are named {', '.join(alike)}, and state knows them by their names; give one "
+                f"of them another: Annotated[<the class>, <its serializer>(<the class>, name=...)]"
+            )
+
+    @classmethod
+    def as_written(cls, member_serializers: Sequence[TypeSerializer[Any]]) -> UnionSerializer:
+        """The serializer of a union that was written, whatever its members: to be read, it need not tell values."""
+        serializer = cls.__new__(cls)
+        serializer._set_up(member_serializers)
+        return serializer
+
+    def _set_up(self, member_serializers: Sequence[TypeSerializer[Any]]) -> None:
+        self.member_serializers = tuple(member_serializers)
+        if len(self.member_serializers) < 2:
+            raise ValueError("a UnionSerializer needs at least two members")
+        last = len(self.member_serializers) - 1
+        self.prefixes = tuple(bytes(index) + (b"\x01" if index < last else b"") for index in range(last + 1))
+
+    @cached_property
+    def _index_by_class(self) -> dict[type, int]:
+        """The members by class; made on first use, because a member may be the record that the union stands in."""
+        return {member.python_type: index for index, member in enumerate(self.member_serializers)}
+
+    @property
+    def type_name(self) -> str:
+        return " | ".join(sorted(member.type_name for member in self.member_serializers))
+
+    @property
+    def minimum_length(self) -> int:
+        return min(
+            len(prefix) + member.minimum_length
+            for prefix, member in zip(self.prefixes, self.member_serializers, strict=True)
+        )
+
+    @property
+    def length(self) -> int:
+        lengths = {
+            len(prefix) + member.length if member.length >= 0 else -1
+            for prefix, member in zip(self.prefixes, self.member_serializers, strict=True)
+        }
+        return lengths.pop() if len(lengths) == 1 else -1
+
+    @property
+    def is_immutable_type(self) -> bool:
+        return all(member.is_immutable_type for member in self.member_serializers)
+
+    def configuration(self) -> Hashable:
+        return self.member_serializers
+
+    def create_instance(self) -> Any:
+        return self.member_serializers[0].create_instance()
+
+    def copy(self, value: Any) -> Any:
+        return self.member_serializers[self.index_of(value)].copy(value)
+
+    def duplicate(self) -> UnionSerializer:
+        members = [member.duplicate() for member in self.member_serializers]
+        unchanged = all(new is old for new, old in zip(members, self.member_serializers, strict=True))
+        # A union that was written may have members that none of this program has.
+        return self if unchanged else UnionSerializer.as_written(members)
+
+    def index_of(self, value: Any) -> int:
+        """The member whose class the value has; raises `TypeError` if it has none of them."""
+        index_by_class = self._index_by_class
+        index = index_by_class.get(value.__class__)
+        if index is not None:
+            return index
+        for base in value.__class__.__mro__:
+            if base in index_by_class:
+                return index_by_class[base]
+        raise TypeError(f"{shown(value)} is none of {self._described()}")
+
+    def write_to(self, value: Any, out: DataOutputView) -> None:
+        index = self.index_of(value)
+        out.write(self.prefixes[index])
+        self.member_serializers[index].serialize(value, out)
+
+    def refuses_none(self, member: TypeSerializer[Any]) -> bool:
+        """Whether the member could read a None that no member of the union means, so that it must be refused."""
+        return member.accepts_none and not any(isinstance(part, VoidSerializer) for part in self.member_serializers)
+
+    def read_from(self, source: DataInputView) -> Any:
+        index = 0
+        while index < len(self.member_serializers) - 1 and not source.read_boolean():
+            index += 1
+        member = self.member_serializers[index]
+        value = member.deserialize(source)
+        if value is None and self.refuses_none(member):
+            refuse_none(member)
+        return value
+
+    def emit_write(self, emitter: WriteEmitter, value: str) -> None:
+        function = emitter.function
+        value = emitter.once(value)
+        index, encoded = function.fresh("i"), function.fresh("b")
+        emitter.line(f"{index} = {function.bind('index_of', self.index_of)}({value})")
+        for number, (prefix, member) in enumerate(zip(self.prefixes, self.member_serializers, strict=True)):
+            branch = emitter.child()
+            branch.append(repr(prefix))
+            member.emit_write(branch, value)
+            branch.line(f"{encoded} = {branch.expression()}")
+            emitter.line(f"{'elif' if number else 'if'} {index} == {number}:")
+            emitter.lines += indented(branch.lines)
+        emitter.append(encoded)
+
+    def emit_read(self, emitter: ReadEmitter) -> str:
+        result = emitter.function.fresh("v")
+
+        def emit_member(branch: ReadEmitter, index: int) -> None:
+            member = self.member_serializers[index]
+            branch.line(f"{result} = {member.emit_read(branch)}")
+            if self.refuses_none(member):
+                refuse = branch.function.bind("refuse_none", refuse_none)
+                branch.line(f"if {result} is None: {refuse}({branch.function.bind('member', member)})")
+
+        self.emit_branches(emitter, emit_member)
+        return result
+
+    def emit_branches(self, emitter: ReadEmitter, emit_member: Callable[[ReadEmitter, int], None]) -> None:
+        """Emits the read of the tag, and for each member, by its index, what is done when it is the one."""
+        self._emit_branches_from(emitter, 0, emit_member)
+
+    def _emit_branches_from(
+        self, emitter: ReadEmitter, index: int, emit_member: Callable[[ReadEmitter, int], None]
+    ) -> None:
+        if index == len(self.member_serializers) - 1:
+            emit_member(emitter, index)
+            return
+        is_this = emitter.fixed("?")
+        this, others = emitter.child(), emitter.child()
+        emit_member(this, index)
+        emitter.block(f"if {is_this}:", this)
+        self._emit_branches_from(others, index + 1, emit_member)
+        emitter.block("else:", others)
+
+    def problems(self, value: Any, path: str) -> Iterator[str]:
+        try:
+            index = self.index_of(value)
+        except TypeError:
+            yield misfit(path, value, f"is none of {self._described()}")
+            return
+        yield from self.member_serializers[index].problems(value, path)
+
+    def _described(self) -> str:
+        return ", ".join(member.type_name for member in self.member_serializers)
+
+    def snapshot_configuration(self) -> UnionSerializerSnapshot:
+        return UnionSerializerSnapshot(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        state.pop("_index_by_class", None)
+        return state
+
+    def __repr__(self) -> str:
+        return f"UnionSerializer([{', '.join(map(repr, self.member_serializers))}])"
+
+
+def refuse_none(member: TypeSerializer[Any]) -> None:
+    """Raises `MalformedDataError` for a None where the union has none."""
+    raise MalformedDataError(f"a null for {member!r} in a union without None")
+
+
+@register_snapshot("statebackend.UnionSerializerSnapshot")
+class UnionSerializerSnapshot(CompositeTypeSerializerSnapshot[Any, UnionSerializer]):
+    """The members in the order of their tags; they are matched by what they are."""
+
+    outer_serializer_class = UnionSerializer
+
+    def __init__(self, serializer: UnionSerializer | None = None) -> None:
+        super().__init__(serializer)
+        self._serializer = serializer
+
+    def nested_serializers(self, outer: UnionSerializer) -> Sequence[TypeSerializer[Any]]:
+        return outer.member_serializers
+
+    def create_outer_serializer(self, nested: Sequence[TypeSerializer[Any]]) -> UnionSerializer:
+        return UnionSerializer.as_written(nested)
+
+    def nested_path(self, index: int) -> str:
+        return f"{{member {index}}}"
+
+    def resolve_with(
+        self,
+        new_serializer: TypeSerializer[Any],
+        resolve_nested: Callable[
+            [TypeSerializerSnapshot[Any], TypeSerializer[Any]], TypeSerializerSchemaCompatibility[Any]
+        ],
+    ) -> TypeSerializerSchemaCompatibility[Any]:
+        """The verdict, which is the same everywhere: members are judged as parts even at the top of a state."""
+        if type(new_serializer) is not UnionSerializer:
+            return TypeSerializerSchemaCompatibility.incompatible(
+                another_serializer(self.type_name_of_state(), UnionSerializer.__name__, new_serializer)
+            )
+        try:
+            judgement = judge_union(self.nested_snapshots, new_serializer.member_serializers)
+        except UnresolvableSerializerError as error:
+            return TypeSerializerSchemaCompatibility.incompatible(
+                Finding("", FieldVerdict.REFUSE, "union-member-unknown", str(error), "Register the state anew")
+            )
+        if judgement.reconfigured:
+            verdict: TypeSerializerSchemaCompatibility[Any] = (
+                TypeSerializerSchemaCompatibility.compatible_with_reconfigured_serializer(
+                    UnionSerializer(judgement.reconfigured), judgement.findings
+                )
+            )
+            return verdict.with_unchanged(judgement.unchanged)
+        return TypeSerializerSchemaCompatibility(judgement.kind, judgement.findings, unchanged=judgement.unchanged)
+
+    def adopt_schema(self, old_snapshot: TypeSerializerSnapshot[Any]) -> TypeSerializerSchemaCompatibility[Any] | None:
+        """``X`` may become ``X | Y``."""
+        if self._serializer is None or isinstance(old_snapshot, (UnionSerializerSnapshot, NullableSerializerSnapshot)):
+            return None
+        try:
+            return judge_new_union(old_snapshot, self._serializer.member_serializers)
+        except UnresolvableSerializerError:
+            return None  # The old snapshot says itself why nothing can be known of its values.

@@ -1,0 +1,78 @@
+"""What is allowed of a part of a record, beyond what the snapshots of the serializers allow by themselves.
+
+At the top of a state a serializer without configuration is the same class or nothing. A field of a record, and whatever
+is nested in it, may besides widen along `typeserializers.evolution.promotions`, and may become optional. A record that
+changes its type altogether needs a converter (`typeserializers.kernel.field_metadata`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility
+from snapshots.composite import CompositeTypeSerializerSnapshot
+from snapshots.errors import UnresolvableSerializerError
+from snapshots.simple import names_apart
+from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
+from typeserializers.containers.nullable import NullableSerializer, NullableSerializerSnapshot
+from typeserializers.evolution.promotions import PROMOTIONS, Promotion
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+
+def resolve_part(
+    old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[Any]
+) -> TypeSerializerSchemaCompatibility[Any]:
+    """The verdict on a part of a record: what the snapshots allow, and promotions and optionality beyond."""
+    verdict = resolve_compatibility(old_snapshot, new_serializer)
+    if not verdict.is_incompatible:
+        return verdict
+    if isinstance(old_snapshot, CompositeTypeSerializerSnapshot):
+        verdict = old_snapshot.resolve_with(new_serializer, resolve_part)
+        if not verdict.is_incompatible:
+            return verdict
+    try:
+        old_serializer = old_snapshot.restore_serializer()
+    except UnresolvableSerializerError:
+        return verdict
+    promotion = promotion_between(old_serializer, new_serializer)
+    if promotion is not None:
+        return TypeSerializerSchemaCompatibility.compatible_after_migration(
+            [Finding("", FieldVerdict.MIGRATE, "field-widened", promotion.reason)]
+        )
+    if isinstance(new_serializer, NullableSerializer) and not isinstance(old_snapshot, NullableSerializerSnapshot):
+        inner = resolve_part(old_snapshot, new_serializer.inner)
+        if inner.is_incompatible:
+            return inner
+        optional = Finding("", FieldVerdict.MIGRATE, "field-became-optional", "every old value is present")
+        return TypeSerializerSchemaCompatibility.compatible_after_migration([optional, *inner.findings])
+    if isinstance(old_snapshot, NullableSerializerSnapshot) and not isinstance(new_serializer, NullableSerializer):
+        return TypeSerializerSchemaCompatibility.incompatible(
+            Finding(
+                "",
+                FieldVerdict.REFUSE,
+                "field-became-required",
+                "the state may hold None here, the new field may not",
+                "Keep the field optional, or say what becomes of None in its metadata: converted_by(function)",
+            )
+        )
+    of_another_class = all(finding.rule == "serializer-class" for finding in verdict.findings)
+    if type(old_serializer) is not type(new_serializer) and of_another_class:
+        return TypeSerializerSchemaCompatibility.incompatible(_type_changed(old_serializer, new_serializer))
+    return verdict
+
+
+def promotion_between(old: TypeSerializer[Any], new: TypeSerializer[Any]) -> Promotion | None:
+    """The widening from one scalar to another, if there is one."""
+    return PROMOTIONS.get((type(old), type(new)))
+
+
+def _type_changed(old: TypeSerializer[Any], new: TypeSerializer[Any]) -> Finding:
+    old_name, new_name = names_apart(old.type_name, type(old).__name__, new)
+    what = "narrowed" if promotion_between(new, old) is not None else "changed"
+    return Finding(
+        "",
+        FieldVerdict.REFUSE,
+        f"field-type-{what}",
+        f"the type was {what} from {old_name} to {new_name}, and not every old value fits",
+        f"Keep {old_name}, or say how a {new_name} is made of it, in the field's metadata: converted_by(function)",
+    )

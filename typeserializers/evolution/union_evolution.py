@@ -1,0 +1,222 @@
+"""The rules by which a union may change between two versions of a program.
+
+Members are matched by what they are, never by their place: Python keeps no order of ``int | str``, and a program may
+get the members of an unchanged hint in another order because some other module named them first. A member goes on as
+the member of the same kind and name; else as the only one that takes over its state without another Python type. No
+value ever goes from one type over to another, such as from ``int`` to ``float``, though a field may.
+
+    union-members-reordered     reconfigured: the members keep the tags that they were written with
+    union-member-added          migration: no old value is of it
+    union-member-removed        refused: an old value may be of it
+    union-member-ambiguous      refused: two members could go on as one, or one as two
+    became-union                migration: every old value is of the member that is named
+    union-member-missing        refused: the old type is none of the members
+
+What is inside a member may change as the field of a record may (`typeserializers.evolution.part_evolution`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from attrs import frozen
+
+from snapshots.compatibility import (
+    CompatibilityKind,
+    FieldVerdict,
+    Finding,
+    TypeSerializerSchemaCompatibility,
+    worst_kind,
+)
+from snapshots.errors import StateFormatError
+from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from typeserializers.evolution.part_evolution import promotion_between, resolve_part
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+
+@frozen
+class MemberMatch:
+    """What became of an old member: its name, the index of the new one that goes on from it, and their verdict.
+
+    Without such an index, ``rivals`` are the names of the new members between which there is no choosing.
+    """
+
+    old_name: str
+    new_index: int | None = None
+    verdict: TypeSerializerSchemaCompatibility[Any] | None = None
+    rivals: tuple[str, ...] = ()
+
+
+@frozen
+class UnionJudgement:
+    """The verdict on a union; ``reconfigured`` are the members that read and write what the old ones did."""
+
+    kind: CompatibilityKind
+    findings: tuple[Finding, ...]
+    unchanged: tuple[str, ...] = ()
+    reconfigured: tuple[TypeSerializer[Any], ...] = ()
+
+
+def resolve_member(
+    old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[Any]
+) -> TypeSerializerSchemaCompatibility[Any]:
+    """The verdict on a member taking over another: that of a part, without promotions to another Python type."""
+    verdict = resolve_part(old_snapshot, new_serializer)
+    if verdict.is_incompatible:
+        return verdict
+    old_serializer = old_snapshot.restore_serializer()
+    if (
+        promotion_between(old_serializer, new_serializer) is None
+        or old_serializer.python_type is new_serializer.python_type
+    ):
+        return verdict
+    reason = f"values of {old_serializer.type_name} in a union do not become {new_serializer.type_name}"
+    return TypeSerializerSchemaCompatibility.incompatible(Finding("", FieldVerdict.REFUSE, "union-member", reason))
+
+
+def match_members(
+    old_snapshots: Sequence[TypeSerializerSnapshot[Any]], new_members: Sequence[TypeSerializer[Any]]
+) -> tuple[MemberMatch, ...]:
+    """What becomes of each old member; two old members never become one."""
+    old_members = [snapshot.restore_serializer() for snapshot in old_snapshots]
+    new_snapshots = [member.snapshot_configuration() for member in new_members]
+    matches: dict[int, MemberMatch] = {}
+    free = set(range(len(new_members)))
+
+    def decide(candidates: dict[int, list[int]]) -> None:
+        for old, found in candidates.items():
+            wanted_by = [other for other, others in candidates.items() if set(others) & set(found)]
+            name = old_members[old].type_name
+            if len(found) == 1 and len(wanted_by) == 1:
+                verdict = resolve_member(old_snapshots[old], new_members[found[0]])
+                matches[old] = MemberMatch(name, found[0], verdict)
+                free.discard(found[0])
+            elif found:
+                matches[old] = MemberMatch(name, rivals=tuple(new_members[index].type_name for index in found))
+
+    def undecided() -> list[int]:
+        return [old for old in range(len(old_members)) if old not in matches]
+
+    def is_namesake(old: int, new: int) -> bool:
+        same_kind = type(old_snapshots[old]) is type(new_snapshots[new])
+        return same_kind and old_members[old].type_name == new_members[new].type_name
+
+    def takes_over(old: int, new: int) -> bool:
+        return not resolve_member(old_snapshots[old], new_members[new]).is_incompatible
+
+    def is_of_one_class(old: int, new: int) -> bool:
+        return _python_type(old_members[old]) is _python_type(new_members[new])
+
+    # The last rule matches what is refused anyway, so that the verdict says why.
+    for rule in (is_namesake, takes_over, is_of_one_class):
+        decide({old: [new for new in sorted(free) if rule(old, new)] for old in undecided()})
+    return tuple(matches.get(old, MemberMatch(member.type_name)) for old, member in enumerate(old_members))
+
+
+def judge_union(
+    old_snapshots: Sequence[TypeSerializerSnapshot[Any]], new_members: Sequence[TypeSerializer[Any]]
+) -> UnionJudgement:
+    """The verdict on a union of ``new_members`` taking over what a union of the old ones wrote."""
+    matches = match_members(old_snapshots, new_members)
+    findings, unchanged = _told_of(matches, new_members)
+    continued = [match.new_index for match in matches]
+    added = [member for index, member in enumerate(new_members) if index not in continued]
+    if None in continued:
+        findings += [_advice(match, added, new_members) for match in matches if match.new_index is None]
+    findings += [
+        Finding(_path(member), FieldVerdict.MIGRATE, "union-member-added", "no old value is of it") for member in added
+    ]
+    if not added and continued != sorted(index for index in continued if index is not None):
+        order = ", ".join(match.old_name for match in matches)
+        reason = f"the members go on in the order in which they were written: {order}"
+        findings.append(Finding("", FieldVerdict.RECONFIGURE, "union-members-reordered", reason))
+    verdicts = [match.verdict for match in matches if match.verdict is not None]
+    kind = worst_kind([*(finding.verdict.kind for finding in findings), *(verdict.kind for verdict in verdicts)])
+    reconfigured: tuple[TypeSerializer[Any], ...] = ()
+    if kind is CompatibilityKind.WITH_RECONFIGURED_SERIALIZER:
+        reconfigured = tuple(_going_on(match, new_members) for match in matches)
+    return UnionJudgement(kind, tuple(findings), unchanged, reconfigured)
+
+
+def judge_new_union(
+    old_snapshot: TypeSerializerSnapshot[Any], new_members: Sequence[TypeSerializer[Any]]
+) -> TypeSerializerSchemaCompatibility[Any]:
+    """The verdict on a union of ``new_members`` taking over state whose values were all of one type."""
+    (match,) = matches = match_members([old_snapshot], new_members)
+    if match.new_index is None:
+        new_type = " | ".join(member.type_name for member in new_members)
+        return TypeSerializerSchemaCompatibility.incompatible(
+            Finding(
+                "",
+                FieldVerdict.REFUSE,
+                "union-member-missing",
+                f"the state holds {match.old_name}, the new type is {new_type}",
+                f"Make {match.old_name} a member too, or convert the old values (converted_by, ConvertingSerializer)",
+            )
+        )
+    findings, _ = _told_of(matches, new_members)
+    became = Finding("", FieldVerdict.MIGRATE, "became-union", f"every old value is {match.old_name}")
+    kind = worst_kind([finding.verdict.kind for finding in (became, *findings)])
+    return TypeSerializerSchemaCompatibility(kind, (became, *findings))
+
+
+def _told_of(
+    matches: Sequence[MemberMatch], new_members: Sequence[TypeSerializer[Any]]
+) -> tuple[list[Finding], tuple[str, ...]]:
+    findings: list[Finding] = []
+    unchanged: list[str] = []
+    for match in matches:
+        if match.new_index is None or match.verdict is None:
+            continue
+        path = _path(new_members[match.new_index])
+        findings += [finding.below(path) for finding in match.verdict.findings]
+        unchanged += [path + inner for inner in match.verdict.unchanged]
+    return findings, tuple(unchanged)
+
+
+def _advice(
+    match: MemberMatch, added: Sequence[TypeSerializer[Any]], new_members: Sequence[TypeSerializer[Any]]
+) -> Finding:
+    path = f"{{member {match.old_name}}}"
+    if match.rivals:
+        reason = f"{match.old_name} could go on as {' or as '.join(match.rivals)}, and so could no other"
+        if len(match.rivals) == 1:
+            reason = f"{match.old_name} and another member of the state could both go on as {match.rivals[0]}"
+        fix = "Give the members different names, or drop the former names that two of them share"
+        return Finding(path, FieldVerdict.REFUSE, "union-member-ambiguous", reason, fix)
+    rename = ""
+    if added:
+        names = ", ".join(member.type_name for member in added)
+        rename = f'; if one of {names} is what it became, declare __former_names__ = ("{match.old_name}",) on it'
+    return Finding(
+        path,
+        FieldVerdict.REFUSE,
+        "union-member-removed",
+        f"the state may hold {match.old_name} here, the new members are {_listed(new_members)}",
+        f"Keep {match.old_name} in the union, or convert the old values (converted_by, ConvertingSerializer){rename}",
+    )
+
+
+def _going_on(match: MemberMatch, new_members: Sequence[TypeSerializer[Any]]) -> TypeSerializer[Any]:
+    assert match.new_index is not None
+    assert match.verdict is not None
+    if match.verdict.is_with_reconfigured_serializer:
+        return match.verdict.reconfigured_serializer
+    return new_members[match.new_index]
+
+
+def _path(member: TypeSerializer[Any]) -> str:
+    return f"{{member {member.type_name}}}"
+
+
+def _listed(members: Sequence[TypeSerializer[Any]]) -> str:
+    return ", ".join(member.type_name for member in members)
+
+
+def _python_type(serializer: TypeSerializer[Any]) -> object:
+    """The class of the values, or an object that is like no other where it is not to be had."""
+    try:
+        return serializer.python_type
+    except StateFormatError:
+        return object()

@@ -1,0 +1,4 @@
+"""The rules from type hints to serializers, family by family.
+
+The registry that asks them is `typeserializers.kernel.serializer_inference`.
+"""

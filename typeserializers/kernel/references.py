@@ -1,0 +1,206 @@
+"""References: how a record may contain itself.
+
+The serializer of a record that contains itself cannot contain itself; at that place stands a `ReferenceSerializer`,
+which knows the record by name and is bound to its serializer once that is made. Generated code looks the codec up when
+it runs, so that the two may be compiled in any order.
+
+Binding. Whoever makes a record serializer (from hints, or from a snapshot) opens a scope with `collected_references`,
+makes the serializers of the fields, and then binds the references that mean this record; the others go on to the scope
+around it. A reference never travels further than the record it means: its snapshot is only a name, and is meaningful
+inside the snapshot of that record.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility
+from snapshots.composite import CompositeTypeSerializerSnapshot
+from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.errors import UnresolvableSerializerError
+from snapshots.registry import register_snapshot
+from snapshots.simple import another_serializer
+from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
+from typeserializers.kernel.compiled import CompiledTypeSerializer, emit_called_read, emit_called_write
+from typeserializers.kernel.type_serializer import Codec, TypeSerializer
+
+
+class ReferenceSerializer(CompiledTypeSerializer[Any]):
+    """The serializer of the enclosing record of that name, once it is bound."""
+
+    def __init__(self, name: str, target: TypeSerializer[Any] | None = None) -> None:
+        self.name = name
+        self._target = target
+
+    @property
+    def target(self) -> TypeSerializer[Any]:
+        """The serializer that is meant; raises `UnresolvableSerializerError` before it is known."""
+        if self._target is None:
+            raise UnresolvableSerializerError(
+                f"the reference to {self.name} stands outside the record of that name and means nothing"
+            )
+        return self._target
+
+    def bind(self, name: str, target: TypeSerializer[Any]) -> None:
+        """Says what is meant."""
+        self.name = name
+        self._target = target
+
+    def configuration(self) -> Hashable:
+        # The name alone: comparing what is meant would never end.
+        return self.name
+
+    @property
+    def python_type(self) -> type:
+        return self.target.python_type
+
+    @property
+    def type_name(self) -> str:
+        return self.name
+
+    def create_instance(self) -> Any:
+        return self.target.create_instance()
+
+    def copy(self, value: Any) -> Any:
+        return self.target.copy(value)
+
+    def write_to(self, value: Any, out: DataOutputView) -> None:
+        self.target.serialize(value, out)
+
+    def read_from(self, source: DataInputView) -> Any:
+        return self.target.deserialize(source)
+
+    def emit_write(self, emitter: WriteEmitter, value: str) -> None:
+        emit_called_write(self, emitter, value)
+
+    def emit_read(self, emitter: ReadEmitter) -> str:
+        return emit_called_read(self, emitter)
+
+    def create_codec(self) -> Codec[Any]:
+        return self.target.codec
+
+    def problems(self, value: Any, path: str) -> Iterator[str]:
+        return self.target.problems(value, path)
+
+    def snapshot_configuration(self) -> ReferenceSerializerSnapshot:
+        return ReferenceSerializerSnapshot(self)
+
+    def __repr__(self) -> str:
+        return f"ReferenceSerializer({self.name})"
+
+
+@runtime_checkable
+class ReferenceHolder(Protocol):
+    """A serializer that is not a composite by its snapshot, but may hold references: a record."""
+
+    def rebound(self, name: str, target: TypeSerializer[Any]) -> TypeSerializer[Any]:
+        """The serializer with its references to ``name`` bound to another target; itself if it has none."""
+
+    def held_serializers(self) -> Sequence[TypeSerializer[Any]]:
+        """The serializers directly inside."""
+
+
+OpenReferences: TypeAlias = "list[tuple[Any, ReferenceSerializer]]"
+"""References with what tells the record they mean: its class, or its name in a snapshot."""
+
+_scope: contextvars.ContextVar[OpenReferences | None] = contextvars.ContextVar("open_references", default=None)
+
+
+@contextmanager
+def collected_references() -> Iterator[OpenReferences]:
+    """The references that are opened inside the block."""
+    opened: OpenReferences = []
+    token = _scope.set(opened)
+    try:
+        yield opened
+    finally:
+        _scope.reset(token)
+
+
+def open_reference(record: Any, name: str) -> ReferenceSerializer:
+    """A reference to an enclosing record, bound when its serializer is made."""
+    reference = ReferenceSerializer(name)
+    scope = _scope.get()
+    if scope is not None:
+        scope.append((record, reference))
+    return reference
+
+
+def bind_references(references: OpenReferences, record: Any, name: str, target: TypeSerializer[Any]) -> None:
+    """Binds the references to ``record``, known from now on as ``name``, and hands the others to the scope around."""
+    scope = _scope.get()
+    for meant, reference in references:
+        if meant == record:
+            reference.bind(name, target)
+        elif scope is not None:
+            scope.append((meant, reference))
+
+
+def rebound(serializer: TypeSerializer[Any], name: str, target: TypeSerializer[Any]) -> TypeSerializer[Any]:
+    """The serializer with its references to ``name`` bound to another target; itself if it has none."""
+    if isinstance(serializer, ReferenceSerializer):
+        return ReferenceSerializer(name, target) if serializer.name == name else serializer
+    if isinstance(serializer, ReferenceHolder):
+        return serializer.rebound(name, target)
+    snapshot = serializer.snapshot_configuration()
+    if not isinstance(snapshot, CompositeTypeSerializerSnapshot):
+        return serializer
+    nested = list(snapshot.nested_serializers(serializer))
+    replaced = [rebound(part, name, target) for part in nested]
+    if all(new is old for new, old in zip(replaced, nested, strict=True)):
+        return serializer
+    rebuilt: TypeSerializer[Any] = snapshot.create_outer_serializer(replaced)
+    return rebuilt
+
+
+def holds_reference(serializer: TypeSerializer[Any]) -> bool:
+    """Whether there is a reference anywhere inside the serializer, so that its meaning depends on where it stands."""
+    if isinstance(serializer, ReferenceSerializer):
+        return True
+    if isinstance(serializer, ReferenceHolder):
+        return any(map(holds_reference, serializer.held_serializers()))
+    snapshot = serializer.snapshot_configuration()
+    if not isinstance(snapshot, CompositeTypeSerializerSnapshot):
+        return False
+    return any(map(holds_reference, snapshot.nested_serializers(serializer)))
+
+
+@register_snapshot("statebackend.ReferenceSerializerSnapshot")
+class ReferenceSerializerSnapshot(TypeSerializerSnapshot[Any]):
+    """``content := UTF(record name)``. The record itself is judged where it stands, so a reference is as is."""
+
+    def __init__(self, serializer: ReferenceSerializer | None = None) -> None:
+        self.name = serializer.name if serializer is not None else ""
+
+    @property
+    def current_version(self) -> int:
+        return 1
+
+    def write_snapshot(self, out: DataOutputView) -> None:
+        out.write_utf(self.name)
+
+    def read_snapshot(self, read_version: int, source: DataInputView) -> None:
+        self.check_version(read_version)
+        self.name = source.read_utf()
+
+    def restore_serializer(self) -> ReferenceSerializer:
+        return open_reference(self.name, self.name)
+
+    def resolve_schema_compatibility(
+        self, new_serializer: TypeSerializer[Any]
+    ) -> TypeSerializerSchemaCompatibility[Any]:
+        if not isinstance(new_serializer, ReferenceSerializer):
+            return TypeSerializerSchemaCompatibility.incompatible(
+                another_serializer(self.name, "ReferenceSerializer", new_serializer)
+            )
+        former: tuple[str, ...] = getattr(getattr(new_serializer._target, "shape", None), "former_names", ())
+        if self.name not in (new_serializer.name, *former):
+            reason = f"the state holds the record {self.name} here, the new class {new_serializer.name}"
+            return TypeSerializerSchemaCompatibility.incompatible(
+                Finding("", FieldVerdict.REFUSE, "record-renamed", reason, "Declare the former name on the new class")
+            )
+        return TypeSerializerSchemaCompatibility.compatible_as_is()

@@ -1,0 +1,164 @@
+"""A record class as a POJO of Flink: the name of its Java class, and its fields in alphabetical order.
+
+A class says which Java class it stands for with ``__pojo_class__``; the same goes for the base class that declares an
+inherited field. A field is optional if its hint is: on the wire every field has a null flag of its own, so the
+`NullableSerializer` around an inferred optional field is taken off (one that is passed explicitly stays).
+"""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from attrs import field, frozen
+
+from snapshots.composite import CompositeTypeSerializerSnapshot
+from typeserializers.containers.nullable import NullableSerializer
+from typeserializers.kernel.serializer_inference import Inference, UnknownTypeError
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.records.record_checks import check_defaults, check_shape, refuse_undecorated
+from typeserializers.records.record_construction import arguments_of, stand_in_class
+from typeserializers.records.record_shape import RecordField, RecordShape, is_field_name, shape_of
+from typeserializers.records.records import AttrsSerializer
+
+POJO_CLASS_ATTRIBUTE: Final = "__pojo_class__"
+
+
+@frozen
+class PojoField:
+    """One field: its Java name and declaring class, its serializer, and the attribute of the record that holds it."""
+
+    name: str
+    declaring_class: str = field(eq=False)
+    serializer: TypeSerializer[Any]
+    record_field: RecordField = field(eq=False)
+    is_optional: bool = field(eq=False)
+
+    @property
+    def former_names(self) -> tuple[str, ...]:
+        """The names the field had before."""
+        return self.record_field.former_names
+
+    @property
+    def attribute(self) -> str:
+        """The attribute of the record, which is the name unless Python has other plans for it."""
+        return self.record_field.name
+
+    @property
+    def completes_old_values(self) -> bool:
+        """Whether a value written without this field can be completed."""
+        return self.record_field.has_default or self.is_optional
+
+    def make_default(self) -> Any:
+        """What an object without this field gets; like Java's, None or the zero of its type without a default."""
+        if self.record_field.has_default:
+            return self.record_field.make_default()
+        return None if self.is_optional else self.serializer.create_instance()
+
+
+@frozen
+class PojoShape:
+    """A record class with its fields in wire order."""
+
+    name: str
+    record_class: type = field(eq=False)
+    fields: tuple[PojoField, ...]
+    record: AttrsSerializer[Any] = field(eq=False)
+    """Constructs records from the values of the attributes, in their order in the class."""
+    former_names: tuple[str, ...] = field(default=(), eq=False)
+    is_stand_in: bool = field(default=False, eq=False)
+
+    @property
+    def construction_order(self) -> tuple[int, ...]:
+        """For each attribute of the record the place of its field on the wire."""
+        place_of = {part.attribute: place for place, part in enumerate(self.fields)}
+        return tuple(place_of[part.name] for part in self.record.fields)
+
+
+def pojo_name(record_class: type) -> str:
+    """The Java class that a record class stands for, or else its own full name."""
+    declared = record_class.__dict__.get(POJO_CLASS_ATTRIBUTE)
+    if isinstance(declared, str):
+        return declared
+    return f"{record_class.__module__}.{record_class.__qualname__}".replace("<locals>.", "")
+
+
+def pojo_shape_of(
+    record_class: type, name: str | None, field_serializers: Mapping[str, TypeSerializer[Any]], inference: Inference
+) -> PojoShape:
+    """The shape of a class; raises `UnknownTypeError` with the path of what cannot be a POJO field."""
+    where = inference.path or record_class.__name__
+    refuse_undecorated(record_class, where)
+    record = shape_of(record_class, field_serializers, inference)
+    check_shape(record, where)
+    check_defaults(record, where)
+    fields = []
+    for part in record.fields:
+        serializer, is_optional = part.serializer, part.serializer.is_optional_type
+        if part.name not in field_serializers:
+            _refuse_records(serializer, f"{where}.{part.name}")
+            if isinstance(serializer, NullableSerializer):
+                serializer = serializer.inner
+        declaring = next(
+            (base for base in record_class.__mro__ if part.name in inspect.get_annotations(base)), record_class
+        )
+        declaring_name = name if name is not None and declaring is record_class else pojo_name(declaring)
+        fields.append(PojoField(part.name, declaring_name, serializer, part, is_optional))
+    return PojoShape(
+        name or pojo_name(record_class),
+        record_class,
+        in_wire_order(fields),
+        AttrsSerializer.from_shape(record),
+        record.former_names,
+    )
+
+
+def in_wire_order(fields: list[PojoField]) -> tuple[PojoField, ...]:
+    """The fields by name, as Java orders strings: by UTF-16 code unit."""
+    return tuple(sorted(fields, key=lambda part: part.name.encode("utf-16-be", "surrogatepass")))
+
+
+def stand_in_shape(name: str, fields: list[tuple[str, str, TypeSerializer[Any]]]) -> PojoShape:
+    """The shape of a class that is not here: (name, declaring class, serializer) of each field, all optional."""
+    attributes = _attribute_names([field_name for field_name, _, _ in fields])
+    stand_in = stand_in_class(name.replace("$", "."), attributes, default=None)
+    arguments = arguments_of(stand_in)
+    made = []
+    for (field_name, declaring, serializer), attribute, argument in zip(fields, attributes, arguments, strict=True):
+        part = RecordField(attribute, serializer, default=None, argument=argument)
+        made.append(PojoField(field_name, declaring, serializer, part, True))
+    record = RecordShape(name, stand_in, tuple(part.record_field for part in made))
+    return PojoShape(name, stand_in, in_wire_order(made), AttrsSerializer.from_shape(record), is_stand_in=True)
+
+
+def _attribute_names(names: list[str]) -> list[str]:
+    """An attribute for each Java name; names become generated code, so nothing but an identifier may pass."""
+    taken: set[str] = set()
+    attributes: list[str] = []
+    for name in names:
+        usable = is_field_name(name) or keyword.iskeyword(name)
+        attribute = name if usable and not name.startswith("__") else f"field_{len(attributes)}"
+        while keyword.iskeyword(attribute) or attribute in taken:
+            attribute += "_"
+        taken.add(attribute)
+        attributes.append(attribute)
+    return attributes
+
+
+def _refuse_records(serializer: TypeSerializer[Any], where: str) -> None:
+    for inner in _all_inside(serializer):
+        if isinstance(inner, AttrsSerializer):
+            raise UnknownTypeError(
+                f"{where}: {inner.record_class.__name__} inside a POJO must be one too: give it "
+                f'{POJO_CLASS_ATTRIBUTE} = "name of its Java class", or pass field_serializers'
+            )
+
+
+def _all_inside(serializer: TypeSerializer[Any]) -> Iterator[TypeSerializer[Any]]:
+    yield serializer
+    snapshot = serializer.snapshot_configuration()
+    if isinstance(snapshot, CompositeTypeSerializerSnapshot):
+        for nested in snapshot.nested_serializers(serializer):
+            yield from _all_inside(nested)

@@ -1,0 +1,340 @@
+"""Records: attrs classes, dataclasses and NamedTuples, the serializer that evolves.
+
+    record := field*        in the order of the class, each as its own serializer writes it
+
+The bytes carry no names: names, former names, defaults and the schema version are in the snapshot
+(`typeserializers.records.record_format`). A field is optional exactly if its serializer is (`float | None` is a
+`NullableSerializer`); None in any other field is refused. The rules of evolution are in
+`typeserializers.evolution.record_evolution`.
+
+A rename is declared on the field, and stays declared for as long as state of the old name may exist:
+
+    @attrs.frozen
+    class Aircraft:
+        minutes_late: float = attrs.field(default=0.0, metadata=former_names("late"))
+
+What no rule covers is left to converters, each from one schema version to the next:
+
+    AttrsSerializer(Aircraft, schema_version=3, converters={1: minutes_from_seconds, 2: split_route})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import attrs
+
+from snapshots.compatibility import CompatibilityKind, TypeSerializerSchemaCompatibility
+from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.errors import MalformedDataError
+from snapshots.registry import register_snapshot
+from snapshots.simple import another_serializer
+from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from typeserializers.evolution.record_evolution import WrittenRecord, judge_record
+from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
+from typeserializers.kernel.compiled import CompiledTypeSerializer
+from typeserializers.kernel.field_metadata import RecordConverter
+from typeserializers.kernel.references import bind_references, collected_references, rebound
+from typeserializers.kernel.serializer_inference import Inference
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.kernel.value_text import misfit, shown
+from typeserializers.records.record_checks import check_defaults, check_shape, refuse_undecorated
+from typeserializers.records.record_construction import arguments_of, emit_fields, settable_twin, stand_in_class
+from typeserializers.records.record_format import (
+    NEWEST_VERSION,
+    decoded_default,
+    merged_record,
+    read_record,
+    version_for,
+    write_record,
+    written_record,
+)
+from typeserializers.records.record_shape import RecordField, RecordShape, known_shapes, remember_shape, shape_of
+
+R = TypeVar("R")
+
+
+class AttrsSerializer(CompiledTypeSerializer[R]):
+    """Writes the fields of a record class; evolves by name (see `typeserializers.evolution.record_evolution`).
+
+    ``field_serializers`` overrides what the type hints say. ``name`` is the stable name of the record, the class's
+    own by default; ``former_names`` are those it had before. ``schema_version`` counts the changes that need a
+    converter, and ``converters`` maps a version to the function that leads from it to the next: it gets the values of
+    the fields by name, in a dict, and returns those of the next version. What the last one returns is completed by the
+    rules: values that no converter touched are widened, and absent fields get their defaults. The last four may stand
+    on the class instead: ``__former_names__``, ``__schema_version__``, ``__converters__``.
+
+    Raises `UnknownTypeError` for a class or field that cannot be a record, `ValueError` for a converter that could
+    never be used.
+    """
+
+    def __init__(
+        self,
+        record_class: type[R],
+        *,
+        field_serializers: Mapping[str, TypeSerializer[Any]] | None = None,
+        name: str | None = None,
+        former_names: tuple[str, ...] = (),
+        schema_version: int | None = None,
+        converters: Mapping[int, RecordConverter] | None = None,
+    ) -> None:
+        refuse_undecorated(record_class, record_class.__name__)
+        with collected_references() as references:
+            shape = shape_of(record_class, field_serializers or {}, Inference())
+        check_shape(shape, record_class.__name__)
+        self.shape = attrs.evolve(
+            shape,
+            name=name or shape.name,
+            former_names=tuple(former_names) or shape.former_names,
+            schema_version=shape.schema_version if schema_version is None else schema_version,
+            converters=shape.converters if converters is None else dict(converters),
+        )
+        bind_references(references, record_class, self.shape.name, self)
+        check_defaults(self.shape, record_class.__name__)
+        remember_shape(self.shape)
+
+    @classmethod
+    def from_shape(cls, shape: RecordShape) -> AttrsSerializer[Any]:
+        """The serializer of a shape that was restored from a snapshot or inferred elsewhere."""
+        serializer: AttrsSerializer[Any] = cls.__new__(cls)
+        serializer.shape = shape
+        return serializer
+
+    @property
+    def record_class(self) -> type[R]:
+        """The class of the values."""
+        return self.shape.record_class
+
+    @property
+    def fields(self) -> tuple[RecordField, ...]:
+        """The fields, in the order in which they are written."""
+        return self.shape.fields
+
+    @property
+    def length(self) -> int:
+        lengths = [part.serializer.length for part in self.fields]
+        return -1 if -1 in lengths else sum(lengths)
+
+    @property
+    def minimum_length(self) -> int:
+        return sum(part.serializer.minimum_length for part in self.fields)
+
+    @property
+    def is_immutable_type(self) -> bool:
+        return self.shape.is_frozen and all(part.serializer.is_immutable_type for part in self.fields)
+
+    def configuration(self) -> Hashable:
+        return self.shape, self.shape.record_class
+
+    @property
+    def python_type(self) -> type[R]:
+        return self.shape.record_class
+
+    @property
+    def type_name(self) -> str:
+        return self.shape.name
+
+    def create_instance(self) -> R:
+        return self._construct(
+            [part.make_default() if part.has_default else part.serializer.create_instance() for part in self.fields]
+        )
+
+    def copy(self, value: R) -> R:
+        if self.is_immutable_type:
+            return value
+        return self._construct([part.serializer.copy(getattr(value, part.name)) for part in self.fields])
+
+    def duplicate(self) -> AttrsSerializer[R]:
+        duplicates = {part.name: part.serializer.duplicate() for part in self.fields}
+        if all(duplicates[part.name] is part.serializer for part in self.fields):
+            return self
+        return self.with_serializers(duplicates)
+
+    def with_serializers(self, serializers: Mapping[str, TypeSerializer[Any]]) -> AttrsSerializer[R]:
+        """The same record with other serializers for some fields (after a nested reconfiguration)."""
+        return self.with_fields([(part, serializers.get(part.name, part.serializer)) for part in self.fields])
+
+    def with_fields(self, fields: list[tuple[RecordField, TypeSerializer[Any]]]) -> AttrsSerializer[R]:
+        """The same record with these fields and serializers; inside itself it goes on with them too."""
+        record: AttrsSerializer[R] = AttrsSerializer.from_shape(self.shape)
+        parts = [
+            attrs.evolve(part, serializer=rebound(serializer, self.shape.name, record)) for part, serializer in fields
+        ]
+        record.shape = attrs.evolve(self.shape, fields=tuple(parts))
+        return record
+
+    def held_serializers(self) -> Sequence[TypeSerializer[Any]]:
+        """The serializers of the fields."""
+        return [part.serializer for part in self.fields]
+
+    def rebound(self, name: str, target: TypeSerializer[Any]) -> AttrsSerializer[R]:
+        """The record with the references to an enclosing record bound to another serializer of it."""
+        if name == self.shape.name:
+            return self
+        serializers = [(part, rebound(part.serializer, name, target)) for part in self.fields]
+        if all(serializer is part.serializer for part, serializer in serializers):
+            return self
+        return self.with_fields(serializers)
+
+    def write_to(self, value: R, out: DataOutputView) -> None:
+        if value.__class__ is not self.shape.record_class:
+            self._refuse_class(value)
+        for part in self.fields:
+            item = getattr(value, part.name)
+            if item is None and part.refuses_none:
+                raise TypeError(f".{part.name} is None")
+            part.serializer.serialize(item, out)
+
+    def read_from(self, source: DataInputView) -> R:
+        items = []
+        for part in self.fields:
+            item = part.serializer.deserialize(source)
+            if item is None and part.refuses_none:
+                raise MalformedDataError(f".{part.name} is null before byte {source.position}, but is not optional")
+            items.append(item)
+        return self._construct(items)
+
+    def emit_write(self, emitter: WriteEmitter, value: str) -> None:
+        value = emitter.once(value)
+        refuse = emitter.function.bind("refuse", self._refuse_class)
+        expected = emitter.function.bind("record_class", self.shape.record_class)
+        emitter.line(f"if {value}.__class__ is not {expected}: {refuse}({value})")
+        for part in self.fields:
+            expression = f"{value}.{part.name}"
+            if part.refuses_none:
+                expression = emitter.once(expression)
+                emitter.line(f"if {expression} is None: {refuse}({value})")
+            part.serializer.emit_write(emitter, expression)
+
+    def emit_read(self, emitter: ReadEmitter) -> str:
+        arguments = []
+        for part in self.fields:
+            expression = part.serializer.emit_read(emitter)
+            if part.refuses_none:
+                emitter.line(f"if {expression} is None: {emitter.function.bind('refuse', _refuse_null)}('{part.name}')")
+            arguments.append(expression)
+        return self.emit_construction(emitter, arguments)
+
+    def emit_construction(self, emitter: ReadEmitter, arguments: list[str]) -> str:
+        """Emits the making of a record from the expressions of its fields; returns the expression of it."""
+        record_class = self.shape.record_class
+        twin = settable_twin(record_class)
+        if twin is not None:
+            pairs = [(part.name, argument) for part, argument in zip(self.fields, arguments, strict=True)]
+            return emit_fields(emitter, twin, record_class, pairs)
+        passed = [
+            f"{part.argument}={argument}" if part.keyword_only else argument
+            for part, argument in zip(self.fields, arguments, strict=True)
+        ]
+        return f"{emitter.function.bind('record_class', record_class)}({', '.join(passed)})"
+
+    def problems(self, value: Any, path: str) -> Iterator[str]:
+        if value.__class__ is not self.shape.record_class:
+            yield misfit(path, value, f"is not a {self.shape.name}")
+            return
+        for part in self.fields:
+            where = f"{path}.{part.name}"
+            try:
+                item = getattr(value, part.name)
+            except AttributeError:
+                yield f"{where}: the attribute is missing"
+                continue
+            if item is None and not part.serializer.is_optional_type:
+                yield f"{where}: None, but the field is not optional"
+            else:
+                yield from part.serializer.problems(item, where)
+
+    def snapshot_configuration(self) -> AttrsSerializerSnapshot[R]:
+        return AttrsSerializerSnapshot(self)
+
+    def _construct(self, items: list[Any]) -> R:
+        positional = [item for part, item in zip(self.fields, items, strict=True) if not part.keyword_only]
+        named = {part.argument: item for part, item in zip(self.fields, items, strict=True) if part.keyword_only}
+        record: R = self.shape.record_class(*positional, **named)
+        return record
+
+    def _refuse_class(self, value: Any) -> None:
+        raise TypeError(f"not a writable {self.shape.name}: {shown(value)}")
+
+    def __repr__(self) -> str:
+        return f"AttrsSerializer({self.shape.name})"
+
+
+def _refuse_null(name: str) -> None:
+    raise MalformedDataError(f".{name} is null, but is not optional")
+
+
+@register_snapshot("statebackend.AttrsSerializerSnapshot")
+class AttrsSerializerSnapshot(TypeSerializerSnapshot[R]):
+    """The record as it was written: names, former names, defaults and the snapshots of the field serializers."""
+
+    def __init__(self, serializer: AttrsSerializer[R] | None = None) -> None:
+        self._is_filled = serializer is not None
+        self.record = WrittenRecord("", ()) if serializer is None else written_record(serializer.shape)
+
+    @property
+    def current_version(self) -> int:
+        """The version that this record is written in; of an empty snapshot, the newest that can be read."""
+        return version_for(self.record) if self._is_filled else NEWEST_VERSION
+
+    def write_snapshot(self, out: DataOutputView) -> None:
+        write_record(self.record, out)
+
+    def read_snapshot(self, read_version: int, source: DataInputView) -> None:
+        self.check_version(read_version)
+        self.record = read_record(read_version, source)
+        self._is_filled = True
+
+    def restore_serializer(self) -> AttrsSerializer[R]:
+        """Reads the old bytes as the class of that name and shape if this process has it, else as a stand-in."""
+        with collected_references() as references:
+            serializers = [part.snapshot.restore_serializer() for part in self.record.fields]
+        restored: AttrsSerializer[R] = AttrsSerializer.from_shape(self._shape_around(serializers))
+        bind_references(references, self.record.name, self.record.name, restored)
+        return restored
+
+    def _shape_around(self, serializers: list[TypeSerializer[Any]]) -> RecordShape:
+        names = [part.name for part in self.record.fields]
+        for shape in reversed(known_shapes(self.record.name)):
+            if [part.name for part in shape.fields] == names and (
+                [part.serializer for part in shape.fields] == serializers
+            ):
+                fields = tuple(
+                    attrs.evolve(part, serializer=serializer, former_names=written.former_names)
+                    for part, serializer, written in zip(shape.fields, serializers, self.record.fields, strict=True)
+                )
+                return attrs.evolve(shape, fields=fields, schema_version=self.record.schema_version, converters={})
+        stand_in = stand_in_class(self.record.name, names)
+        parts = zip(self.record.fields, serializers, arguments_of(stand_in), strict=True)
+        fields = tuple(
+            RecordField(part.name, serializer, part.former_names, *decoded_default(part, serializer), argument)
+            for part, serializer, argument in parts
+        )
+        return RecordShape(
+            self.record.name, stand_in, fields, is_frozen=True, schema_version=self.record.schema_version
+        )
+
+    def merged_with(self, other: TypeSerializerSnapshot[Any]) -> TypeSerializerSnapshot[R] | None:
+        """The same record around the merged snapshots of its fields."""
+        assert isinstance(other, AttrsSerializerSnapshot)
+        merged: AttrsSerializerSnapshot[R] = AttrsSerializerSnapshot()
+        record = merged_record(self.record, other.record)
+        if record is None:
+            return None
+        merged.record, merged._is_filled = record, True
+        return merged
+
+    def resolve_schema_compatibility(self, new_serializer: TypeSerializer[R]) -> TypeSerializerSchemaCompatibility[R]:
+        if type(new_serializer) is not AttrsSerializer:
+            return TypeSerializerSchemaCompatibility.incompatible(
+                another_serializer(self.record.name, "AttrsSerializer", new_serializer)
+            )
+        judgement = judge_record(self.record, new_serializer.shape)
+        if judgement.kind is not CompatibilityKind.WITH_RECONFIGURED_SERIALIZER:
+            return TypeSerializerSchemaCompatibility(judgement.kind, judgement.findings, unchanged=judgement.unchanged)
+        reconfigured = new_serializer.with_serializers(judgement.reconfigured)
+        verdict: TypeSerializerSchemaCompatibility[R] = (
+            TypeSerializerSchemaCompatibility.compatible_with_reconfigured_serializer(reconfigured, judgement.findings)
+        )
+        return verdict.with_unchanged(judgement.unchanged)

@@ -1,0 +1,216 @@
+"""Serializers of integers of any size and of decimal numbers, in the layout of Flink's.
+
+    integer := i32 0 null | i32 1 zero | i32 2 one | i32 3 ten | i32(byte count + 4) two's complement byte*
+    decimal := integer(unscaled value) i32(scale), the scale missing for null
+
+A decimal is the unscaled value times ten to the power of minus the scale, so 1.50 and 1.5 are different bytes; Python's
+``Decimal`` keeps the two apart as well. What Java's BigDecimal does not have is refused: NaN, infinities and the
+negative zero. What turns an integer into digits takes time that grows with the square of its size; decimals are
+therefore limited to `MAX_DIGITS` digits in both directions.
+"""
+
+from __future__ import annotations
+
+import decimal
+import operator
+from collections.abc import Iterator
+from typing import Any, Final
+
+from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.errors import EndOfDataError, MalformedDataError
+from snapshots.registry import register_snapshot
+from snapshots.simple import SimpleTypeSerializerSnapshot
+from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
+from typeserializers.kernel.compiled import CompiledTypeSerializer
+from typeserializers.kernel.flink_names import BASE, nested_snapshot
+from typeserializers.kernel.value_text import misfit
+
+MAX_DIGITS: Final = 32_768
+"""The most digits of a decimal."""
+
+_MAX_UNSCALED_BYTES: Final = 13_608
+_NULL: Final = bytes(4)
+_SHORTCUTS: Final = {0: b"\0\0\0\1", 1: b"\0\0\0\2", 10: b"\0\0\0\3"}
+_SHORTCUT_VALUES: Final = (None, 0, 1, 10)
+_EXACT: Final = decimal.Context(
+    prec=decimal.MAX_PREC, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN, traps=[decimal.InvalidOperation]
+)
+
+
+def encode_integer(value: Any) -> bytes:
+    """The bytes of an integer or None; raises `TypeError` or `ValueError` with the reason."""
+    if value is None:
+        return _NULL
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError("is not an integer") from None
+    known = _SHORTCUTS.get(number)
+    if known is not None:
+        return known
+    # One bit more than the magnitude, for the sign; -2**(8n - 1) just fits n bytes.
+    size = ((number if number >= 0 else ~number).bit_length() >> 3) + 1
+    if size > 0x7FFFFFFF - 4:
+        raise ValueError("takes more than 2**31 bytes")
+    return (size + 4).to_bytes(4, "big") + number.to_bytes(size, "big", signed=True)
+
+
+def decode_integer(data: bytes, position: int) -> tuple[int | None, int]:
+    """The integer at ``position``, or None, and the position behind it."""
+    start = position + 4
+    if start > len(data):
+        raise EndOfDataError(f"the length of a big integer at byte {position} is cut off: the data is truncated")
+    length = int.from_bytes(data[position:start], "big", signed=True)
+    if 0 <= length <= 3:
+        return _SHORTCUT_VALUES[length], start
+    if length < 5:
+        raise MalformedDataError(f"a big integer of length {length} at byte {position} cannot be: the data is damaged")
+    end = start + length - 4
+    if end > len(data):
+        raise EndOfDataError(
+            f"a big integer of {length - 4} bytes at byte {start} is cut off after {len(data) - start}: truncated"
+        )
+    return int.from_bytes(data[start:end], "big", signed=True), end
+
+
+def encode_decimal(value: Any) -> bytes:
+    """The bytes of a decimal or None; an int is taken as a decimal of scale 0."""
+    if value is None:
+        return _NULL
+    if not isinstance(value, decimal.Decimal):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError("is not a Decimal")
+        if value.bit_length() > _MAX_UNSCALED_BYTES * 8:
+            raise ValueError(f"has more than {MAX_DIGITS} digits")
+        value = decimal.Decimal(value)
+    exponent = value.as_tuple().exponent
+    if not isinstance(exponent, int):
+        raise ValueError("is not finite, which a BigDecimal always is")
+    if not value and value.is_signed():
+        raise ValueError("is a negative zero, which a BigDecimal cannot be")
+    if value.adjusted() - exponent >= MAX_DIGITS:
+        raise ValueError(f"has more than {MAX_DIGITS} digits")
+    if not -(1 << 31) < exponent <= 1 << 31:
+        raise ValueError(f"has the exponent {exponent}, and a scale has 32 bits")
+    unscaled = int(value.scaleb(-exponent, _EXACT))
+    return encode_integer(unscaled) + (-exponent).to_bytes(4, "big", signed=True)
+
+
+def decode_decimal(data: bytes, position: int) -> tuple[decimal.Decimal | None, int]:
+    """The decimal at ``position``, or None, and the position behind it."""
+    start = position
+    unscaled, position = decode_integer(data, position)
+    if unscaled is None:
+        return None, position
+    end = position + 4
+    if end > len(data):
+        raise EndOfDataError(f"the scale of a decimal at byte {position} is cut off: the data is truncated")
+    scale = int.from_bytes(data[position:end], "big", signed=True)
+    if position - start > _MAX_UNSCALED_BYTES + 4:
+        raise MalformedDataError(f"a decimal at byte {start} has more than {MAX_DIGITS} digits")
+    value = decimal.Decimal(unscaled)
+    if value.adjusted() >= MAX_DIGITS:
+        raise MalformedDataError(f"a decimal at byte {start} has more than {MAX_DIGITS} digits")
+    return (value.scaleb(-scale, _EXACT) if scale else value), end
+
+
+class BigIntSerializer(CompiledTypeSerializer["int | None"]):
+    """An int of any size, or None."""
+
+    @property
+    def minimum_length(self) -> int:
+        return 4
+
+    @property
+    def is_immutable_type(self) -> bool:
+        return True
+
+    @property
+    def accepts_none(self) -> bool:
+        return True
+
+    @property
+    def equal_values_have_equal_bytes(self) -> bool:
+        return True
+
+    def create_instance(self) -> int:
+        return 0
+
+    def write_to(self, value: int | None, out: DataOutputView) -> None:
+        out.write(encode_integer(value))
+
+    def read_from(self, source: DataInputView) -> int | None:
+        value, source.position = decode_integer(source.data, source.position)
+        return value
+
+    def emit_write(self, emitter: WriteEmitter, value: str) -> None:
+        emitter.append(f"{emitter.function.bind('encode_integer', encode_integer)}({value})")
+
+    def emit_read(self, emitter: ReadEmitter) -> str:
+        result = emitter.function.fresh("v")
+        emitter.line(f"{result}, pos = {emitter.function.bind('decode_integer', decode_integer)}(data, pos)")
+        return result
+
+    def problems(self, value: Any, path: str) -> Iterator[str]:
+        try:
+            encode_integer(value)
+        except (TypeError, ValueError) as error:
+            yield misfit(path, value, error)
+
+    def snapshot_configuration(self) -> BigIntSerializerSnapshot:
+        return BigIntSerializerSnapshot()
+
+
+class BigDecSerializer(CompiledTypeSerializer["decimal.Decimal | None"]):
+    """A finite ``Decimal`` with its scale, or None; an int is accepted and comes back as a Decimal."""
+
+    @property
+    def minimum_length(self) -> int:
+        return 4
+
+    @property
+    def is_immutable_type(self) -> bool:
+        return True
+
+    @property
+    def accepts_none(self) -> bool:
+        return True
+
+    def create_instance(self) -> decimal.Decimal:
+        return decimal.Decimal(0)
+
+    def write_to(self, value: decimal.Decimal | None, out: DataOutputView) -> None:
+        out.write(encode_decimal(value))
+
+    def read_from(self, source: DataInputView) -> decimal.Decimal | None:
+        value, source.position = decode_decimal(source.data, source.position)
+        return value
+
+    def emit_write(self, emitter: WriteEmitter, value: str) -> None:
+        emitter.append(f"{emitter.function.bind('encode_decimal', encode_decimal)}({value})")
+
+    def emit_read(self, emitter: ReadEmitter) -> str:
+        result = emitter.function.fresh("v")
+        emitter.line(f"{result}, pos = {emitter.function.bind('decode_decimal', decode_decimal)}(data, pos)")
+        return result
+
+    def problems(self, value: Any, path: str) -> Iterator[str]:
+        try:
+            encode_decimal(value)
+        except (TypeError, ValueError) as error:
+            yield misfit(path, value, error)
+
+    def snapshot_configuration(self) -> BigDecSerializerSnapshot:
+        return BigDecSerializerSnapshot()
+
+
+@register_snapshot(nested_snapshot(BASE, "BigIntSerializer"))
+class BigIntSerializerSnapshot(SimpleTypeSerializerSnapshot["int | None"]):
+    def create_serializer(self) -> BigIntSerializer:
+        return BigIntSerializer()
+
+
+@register_snapshot(nested_snapshot(BASE, "BigDecSerializer"))
+class BigDecSerializerSnapshot(SimpleTypeSerializerSnapshot["decimal.Decimal | None"]):
+    def create_serializer(self) -> BigDecSerializer:
+        return BigDecSerializer()

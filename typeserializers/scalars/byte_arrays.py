@@ -1,0 +1,89 @@
+"""The serializer of ``bytes``: Flink's ``byte[]``.
+
+bytes := i32(length) byte*
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.errors import EndOfDataError
+from snapshots.registry import register_snapshot
+from snapshots.simple import SimpleTypeSerializerSnapshot
+from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
+from typeserializers.kernel.compiled import CompiledTypeSerializer
+from typeserializers.kernel.flink_names import ARRAY, nested_snapshot
+from typeserializers.kernel.value_text import misfit
+
+
+def checked_bytes(value: Any) -> bytes:
+    """Passes bytes, copies a bytearray or memoryview, refuses everything else."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, (bytearray, memoryview)):
+        return bytes(value)
+    raise TypeError(f"bytes are needed, not {type(value).__name__}")
+
+
+def slice_exactly(data: bytes, position: int, end: int) -> bytes:
+    """The bytes from ``position`` to ``end``; raises `EndOfDataError` unless all of them are there."""
+    if not position <= end <= len(data):
+        raise EndOfDataError(
+            f"{end - position} bytes wanted at byte {position}, {len(data) - position} are left: the data is damaged"
+        )
+    return data[position:end]
+
+
+class BytesSerializer(CompiledTypeSerializer[bytes]):
+    """A 32-bit length and the bytes. A bytearray or memoryview is accepted and comes back as bytes."""
+
+    @property
+    def is_immutable_type(self) -> bool:
+        return True
+
+    @property
+    def equal_values_have_equal_bytes(self) -> bool:
+        return True
+
+    def create_instance(self) -> bytes:
+        return b""
+
+    def copy(self, value: bytes) -> bytes:
+        return bytes(value)
+
+    def write_to(self, value: bytes, out: DataOutputView) -> None:
+        out.write_sized_bytes(checked_bytes(value))
+
+    def read_from(self, source: DataInputView) -> bytes:
+        return source.read_sized_bytes()
+
+    def emit_write(self, emitter: WriteEmitter, value: str) -> None:
+        value = emitter.once(value)
+        checked = emitter.function.fresh("b")
+        check = emitter.function.bind("checked_bytes", checked_bytes)
+        emitter.line(f"{checked} = {value} if {value}.__class__ is bytes else {check}({value})")
+        emitter.fixed("i", f"len({checked})")
+        emitter.append(checked)
+
+    def emit_read(self, emitter: ReadEmitter) -> str:
+        length = emitter.fixed("i")
+        chunk = emitter.function.fresh("b")
+        emitter.line(
+            f"e = pos + {length}; {chunk} = {emitter.function.bind('slice', slice_exactly)}(data, pos, e); pos = e"
+        )
+        return chunk
+
+    def problems(self, value: Any, path: str) -> Iterator[str]:
+        if not isinstance(value, (bytes, bytearray, memoryview)):
+            yield misfit(path, value, "is not bytes")
+
+    def snapshot_configuration(self) -> BytesSerializerSnapshot:
+        return BytesSerializerSnapshot()
+
+
+@register_snapshot(nested_snapshot(ARRAY, "BytePrimitiveArraySerializer"))
+class BytesSerializerSnapshot(SimpleTypeSerializerSnapshot[bytes]):
+    def create_serializer(self) -> BytesSerializer:
+        return BytesSerializer()

@@ -1,0 +1,316 @@
+"""The serializer of enums, and what may change about one.
+
+    constant := i32(ordinal)      the place of the constant in the *snapshot's* list of names, not in the class
+
+The snapshot holds the name of the enum and the names of its constants in wire order:
+
+    content := UTF(enum name) i32(constants) UTF(constant name)*
+
+So constants may be added, inserted and reordered: old data keeps its ordinals, because the new serializer is
+reconfigured to the old order with new constants behind it. A constant that is gone makes the verdict *incompatible*,
+naming it. (Flink throws while it reads the snapshot, before there is a verdict, and inside a POJO only when the
+serializer is restored, after it has said that all is well.) A constant is renamed by leaving its old name as an alias,
+which Python's enums have:
+
+    class Colour(enum.Enum):
+        CRIMSON = 1
+        RED = CRIMSON  # the former name
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, Final, TypeVar
+
+from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility
+from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.errors import SnapshotFormatError, UnresolvableSerializerError
+from snapshots.registry import register_snapshot
+from snapshots.simple import another_serializer
+from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
+from typeserializers.kernel.compiled import CompiledTypeSerializer
+from typeserializers.kernel.flink_names import BASE, nested_snapshot
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.kernel.value_text import cut, misfit
+
+C = TypeVar("C", bound=enum.Enum)
+
+FORMER_NAMES_ATTRIBUTE: Final = "__former_names__"
+MAX_CONSTANTS: Final = 1 << 14
+MAX_COMPARED_NAMES: Final = 100
+"""The most constants of an enum; Java's own limit is a few thousand."""
+
+_STAND_IN_ATTRIBUTE: Final = "__stands_in_for__"
+
+_known_enums: dict[str, list[type[enum.Enum]]] = {}
+
+
+class EnumSerializer(CompiledTypeSerializer[C]):
+    """A constant of an ``enum.Enum``.
+
+    ``name`` is the stable name of the enum, by default that of its class; give the name of Java's class to share state
+    with Flink. ``former_names``, or ``__former_names__`` on the class, are those it had before. ``constants`` is the
+    wire order of constant names, by default that of the class; a reconfigured serializer has another one, and a
+    restored one those of the snapshot alone. Raises `ValueError` if there are none, or the class does not have them.
+    """
+
+    def __init__(
+        self,
+        enum_class: type[C],
+        constants: Sequence[str] | None = None,
+        *,
+        name: str | None = None,
+        former_names: Sequence[str] = (),
+    ) -> None:
+        self.enum_class = enum_class
+        self.name = name or enum_class.__qualname__.rpartition("<locals>.")[2]
+        self.former_names = tuple(former_names) or tuple(enum_class.__dict__.get(FORMER_NAMES_ATTRIBUTE, ()))
+        declared = [constant.name for constant in enum_class]
+        self.constants = tuple(declared if constants is None else constants)
+        if not self.constants:
+            raise ValueError(f"the enum {self.name} has no constants, so it has no values to write")
+        if len(self.constants) > MAX_CONSTANTS:
+            raise ValueError(f"the enum {self.name} has {len(self.constants)} constants, the limit is {MAX_CONSTANTS}")
+        known = enum_class.__members__
+        unknown = [constant for constant in self.constants if constant not in known]
+        if unknown or len(set(self.constants)) != len(self.constants):
+            raise ValueError(
+                f"{', '.join(self.constants)} are not constants of {self.name}, which has {', '.join(declared)}, "
+                f"or not each of them once"
+            )
+        self._constant_of = {ordinal: known[item] for ordinal, item in enumerate(self.constants)}
+        self._ordinal_of: dict[str, int] = {}
+        for ordinal, constant in self._constant_of.items():
+            self._ordinal_of.setdefault(constant.name, ordinal)
+        remember_enum(self.name, enum_class)
+
+    @property
+    def length(self) -> int:
+        return 4
+
+    @property
+    def is_immutable_type(self) -> bool:
+        return True
+
+    @property
+    def equal_values_have_equal_bytes(self) -> bool:
+        return True
+
+    def configuration(self) -> Hashable:
+        return self.enum_class, self.name, self.constants
+
+    @property
+    def python_type(self) -> type[C]:
+        return self.enum_class
+
+    @property
+    def type_name(self) -> str:
+        return self.name
+
+    def create_instance(self) -> C:
+        return self._constant_of[0]
+
+    def ordinal_of(self, value: Any) -> int:
+        """The ordinal on the wire; raises `TypeError` or `ValueError` for what is not a constant of the enum."""
+        if value.__class__ is self.enum_class:
+            ordinal = self._ordinal_of.get(value._name_)
+            if ordinal is None:
+                raise ValueError(f"is not one of the constants that can be written here: {', '.join(self.constants)}")
+            return ordinal
+        stands_in_for = getattr(type(value), _STAND_IN_ATTRIBUTE, None)
+        if stands_in_for is not None and stands_in_for in (self.name, *self.former_names):
+            constant = self.enum_class.__members__.get(value.name)
+            if constant is None or constant.name not in self._ordinal_of:
+                raise ValueError(f"was a constant of {stands_in_for} that {self.name} does not have")
+            return self._ordinal_of[constant.name]
+        raise TypeError(f"is not a constant of {self.name}")
+
+    def write_to(self, value: C, out: DataOutputView) -> None:
+        out.write_int(self.ordinal_of(value))
+
+    def read_from(self, source: DataInputView) -> C:
+        return self._constant_of[source.read_int()]
+
+    def emit_write(self, emitter: WriteEmitter, value: str) -> None:
+        function = emitter.function
+        value = emitter.once(value)
+        ordinal = function.fresh("ordinal")
+        enum_class = function.bind("enum_class", self.enum_class)
+        ordinals = function.bind("ordinals", self._ordinal_of)
+        # The names are looked up and not the constants, because hashing a constant is a Python call.
+        emitter.line(f"{ordinal} = {ordinals}.get({value}._name_) if {value}.__class__ is {enum_class} else None")
+        emitter.line(f"if {ordinal} is None: {ordinal} = {function.bind('ordinal_of', self.ordinal_of)}({value})")
+        emitter.fixed("i", ordinal)
+
+    def emit_read(self, emitter: ReadEmitter) -> str:
+        return f"{emitter.function.bind('constant_of', self._constant_of)}[{emitter.fixed('i')}]"
+
+    def problems(self, value: Any, path: str) -> Iterator[str]:
+        try:
+            self.ordinal_of(value)
+        except (TypeError, ValueError) as error:
+            yield misfit(path, value, error)
+
+    def snapshot_configuration(self) -> EnumSerializerSnapshot[C]:
+        return EnumSerializerSnapshot(self)
+
+    def __repr__(self) -> str:
+        return f"EnumSerializer({self.name})"
+
+
+def remember_enum(name: str, enum_class: type[enum.Enum]) -> None:
+    """Makes an enum class known to snapshots of that name that are restored later in this process."""
+    if getattr(enum_class, _STAND_IN_ATTRIBUTE, None) is not None:
+        return
+    known = _known_enums.setdefault(name, [])
+    known[:] = [other for other in known if other is not enum_class]
+    known.append(enum_class)
+
+
+def stand_in_for(name: str, constants: Sequence[str]) -> type[enum.Enum]:
+    """An enum class with those constants, for reading state whose own class is not here.
+
+    A serializer of an enum of that name accepts its constants; raises `UnresolvableSerializerError` for names that
+    Python's enums cannot have.
+    """
+    class_name = name.replace("$", ".").rpartition(".")[2] or "Constant"
+    try:
+        functional_api: Any = enum.Enum
+        made: type[enum.Enum] = functional_api(class_name, list(constants))
+    except (ValueError, TypeError) as error:
+        raise UnresolvableSerializerError(
+            f"the enum {name} has constants that no Python enum can have ({error}): {cut(', '.join(constants), 200)}"
+        ) from error
+    if len(made) != len(constants):
+        raise UnresolvableSerializerError(f"the enum {name} has constants that no Python enum can have")
+    setattr(made, _STAND_IN_ATTRIBUTE, name)
+    return made
+
+
+@register_snapshot(nested_snapshot(BASE, "EnumSerializer"))
+class EnumSerializerSnapshot(TypeSerializerSnapshot[C]):
+    """The name of the enum and its constants in wire order."""
+
+    def __init__(self, serializer: EnumSerializer[C] | None = None) -> None:
+        self.name = serializer.name if serializer is not None else ""
+        self.constants = serializer.constants if serializer is not None else ()
+
+    @property
+    def current_version(self) -> int:
+        return 3
+
+    def write_snapshot(self, out: DataOutputView) -> None:
+        out.write_utf(self.name)
+        out.write_int(len(self.constants))
+        for constant in self.constants:
+            out.write_utf(constant)
+
+    def read_snapshot(self, read_version: int, source: DataInputView) -> None:
+        self.check_version(read_version)
+        if read_version < 3:
+            raise SnapshotFormatError(
+                f"version {read_version} of an enum snapshot is not described and not read; "
+                f"write it anew with a release of Flink that knows version 3"
+            )
+        self.name = source.read_utf()
+        self.constants = tuple(source.read_utf() for _ in range(source.read_count(minimum_item_bytes=2)))
+        count = len(self.constants)
+        if len(set(self.constants)) != count or not 0 < count <= MAX_CONSTANTS:
+            raise SnapshotFormatError(
+                f"the {count} constants of the enum {self.name} are not between 1 and {MAX_CONSTANTS} different ones: "
+                f"the bytes are damaged"
+            )
+
+    def restore_serializer(self) -> EnumSerializer[C]:
+        """Reads the old bytes as the enum of that name if this process has one with all constants, else a stand-in."""
+        candidates = [
+            enum_class
+            for enum_class in reversed(_known_enums.get(self.name, ()))
+            if all(constant in enum_class.__members__ for constant in self.constants)
+        ]
+        if candidates:
+            # One with just these constants is the class that wrote the state; any other has grown since.
+            exact = (known for known in candidates if len(known.__members__) == len(self.constants))
+            return EnumSerializer(next(exact, candidates[0]), self.constants, name=self.name)  # type: ignore[arg-type]
+        stand_in: Any = stand_in_for(self.name, self.constants)
+        return EnumSerializer(stand_in, self.constants, name=self.name)
+
+    def resolve_schema_compatibility(self, new_serializer: TypeSerializer[C]) -> TypeSerializerSchemaCompatibility[C]:
+        if type(new_serializer) is not EnumSerializer:
+            return TypeSerializerSchemaCompatibility.incompatible(
+                another_serializer(self.name, "EnumSerializer", new_serializer)
+            )
+        if self.name != new_serializer.name and self.name not in new_serializer.former_names:
+            return TypeSerializerSchemaCompatibility.incompatible(_renamed(self.name, new_serializer.name))
+        findings = []
+        if self.name != new_serializer.name:
+            findings.append(Finding("", FieldVerdict.AS_IS, "enum-renamed", f"was {self.name}"))
+        if self.constants == new_serializer.constants:
+            return TypeSerializerSchemaCompatibility.compatible_as_is(findings)
+        known = new_serializer.enum_class.__members__
+        added = self._added(known, new_serializer.constants)
+        removed = [constant for constant in self.constants if constant not in known]
+        if removed:
+            return TypeSerializerSchemaCompatibility.incompatible(_removed(self.name, removed, added))
+        if added:
+            reason = f"new: {', '.join(added)}; the old constants keep their ordinals"
+            findings.append(Finding("", FieldVerdict.RECONFIGURE, "enum-constants-added", reason))
+        renamed = {old: known[old].name for old in self.constants if known[old].name != old}
+        for old, new in renamed.items():
+            findings.append(Finding("", FieldVerdict.RECONFIGURE, "enum-constant-renamed", f"{old} is now {new}"))
+        if not findings or findings[-1].verdict is FieldVerdict.AS_IS:
+            reason = "the constants are in another order; the old ones keep their ordinals"
+            findings.append(Finding("", FieldVerdict.RECONFIGURE, "enum-constants-reordered", reason))
+        return TypeSerializerSchemaCompatibility.compatible_with_reconfigured_serializer(
+            EnumSerializer(
+                new_serializer.enum_class,
+                (*self._named_anew(known), *added),
+                name=new_serializer.name,
+                former_names=new_serializer.former_names,
+            ),
+            findings,
+        )
+
+    def _added(self, known: Any, order: Sequence[str]) -> list[str]:
+        """The constants that old data cannot hold, in the order given."""
+        old = {known[constant].name for constant in self.constants if constant in known}
+        return [constant for constant in order if known[constant].name not in old]
+
+    def _named_anew(self, known: Any) -> list[str]:
+        """The old constants under their new names; two that became one keep both, so that no ordinal is lost."""
+        names: list[str] = []
+        canonical = {known[constant].name for constant in self.constants if known[constant].name == constant}
+        for constant in self.constants:
+            name = known[constant].name
+            names.append(name if name not in names and (name == constant or name not in canonical) else constant)
+        return names
+
+
+def _renamed(old: str, new: str) -> Finding:
+    return Finding(
+        "",
+        FieldVerdict.REFUSE,
+        "enum-class",
+        f"the state holds constants of {old}, the new enum is {new}",
+        f'If {new} is what {old} became, declare __former_names__ = ("{old}",) on it',
+    )
+
+
+def _removed(name: str, removed: list[str], added: list[str]) -> Finding:
+    hints = []
+    # With more constants on either side every pair of names would be compared.
+    comparable = len(removed) <= MAX_COMPARED_NAMES and len(added) <= MAX_COMPARED_NAMES
+    for constant in removed if comparable else ():
+        close = difflib.get_close_matches(constant, added, n=1, cutoff=0.5)
+        if close:
+            hints.append(f"if {constant} became {close[0]}, keep {constant} as an alias of it")
+    return Finding(
+        "",
+        FieldVerdict.REFUSE,
+        "enum-constants-removed",
+        f"{name} no longer has {', '.join(removed)}, which the state may hold",
+        "; ".join(["Keep what was removed", *hints]),
+    )

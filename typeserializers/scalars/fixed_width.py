@@ -1,0 +1,220 @@
+"""Serializers of numbers and booleans: big-endian, fixed width, no null.
+
+Each is one ``struct`` format character plus what Java adds to it: a boolean is one byte 01 or 00, and every NaN is
+written as the canonical NaN of ``Float.floatToIntBits`` and ``Double.doubleToLongBits``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any, ClassVar, TypeVar
+
+from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.registry import register_snapshot
+from snapshots.simple import SimpleTypeSerializerSnapshot
+from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
+from typeserializers.kernel.compiled import CompiledTypeSerializer
+from typeserializers.kernel.flink_names import BASE, nested_snapshot
+from typeserializers.kernel.value_text import misfit
+
+N = TypeVar("N", bound=float)
+
+NAN = float("nan")
+BOOLEANS = {True: True, False: False}
+"""A look-up that passes exactly what equals a boolean; ``struct`` alone would take any object for its truth."""
+
+
+class FixedWidthSerializer(CompiledTypeSerializer[N]):
+    """The shared body: one format character of ``struct``."""
+
+    format_character: ClassVar[str]
+    value_class: ClassVar[type]
+
+    @property
+    def length(self) -> int:
+        return struct.calcsize(">" + self.format_character)
+
+    @property
+    def is_immutable_type(self) -> bool:
+        return True
+
+    @property
+    def equal_values_have_equal_bytes(self) -> bool:
+        return True
+
+    def create_instance(self) -> N:
+        value: N = self.value_class()
+        return value
+
+    def copy(self, value: N) -> N:
+        return value
+
+    def write_to(self, value: N, out: DataOutputView) -> None:
+        out.write(struct.pack(">" + self.format_character, value))
+
+    def read_from(self, source: DataInputView) -> N:
+        value: N = struct.unpack(">" + self.format_character, source.read(self.length))[0]
+        return value
+
+    def emit_write(self, emitter: WriteEmitter, value: str) -> None:
+        emitter.fixed(self.format_character, value)
+
+    def emit_read(self, emitter: ReadEmitter) -> str:
+        return emitter.fixed(self.format_character)
+
+    def problems(self, value: Any, path: str) -> Iterator[str]:
+        try:
+            struct.pack(">" + self.format_character, value)
+        except (struct.error, OverflowError, TypeError):
+            yield misfit(path, value, f"is not {self.describe_range()}")
+
+    def describe_range(self) -> str:
+        """What fits, in words, for error messages."""
+        bits = self.length * 8
+        return f"an integer from -2**{bits - 1} to 2**{bits - 1} - 1"
+
+
+class BooleanSerializer(FixedWidthSerializer[bool]):
+    """One byte, 01 or 00."""
+
+    format_character = "?"
+    value_class = bool
+
+    def write_to(self, value: bool, out: DataOutputView) -> None:
+        out.write_boolean(BOOLEANS[value])
+
+    def emit_write(self, emitter: WriteEmitter, value: str) -> None:
+        emitter.fixed("?", f"{emitter.function.bind('booleans', BOOLEANS)}[{value}]")
+
+    def problems(self, value: Any, path: str) -> Iterator[str]:
+        try:
+            BOOLEANS[value]
+        except (KeyError, TypeError):
+            yield misfit(path, value, "is not True or False")
+
+    def snapshot_configuration(self) -> BooleanSerializerSnapshot:
+        return BooleanSerializerSnapshot()
+
+
+class ByteSerializer(FixedWidthSerializer[int]):
+    """A signed 8-bit integer."""
+
+    format_character = "b"
+    value_class = int
+
+    def snapshot_configuration(self) -> ByteSerializerSnapshot:
+        return ByteSerializerSnapshot()
+
+
+class ShortSerializer(FixedWidthSerializer[int]):
+    """A signed 16-bit integer."""
+
+    format_character = "h"
+    value_class = int
+
+    def snapshot_configuration(self) -> ShortSerializerSnapshot:
+        return ShortSerializerSnapshot()
+
+
+class IntSerializer(FixedWidthSerializer[int]):
+    """A signed 32-bit integer."""
+
+    format_character = "i"
+    value_class = int
+
+    def snapshot_configuration(self) -> IntSerializerSnapshot:
+        return IntSerializerSnapshot()
+
+
+class LongSerializer(FixedWidthSerializer[int]):
+    """A signed 64-bit integer."""
+
+    format_character = "q"
+    value_class = int
+
+    def snapshot_configuration(self) -> LongSerializerSnapshot:
+        return LongSerializerSnapshot()
+
+
+class FloatingPointSerializer(FixedWidthSerializer[float]):
+    """What float and double share: canonical NaN, and zero has two encodings."""
+
+    value_class = float
+
+    @property
+    def equal_values_have_equal_bytes(self) -> bool:
+        return False
+
+    def write_to(self, value: float, out: DataOutputView) -> None:
+        out.write(struct.pack(">" + self.format_character, value if value == value else NAN))
+
+    def emit_write(self, emitter: WriteEmitter, value: str) -> None:
+        value = emitter.once(value)
+        emitter.fixed(self.format_character, f"{value} if {value} == {value} else {emitter.function.bind('nan', NAN)}")
+
+
+class FloatSerializer(FloatingPointSerializer):
+    """IEEE 754 binary32: a Python float is rounded to it."""
+
+    format_character = "f"
+
+    def describe_range(self) -> str:
+        return "a number within the range of IEEE binary32"
+
+    def snapshot_configuration(self) -> FloatSerializerSnapshot:
+        return FloatSerializerSnapshot()
+
+
+class DoubleSerializer(FloatingPointSerializer):
+    """IEEE 754 binary64, which is Python's float."""
+
+    format_character = "d"
+
+    def describe_range(self) -> str:
+        return "a number within the range of IEEE binary64"
+
+    def snapshot_configuration(self) -> DoubleSerializerSnapshot:
+        return DoubleSerializerSnapshot()
+
+
+@register_snapshot(nested_snapshot(BASE, "BooleanSerializer"))
+class BooleanSerializerSnapshot(SimpleTypeSerializerSnapshot[bool]):
+    def create_serializer(self) -> BooleanSerializer:
+        return BooleanSerializer()
+
+
+@register_snapshot(nested_snapshot(BASE, "ByteSerializer"))
+class ByteSerializerSnapshot(SimpleTypeSerializerSnapshot[int]):
+    def create_serializer(self) -> ByteSerializer:
+        return ByteSerializer()
+
+
+@register_snapshot(nested_snapshot(BASE, "ShortSerializer"))
+class ShortSerializerSnapshot(SimpleTypeSerializerSnapshot[int]):
+    def create_serializer(self) -> ShortSerializer:
+        return ShortSerializer()
+
+
+@register_snapshot(nested_snapshot(BASE, "IntSerializer"))
+class IntSerializerSnapshot(SimpleTypeSerializerSnapshot[int]):
+    def create_serializer(self) -> IntSerializer:
+        return IntSerializer()
+
+
+@register_snapshot(nested_snapshot(BASE, "LongSerializer"))
+class LongSerializerSnapshot(SimpleTypeSerializerSnapshot[int]):
+    def create_serializer(self) -> LongSerializer:
+        return LongSerializer()
+
+
+@register_snapshot(nested_snapshot(BASE, "FloatSerializer"))
+class FloatSerializerSnapshot(SimpleTypeSerializerSnapshot[float]):
+    def create_serializer(self) -> FloatSerializer:
+        return FloatSerializer()
+
+
+@register_snapshot(nested_snapshot(BASE, "DoubleSerializer"))
+class DoubleSerializerSnapshot(SimpleTypeSerializerSnapshot[float]):
+    def create_serializer(self) -> DoubleSerializer:
+        return DoubleSerializer()

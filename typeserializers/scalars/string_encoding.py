@@ -1,0 +1,236 @@
+"""Flink's string encoding: a variable-length count, then a variable-length number per UTF-16 code unit.
+
+    varint := 7 bits per byte, low bits first, high bit set on all but the last byte
+    string := varint(code units + 1) varint(code unit)*          null := 00
+
+An ASCII text is therefore its ASCII bytes behind its length, which is what the fast path relies on. Surrogates are
+written as they are, so a lone one survives.
+"""
+
+from __future__ import annotations
+
+import codecs
+from typing import Final, TypeVar
+
+from snapshots.errors import EndOfDataError, MalformedDataError
+from typeserializers.scalars.string_lanes import BLOCK_BYTES, BLOCK_UNITS, HIGH_BYTES, decode_block, encode_block
+
+MAX_VARINT_BYTES: Final = 5
+
+MAX_BYTES_MORE_OF_SPARSE_TEXT: Final = 2
+"""Text with no more bytes than this beyond its characters goes to the codec of ASCII, which stops at what is not."""
+
+MAX_REMEMBERED_UNITS: Final = BLOCK_UNITS
+MAX_REMEMBERED_TEXTS: Final = 1024
+"""Short texts come again and again in a state; of those that are not ASCII so many are remembered, each way."""
+
+_CHARACTERS_AT_A_TIME: Final = BLOCK_UNITS // 2
+_SPARSE: Final = "statebackend.flink-string"
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+_encoded: dict[str, tuple[int, bytes]] = {}
+_decoded: dict[bytes, tuple[int, str]] = {}
+
+SMALL_LENGTHS: Final = tuple(bytes((length,)) for length in range(0x80))
+"""The one-byte varints, as a table: indexing it is the cheapest way to write a short length."""
+
+
+def encode_varint(number: int) -> bytes:
+    """The bytes of a non-negative number."""
+    if number < 0x80:
+        return SMALL_LENGTHS[number]
+    encoded = bytearray()
+    while number >= 0x80:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+def decode_varint(data: bytes, position: int) -> tuple[int, int]:
+    """The number at ``position`` and the position behind it."""
+    number = shift = 0
+    start = position
+    while True:
+        if position >= len(data):
+            raise EndOfDataError(f"a number of variable length at byte {start} is cut off: the data is truncated")
+        byte = data[position]
+        position += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, position
+        shift += 7
+        if position - start >= MAX_VARINT_BYTES:
+            raise MalformedDataError(f"a number of variable length at byte {start} does not end")
+
+
+def _remember(known: dict[_K, _V], key: _K, value: _V) -> None:
+    if len(known) >= MAX_REMEMBERED_TEXTS:
+        known.clear()
+    known[key] = value
+
+
+def _sparse(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Goes on where the codec of ASCII has stopped: at characters to encode, or at the first byte of a number."""
+    if isinstance(error, UnicodeEncodeError):
+        return encode_block(error.object[error.start : error.end]), error.end
+    if isinstance(error, UnicodeDecodeError):
+        end = error.start + 1
+        while error.object[end] >= 0x80:
+            end += 1
+        block = error.object[error.start : end + 1]
+        text = decode_block(block, 1) if block[-1] else None
+        if text is not None:
+            return text, end + 1
+    raise error
+
+
+codecs.register_error(_SPARSE, _sparse)
+
+
+def encode_units(text: str) -> tuple[int, bytes]:
+    """The number of UTF-16 code units of the text and their encoding."""
+    if text.isascii():
+        return len(text), text.encode("ascii")
+    known = _encoded.get(text)
+    if known is not None:
+        return known
+    try:
+        bytes_more = len(text.encode()) - len(text)
+    except UnicodeEncodeError:
+        # A surrogate without its partner.
+        bytes_more = MAX_BYTES_MORE_OF_SPARSE_TEXT + 1
+    if bytes_more <= MAX_BYTES_MORE_OF_SPARSE_TEXT:
+        encoded = text.encode("ascii", _SPARSE)
+        units = len(text)
+    elif len(text) <= _CHARACTERS_AT_A_TIME and "\0" not in text:
+        encoded = encode_block(text)
+        units = len(encoded.translate(None, HIGH_BYTES))
+    else:
+        encoded = b"\0".join(
+            [
+                b"".join(
+                    [
+                        encode_block(run[start : start + _CHARACTERS_AT_A_TIME])
+                        for start in range(0, len(run), _CHARACTERS_AT_A_TIME)
+                    ]
+                )
+                for run in text.split("\0")
+            ]
+        )
+        units = len(encoded.translate(None, HIGH_BYTES))
+    if units <= MAX_REMEMBERED_UNITS and text.__class__ is str:
+        _remember(_encoded, text, (units, encoded))
+    return units, encoded
+
+
+def decode_units(data: bytes, position: int, count: int) -> tuple[str, int]:
+    """The text of ``count`` code units at ``position`` and the position behind it."""
+    end = position + count
+    chunk = data[position:end]
+    if len(chunk) < count:
+        raise EndOfDataError(
+            f"a string of {count} characters at byte {position} needs as many bytes, "
+            f"only {len(data) - position} are left: the data is truncated"
+        )
+    if chunk.isascii():
+        return chunk.decode("ascii"), end
+    # The text may be the last thing there is; then where it ends need not be found out.
+    rest = data[position : position + 3 * count]
+    known = _decoded.get(rest)
+    if known is not None and known[0] == count:
+        return known[1], position + len(rest)
+    numbers = _numbers(rest, count)
+    if numbers is None:
+        return _decode_one_by_one(data, position, count)
+    known = _decoded.get(numbers)
+    if known is None:
+        text = _decode_numbers(numbers, count)
+        if text is None:
+            return _decode_one_by_one(data, position, count)
+        known = count, text
+        if count <= MAX_REMEMBERED_UNITS:
+            _remember(_decoded, numbers, known)
+    return known[1], position + len(numbers)
+
+
+def _numbers(data: bytes, count: int) -> bytes | None:
+    """The first ``count`` numbers; None if there are fewer in the data."""
+    lasts = len(data.translate(None, HIGH_BYTES))
+    if lasts <= count:
+        return data.rstrip(HIGH_BYTES) if lasts == count else None
+    # What follows tends to have numbers as long. From there the end is neared from one side, so it is not missed.
+    size = len(data) * count // lasts
+    lasts = len(data[:size].translate(None, HIGH_BYTES))
+    while lasts < count:
+        end = size + count - lasts
+        lasts += len(data[size:end].translate(None, HIGH_BYTES))
+        size = end
+    while lasts > count:
+        start = size + count - lasts
+        lasts -= len(data[start:size].translate(None, HIGH_BYTES))
+        size = start
+    return data[:size].rstrip(HIGH_BYTES)
+
+
+def _decode_numbers(numbers: bytes, count: int) -> str | None:
+    """The text of ``count`` numbers; None unless they are well-formed."""
+    if len(numbers) - count <= MAX_BYTES_MORE_OF_SPARSE_TEXT:
+        try:
+            return numbers.decode("ascii", _SPARSE)
+        except UnicodeDecodeError:
+            return None
+    if len(numbers) <= BLOCK_BYTES and 0 not in numbers:
+        return decode_block(numbers, count)
+    runs: list[str] = []
+    for run in numbers.split(b"\0"):
+        if run and run[-1] >= 0x80:
+            return None
+        blocks: list[str] = []
+        start = 0
+        while start < len(run):
+            block = run[start : start + BLOCK_BYTES].rstrip(HIGH_BYTES)
+            decoded = decode_block(block, len(block.translate(None, HIGH_BYTES))) if block else None
+            if decoded is None:
+                return None
+            blocks.append(decoded)
+            start += len(block)
+        # A block may end between two surrogates that belong together.
+        runs.append(blocks[0] if len(blocks) == 1 else _joined("".join(blocks)))
+    return "\0".join(runs)
+
+
+def _joined(text: str) -> str:
+    """The text with each two surrogates that belong together as one character."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
+def _decode_one_by_one(data: bytes, position: int, count: int) -> tuple[str, int]:
+    """What `decode_units` does, for numbers written with needless bytes, and to say what is wrong."""
+    units = bytearray()
+    for _ in range(count):
+        unit, position = decode_varint(data, position)
+        if unit > 0xFFFF:
+            raise MalformedDataError(f"{unit:#x} before byte {position} is not a UTF-16 code unit")
+        units += unit.to_bytes(2, "big")
+    return units.decode("utf-16-be", "surrogatepass"), position
+
+
+def write_text(text: str | None) -> bytes:
+    """The encoding of a text or None; raises `TypeError` for anything else."""
+    if text is None:
+        return b"\x00"
+    if not isinstance(text, str):
+        raise TypeError(f"a str is needed, not {type(text).__name__}")
+    count, units = encode_units(text)
+    return encode_varint(count + 1) + units
+
+
+def read_text(data: bytes, position: int) -> tuple[str | None, int]:
+    """The text at ``position``, or None, and the position behind it."""
+    length, position = decode_varint(data, position)
+    if length == 0:
+        return None, position
+    return decode_units(data, position, length - 1)

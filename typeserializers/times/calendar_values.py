@@ -1,0 +1,134 @@
+"""Dates and times of the calendar without a time zone, in the ranges of Java's ``java.time``.
+
+Python's ``datetime`` ends at microseconds and at the years 1 and 9999; these do not. They convert to and from it
+where the value fits, and refuse where something would be lost.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Final
+
+from attrs import frozen
+
+MAX_YEAR: Final = 999_999_999
+_DAYS: Final = (0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+
+
+def check_date(year: int, month: int, day: int) -> None:
+    """Raises `ValueError` unless the numbers are a day of the proleptic Gregorian calendar within Java's years."""
+    if not -MAX_YEAR <= year <= MAX_YEAR:
+        raise ValueError(f"year {year} is not within -{MAX_YEAR} to {MAX_YEAR}")
+    if not 1 <= month <= 12:
+        raise ValueError(f"month {month} is not within 1 to 12")
+    if not 1 <= day <= _DAYS[month] or (month == 2 and day == 29 and not is_leap_year(year)):
+        raise ValueError(f"day {day} does not exist in month {month} of year {year}")
+
+
+def check_time(hour: int, minute: int, second: int, nano: int) -> None:
+    """Raises `ValueError` unless the numbers are a time of day."""
+    if not (0 <= hour <= 23 and 0 <= minute <= 59 and 0 <= second <= 59 and 0 <= nano <= 999_999_999):
+        raise ValueError(f"{hour}:{minute}:{second} and {nano} nanoseconds are not a time of day")
+
+
+def is_leap_year(year: int) -> bool:
+    """Whether February has 29 days, by the Gregorian rule also before 1582."""
+    return year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+
+
+def whole_microseconds(nano: int) -> int:
+    """The microseconds of a fraction of a second; raises `ValueError` if nanoseconds would be lost."""
+    microseconds, rest = divmod(nano, 1000)
+    if rest:
+        raise ValueError(f"{nano} nanoseconds are not whole microseconds")
+    return microseconds
+
+
+@frozen(order=True)
+class LocalDate:
+    """A day: year -999,999,999 to 999,999,999, month and day from 1. Year 0 is 1 BC."""
+
+    year: int
+    month: int
+    day: int
+
+    def __attrs_post_init__(self) -> None:
+        check_date(self.year, self.month, self.day)
+
+    @classmethod
+    def from_date(cls, date: datetime.date) -> LocalDate:
+        """The day of a Python date."""
+        return cls(date.year, date.month, date.day)
+
+    def to_date(self) -> datetime.date:
+        """The Python date; raises `ValueError` for years outside 1 to 9999."""
+        return datetime.date(self.year, self.month, self.day)
+
+
+@frozen(order=True)
+class LocalTime:
+    """A time of day with nanoseconds."""
+
+    hour: int
+    minute: int
+    second: int = 0
+    nano: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        check_time(self.hour, self.minute, self.second, self.nano)
+
+    @classmethod
+    def from_time(cls, time: datetime.time) -> LocalTime:
+        """The time of day of a Python time, which must not have a time zone (`ValueError`)."""
+        if time.tzinfo is not None:
+            raise ValueError("has a time zone, which a local time has not")
+        return cls(time.hour, time.minute, time.second, time.microsecond * 1000)
+
+    def to_time(self) -> datetime.time:
+        """The Python time; raises `ValueError` if nanoseconds would be lost."""
+        return datetime.time(self.hour, self.minute, self.second, whole_microseconds(self.nano))
+
+
+@frozen(order=True)
+class LocalDateTime:
+    """A day and a time of day, together but without a time zone."""
+
+    year: int
+    month: int
+    day: int
+    hour: int = 0
+    minute: int = 0
+    second: int = 0
+    nano: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        check_date(self.year, self.month, self.day)
+        check_time(self.hour, self.minute, self.second, self.nano)
+
+    @classmethod
+    def of(cls, date: LocalDate, time: LocalTime) -> LocalDateTime:
+        """A day and a time of day put together."""
+        return cls(date.year, date.month, date.day, time.hour, time.minute, time.second, time.nano)
+
+    @property
+    def date(self) -> LocalDate:
+        """The day alone."""
+        return LocalDate(self.year, self.month, self.day)
+
+    @property
+    def time(self) -> LocalTime:
+        """The time of day alone."""
+        return LocalTime(self.hour, self.minute, self.second, self.nano)
+
+    @classmethod
+    def from_datetime(cls, value: datetime.datetime) -> LocalDateTime:
+        """The local date-time of a Python datetime, which must not have a time zone (`ValueError`)."""
+        if value.tzinfo is not None:
+            raise ValueError("has a time zone, which a local date-time has not")
+        return cls(value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond * 1000)
+
+    def to_datetime(self) -> datetime.datetime:
+        """The naive Python datetime; raises `ValueError` for other years or if nanoseconds would be lost."""
+        return datetime.datetime(
+            self.year, self.month, self.day, self.hour, self.minute, self.second, whole_microseconds(self.nano)
+        )

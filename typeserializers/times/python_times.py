@@ -1,0 +1,286 @@
+"""Serializers that return Python's own ``datetime`` types: what type hints mean.
+
+    date       := local date of Flink                                  (LocalDateSerializer)
+    time       := local time of Flink                                  (LocalTimeSerializer)
+    datetime   := local date-time of Flink, u8(zone kind + 128 * fold) zone
+    zone       := 0 none | 1 UTC | 2 i64(offset, microseconds) | 3 i64(offset, microseconds) UTF(name) | 4 UTF(key)
+    timedelta  := i32(days) i32(seconds) i32(microseconds)
+
+Zone kinds 2 and 3 are a ``datetime.timezone`` without and with a name, 4 is a ``zoneinfo.ZoneInfo``. Any other time
+zone cannot be made again from what it says about itself, and is refused.
+
+The bytes of date and time are those of Flink's serializers, but Flink can hold more than Python; so a state changes
+between the two by a migration, which stops at a value that does not fit.
+"""
+
+from __future__ import annotations
+
+import datetime
+import struct
+import zoneinfo
+from collections.abc import Iterator
+from typing import Any, Final
+
+from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.errors import MalformedDataError
+from snapshots.registry import register_snapshot
+from snapshots.simple import SimpleTypeSerializerSnapshot
+from typeserializers.kernel.adoption import AdoptingTypeSerializerSnapshot
+from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
+from typeserializers.kernel.compiled import CompiledTypeSerializer
+from typeserializers.kernel.fixed_fields import FixedFieldsSerializer
+from typeserializers.kernel.flink_names import BASE, nested_snapshot
+from typeserializers.kernel.value_text import misfit, shown
+from typeserializers.times.calendar_values import LocalDate, LocalDateTime, LocalTime, whole_microseconds
+from typeserializers.times.epoch_values import Date, Instant, SqlTimestamp
+
+NO_ZONE: Final = 0
+UTC_ZONE: Final = 1
+OFFSET_ZONE: Final = 2
+NAMED_OFFSET_ZONE: Final = 3
+KEYED_ZONE: Final = 4
+_FOLD: Final = 0x80
+
+_LOCAL: Final = struct.Struct(">iBBBBBiB")
+_MICROSECOND: Final = datetime.timedelta(microseconds=1)
+_UTC: Final = datetime.timezone.utc
+
+
+class PythonDateSerializer(FixedFieldsSerializer[datetime.date]):
+    """A ``datetime.date``; a `LocalDate` of the years 1 to 9999 is accepted. A ``datetime`` is refused."""
+
+    format_characters = "iBB"
+    value_class = datetime.date
+    attribute_names = ("year", "month", "day")
+
+    def create_instance(self) -> datetime.date:
+        return datetime.date(1970, 1, 1)
+
+    def converted(self, value: Any) -> datetime.date:
+        if isinstance(value, LocalDate):
+            return value.to_date()
+        if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
+            return value
+        raise TypeError("is not a datetime.date")
+
+    def snapshot_configuration(self) -> PythonDateSerializerSnapshot:
+        return PythonDateSerializerSnapshot()
+
+
+class PythonTimeSerializer(FixedFieldsSerializer[datetime.time]):
+    """A ``datetime.time`` without a time zone; a `LocalTime` of whole microseconds is accepted."""
+
+    format_characters = "BBBi"
+    value_class = LocalTime
+    attribute_names = ("hour", "minute", "second", "nano")
+
+    def create_instance(self) -> datetime.time:
+        return datetime.time()
+
+    def converted(self, value: Any) -> LocalTime:
+        if not isinstance(value, datetime.time):
+            raise TypeError("is not a datetime.time")
+        if value.fold:
+            raise ValueError("has fold=1, for which a time of day has no place; write a datetime")
+        return LocalTime.from_time(value)
+
+    def fields_of(self, value: Any) -> tuple[Any, ...]:
+        fields = super().fields_of(value)
+        whole_microseconds(fields[3])
+        return fields
+
+    def value_of(self, *fields: Any) -> datetime.time:
+        hour, minute, second, nano = fields
+        return datetime.time(hour, minute, second, whole_microseconds(nano))
+
+    def emit_write(self, emitter: WriteEmitter, value: str) -> None:
+        function = emitter.function
+        value = emitter.once(value)
+        fields = [function.fresh("f") for _ in self.attribute_names]
+        hour, minute, second, nano = fields
+        time_class = function.bind("time_class", datetime.time)
+        emitter.line(f"if {value}.__class__ is {time_class} and {value}.tzinfo is None and not {value}.fold:")
+        emitter.line(f"    {hour} = {value}.hour; {minute} = {value}.minute; {second} = {value}.second")
+        emitter.line(f"    {nano} = {value}.microsecond * 1000")
+        emitter.line(f"else: {', '.join(fields)} = {function.bind('fields_of', self.fields_of)}({value})")
+        for character, name in zip(self.format_characters, fields, strict=True):
+            emitter.fixed(character, name)
+
+    def emit_read(self, emitter: ReadEmitter) -> str:
+        arguments = ", ".join([emitter.fixed(character) for character in self.format_characters])
+        return f"{emitter.function.bind('value_of', self.value_of)}({arguments})"
+
+    def snapshot_configuration(self) -> PythonTimeSerializerSnapshot:
+        return PythonTimeSerializerSnapshot()
+
+
+class TimedeltaSerializer(FixedFieldsSerializer[datetime.timedelta]):
+    """A ``datetime.timedelta``."""
+
+    format_characters = "iii"
+    value_class = datetime.timedelta
+    attribute_names = ("days", "seconds", "microseconds")
+
+    def create_instance(self) -> datetime.timedelta:
+        return datetime.timedelta()
+
+    def converted(self, value: Any) -> datetime.timedelta:
+        if isinstance(value, datetime.timedelta):
+            return value
+        raise TypeError("is not a datetime.timedelta")
+
+    def value_of(self, *fields: Any) -> datetime.timedelta:
+        value = datetime.timedelta(*fields)
+        if (value.days, value.seconds, value.microseconds) != fields:
+            raise MalformedDataError(f"days, seconds and microseconds {fields} are not those of one timedelta")
+        return value
+
+    def emit_read(self, emitter: ReadEmitter) -> str:
+        arguments = ", ".join([emitter.fixed(character) for character in self.format_characters])
+        return f"{emitter.function.bind('value_of', self.value_of)}({arguments})"
+
+    def snapshot_configuration(self) -> TimedeltaSerializerSnapshot:
+        return TimedeltaSerializerSnapshot()
+
+
+class PythonDateTimeSerializer(CompiledTypeSerializer[datetime.datetime]):
+    """A ``datetime.datetime`` with its time zone, or without one; see the module for the time zones.
+
+    The moments and local date-times of Flink's serializers are accepted where they fit; a moment becomes UTC.
+    """
+
+    @property
+    def minimum_length(self) -> int:
+        return _LOCAL.size
+
+    @property
+    def is_immutable_type(self) -> bool:
+        return True
+
+    def create_instance(self) -> datetime.datetime:
+        return datetime.datetime(1970, 1, 1)
+
+    def write_to(self, value: datetime.datetime, out: DataOutputView) -> None:
+        out.write(encode_datetime(value))
+
+    def read_from(self, source: DataInputView) -> datetime.datetime:
+        value, source.position = decode_datetime(source.data, source.position)
+        return value
+
+    def emit_write(self, emitter: WriteEmitter, value: str) -> None:
+        emitter.append(f"{emitter.function.bind('encode_datetime', encode_datetime)}({value})")
+
+    def emit_read(self, emitter: ReadEmitter) -> str:
+        result = emitter.function.fresh("v")
+        emitter.line(f"{result}, pos = {emitter.function.bind('decode_datetime', decode_datetime)}(data, pos)")
+        return result
+
+    def problems(self, value: Any, path: str) -> Iterator[str]:
+        try:
+            encode_datetime(value)
+        except (TypeError, ValueError) as error:
+            yield misfit(path, value, error)
+
+    def snapshot_configuration(self) -> PythonDateTimeSerializerSnapshot:
+        return PythonDateTimeSerializerSnapshot()
+
+
+def encode_datetime(value: Any) -> bytes:
+    """The bytes of a datetime; raises `TypeError` or `ValueError` with the reason."""
+    if not isinstance(value, datetime.datetime):
+        if not isinstance(value, (LocalDateTime, Instant, Date, SqlTimestamp)):
+            raise TypeError("is not a datetime.datetime")
+        value = value.to_datetime()
+    kind, zone = _encode_zone(value.tzinfo)
+    if value.fold:
+        kind |= _FOLD
+    nano = value.microsecond * 1000
+    return _LOCAL.pack(value.year, value.month, value.day, value.hour, value.minute, value.second, nano, kind) + zone
+
+
+def decode_datetime(data: bytes, position: int) -> tuple[datetime.datetime, int]:
+    """The datetime at ``position`` and the position behind it."""
+    year, month, day, hour, minute, second, nano, kind = _LOCAL.unpack_from(data, position)
+    position += _LOCAL.size
+    zone, position = _decode_zone(kind & ~_FOLD, data, position)
+    fold = 1 if kind & _FOLD else 0
+    microsecond = whole_microseconds(nano)
+    return datetime.datetime(year, month, day, hour, minute, second, microsecond, zone, fold=fold), position
+
+
+def _encode_zone(zone: datetime.tzinfo | None) -> tuple[int, bytes]:
+    if zone is None:
+        return NO_ZONE, b""
+    if zone is _UTC:
+        return UTC_ZONE, b""
+    out = DataOutputView()
+    if isinstance(zone, datetime.timezone):
+        # The arguments that made the zone: its offset, and its name only if it was given one.
+        offset, *name = zone.__getinitargs__()  # type: ignore[attr-defined]
+        out.write_long(offset // _MICROSECOND)
+        if not name:
+            return OFFSET_ZONE, out.to_bytes()
+        out.write_utf(name[0])
+        return NAMED_OFFSET_ZONE, out.to_bytes()
+    key = getattr(zone, "key", None)
+    if isinstance(zone, zoneinfo.ZoneInfo) and key:
+        out.write_utf(key)
+        return KEYED_ZONE, out.to_bytes()
+    raise ValueError(
+        f"has the time zone {shown(zone)}, which cannot be written; "
+        f"use a zoneinfo.ZoneInfo with a key, or a datetime.timezone"
+    )
+
+
+def _decode_zone(kind: int, data: bytes, position: int) -> tuple[datetime.tzinfo | None, int]:
+    if kind == NO_ZONE:
+        return None, position
+    if kind == UTC_ZONE:
+        return _UTC, position
+    source = DataInputView(data, position)
+    if kind in (OFFSET_ZONE, NAMED_OFFSET_ZONE):
+        offset = source.read_long() * _MICROSECOND
+        name = (source.read_utf(),) if kind == NAMED_OFFSET_ZONE else ()
+        return datetime.timezone(offset, *name), source.position
+    if kind == KEYED_ZONE:
+        key = source.read_utf()
+        try:
+            return zoneinfo.ZoneInfo(key), source.position
+        except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
+            raise MalformedDataError(
+                f"the time zone {shown(key)} is not known here: install the package tzdata, or the bytes are damaged"
+            ) from error
+    raise MalformedDataError(f"a time zone of kind {kind} is not known, only 0 to 4: the bytes are damaged")
+
+
+@register_snapshot("statebackend.PythonDateSerializerSnapshot")
+class PythonDateSerializerSnapshot(AdoptingTypeSerializerSnapshot[datetime.date]):
+    adopted_snapshots = (nested_snapshot(BASE, "LocalDateSerializer"),)
+
+    def create_serializer(self) -> PythonDateSerializer:
+        return PythonDateSerializer()
+
+
+@register_snapshot("statebackend.PythonTimeSerializerSnapshot")
+class PythonTimeSerializerSnapshot(AdoptingTypeSerializerSnapshot[datetime.time]):
+    adopted_snapshots = (nested_snapshot(BASE, "LocalTimeSerializer"),)
+
+    def create_serializer(self) -> PythonTimeSerializer:
+        return PythonTimeSerializer()
+
+
+@register_snapshot("statebackend.PythonDateTimeSerializerSnapshot")
+class PythonDateTimeSerializerSnapshot(AdoptingTypeSerializerSnapshot[datetime.datetime]):
+    adopted_snapshots = tuple(
+        nested_snapshot(BASE, name)
+        for name in ("LocalDateTimeSerializer", "InstantSerializer", "DateSerializer", "SqlTimestampSerializer")
+    )
+
+    def create_serializer(self) -> PythonDateTimeSerializer:
+        return PythonDateTimeSerializer()
+
+
+@register_snapshot("statebackend.TimedeltaSerializerSnapshot")
+class TimedeltaSerializerSnapshot(SimpleTypeSerializerSnapshot[datetime.timedelta]):
+    def create_serializer(self) -> TimedeltaSerializer:
+        return TimedeltaSerializer()

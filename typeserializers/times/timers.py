@@ -1,0 +1,141 @@
+"""Timers and their serializer, in the layout of Flink's.
+
+    timer := u64(timestamp with its sign bit flipped) key namespace
+
+The flipped bit makes the bytes sort as the timestamps do, negative ones first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, Final, Generic, TypeVar
+
+from attrs import frozen
+
+from snapshots.composite import CompositeTypeSerializerSnapshot
+from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.registry import register_snapshot
+from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
+from typeserializers.kernel.compiled import CompiledTypeSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.kernel.value_text import misfit
+from typeserializers.scalars.fixed_width import LongSerializer
+
+K = TypeVar("K")
+N = TypeVar("N")
+
+_SIGN: Final = 1 << 63
+
+
+@frozen
+class Timer(Generic[K, N]):
+    """A moment in milliseconds at which something is due for a key in a namespace."""
+
+    timestamp: int
+    key: K
+    namespace: N
+
+
+class TimerSerializer(CompiledTypeSerializer["Timer[K, N]"], Generic[K, N]):
+    """A `Timer`."""
+
+    def __init__(self, key_serializer: TypeSerializer[K], namespace_serializer: TypeSerializer[N]) -> None:
+        self.key_serializer = key_serializer
+        self.namespace_serializer = namespace_serializer
+
+    @property
+    def length(self) -> int:
+        key, namespace = self.key_serializer.length, self.namespace_serializer.length
+        return -1 if -1 in (key, namespace) else 8 + key + namespace
+
+    @property
+    def minimum_length(self) -> int:
+        return 8 + self.key_serializer.minimum_length + self.namespace_serializer.minimum_length
+
+    @property
+    def is_immutable_type(self) -> bool:
+        return self.key_serializer.is_immutable_type and self.namespace_serializer.is_immutable_type
+
+    @property
+    def equal_values_have_equal_bytes(self) -> bool:
+        return (
+            self.key_serializer.equal_values_have_equal_bytes
+            and self.namespace_serializer.equal_values_have_equal_bytes
+        )
+
+    def configuration(self) -> Hashable:
+        return self.key_serializer, self.namespace_serializer
+
+    def create_instance(self) -> Timer[K, N]:
+        return Timer(0, self.key_serializer.create_instance(), self.namespace_serializer.create_instance())
+
+    def copy(self, value: Timer[K, N]) -> Timer[K, N]:
+        if self.is_immutable_type:
+            return value
+        key, namespace = self.key_serializer.copy(value.key), self.namespace_serializer.copy(value.namespace)
+        return Timer(value.timestamp, key, namespace)
+
+    def duplicate(self) -> TimerSerializer[K, N]:
+        key, namespace = self.key_serializer.duplicate(), self.namespace_serializer.duplicate()
+        unchanged = key is self.key_serializer and namespace is self.namespace_serializer
+        return self if unchanged else TimerSerializer(key, namespace)
+
+    def write_to(self, value: Timer[K, N], out: DataOutputView) -> None:
+        require_timer(value)
+        out.write((value.timestamp + _SIGN).to_bytes(8, "big"))
+        self.key_serializer.serialize(value.key, out)
+        self.namespace_serializer.serialize(value.namespace, out)
+
+    def read_from(self, source: DataInputView) -> Timer[K, N]:
+        timestamp = int.from_bytes(source.read(8), "big") - _SIGN
+        return Timer(timestamp, self.key_serializer.deserialize(source), self.namespace_serializer.deserialize(source))
+
+    def emit_write(self, emitter: WriteEmitter, value: str) -> None:
+        function = emitter.function
+        value = emitter.once(value)
+        timer_class, require = function.bind("timer_class", Timer), function.bind("require_timer", require_timer)
+        emitter.line(f"if {value}.__class__ is not {timer_class}: {require}({value})")
+        emitter.fixed("Q", f"{value}.timestamp + {_SIGN}")
+        self.key_serializer.emit_write(emitter, f"{value}.key")
+        self.namespace_serializer.emit_write(emitter, f"{value}.namespace")
+
+    def emit_read(self, emitter: ReadEmitter) -> str:
+        timestamp = emitter.fixed("Q")
+        key = self.key_serializer.emit_read(emitter)
+        namespace = self.namespace_serializer.emit_read(emitter)
+        return f"{emitter.function.bind('timer_class', Timer)}({timestamp} - {_SIGN}, {key}, {namespace})"
+
+    def problems(self, value: Any, path: str) -> Iterator[str]:
+        if not isinstance(value, Timer):
+            yield misfit(path, value, "is not a Timer")
+            return
+        yield from LongSerializer().problems(value.timestamp, f"{path}.timestamp")
+        yield from self.key_serializer.problems(value.key, f"{path}.key")
+        yield from self.namespace_serializer.problems(value.namespace, f"{path}.namespace")
+
+    def snapshot_configuration(self) -> TimerSerializerSnapshot[K, N]:
+        return TimerSerializerSnapshot(self)
+
+    def __repr__(self) -> str:
+        return f"TimerSerializer({self.key_serializer!r}, {self.namespace_serializer!r})"
+
+
+def require_timer(value: Any) -> None:
+    """Raises `TypeError` for what is not a timer."""
+    if not isinstance(value, Timer):
+        raise TypeError(f"a Timer is needed, not {type(value).__name__}")
+
+
+@register_snapshot("org.apache.flink.streaming.api.operators.TimerSerializerSnapshot")
+class TimerSerializerSnapshot(CompositeTypeSerializerSnapshot["Timer[K, N]", TimerSerializer[Any, Any]], Generic[K, N]):
+    current_outer_version = 2
+    outer_serializer_class = TimerSerializer
+
+    def nested_serializers(self, outer: TimerSerializer[Any, Any]) -> Sequence[TypeSerializer[Any]]:
+        return outer.key_serializer, outer.namespace_serializer
+
+    def create_outer_serializer(self, nested: Sequence[TypeSerializer[Any]]) -> TimerSerializer[Any, Any]:
+        return TimerSerializer(nested[0], nested[1])
+
+    def nested_path(self, index: int) -> str:
+        return (".key", ".namespace")[index]

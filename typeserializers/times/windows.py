@@ -1,0 +1,89 @@
+"""Windows and their serializers, in the layout of Flink's: namespaces of windowed state.
+
+time window := i64(start) i64(end)        global window := 00
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from attrs import frozen
+
+from snapshots.registry import register_snapshot
+from snapshots.simple import SimpleTypeSerializerSnapshot
+from typeserializers.kernel.fixed_fields import FixedFieldsSerializer
+from typeserializers.kernel.single_values import SingleValueSerializer
+
+WINDOWS: Final = "org.apache.flink.streaming.api.windowing.windows."
+
+
+@frozen(order=True)
+class TimeWindow:
+    """The time from ``start`` up to but not including ``end``, both in milliseconds."""
+
+    start: int
+    end: int
+
+    @property
+    def max_timestamp(self) -> int:
+        """The last millisecond that belongs to the window."""
+        return self.end - 1
+
+    def intersects(self, other: TimeWindow) -> bool:
+        """Whether the windows overlap or touch, so that sessions would merge."""
+        return self.start <= other.end and self.end >= other.start
+
+    def cover(self, other: TimeWindow) -> TimeWindow:
+        """The least window around both."""
+        return TimeWindow(min(self.start, other.start), max(self.end, other.end))
+
+
+@final
+class GlobalWindow:
+    """The window of everything; there is one instance, `GLOBAL_WINDOW`."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "GLOBAL_WINDOW"
+
+    def __reduce__(self) -> str:
+        return "GLOBAL_WINDOW"
+
+
+GLOBAL_WINDOW: Final = GlobalWindow()
+
+
+class TimeWindowSerializer(FixedFieldsSerializer[TimeWindow]):
+    """A `TimeWindow`, in 16 bytes."""
+
+    format_characters = "qq"
+    value_class = TimeWindow
+    attribute_names = ("start", "end")
+
+    def create_instance(self) -> TimeWindow:
+        return TimeWindow(0, 0)
+
+    def snapshot_configuration(self) -> TimeWindowSerializerSnapshot:
+        return TimeWindowSerializerSnapshot()
+
+
+class GlobalWindowSerializer(SingleValueSerializer[GlobalWindow]):
+    """`GLOBAL_WINDOW`, as one zero byte."""
+
+    value = GLOBAL_WINDOW
+
+    def snapshot_configuration(self) -> GlobalWindowSerializerSnapshot:
+        return GlobalWindowSerializerSnapshot()
+
+
+@register_snapshot(WINDOWS + "TimeWindow$Serializer$TimeWindowSerializerSnapshot")
+class TimeWindowSerializerSnapshot(SimpleTypeSerializerSnapshot[TimeWindow]):
+    def create_serializer(self) -> TimeWindowSerializer:
+        return TimeWindowSerializer()
+
+
+@register_snapshot(WINDOWS + "GlobalWindow$Serializer$GlobalWindowSerializerSnapshot")
+class GlobalWindowSerializerSnapshot(SimpleTypeSerializerSnapshot[GlobalWindow]):
+    def create_serializer(self) -> GlobalWindowSerializer:
+        return GlobalWindowSerializer()
