@@ -15,7 +15,7 @@ from typing import Any
 
 from golden_durable_programs import TTL, plain, schemas_of, visit_v1
 
-from checkpoint import CheckpointFileSystem, CheckpointMetadata
+from checkpointing import CheckpointFileSystem, CheckpointMetadata
 from statebackend import (
     AggregatingStateDescriptor,
     KeyedStateBackend,
@@ -30,7 +30,7 @@ from statebackend import (
     ValueStateDescriptor,
     key_group_range_of_subtask,
 )
-from statebackend.backend_registry import state_backend
+from statebackend.keyed.backend_registry import state_backend
 from typeserializers import LongSerializer, StringSerializer, Timer, TimerSerializer, TimeWindow, TimeWindowSerializer
 
 UID = "harbours"

@@ -25,8 +25,8 @@ from attrs import evolve
 from golden_durable_expected import CHECKPOINTS, KEYS, NOTHING, Held, Lasting
 from golden_durable_programs import Read
 
-from checkpoint import CheckpointKind, CheckpointMetadata, CompletedCheckpointStore, JobDirectory, read_savepoint
-from streamjobs.local import LocalStreamEnvironment
+from checkpointing import CheckpointKind, CheckpointMetadata, CompletedCheckpointStore, JobDirectory, read_savepoint
+from streamjobs.inprocess import LocalStreamEnvironment
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "durable"
 BACKENDS = ("heap", "rocksdb")

@@ -26,7 +26,7 @@ sys.path.insert(0, str(HERE.parent.parent / "golden_durable"))
 import golden_durable_timers as timers  # noqa: E402
 from golden_durable_programs import CLEAR, TAKE_AWAY, Write  # noqa: E402
 
-from checkpoint import (  # noqa: E402
+from checkpointing import (  # noqa: E402
     Acknowledgement,
     CheckpointCoordinator,
     CheckpointFileSystem,
@@ -38,8 +38,8 @@ from checkpoint import (  # noqa: E402
     read_origin,
     write_origin,
 )
-from streamjobs.local import LocalStreamEnvironment  # noqa: E402
-from streamjobs.savepoint_export import export_tasks, finish_savepoint  # noqa: E402
+from streamjobs.inprocess import LocalStreamEnvironment  # noqa: E402
+from streamjobs.runtime.savepoint_export import export_tasks, finish_savepoint  # noqa: E402
 
 BACKENDS = ("heap", "rocksdb")
 START_MS = 1_000_000
