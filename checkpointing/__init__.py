@@ -1,6 +1,6 @@
 """When state is durable: storage, coordinator, completed checkpoints, savepoints, the job directory.
 
-State is opaque here: backends hand over `StateHandle`s, and this package makes them durable and
+State is opaque here: backends hand over `KeyedStateHandle`s, and this package makes them durable and
 consistent. `docs/formats-checkpoint.md` describes every file it writes.
 """
 
@@ -40,8 +40,8 @@ from checkpointing.errors import (
 from checkpointing.handles.state_handles import (
     MAX_MAX_PARALLELISM,
     FileHandle,
+    KeyedStateHandle,
     OperatorState,
-    StateHandle,
     SubtaskState,
     check_operator_state,
     check_operator_states,
@@ -112,6 +112,7 @@ __all__ = [
     "JobDirectoryMismatchError",
     "JobIdentity",
     "JobOrigin",
+    "KeyedStateHandle",
     "MalformedAcknowledgementError",
     "MissingFileError",
     "OperatorState",
@@ -121,7 +122,6 @@ __all__ = [
     "SavepointError",
     "SavepointExistsError",
     "SharedStateRegistry",
-    "StateHandle",
     "StorageError",
     "SubtaskState",
     "TaskId",

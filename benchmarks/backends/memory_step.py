@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.backends.records import ReadingV1, migrated, reading_v1, reading_v2
 from benchmarks.backends.setting import MAX_PARALLELISM
 from benchmarks.backends.subtask import Subtask
-from checkpointing.handles.state_handles import StateHandle
+from checkpointing.handles.state_handles import KeyedStateHandle
 from statebackend import KeyedStateBackend, StateKind, ValueStateDescriptor
 from statebackend.canonical.canonical_entries import BATCH_ROWS, CanonicalBatch, write_canonical
 from statebackend.keyed.state_meta import KeyedStateMeta, StateFile, StateMeta, encode_meta
@@ -46,7 +46,7 @@ def write_savepoint(subtask: Subtask, entries: int) -> None:
         files=(StateFile(0, "savepoint"),),
     )
     meta = encode_meta(KeyedStateMeta(LongSerializer().snapshot_configuration(), 0, (state,)))
-    _leave(subtask, StateHandle("savepoint", "canonical", 0, MAX_PARALLELISM - 1, meta, (file,)))
+    _leave(subtask, KeyedStateHandle("savepoint", "canonical", 0, MAX_PARALLELISM - 1, meta, (file,)))
 
 
 def _batches(entries: int) -> Iterator[CanonicalBatch]:
@@ -110,7 +110,7 @@ def _check(
             raise AssertionError(f"the reading of key {key} was restored as {state.value()}")
 
 
-def _leave(subtask: Subtask, handle: StateHandle) -> None:
+def _leave(subtask: Subtask, handle: KeyedStateHandle) -> None:
     _handle_path(subtask).write_bytes(pickle.dumps(handle))
 
 

@@ -15,7 +15,7 @@ import attrs
 from benchmarks.backends.measuring import OURS, medians
 from benchmarks.backends.setting import MAX_PARALLELISM, Setting
 from benchmarks.result import Result
-from checkpointing.handles.state_handles import FileHandle, StateHandle
+from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle
 from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend import BroadcastStateDescriptor, OperatorStateBackend, OperatorStateBackendParameters
 from statebackend.api.states import MapState
@@ -71,7 +71,7 @@ class _Subtask:
     def __init__(self, file_system: CheckpointFileSystem, entries: dict[str, Rule]) -> None:
         self._file_system = file_system
         no_keyed_state = encode_meta(KeyedStateMeta(LongSerializer().snapshot_configuration(), 0, ()))
-        self._keyed = StateHandle("keyed", "heap", 0, MAX_PARALLELISM - 1, no_keyed_state)
+        self._keyed = KeyedStateHandle("keyed", "heap", 0, MAX_PARALLELISM - 1, no_keyed_state)
         self._handle = self._keyed
         self._number = 0
         self._run(lambda rules: rules.put_all(entries))

@@ -24,7 +24,7 @@ from benchmarks.backends.records import (
 from benchmarks.backends.setting import Setting, all_records, key_group_of
 from benchmarks.backends.subtask import Subtask
 from benchmarks.result import Result
-from checkpointing.handles.state_handles import StateHandle
+from checkpointing.handles.state_handles import KeyedStateHandle
 from statebackend import KeyedStateBackend, ValueStateDescriptor
 
 REQUIRED_ENTRIES_PER_S = 300_000.0
@@ -86,7 +86,7 @@ def _restores(
     setting: Setting,
     title: str,
     subtask: Subtask,
-    handle: StateHandle,
+    handle: KeyedStateHandle,
     keys: int,
     peers: dict[str, Callable[[], float]],
 ) -> Iterator[Result]:
@@ -145,7 +145,7 @@ def _read(backend: KeyedStateBackend, key: int) -> Any:
     return backend.get_state(_reading_v2()).value()
 
 
-def _bare_copy(setting: Setting, subtask: Subtask, handle: StateHandle, keys: int) -> Callable[[], float]:
+def _bare_copy(setting: Setting, subtask: Subtask, handle: KeyedStateHandle, keys: int) -> Callable[[], float]:
     sources = subtask.local_paths(handle)
 
     def work() -> None:

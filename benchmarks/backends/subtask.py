@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.backends.setting import MAX_PARALLELISM, Record
-from checkpointing.handles.state_handles import StateHandle
+from checkpointing.handles.state_handles import KeyedStateHandle
 from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend import KeyedStateBackend, KeyedStateBackendParameters, StateBackend, StateMetricsConfig
 from statebackend.api.key_groups import key_group_range_of_subtask
@@ -32,7 +32,7 @@ class Subtask:
     def open(
         self,
         backend: str | StateBackend,
-        *restore: StateHandle,
+        *restore: KeyedStateHandle,
         metrics: StateMetricsConfig | None = None,
         local: str | None = None,
     ) -> KeyedStateBackend:
@@ -52,22 +52,22 @@ class Subtask:
         self._opened.append(opened)
         return opened
 
-    def prepare_snapshot(self, backend: KeyedStateBackend) -> Callable[[], StateHandle]:
+    def prepare_snapshot(self, backend: KeyedStateBackend) -> Callable[[], KeyedStateHandle]:
         """The synchronous part of a snapshot; what is returned is the rest, and gives the handle."""
         number = next(self._numbers)
         task = backend.prepare_snapshot(number, f"state-{number}")
         return lambda: task.run().handle
 
-    def snapshot(self, backend: KeyedStateBackend) -> StateHandle:
+    def snapshot(self, backend: KeyedStateBackend) -> KeyedStateHandle:
         """A whole snapshot."""
         return self.prepare_snapshot(backend)()
 
-    def savepoint(self, backend: KeyedStateBackend) -> StateHandle:
+    def savepoint(self, backend: KeyedStateBackend) -> KeyedStateHandle:
         """A canonical savepoint."""
         state_id = f"savepoint-{next(self._numbers)}"
         return export_canonical_handle(backend, self.file_system, state_id, "part", state_id)[0]
 
-    def local_paths(self, handle: StateHandle) -> list[str]:
+    def local_paths(self, handle: KeyedStateHandle) -> list[str]:
         """Where the files of a handle are on the local disk."""
         paths = [self.file_system.local_path(file.path) for file in handle.files]
         return [path for path in paths if path is not None]

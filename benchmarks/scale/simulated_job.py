@@ -13,7 +13,7 @@ from pyspark import cloudpickle
 from checkpointing.coordinator.acknowledgement import Acknowledgement, TaskId
 from checkpointing.coordinator.checkpoint_coordinator import CheckpointCoordinator
 from checkpointing.handles.handle_records import encode_state_handle
-from checkpointing.handles.state_handles import FileHandle, OperatorState, StateHandle, files_by_path
+from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle, OperatorState, files_by_path
 from checkpointing.metadata.metadata_file import CheckpointKind, CheckpointMetadata
 from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
 from checkpointing.storage.file_system import CheckpointFileSystem
@@ -128,7 +128,7 @@ class SimulatedJob:
             subtask_index=index,
             attempt_id=f"0.{index}.0.0",
             digest="digest",
-            handle=StateHandle(
+            handle=KeyedStateHandle(
                 os.urandom(16).hex(),
                 "rocksdb",
                 key_groups.start,

@@ -32,7 +32,13 @@ from checkpointing.handles.handle_records import (
     read_state_handle,
     state_handle_to_record,
 )
-from checkpointing.handles.state_handles import StateHandle, check_encodable, check_identifier, check_integer, require
+from checkpointing.handles.state_handles import (
+    KeyedStateHandle,
+    check_encodable,
+    check_identifier,
+    check_integer,
+    require,
+)
 
 __all__ = ["MAX_ACKNOWLEDGEMENT_BYTES", "Acknowledgement", "ReportValue", "TaskId"]
 
@@ -130,7 +136,7 @@ class Acknowledgement:
     subtask_index: int
     attempt_id: str
     digest: str
-    handle: StateHandle
+    handle: KeyedStateHandle
     report: Mapping[str, ReportValue] = _values_of("report")
     metrics: Mapping[str, ReportValue] = _values_of("metrics")
 
@@ -139,7 +145,7 @@ class Acknowledgement:
             check_identifier(name, getattr(self, name))
         check_integer("checkpoint_id", self.checkpoint_id, 0, (1 << 63) - 1)
         check_integer("subtask_index", self.subtask_index, 0, (1 << 31) - 1)
-        require(type(self.handle) is StateHandle, "handle must be a StateHandle")
+        require(type(self.handle) is KeyedStateHandle, "handle must be a KeyedStateHandle")
 
     @property
     def task(self) -> TaskId:

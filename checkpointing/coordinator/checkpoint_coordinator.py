@@ -31,8 +31,8 @@ from checkpointing.coordinator.acknowledgement import Acknowledgement, TaskId
 from checkpointing.coordinator.pending_checkpoint import CheckpointEvent, CheckpointState, PendingCheckpoint
 from checkpointing.errors import IllegalTransitionError
 from checkpointing.handles.state_handles import (
+    KeyedStateHandle,
     OperatorState,
-    StateHandle,
     SubtaskState,
     check_identifier,
     check_integer,
@@ -69,7 +69,7 @@ class AcknowledgementResult:
     """Outcome, and the handles whose files nobody will ask for (never those of a FOREIGN message)."""
 
     outcome: AcknowledgementOutcome
-    handles_to_discard: tuple[StateHandle, ...] = ()
+    handles_to_discard: tuple[KeyedStateHandle, ...] = ()
     detail: str = ""
 
 
@@ -80,7 +80,7 @@ class AbortedCheckpoint:
     checkpoint_id: int
     state: CheckpointState
     reason: str
-    handles_to_discard: tuple[StateHandle, ...]
+    handles_to_discard: tuple[KeyedStateHandle, ...]
 
 
 class CheckpointCoordinator:

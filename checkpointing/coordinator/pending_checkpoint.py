@@ -25,7 +25,7 @@ from types import MappingProxyType
 
 from checkpointing.coordinator.acknowledgement import Acknowledgement, TaskId
 from checkpointing.errors import IllegalTransitionError, IncompleteCheckpointError
-from checkpointing.handles.state_handles import StateHandle
+from checkpointing.handles.state_handles import KeyedStateHandle
 
 __all__ = ["CHECKPOINT_TRANSITIONS", "CheckpointEvent", "CheckpointState", "PendingCheckpoint"]
 
@@ -88,7 +88,7 @@ class PendingCheckpoint:
         return MappingProxyType(self._acknowledgements)
 
     @property
-    def handles(self) -> tuple[StateHandle, ...]:
+    def handles(self) -> tuple[KeyedStateHandle, ...]:
         """All state acknowledged so far."""
         return tuple(acknowledgement.handle for acknowledgement in self._acknowledgements.values())
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import fastavro
 
 from checkpointing.errors import InvariantViolationError
-from checkpointing.handles.state_handles import FileHandle, StateHandle
+from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle
 
 __all__ = [
     "STATE_HANDLE_SCHEMA",
@@ -64,7 +64,7 @@ Most files of an increment are those of the one before. A file costs a look-up t
 _NO_FILES: Final[KnownFiles] = MappingProxyType({})
 
 
-def state_handle_to_record(handle: StateHandle) -> dict[str, Any]:
+def state_handle_to_record(handle: KeyedStateHandle) -> dict[str, Any]:
     """`handle` as a record of `STATE_HANDLE_SCHEMA`."""
     return {
         "state_id": handle.state_id,
@@ -81,7 +81,7 @@ def file_handle_to_record(file: FileHandle) -> dict[str, Any]:
     return {"path": file.path, "size_bytes": file.size_bytes, "checksum": file.checksum}
 
 
-def state_handle_from_record(record: Mapping[str, Any], known_files: KnownFiles = _NO_FILES) -> StateHandle:
+def state_handle_from_record(record: Mapping[str, Any], known_files: KnownFiles = _NO_FILES) -> KeyedStateHandle:
     """The handle in a record of `STATE_HANDLE_SCHEMA`, with all its invariants checked."""
     find = known_files.get
     files = []
@@ -90,10 +90,10 @@ def state_handle_from_record(record: Mapping[str, Any], known_files: KnownFiles 
         if known is None or known.checksum != file["checksum"] or known.size_bytes != file["size_bytes"]:
             known = FileHandle(**file)
         files.append(known)
-    return StateHandle(**{**record, "files": tuple(files)})
+    return KeyedStateHandle(**{**record, "files": tuple(files)})
 
 
-def encode_state_handle(handle: StateHandle) -> bytes:
+def encode_state_handle(handle: KeyedStateHandle) -> bytes:
     """The Avro binary encoding of `handle`: the one that it was decoded from, if it has kept it."""
     if handle.encoding is not None:
         return handle.encoding
@@ -102,7 +102,7 @@ def encode_state_handle(handle: StateHandle) -> bytes:
     return out.getvalue()
 
 
-def read_state_handle(source: io.BytesIO, known_files: KnownFiles = _NO_FILES) -> StateHandle:
+def read_state_handle(source: io.BytesIO, known_files: KnownFiles = _NO_FILES) -> KeyedStateHandle:
     """The handle at the position of `source`, which keeps its encoding; leaves the position behind it.
 
     Raises what the decoder does for bytes that are not one, and `InvariantViolationError`, `UnsafePathError` or
@@ -115,7 +115,7 @@ def read_state_handle(source: io.BytesIO, known_files: KnownFiles = _NO_FILES) -
     return handle
 
 
-def decode_state_handle(data: bytes) -> StateHandle:
+def decode_state_handle(data: bytes) -> KeyedStateHandle:
     """The handle of `encode_state_handle`, with all its invariants checked.
 
     Raises `InvariantViolationError` for bytes that are not one.

@@ -1,6 +1,6 @@
 """Handles: what a checkpoint knows about state, without knowing what the state is.
 
-A `FileHandle` names bytes in a store and can prove they are the right ones. A `StateHandle` is what one
+A `FileHandle` names bytes in a store and can prove they are the right ones. A `KeyedStateHandle` is what one
 subtask's backend hands over at a barrier: a range of key groups, the files that hold it, and `meta`,
 bytes that only the backend reads. An `OperatorState` collects the handles of all subtasks of an operator.
 
@@ -22,8 +22,8 @@ from checkpointing.handles.relative_path import checked_relative_path
 __all__ = [
     "MAX_MAX_PARALLELISM",
     "FileHandle",
+    "KeyedStateHandle",
     "OperatorState",
-    "StateHandle",
     "SubtaskState",
     "check_operator_state",
     "check_operator_states",
@@ -88,7 +88,7 @@ class FileHandle:
 
 
 @frozen
-class StateHandle:
+class KeyedStateHandle:
     """The state of one subtask at one barrier.
 
     `state_id` is unique for each snapshot ever taken, so two attempts at the same epoch differ in it.
@@ -151,11 +151,11 @@ class SubtaskState:
     """The handle that subtask `subtask_index` acknowledged with."""
 
     subtask_index: int
-    handle: StateHandle
+    handle: KeyedStateHandle
 
     def __attrs_post_init__(self) -> None:
         check_integer("subtask_index", self.subtask_index, 0, MAX_MAX_PARALLELISM - 1)
-        require(type(self.handle) is StateHandle, "handle must be a StateHandle")
+        require(type(self.handle) is KeyedStateHandle, "handle must be a KeyedStateHandle")
 
 
 @frozen

@@ -35,7 +35,7 @@ from checkpointing.errors import (
     IllegalTransitionError,
     InvariantViolationError,
 )
-from checkpointing.handles.state_handles import FileHandle, StateHandle, check_integer, require
+from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle, check_integer, require
 from checkpointing.metadata.metadata_file import (
     METADATA_FILE_NAME,
     CheckpointKind,
@@ -230,7 +230,7 @@ class CompletedCheckpointStore:
         with self._lock:
             self._registry.protect(paths)
 
-    def discard(self, handles: Iterable[StateHandle], in_use: Collection[str] = ()) -> tuple[str, ...]:
+    def discard(self, handles: Iterable[KeyedStateHandle], in_use: Collection[str] = ()) -> tuple[str, ...]:
         """Delete the files of given-up state that nobody else needs; return their paths.
 
         `in_use` are files of pending checkpoints (`CheckpointCoordinator.files_in_use()`). Failures to

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import attrs
 import pyarrow.parquet
 
-from checkpointing.handles.state_handles import StateHandle
+from checkpointing.handles.state_handles import KeyedStateHandle
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.savepoint_directory import read_savepoint
 from statebackend.api.descriptors import USER_KEY_ROLE, StateKind, storage_serializer
@@ -64,7 +64,7 @@ def _add(contents: dict[Any, Any], state: StateMeta, entry: Entry) -> None:
 
 
 def _entries(
-    file_system: CheckpointFileSystem, handle: StateHandle, read_key: Any, state: StateMeta
+    file_system: CheckpointFileSystem, handle: KeyedStateHandle, read_key: Any, state: StateMeta
 ) -> Iterator[Entry]:
     serializers = {role: snapshot.restore_serializer() for role, snapshot in state.role_snapshots.items()}
     read_value = storage_serializer(state.kind, serializers).from_bytes

@@ -9,7 +9,7 @@ from typing import Final
 from attrs import evolve
 
 from checkpointing.handles.relative_path import path_segment
-from checkpointing.handles.state_handles import FileHandle, StateHandle
+from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle
 from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend.canonical.canonical_entries import write_canonical
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
@@ -27,7 +27,7 @@ def export_canonical_handle(
     state_id: str,
     *,
     scratch_directory: str | None = None,
-) -> tuple[StateHandle, dict[str, int]]:
+) -> tuple[KeyedStateHandle, dict[str, int]]:
     """Writes all states of a backend, registered or not, as Parquet files.
 
     The files are ``<directory>/<state>/<part>.parquet`` with the state's name escaped as in a URL (`path_segment`); the
@@ -55,7 +55,7 @@ def export_canonical_handle(
     meta = backend.current_meta()
     states = tuple(evolve(state, files=files_by_state[state.name]) for state in meta.states)
     key_groups = backend.key_group_range
-    handle = StateHandle(
+    handle = KeyedStateHandle(
         state_id,
         CANONICAL_BACKEND,
         key_groups.start,

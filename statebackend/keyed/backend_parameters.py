@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from checkpointing.handles.state_handles import StateHandle
+from checkpointing.handles.state_handles import KeyedStateHandle
 from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend.api.clock import Clock, wall_clock
 from statebackend.api.key_groups import KeyGroupRange
@@ -28,7 +28,7 @@ def _no_progress(state_name: str, entries: int) -> None:
 class RestoredHandle:
     """A state handle and the store that its files are in."""
 
-    handle: StateHandle
+    handle: KeyedStateHandle
     file_system: CheckpointFileSystem
 
 
@@ -68,7 +68,7 @@ class StateRestoreReport:
 class KeyedStateSnapshot:
     """What a barrier gives: the handle, a digest of the content, and what it cost."""
 
-    handle: StateHandle
+    handle: KeyedStateHandle
     digest: str
     entries_written: int
     bytes_written: int

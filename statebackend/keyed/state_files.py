@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from attrs import define, evolve, field, frozen
 
-from checkpointing.handles.state_handles import FileHandle, StateHandle
+from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.api.key_groups import KeyGroupRange
 from statebackend.keyed.state_meta import KeyedStateMeta, StateFile, StateMeta, encode_meta
@@ -103,7 +103,7 @@ def patience_of(key_groups: KeyGroupRange) -> float:
     return 1 + place * _GOLDEN_RATIO % 1
 
 
-def stored_files(handle: StateHandle, state: StateMeta) -> list[StoredFile]:
+def stored_files(handle: KeyedStateHandle, state: StateMeta) -> list[StoredFile]:
     """The files of a state in a handle."""
     return [StoredFile(handle.files[file.index], file.written_by) for file in state.files]
 
@@ -115,7 +115,7 @@ def handle_of_files(
     key_snapshot: TypeSerializerSnapshot[Any],
     sequence: int,
     states: Iterable[tuple[StateMeta, StateFiles]],
-) -> StateHandle:
+) -> KeyedStateHandle:
     """The handle of a snapshot whose states are made of the stored files given with them."""
     files: list[FileHandle] = []
     metas: list[StateMeta] = []
@@ -126,4 +126,4 @@ def handle_of_files(
             files.append(stored.handle)
         metas.append(evolve(meta, files=tuple(references)))
     encoded = encode_meta(KeyedStateMeta(key_snapshot, sequence, tuple(metas)))
-    return StateHandle(state_id, backend, key_groups.start, key_groups.end, encoded, tuple(files))
+    return KeyedStateHandle(state_id, backend, key_groups.start, key_groups.end, encoded, tuple(files))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from checkpointing.handles.state_handles import StateHandle
+from checkpointing.handles.state_handles import KeyedStateHandle
 from statebackend.keyed.state_meta import decode_meta
 from statebackend.metrics.measured_states import MeasuredHandle
 from statebackend.metrics.state_metrics import StateMetrics, StateStatistics
 
 
 def states_measured(
-    handles: Mapping[str, Any], statistics_of: Callable[[str], StateStatistics], snapshot: StateHandle | None
+    handles: Mapping[str, Any], statistics_of: Callable[[str], StateStatistics], snapshot: KeyedStateHandle | None
 ) -> dict[str, StateMetrics]:
     """The metrics of the states whose handles are measured ones; sizes are 0 without a snapshot."""
     sizes = {} if snapshot is None else _sizes(snapshot)
@@ -36,7 +36,7 @@ def states_measured(
     return states
 
 
-def _sizes(handle: StateHandle) -> dict[str, tuple[int, int]]:
+def _sizes(handle: KeyedStateHandle) -> dict[str, tuple[int, int]]:
     """By state the bytes of all its files in a handle, and of those that the snapshot itself wrote."""
     sizes = {}
     for state in decode_meta(handle.meta, len(handle.files)).states:

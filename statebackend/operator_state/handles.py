@@ -26,7 +26,7 @@ from typing import Any, Final
 import xxhash
 from attrs import evolve, field, frozen
 
-from checkpointing.handles.state_handles import FileHandle, StateHandle
+from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import snapshot_from_bytes, snapshot_to_bytes
 from snapshots.errors import StateFormatError
@@ -124,7 +124,7 @@ def envelopes_of(serializers: Mapping[str, TypeSerializer[Any]]) -> dict[str, by
     return {role: snapshot_to_bytes(serializer.snapshot_configuration()) for role, serializer in serializers.items()}
 
 
-def join_handles(keyed: StateHandle, operator: OperatorStateHandle) -> StateHandle:
+def join_handles(keyed: KeyedStateHandle, operator: OperatorStateHandle) -> KeyedStateHandle:
     """One handle for both; ``keyed`` itself if there is no operator state."""
     if not operator.states:
         return keyed
@@ -147,7 +147,7 @@ def join_snapshots(keyed: KeyedStateSnapshot, operator: OperatorStateSnapshot) -
     )
 
 
-def split_handle(handle: StateHandle) -> tuple[StateHandle, OperatorStateHandle]:
+def split_handle(handle: KeyedStateHandle) -> tuple[KeyedStateHandle, OperatorStateHandle]:
     """The handle of the keyed state, as it was before `join_handles`, and the operator state.
 
     Raises `StateRestoreError` for anything malformed.
@@ -185,7 +185,7 @@ def _require(condition: bool, name: str, message: str) -> None:
         raise StateRestoreError(f"operator state {name!r} {message}")
 
 
-def _encode(keyed: StateHandle, operator: OperatorStateHandle, indexes: Mapping[FileHandle, int]) -> bytes:
+def _encode(keyed: KeyedStateHandle, operator: OperatorStateHandle, indexes: Mapping[FileHandle, int]) -> bytes:
     check_states(operator.states)
     out = DataOutputView()
     out.write_int(MAGIC)
@@ -210,7 +210,7 @@ def _encode(keyed: StateHandle, operator: OperatorStateHandle, indexes: Mapping[
     return out.to_bytes()
 
 
-def _decode(source: DataInputView, handle: StateHandle) -> tuple[StateHandle, OperatorStateHandle]:
+def _decode(source: DataInputView, handle: KeyedStateHandle) -> tuple[KeyedStateHandle, OperatorStateHandle]:
     version = source.read_int()
     if version != VERSION:
         raise StateRestoreError(f"version {version} of operator state is not known here: a newer release wrote it")

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 
 from attrs import field, frozen
 
-from checkpointing.handles.state_handles import StateHandle
+from checkpointing.handles.state_handles import KeyedStateHandle
 from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend.api.errors import StateRestoreError
 from statebackend.keyed.state_meta import CANONICAL_BACKEND
@@ -58,7 +58,7 @@ class RestoredOperatorState:
 
 
 def restored_operator_state(
-    handles: Sequence[StateHandle], file_system: CheckpointFileSystem, parallelism: int
+    handles: Sequence[KeyedStateHandle], file_system: CheckpointFileSystem, parallelism: int
 ) -> tuple[RestoredOperatorState, ...]:
     """For each subtask of the new run, its operator state from the handles of all old subtasks, in order.
 
@@ -70,7 +70,7 @@ def restored_operator_state(
 
 
 def continued_operator_state(
-    handles: Sequence[StateHandle], file_system: CheckpointFileSystem
+    handles: Sequence[KeyedStateHandle], file_system: CheckpointFileSystem
 ) -> tuple[RestoredOperatorState, ...]:
     """For each subtask what it had, from its own handle: for the next epoch of a run, in which nothing is dealt out.
 
@@ -183,7 +183,7 @@ def _without_rows(pieces: Sequence[Parts]) -> Parts:
     return (StatePart(next(part for parts in pieces for part in parts).envelopes),)
 
 
-def operator_state_metas(handles: Sequence[StateHandle]) -> tuple[OperatorStateMeta, ...]:
+def operator_state_metas(handles: Sequence[KeyedStateHandle]) -> tuple[OperatorStateMeta, ...]:
     """The operator states of all subtasks as those of one, for judging descriptors before anything is touched.
 
     Raises `StateRestoreError` as `restored_operator_state` does.

@@ -17,7 +17,7 @@ from typing import Final
 from attrs import define, field
 
 from checkpointing.errors import CheckpointError
-from checkpointing.handles.state_handles import FileHandle, StateHandle
+from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle
 from statebackend.keyed.backend_parameters import KeyedStateBackendParameters, KeyedStateSnapshot
 from statebackend.keyed.snapshot_task import SnapshotTask
 from statebackend.keyed.state_files import StateFiles, StoredFile
@@ -68,7 +68,7 @@ class RocksDBSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
         state: FrozenState,
         parameters: KeyedStateBackendParameters,
         directory: LocalStateDirectory,
-        handle_of: Callable[[list[tuple[StateMeta, StateFiles]]], StateHandle],
+        handle_of: Callable[[list[tuple[StateMeta, StateFiles]]], KeyedStateHandle],
         report: Callable[[RocksDBSnapshotTask], None],
     ) -> None:
         super().__init__()

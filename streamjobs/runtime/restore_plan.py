@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from attrs import frozen
 
-from checkpointing.handles.state_handles import OperatorState, StateHandle, files_of_operators
+from checkpointing.handles.state_handles import KeyedStateHandle, OperatorState, files_of_operators
 from checkpointing.metadata.metadata_file import CheckpointMetadata
 from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend.api.errors import StateRestoreError
@@ -52,7 +52,7 @@ class RestoredState:
         """What the operator state of an operator is, over all its subtasks."""
         return operator_state_metas(self._handles(uid))
 
-    def _handles(self, uid: str) -> tuple[StateHandle, ...]:
+    def _handles(self, uid: str) -> tuple[KeyedStateHandle, ...]:
         operator = self.operator(uid)
         return () if operator is None else handles_of(operator)
 
@@ -66,7 +66,7 @@ class SubtaskRestore:
     is_restored: bool = False
 
 
-def handles_of(operator: OperatorState) -> tuple[StateHandle, ...]:
+def handles_of(operator: OperatorState) -> tuple[KeyedStateHandle, ...]:
     """The handles of an operator, in the order of its subtasks."""
     return tuple(subtask.handle for subtask in sorted(operator.subtasks, key=lambda one: one.subtask_index))
 
@@ -97,7 +97,7 @@ def restores_by_subtask(
     return tuple(plan)
 
 
-def _overlaps(handles: Sequence[StateHandle], parallelism: int, max_parallelism: int) -> Iterator[slice]:
+def _overlaps(handles: Sequence[KeyedStateHandle], parallelism: int, max_parallelism: int) -> Iterator[slice]:
     """For each subtask of the new run which of the old handles have key groups of its own."""
     ends = [handle.key_group_end for handle in handles]
     for subtask_index in range(parallelism):
@@ -106,7 +106,7 @@ def _overlaps(handles: Sequence[StateHandle], parallelism: int, max_parallelism:
         yield slice(bisect_left(ends, key_groups.start), bisect_left(ends, key_groups.end) + 1)
 
 
-def continued_subtask(handle: StateHandle, file_system: CheckpointFileSystem) -> SubtaskRestore:
+def continued_subtask(handle: KeyedStateHandle, file_system: CheckpointFileSystem) -> SubtaskRestore:
     """What a subtask restores that goes on from its own handle, in the run that wrote it."""
     keyed, _ = split_handle(handle)
     [own] = continued_operator_state([handle], file_system)

@@ -33,7 +33,7 @@ from attrs import field, frozen
 
 from checkpointing.errors import MissingFileError
 from checkpointing.handles.handle_records import decode_state_handle, encode_state_handle
-from checkpointing.handles.state_handles import FileHandle, StateHandle
+from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle
 from checkpointing.storage.file_system import CheckpointFileSystem
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.errors import StateFormatError
@@ -94,7 +94,7 @@ class RestorePlanSection:
 def write_restore_plan(
     plans: CheckpointFileSystem,
     path: str,
-    by_operator: Mapping[str, Sequence[SubtaskRestore | StateHandle]],
+    by_operator: Mapping[str, Sequence[SubtaskRestore | KeyedStateHandle]],
     most_travelling_bytes: int = MOST_TRAVELLING_BYTES,
 ) -> Mapping[str, RestorePlanSection]:
     """Writes the plan of all operators, unless it is so small that it travels; for each by its uid its section.
@@ -118,7 +118,7 @@ class _PlanWriter:
         self._size_bytes = 0
         self._references: dict[int, tuple[object, bytes]] = {}
 
-    def add(self, restores: Sequence[SubtaskRestore | StateHandle]) -> int:
+    def add(self, restores: Sequence[SubtaskRestore | KeyedStateHandle]) -> int:
         """Adds the plan of an operator; returns where its index begins."""
         index = b"".join([self._record(restore) for restore in restores])
         offset = self._size_bytes
@@ -142,8 +142,8 @@ class _PlanWriter:
             known = self._references[id(value)] = (value, self._append(encode()))
         return known[1]
 
-    def _record(self, restore: SubtaskRestore | StateHandle) -> bytes:
-        if isinstance(restore, StateHandle):
+    def _record(self, restore: SubtaskRestore | KeyedStateHandle) -> bytes:
+        if isinstance(restore, KeyedStateHandle):
             return self._append(_CONTINUED + encode_state_handle(restore))
         return self._shared(restore, lambda: self._encode(restore))
 

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from attrs import evolve, frozen
 
 from checkpointing.handles.relative_path import path_segment
-from checkpointing.handles.state_handles import FileHandle, OperatorState, StateHandle, SubtaskState
+from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle, OperatorState, SubtaskState
 from checkpointing.metadata.metadata_file import CheckpointKind, CheckpointMetadata
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.savepoint_directory import write_savepoint
@@ -55,7 +55,7 @@ class ExportedSubtask:
 
     operator_uid: str
     subtask_index: int
-    handle: StateHandle
+    handle: KeyedStateHandle
     rows: Mapping[str, int]
     operator_state_rows: Mapping[str, int]
 
@@ -71,7 +71,7 @@ class ExportTask:
     operator_uid: str
     subtask_index: int
     max_parallelism: int
-    handle: StateHandle
+    handle: KeyedStateHandle
     source: CheckpointFileSystem
     target: CheckpointFileSystem
     ttl: Mapping[str, StateTtlConfig]

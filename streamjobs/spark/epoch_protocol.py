@@ -33,7 +33,7 @@ from pyspark.sql import DataFrame
 from checkpointing.coordinator.acknowledgement import Acknowledgement, TaskId
 from checkpointing.coordinator.checkpoint_coordinator import AcknowledgementOutcome, CheckpointCoordinator
 from checkpointing.errors import CheckpointError
-from checkpointing.handles.state_handles import OperatorState, StateHandle, files_by_path
+from checkpointing.handles.state_handles import KeyedStateHandle, OperatorState, files_by_path
 from checkpointing.metadata.metadata_file import CheckpointKind, CheckpointMetadata
 from streamjobs.api.sinks import SINK_PROPERTY, commits_of, sink_identity
 from streamjobs.errors import EpochError, EpochTimeoutError, SourceProgressMismatchError
@@ -323,10 +323,10 @@ class EpochProtocol:
         with contextlib.suppress(Exception):
             self.parts.sink.abort(epoch_id, self.parts.attempt_id)
 
-    def _discard(self, handles: Sequence[StateHandle]) -> None:
+    def _discard(self, handles: Sequence[KeyedStateHandle]) -> None:
         self.parts.store.discard(handles, self._coordinator.files_in_use())
 
-    def _first_restore(self) -> Mapping[str, Sequence[SubtaskRestore | StateHandle]]:
+    def _first_restore(self) -> Mapping[str, Sequence[SubtaskRestore | KeyedStateHandle]]:
         """What the subtasks restore in the first epoch of this run, by operator; none for one without state."""
         parts, restored = self.parts, self._restored
         if restored is None:

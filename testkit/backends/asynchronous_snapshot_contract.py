@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from checkpointing.errors import StorageError
-from checkpointing.handles.state_handles import StateHandle
+from checkpointing.handles.state_handles import KeyedStateHandle
 from statebackend.api.descriptors import ListStateDescriptor, PriorityQueueDescriptor, ValueStateDescriptor
 from statebackend.api.errors import StateBackendClosedError
 from statebackend.keyed.backend_parameters import KeyedStateSnapshot
@@ -141,7 +141,7 @@ class AsynchronousSnapshotContract(ContractBase):
             fill(harness, subject, KEYS, epoch)
             tasks.append(harness.prepare(subject))
         fill(harness, subject, KEYS, 4)
-        handles: dict[int, StateHandle] = {number: tasks[number].run().handle for number in order}
+        handles: dict[int, KeyedStateHandle] = {number: tasks[number].run().handle for number in order}
         last = harness.snapshot(subject).handle
         fill(harness, subject, KEYS, 5)
         after = harness.snapshot(subject).handle

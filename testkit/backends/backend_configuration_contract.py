@@ -7,7 +7,7 @@ import pickle
 import pytest
 from attrs import evolve
 
-from checkpointing.handles.state_handles import StateHandle
+from checkpointing.handles.state_handles import KeyedStateHandle
 from statebackend.api.errors import StateBackendClosedError
 from statebackend.keyed.backend_registry import state_backend
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
@@ -26,7 +26,7 @@ class BackendConfigurationContract(ContractBase):
         self,
         harness: BackendHarness,
         lender: StateBackend,
-        *restore: StateHandle,
+        *restore: KeyedStateHandle,
         subtask: int = 0,
         parallelism: int = 1,
         local: str = "leased",
@@ -64,7 +64,7 @@ class BackendConfigurationContract(ContractBase):
 
     def test_lent_backends_go_on_from_epoch_to_epoch(self, harness: BackendHarness) -> None:
         lender = self.create_state_backend()
-        handles: list[StateHandle] = []
+        handles: list[KeyedStateHandle] = []
         for epoch in range(4):
             backend, identity = self.lease(harness, lender, *handles[-1:])
             fill(harness, backend, KEYS, epoch)
@@ -137,7 +137,7 @@ class BackendConfigurationContract(ContractBase):
 
     def test_subtasks_do_not_get_each_others_backends(self, harness: BackendHarness) -> None:
         lender = self.create_state_backend()
-        handles: list[StateHandle] = []
+        handles: list[KeyedStateHandle] = []
         for subtask in range(2):
             backend, identity = self.lease(harness, lender, subtask=subtask, parallelism=2)
             own = [key for key in KEYS if harness.key_group(key) in backend.key_group_range]

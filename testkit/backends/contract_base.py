@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from checkpointing.handles.state_handles import StateHandle
+from checkpointing.handles.state_handles import KeyedStateHandle
 from statebackend.api.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
@@ -46,7 +46,7 @@ class ContractBase:
         harness.at(backend, 1)
         return backend
 
-    def reopen(self, harness: BackendHarness, handle: StateHandle, **options: Any) -> KeyedStateBackend:
+    def reopen(self, harness: BackendHarness, handle: KeyedStateHandle, **options: Any) -> KeyedStateBackend:
         """A backend restored from a handle, at key 1."""
         backend = harness.open(self.create_state_backend(), handle, **options)
         if "key_serializer" not in options:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from checkpointing.handles.state_handles import StateHandle
+from checkpointing.handles.state_handles import KeyedStateHandle
 from statebackend.api.descriptors import ListStateDescriptor
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
 from testkit.backends.contract_base import LIST, MAP, VALUE, ContractBase
@@ -138,7 +138,7 @@ class DigestContract(ContractBase):
         assert digests[0] != digests[1]
 
 
-def _base_of(contract: ContractBase, harness: BackendHarness) -> StateHandle:
+def _base_of(contract: ContractBase, harness: BackendHarness) -> KeyedStateHandle:
     backend = harness.open(contract.create_state_backend())
     for epoch in range(3):
         for key in KEYS:
@@ -152,7 +152,7 @@ def _base_of(contract: ContractBase, harness: BackendHarness) -> StateHandle:
     return handle
 
 
-def _opened(contract: ContractBase, harness: BackendHarness, handle: StateHandle) -> KeyedStateBackend:
+def _opened(contract: ContractBase, harness: BackendHarness, handle: KeyedStateHandle) -> KeyedStateBackend:
     backend = contract.reopen(harness, handle)
     for descriptor in (VALUE, LIST, TEXTS, MAP):
         backend.get_state(descriptor)

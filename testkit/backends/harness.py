@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import evolve
 
-from checkpointing.handles.state_handles import StateHandle
+from checkpointing.handles.state_handles import KeyedStateHandle
 from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend.api.clock import Clock, wall_clock
 from statebackend.api.key_groups import key_group_range_of_subtask
@@ -48,7 +48,7 @@ class BackendHarness:
     def open(
         self,
         state_backend: StateBackend,
-        *restore: StateHandle,
+        *restore: KeyedStateHandle,
         subtask: int = 0,
         parallelism: int = 1,
         key_serializer: TypeSerializer[Any] | None = None,
@@ -73,7 +73,7 @@ class BackendHarness:
 
     def parameters(
         self,
-        *restore: StateHandle,
+        *restore: KeyedStateHandle,
         subtask: int = 0,
         parallelism: int = 1,
         key_serializer: TypeSerializer[Any] | None = None,
@@ -114,7 +114,7 @@ class BackendHarness:
         number = next(self._numbers)
         return backend.prepare_snapshot(number, f"state-{number}")
 
-    def export(self, backend: KeyedStateBackend, part: str = "part") -> StateHandle:
+    def export(self, backend: KeyedStateBackend, part: str = "part") -> KeyedStateHandle:
         """A canonical savepoint of one subtask."""
         number = next(self._numbers)
         directory = f"savepoint-{number}/{OPERATOR_UID}"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from checkpointing.handles.state_handles import StateHandle
+from checkpointing.handles.state_handles import KeyedStateHandle
 from snapshots.compatibility import CompatibilityKind
 from statebackend.api.descriptors import (
     AggregatingStateDescriptor,
@@ -96,7 +96,7 @@ STORED = [False, True]
 class LearningContract(ContractBase):
     """See the module."""
 
-    def stored(self, harness: BackendHarness, backend: KeyedStateBackend, canonical: bool) -> StateHandle:
+    def stored(self, harness: BackendHarness, backend: KeyedStateBackend, canonical: bool) -> KeyedStateHandle:
         """A snapshot of its own, or a savepoint."""
         return harness.export(backend) if canonical else harness.snapshot(backend).handle
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from checkpointing.handles.state_handles import StateHandle
+from checkpointing.handles.state_handles import KeyedStateHandle
 from snapshots.compatibility import CompatibilityKind
 from statebackend.api.aggregate_function import AggregateFunction
 from statebackend.api.descriptors import (
@@ -97,7 +97,7 @@ ADDED = {"flight": FlightV2(7, 0.5, None, 3), "leg": LegV2("LGA", 0.5, ["late"])
 class MigrationContract(ContractBase):
     """See the module."""
 
-    def old_state(self, harness: BackendHarness, canonical: bool) -> StateHandle:
+    def old_state(self, harness: BackendHarness, canonical: bool) -> KeyedStateHandle:
         """All kinds of state of version 1, in two epochs, the second of which overwrites and removes."""
         backend = harness.open(self.create_state_backend())
         for key in range(12):

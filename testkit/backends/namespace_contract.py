@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from checkpointing.handles.state_handles import StateHandle
+from checkpointing.handles.state_handles import KeyedStateHandle
 from snapshots.compatibility import CompatibilityKind
 from snapshots.errors import SerializationError
 from statebackend.api.descriptors import StateDescriptor
@@ -254,5 +254,5 @@ class NamespaceContract(ContractBase):
             restored.get_or_create_keyed_state(flight_v2(), VALUE)
 
     def _carried(self, harness: BackendHarness, backend: KeyedStateBackend) -> KeyedStateBackend:
-        handle: StateHandle = harness.snapshot(backend).handle
+        handle: KeyedStateHandle = harness.snapshot(backend).handle
         return self.reopen(harness, handle)

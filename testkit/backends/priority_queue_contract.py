@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from checkpointing.handles.state_handles import StateHandle
+from checkpointing.handles.state_handles import KeyedStateHandle
 from snapshots.errors import SerializationError
 from statebackend.api.descriptors import PriorityQueueDescriptor, ValueStateDescriptor
 from statebackend.api.errors import (
@@ -98,7 +98,7 @@ class PriorityQueueContract(ContractBase):
     """See the module."""
 
     def layout(
-        self, harness: BackendHarness, subtask: int, parallelism: int, max_parallelism: int, *handles: StateHandle
+        self, harness: BackendHarness, subtask: int, parallelism: int, max_parallelism: int, *handles: KeyedStateHandle
     ) -> KeyedStateBackend:
         """A backend for some of the key groups."""
         harness.max_parallelism = max_parallelism
@@ -155,7 +155,7 @@ class PriorityQueueContract(ContractBase):
         self, harness: BackendHarness, layout: tuple[int, int, int]
     ) -> None:
         groups = key_group_range_of_subtask(*layout)
-        handles: list[StateHandle] = []
+        handles: list[KeyedStateHandle] = []
         for after_a_barrier in (False, True):
             backend = self.layout(harness, *layout)
             queue = backend.get_priority_queue(TIMERS)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from checkpointing.handles.state_handles import StateHandle
+from checkpointing.handles.state_handles import KeyedStateHandle
 from statebackend.api.descriptors import ValueStateDescriptor
 from statebackend.api.key_groups import KeyGroupRange, key_group_range_of_subtask, subtask_of_key_group
 from statebackend.keyed.state_meta import decode_meta
@@ -84,7 +84,9 @@ def _named(name: str) -> ValueStateDescriptor[int]:
     return ValueStateDescriptor(name, int)
 
 
-def _overlapping(handles: list[StateHandle], subtask: int, parallelism: int, max_parallelism: int) -> list[StateHandle]:
+def _overlapping(
+    handles: list[KeyedStateHandle], subtask: int, parallelism: int, max_parallelism: int
+) -> list[KeyedStateHandle]:
     wanted = key_group_range_of_subtask(subtask, parallelism, max_parallelism)
     return [
         handle for handle in handles if wanted.overlaps(KeyGroupRange(handle.key_group_start, handle.key_group_end))

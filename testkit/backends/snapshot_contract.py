@@ -9,7 +9,7 @@ import pytest
 from attrs import evolve
 
 from checkpointing.errors import CheckpointError, CorruptFileError, MissingFileError
-from checkpointing.handles.state_handles import StateHandle
+from checkpointing.handles.state_handles import KeyedStateHandle
 from snapshots import envelope
 from snapshots.envelope import snapshot_to_bytes
 from snapshots.errors import UnknownSnapshotError
@@ -322,7 +322,9 @@ class SnapshotContract(ContractBase):
             with pytest.raises(StateRestoreError):
                 self.reopen(harness, evolve(handle, meta=meta))
         with pytest.raises(StateRestoreError, match="refers to file"):
-            self.reopen(harness, StateHandle(handle.state_id, handle.backend, 0, 9, handle.meta, handle.files[:-1]))
+            self.reopen(
+                harness, KeyedStateHandle(handle.state_id, handle.backend, 0, 9, handle.meta, handle.files[:-1])
+            )
 
     def test_the_meta_data_says_who_wrote_which_file(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
         fill(harness, backend, KEYS)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from checkpointing.handles.state_handles import StateHandle
+from checkpointing.handles.state_handles import KeyedStateHandle
 from statebackend.api.descriptors import PriorityQueueDescriptor, StateDescriptor
 from statebackend.api.time_to_live import StateTtlConfig
 from statebackend.keyed.key_context import NamespacedKeyContext
@@ -82,7 +82,7 @@ class StateMetricsContract(ContractBase):
     """See the module."""
 
     def open_measured(
-        self, harness: BackendHarness, *restore: StateHandle, config: StateMetricsConfig = EVERY_ACCESS
+        self, harness: BackendHarness, *restore: KeyedStateHandle, config: StateMetricsConfig = EVERY_ACCESS
     ) -> KeyedStateBackend:
         """A backend with metrics, at key 1."""
         backend = harness.open(self.create_state_backend(), *restore, metrics=config)

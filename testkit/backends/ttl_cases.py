@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from attrs import evolve, frozen
 
-from checkpointing.handles.state_handles import StateHandle
+from checkpointing.handles.state_handles import KeyedStateHandle
 from statebackend.api.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor, ValueStateDescriptor
 from statebackend.api.time_to_live import StateTtlConfig, TtlStateVisibility, TtlUpdateType
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
@@ -144,7 +144,7 @@ class TtlContractBase(ContractBase):
         self, harness: BackendHarness, backend: KeyedStateBackend, *, as_savepoint: bool = False
     ) -> KeyedStateBackend:
         """The backend that takes over from ``backend`` after a snapshot, at key 1."""
-        handle: StateHandle = harness.export(backend) if as_savepoint else harness.snapshot(backend).handle
+        handle: KeyedStateHandle = harness.export(backend) if as_savepoint else harness.snapshot(backend).handle
         backend.close()
         return self.reopen(harness, handle)
 

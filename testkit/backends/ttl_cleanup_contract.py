@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from checkpointing.handles.state_handles import StateHandle
+from checkpointing.handles.state_handles import KeyedStateHandle
 from statebackend.api.descriptors import ValueStateDescriptor
 from statebackend.api.time_to_live import IncrementalCleanup, StateTtlConfig
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
@@ -123,7 +123,7 @@ class TtlCleanupContract(TtlContractBase):
         harness.at(backend, 1)
         case.read(state)
         assert self.stored_keys(backend, descriptor.name) == [KEYS[0]]
-        handle: StateHandle = task.run().handle
+        handle: KeyedStateHandle = task.run().handle
         clock.now_ms = 60
         restored = self.reopen(harness, handle)
         state = restored.get_state(descriptor)

@@ -9,8 +9,8 @@ from checkpointing import (
     CheckpointKind,
     CheckpointMetadata,
     FileHandle,
+    KeyedStateHandle,
     OperatorState,
-    StateHandle,
     SubtaskState,
 )
 from checkpointing.handles.checksum import checksum_of_bytes
@@ -22,8 +22,8 @@ def file_handle(path: str, data: bytes = b"data") -> FileHandle:
 
 def state_handle(
     state_id: str = "state-0", start: int = 0, end: int = 3, files: tuple[FileHandle, ...] = ()
-) -> StateHandle:
-    return StateHandle(state_id, "heap", start, end, b"meta of " + state_id.encode(), files)
+) -> KeyedStateHandle:
+    return KeyedStateHandle(state_id, "heap", start, end, b"meta of " + state_id.encode(), files)
 
 
 def operator_state(uid: str = "counter", files: tuple[FileHandle, ...] = ()) -> OperatorState:

@@ -11,8 +11,8 @@ from checkpointing import (
     MAX_ACKNOWLEDGEMENT_BYTES,
     Acknowledgement,
     InvariantViolationError,
+    KeyedStateHandle,
     MalformedAcknowledgementError,
-    StateHandle,
     TaskId,
 )
 
@@ -35,7 +35,7 @@ def test_what_is_encoded_is_decoded(report, metrics, meta, number_of_files, uid)
         3,
         "attempt",
         "digest",
-        StateHandle("s", "heap", 1, 2, meta, files),
+        KeyedStateHandle("s", "heap", 1, 2, meta, files),
         report,
         metrics,
     )
@@ -80,7 +80,7 @@ def test_errors_say_what_is_wrong() -> None:
         Acknowledgement.decode(b"PAR1" + data[4:])
     with pytest.raises(MalformedAcknowledgementError, match="limit"):
         Acknowledgement.decode(bytes(MAX_ACKNOWLEDGEMENT_BYTES + 1))
-    big = StateHandle("s", "heap", 0, 0, bytes(MAX_ACKNOWLEDGEMENT_BYTES), ())
+    big = KeyedStateHandle("s", "heap", 0, 0, bytes(MAX_ACKNOWLEDGEMENT_BYTES), ())
     with pytest.raises(MalformedAcknowledgementError, match="Move state from meta into files"):
         Acknowledgement("job", "run", 1, "op", 0, "attempt", "digest", big).encode()
 

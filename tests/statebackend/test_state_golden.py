@@ -11,7 +11,7 @@ import struct
 
 import pytest
 
-from checkpointing.handles.state_handles import FileHandle, StateHandle
+from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle
 from checkpointing.storage.file_system import CheckpointFileSystem
 from snapshots.envelope import snapshot_to_bytes
 from statebackend.api.descriptors import ListStateDescriptor, StateKind, ValueStateDescriptor
@@ -30,7 +30,7 @@ GOLDEN = pathlib.Path(__file__).parent / "golden"
 def golden_handle(name):
     fields = json.loads((GOLDEN / name / "handle.json").read_text())
     files = tuple(FileHandle(**file) for file in fields.pop("files"))
-    return StateHandle(**{**fields, "meta": bytes.fromhex(fields["meta"])}, files=files)
+    return KeyedStateHandle(**{**fields, "meta": bytes.fromhex(fields["meta"])}, files=files)
 
 
 def expected():

@@ -10,7 +10,7 @@ import struct
 import pytest
 from attrs import evolve
 
-from checkpointing.handles.state_handles import FileHandle, StateHandle
+from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle
 from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend import ListStateDescriptor, MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
 from statebackend.keyed.backend_registry import state_backend
@@ -67,7 +67,7 @@ def expected(now_ms):
 def golden_handle(name):
     fields = json.loads((GOLDEN / name / "handle.json").read_text())
     files = tuple(FileHandle(**file) for file in fields.pop("files"))
-    return StateHandle(**{**fields, "meta": bytes.fromhex(fields["meta"])}, files=files)
+    return KeyedStateHandle(**{**fields, "meta": bytes.fromhex(fields["meta"])}, files=files)
 
 
 @pytest.mark.parametrize("now_ms", [2_000, 10_999, 11_000, 12_000])

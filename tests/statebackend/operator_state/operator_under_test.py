@@ -2,7 +2,7 @@
 
 import itertools
 
-from checkpointing.handles.state_handles import StateHandle
+from checkpointing.handles.state_handles import KeyedStateHandle
 from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend.api.key_groups import key_group_range_of_subtask
 from statebackend.keyed.state_meta import CANONICAL_BACKEND, KeyedStateMeta, encode_meta
@@ -49,7 +49,7 @@ class OperatorUnderTest:
     def keyed_handle(self, index, parallelism, backend="heap"):
         key_groups = key_group_range_of_subtask(index, parallelism, MAX_PARALLELISM)
         meta = encode_meta(KeyedStateMeta(LongSerializer().snapshot_configuration(), 0, ()))
-        return StateHandle(f"state-{next(self.numbers)}", backend, key_groups.start, key_groups.end, meta)
+        return KeyedStateHandle(f"state-{next(self.numbers)}", backend, key_groups.start, key_groups.end, meta)
 
     def snapshot(self, backends):
         """The handles of one checkpoint of all subtasks."""

@@ -11,7 +11,7 @@ import attrs
 import pyarrow.parquet as pq
 import pytest
 
-from checkpointing.handles.state_handles import FileHandle, StateHandle
+from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle
 from checkpointing.storage.file_system import CheckpointFileSystem
 from snapshots.envelope import snapshot_to_bytes
 from statebackend.api.errors import StateRestoreError
@@ -210,7 +210,7 @@ def golden_handles(name):
     handles = []
     for fields in json.loads((GOLDEN / name / "handles.json").read_text()):
         files = tuple(FileHandle(**file) for file in fields.pop("files"))
-        handles.append(StateHandle(**{**fields, "meta": bytes.fromhex(fields["meta"])}, files=files))
+        handles.append(KeyedStateHandle(**{**fields, "meta": bytes.fromhex(fields["meta"])}, files=files))
     return handles
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from checkpointing import CheckpointFileSystem, StateHandle
+from checkpointing import CheckpointFileSystem, KeyedStateHandle
 from statebackend import (
     KeyedStateBackend,
     KeyedStateBackendParameters,
@@ -34,7 +34,7 @@ class Job:
         self._backend = state_backend(backend)
         self._directory = directory
         self._file_system = CheckpointFileSystem.from_uri(directory / "store")
-        self.handle: StateHandle | None = None
+        self.handle: KeyedStateHandle | None = None
         self.model: dict[int, tuple[int | None, dict[int, int], list[int]]] = {}
 
     def open(self, local: str) -> KeyedStateBackend:

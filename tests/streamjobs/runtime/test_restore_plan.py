@@ -14,9 +14,9 @@ from checkpointing import (
     CheckpointMetadata,
     CorruptFileError,
     FileHandle,
+    KeyedStateHandle,
     MissingFileError,
     OperatorState,
-    StateHandle,
     SubtaskState,
 )
 from statebackend import ValueStateDescriptor
@@ -37,8 +37,8 @@ def restored(fs: CheckpointFileSystem, *uids: str, backend: str = "heap", files:
             2,
             4,
             (
-                SubtaskState(0, StateHandle(f"{uid}-0", "heap", 0, 1, b"", ())),
-                SubtaskState(1, StateHandle(f"{uid}-1", backend, 2, 3, b"", tuple(files))),
+                SubtaskState(0, KeyedStateHandle(f"{uid}-0", "heap", 0, 1, b"", ())),
+                SubtaskState(1, KeyedStateHandle(f"{uid}-1", backend, 2, 3, b"", tuple(files))),
             ),
         )
         for uid in uids
@@ -103,7 +103,7 @@ def written_by(fs: CheckpointFileSystem, *types: Any) -> RestoredState:
     for index, kind in enumerate(types):
         state = meta_of_descriptor(ValueStateDescriptor("state", kind), VOID_NAMESPACE_SERIALIZER)
         meta = encode_meta(KeyedStateMeta(LongSerializer().snapshot_configuration(), 0, (state,)))
-        subtasks.append(SubtaskState(index, StateHandle(f"a-{index}", "heap", index, index, meta, ())))
+        subtasks.append(SubtaskState(index, KeyedStateHandle(f"a-{index}", "heap", index, index, meta, ())))
     operator = OperatorState("a", "a", len(types), len(types), tuple(subtasks))
     return RestoredState(attrs.evolve(restored(fs).metadata, max_parallelism=len(types), operators=(operator,)), fs)
 

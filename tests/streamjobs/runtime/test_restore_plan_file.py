@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpointing.handles.state_handles import FileHandle, OperatorState, StateHandle, SubtaskState
+from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle, OperatorState, SubtaskState
 from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend.api.key_groups import key_group_range_of_subtask
 from statebackend.keyed.backend_parameters import RestoredHandle
@@ -19,9 +19,9 @@ from streamjobs.runtime.restore_plan import SubtaskRestore, restores_by_subtask
 from streamjobs.runtime.restore_plan_file import write_restore_plan
 
 
-def handle_of(start: int, end: int) -> StateHandle:
+def handle_of(start: int, end: int) -> KeyedStateHandle:
     file = FileHandle(f"shared/op/{start}.sst", 3, f"xxh3:{start:032x}")
-    return StateHandle(f"state {start}", "heap", start, end, b"meta", (file,))
+    return KeyedStateHandle(f"state {start}", "heap", start, end, b"meta", (file,))
 
 
 @pytest.mark.parametrize("most_travelling_bytes", [0, 16 << 10])
@@ -60,7 +60,7 @@ def test_each_subtask_reads_what_it_goes_on_from_or_restores(tmp_path: Path, mos
 
 def test_what_several_subtasks_restore_is_written_once(tmp_path: Path) -> None:
     plans = CheckpointFileSystem.from_uri(tmp_path)
-    old = RestoredHandle(StateHandle("state", "heap", 0, 127, bytes(100_000)), plans)
+    old = RestoredHandle(KeyedStateHandle("state", "heap", 0, 127, bytes(100_000)), plans)
     write_restore_plan(plans, "plans/1", {"op": [SubtaskRestore((old,), None, is_restored=True) for _ in range(100)]})
     assert plans.size("plans/1") < 120_000
 

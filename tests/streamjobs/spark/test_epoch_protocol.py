@@ -16,7 +16,7 @@ from checkpointing import (
     CheckpointFileSystem,
     CompletedCheckpointStore,
     JobIdentity,
-    StateHandle,
+    KeyedStateHandle,
     StorageError,
 )
 from statebackend.keyed.backend_registry import state_backend
@@ -136,7 +136,7 @@ class Job:
             "subtask_index": index,
             "attempt_id": "a",
             "digest": "digest",
-            "handle": StateHandle(name, "heap", 2 * index, 2 * index + 1, b"", (file,)),
+            "handle": KeyedStateHandle(name, "heap", 2 * index, 2 * index + 1, b"", (file,)),
         }
         return Acknowledgement(**{**content, **changes})
 
@@ -299,7 +299,7 @@ def test_an_acknowledgement_that_is_missing_fails_the_epoch_and_what_came_is_dis
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"digest": "another", "handle": StateHandle("x", "heap", 0, 1, b"", ())}, "conflict"),
+        ({"digest": "another", "handle": KeyedStateHandle("x", "heap", 0, 1, b"", ())}, "conflict"),
         ({"subtask_index": 7}, "unknown"),
         ({"operator_uid": "others"}, "unknown"),
         ({"checkpoint_id": 3}, "discarded"),

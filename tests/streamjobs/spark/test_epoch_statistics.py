@@ -10,10 +10,10 @@ import pytest
 pytest.importorskip("pyspark")
 
 from checkpointing.coordinator.acknowledgement import Acknowledgement
-from checkpointing.handles.state_handles import StateHandle
+from checkpointing.handles.state_handles import KeyedStateHandle
 from streamjobs.spark.epoch_statistics import EpochStatistics, epoch_statistics, opening_metrics
 
-HANDLE = StateHandle("state", "heap", 0, 15, b"", ())
+HANDLE = KeyedStateHandle("state", "heap", 0, 15, b"", ())
 ACKNOWLEDGEMENT = Acknowledgement(
     job_id="job",
     run_id="run",
