@@ -1,7 +1,7 @@
 # make          prepare the environment
 # make demo     run the main job of examples/flights
 # make test     run the tests, on two processes        (make test TESTS=tests/checkpointing PROCESSES=0 for some, on one)
-# make lint     ruff (rules and format), and mypy --strict on the packages
+# make lint     ruff (rules and format), who imports whom, and mypy --strict on the packages
 # make bench    run the benchmarks                     (make bench SUITE="spark_stateful --json" for one)
 # make clean    remove .venv and everything that can be made again
 #
@@ -31,6 +31,7 @@ test: environment
 lint: environment
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/lint-imports --no-logo
 	$(VENV)/bin/python -m mypy --strict $(PACKAGES) tests/typing
 
 bench: environment

@@ -208,7 +208,8 @@ def check_metadata_size(metadata: CheckpointMetadata) -> None:
 
 def read_metadata(fs: CheckpointFileSystem, directory: str) -> CheckpointMetadata:
     """Read `directory/_metadata`. Raises `MissingFileError`, `CorruptMetadataError` or its subclass
-    `UnsupportedMetadataVersionError`, each naming the file and what to do."""
+    `UnsupportedMetadataVersionError`, each naming the file and what to do.
+    """
     return read_metadata_with_handle(fs, directory)[0]
 
 

@@ -71,7 +71,8 @@ class LocalStateDirectory:
 
     def scratch(self) -> tempfile.TemporaryDirectory[str]:
         """A directory on the same device for as long as its context lasts; what is left if the process is killed goes
-        with the other files."""
+        with the other files.
+        """
         return tempfile.TemporaryDirectory(dir=self._files_path())
 
     def read_version(self) -> LocalVersion | None:

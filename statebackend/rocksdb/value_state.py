@@ -27,7 +27,8 @@ _raw_key_of, _stored_of, _size_of = itemgetter(_RAW_KEY), itemgetter(_STORED), i
 
 class RocksDBValueState(CachedState, InternalValueState[T]):
     """An entry of the cache is ``[what is kept of the value, or None if there is none, raw key, is dirty, what is
-    stored, bytes counted for it]``."""
+    stored, bytes counted for it]``.
+    """
 
     __slots__ = ("_entry_bytes", "_read", "_serializer")
 

@@ -1,0 +1,188 @@
+"""The house rules that a machine can check: sizes, circles, head docstrings, private names, one name for one thing.
+
+Who may import whom is in the contracts of `pyproject.toml`, which `make lint` holds the code to.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+FLOORS = (
+    "snapshots",
+    "typeserializers",
+    "migration",
+    "checkpointing",
+    "statebackend",
+    "savepoints",
+    "streamjobs",
+    "testkit",
+)
+MOST_LINES = 450
+NAMES_OF_LIBRARIES = {
+    "_fields",
+    "_field_types",
+    "_name_",
+    "_value_",
+    "_member_map_",
+    "_jdf",
+    "_jsc",
+    "_jvm",
+    "_jc",
+    "_jo",
+    "_SpecialForm",
+}
+"""What NamedTuples, enums, typing and PySpark document or leave no other way to."""
+SAME_THING_IN_EACH_ROOM = {
+    "errors": "the exceptions of a floor",
+    "environment": "where a program begins, on Spark and in-process",
+    "job": "a running job as its user holds it, on Spark and in-process",
+    "value_state": "the table and handle of a kind, in each store",
+    "list_state": "the table and handle of a kind, in each store",
+    "map_state": "the table and handle of a kind, in each store",
+    "priority_queue": "the queue of each store",
+}
+FORBIDDEN_NAMES = ("utils", "util", "helpers", "helper", "common", "misc", "base", "base2", "manager")
+
+MODULES: Mapping[str, Path] = {
+    ".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__"): path
+    for floor in FLOORS
+    for path in sorted((REPOSITORY / floor).rglob("*.py"))
+}
+ROOMS = sorted(name for name, path in MODULES.items() if path.name == "__init__.py")
+
+
+@functools.cache
+def tree_of(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text(encoding="utf-8"), str(MODULES[module]))
+
+
+def imported_by(module: str) -> Iterator[str]:
+    """The modules of the product that a module imports, those for type checkers and inside functions included."""
+    for node in ast.walk(tree_of(module)):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                if inner in MODULES:
+                    yield inner
+                elif node.module in MODULES:
+                    yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in MODULES)
+
+
+def circles() -> list[list[str]]:
+    """The strongly connected components of more than one module (Tarjan), a module each of which imports the next."""
+    edges = {module: set(imported_by(module)) for module in MODULES}
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        index[module] = low[module] = len(index)
+        stack.append(module)
+        for other in edges[module]:
+            if other not in index:
+                visit(other)
+                low[module] = min(low[module], low[other])
+            elif other in stack:
+                low[module] = min(low[module], index[other])
+        if low[module] == index[module]:
+            component = stack[stack.index(module) :]
+            del stack[stack.index(module) :]
+            if len(component) > 1:
+                found.append(sorted(component))
+
+    for module in MODULES:
+        if module not in index:
+            visit(module)
+    return found
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def defined_in(tree: ast.Module) -> set[str]:
+    """Every name that a module defines: functions, classes, variables, attributes of its own objects.
+
+    Objects of one class may look at each other, and a subclass at what it inherits.
+    """
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"):
+                names.add(node.attr)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names.add(node.value)  # the names of __slots__
+    return names
+
+
+def foreign_private_names(module: str) -> Iterator[str]:
+    tree = tree_of(module)
+    own = defined_in(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield from (
+                f"line {node.lineno}: {alias.name} of {node.module}"
+                for alias in node.names
+                if is_private(alias.name) and alias.name not in NAMES_OF_LIBRARIES
+            )
+        elif isinstance(node, ast.Attribute) and is_private(node.attr):
+            is_own = node.attr in own or (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
+            if not is_own and node.attr not in NAMES_OF_LIBRARIES:
+                yield f"line {node.lineno}: .{node.attr}"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_file_has_one_subject_and_can_be_held_in_mind(module: str) -> None:
+    lines = len(MODULES[module].read_text(encoding="utf-8").splitlines())
+
+    assert lines <= MOST_LINES, f"{lines} lines; {MOST_LINES} are the most: give its second subject a file of its own"
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    assert circles() == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_says_what_is_in_it(room: str) -> None:
+    docstring = ast.get_docstring(tree_of(room))
+
+    assert docstring, f"{room} has no head docstring: say what is in it, and what must not be"
+    assert len(docstring.split()) >= 8, f"{room}: {docstring!r} says too little"
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name not in ROOMS])
+def test_a_module_begins_with_its_theory(module: str) -> None:
+    assert ast.get_docstring(tree_of(module))
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_module_uses_a_private_name_of_another(module: str) -> None:
+    assert list(foreign_private_names(module)) == []
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_name_says_what_is_in_it(module: str) -> None:
+    assert module.rpartition(".")[2] not in FORBIDDEN_NAMES
+
+
+def test_no_two_files_of_different_subjects_have_one_name() -> None:
+    places = defaultdict(list)
+    for module, path in MODULES.items():
+        if path.name != "__init__.py" and path.stem not in SAME_THING_IN_EACH_ROOM:
+            places[path.stem].append(module)
+
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
