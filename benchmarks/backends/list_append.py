@@ -43,9 +43,9 @@ def _appended(setting: Setting, backend_name: str, title: str) -> Iterator[Resul
         key_group, size = key_group_of(_KEY), 0
         for _ in range(EPOCHS):
             start = clock()
-            set_current_key, add = backend.set_current_key, state.add
+            set_key, add = backend.key_setter(), state.add
             for element in range(size, size + per_epoch):
-                set_current_key(_KEY, key_group)
+                set_key(_KEY, key_group)
                 add(element)
             size += per_epoch
             finish = subtask.prepare_snapshot(backend)

@@ -169,10 +169,10 @@ class PauseLoop:
 
     def _slowest_access_ms(self, records: list[Record]) -> float:
         clock, slowest = self._setting.clock, 0.0
-        set_current_key, value, update = self._backend.set_current_key, self._state.value, self._state.update
+        set_key, value, update = self._backend.key_setter(), self._state.value, self._state.update
         for key, key_group in records:
             start = clock()
-            set_current_key(key, key_group)
+            set_key(key, key_group)
             update(value() + 1)
             slowest = max(slowest, clock() - start)
         return slowest * 1e3

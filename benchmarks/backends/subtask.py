@@ -87,7 +87,7 @@ class Subtask:
 
 def fill(backend: KeyedStateBackend, state: Any, records: list[Record], value: Any = 0) -> None:
     """Gives each key of the records the value."""
-    set_current_key, update = backend.set_current_key, state.update
+    set_key, update = backend.key_setter(), state.update
     for key, key_group in records:
-        set_current_key(key, key_group)
+        set_key(key, key_group)
         update(value)

@@ -1,9 +1,9 @@
 """Reading, adding one to and writing a `ValueState[int]`, beside the same loop over the bare engine.
 
-A turn is one epoch. Ours makes each record's key current as the runtime does for keys that stand for themselves
-(`streamjobs.operators.keyed_operator`), in the key context, without a call; and it ends with the synchronous part of a
-snapshot, in which RocksDB writes out what the epoch changed: bare rocksdict has written it by then too. The upload is
-not part of the loop in either. Ours goes through key groups and serializers; the peers know their keys.
+A turn is one epoch. Ours makes each record's key current as the runtime does, by the backend's key setter; and it ends
+with the synchronous part of a snapshot, in which RocksDB writes out what the epoch changed: bare rocksdict has written
+it by then too. The upload is not part of the loop in either. Ours goes through key groups and serializers; the peers
+know their keys.
 
 The keys were first seen in their order, and records come in random order. In the order in which keys were first seen, a
 dict runs through memory from one end to the other, which no stream lets it do; a line shows that case, too.
@@ -137,10 +137,9 @@ class ValueLoop:
         """One epoch of these records."""
         clock = self._setting.clock
         start = clock()
-        context, value, update = self.backend.context, self.state.value, self.state.update
+        set_key, value, update = self.backend.key_setter(), self.state.value, self.state.update
         for key, key_group in records:
-            context.key = key
-            context.key_group = key_group
+            set_key(key, key_group)
             count = value()
             update(1 if count is None else count + 1)
         finish = self.subtask.prepare_snapshot(self.backend)

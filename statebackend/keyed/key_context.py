@@ -6,10 +6,15 @@ equal in Python, and are one key).
 
 A state with namespaces sees the context through one of its own, which adds the namespace that was set on its handle;
 there too, bytes stand for a namespace that cannot stand for itself.
+
+A key is made current by a *key setter* (`compile_key_setter`), which is made for a context and for what else has to
+happen with every record. It is one function with nothing to look up: who has a loop over records asks for it once, in
+front of the loop.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from snapshots.errors import SerializationError
@@ -18,6 +23,9 @@ from statebackend.keyed.exact_values import compile_exact
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.kernel.value_text import shown
 from typeserializers.scalars.void import VOID_NAMESPACE, VoidNamespaceSerializer
+
+KeySetter = Callable[[Any, int], None]
+"""``set_key(key, key_group)`` makes a key current."""
 
 
 class _NoKey:
@@ -81,6 +89,37 @@ class KeyContext:
 
     def enter(self, entry_namespace: Any) -> None:
         """Does nothing: there is one namespace."""
+
+
+def compile_key_setter(
+    context: KeyContext, key_serializer: TypeSerializer[Any], follow_ups: Iterable[Callable[[], object]]
+) -> KeySetter:
+    """A function that makes a key current in the context, and then calls the follow-ups, which look at that key.
+
+    It raises `SerializationError`, changing nothing, for a key that does not fit and that its bytes must stand for.
+    Every other key is checked where an entry is stored, as is the key group.
+    """
+    calls = tuple(follow_ups)
+    to_bytes = None if key_serializer.equal_values_have_equal_bytes else key_serializer.to_bytes
+
+    def set_key(key: Any, key_group: int) -> None:
+        context.key = key
+        context.key_group = key_group
+
+    def set_encoded_key(key: Any, key_group: int) -> None:
+        context.key = to_bytes(key)  # type: ignore[misc]
+        context.key_group = key_group
+
+    setter = set_key if to_bytes is None else set_encoded_key
+    if not calls:
+        return setter
+
+    def set_key_and_follow_up(key: Any, key_group: int) -> None:
+        setter(key, key_group)
+        for call in calls:
+            call()
+
+    return set_key_and_follow_up
 
 
 class NamespacedKeyContext:

@@ -43,7 +43,14 @@ from statebackend.keyed.backend_parameters import (
     RestoredHandle,
     StateRestoreReport,
 )
-from statebackend.keyed.key_context import NO_KEY, AnyKeyContext, NamespacedKeyContext, has_namespaces
+from statebackend.keyed.key_context import (
+    NO_KEY,
+    AnyKeyContext,
+    KeySetter,
+    NamespacedKeyContext,
+    compile_key_setter,
+    has_namespaces,
+)
 from statebackend.keyed.key_enumeration import null_namespace
 from statebackend.keyed.schema_resolution import (
     StateVerdict,
@@ -194,18 +201,18 @@ class KeyedStateBackend(ExpiringStates):
             self.free()
 
     def set_current_key(self, key: Any, key_group: int) -> None:
-        """Makes ``key`` current; its group must be in the range, which is checked where an entry is stored."""
-        context = self.context
-        context.key = key if self._key_is_its_own_entry_key else self.key_serializer.to_bytes(key)
-        context.key_group = key_group
-        if self._record_sweeps:
-            for sweep in self._record_sweeps.values():
-                sweep()
+        """Makes ``key`` current; its group must be in the range, which is checked where an entry is stored.
 
-    @property
-    def sweeps_every_record(self) -> bool:
-        """Whether `set_current_key` does more than to set the key, so that it must be called for every record."""
-        return bool(self._record_sweeps)
+        For many keys, ask for `key_setter` once.
+        """
+        self.key_setter()(key, key_group)
+
+    def key_setter(self) -> KeySetter:
+        """A function ``set_key(key, key_group)`` that does what `set_current_key` does, without looking anything up.
+
+        It is made for the states that are registered now: ask for it after `open()`, and anew after a registration.
+        """
+        return compile_key_setter(self.context, self.key_serializer, self._record_sweeps.values())
 
     def leave_key(self) -> None:
         """Makes no key current: every access to state is an error until the next `set_current_key`."""
