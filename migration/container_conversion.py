@@ -15,6 +15,7 @@ from migration.conversion import (
     register_conversion,
     register_wrapping_conversion,
 )
+from snapshots.value_text import shown
 from typeserializers.containers.lists import ArrayListSerializer, ListSerializer
 from typeserializers.containers.maps import MapSerializer
 from typeserializers.containers.nullable import NullableSerializer
@@ -23,7 +24,6 @@ from typeserializers.evolution.promotions import PROMOTIONS, Pair
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.counts import check_count
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.kernel.value_text import shown
 from typeserializers.scalars.fixed_width import BooleanSerializer, IntSerializer
 
 _FLAG = BooleanSerializer()

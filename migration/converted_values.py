@@ -7,9 +7,9 @@ from typing import Any
 
 from migration.conversion import passed_through
 from snapshots.errors import MalformedDataError
+from snapshots.value_text import shown
 from typeserializers.kernel.field_metadata import name_of
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.kernel.value_text import shown
 
 
 def fitted_by(

@@ -28,8 +28,8 @@ from migration.conversion import Conversion, Read, compile_transcoding, compile_
 from migration.reading_back import must_be_read_back
 from snapshots.data_views import DataInputView
 from snapshots.errors import StateFormatError
+from snapshots.value_text import shown
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.kernel.value_text import shown
 
 T = TypeVar("T")
 

@@ -15,6 +15,7 @@ from attrs import evolve, field, frozen
 
 from snapshots.envelope import snapshot_to_bytes
 from snapshots.errors import SerializationError, StateFormatError
+from snapshots.value_text import shown
 from statebackend.api.aggregate_function import AggregateFunction, ReduceFunction
 from statebackend.api.errors import StateRegistrationError
 from statebackend.api.time_to_live import StateTtlConfig
@@ -22,7 +23,6 @@ from typeserializers.containers.lists import ListSerializer
 from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.kernel.serializer_inference import serializer_for
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.kernel.value_text import shown
 from typeserializers.scalars.void import NullValueSerializer
 
 if TYPE_CHECKING:

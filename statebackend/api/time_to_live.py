@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from attrs import field, frozen
 
+from snapshots.value_text import shown
 from statebackend.api.errors import StateRegistrationError
-from typeserializers.kernel.value_text import shown
 
 LONGEST_TTL_MS: Final = (1 << 63) - 1
 """The longest time-to-live, in milliseconds; with it nothing ever expires."""

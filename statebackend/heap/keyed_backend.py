@@ -23,6 +23,7 @@ from attrs import define, evolve, field
 
 from snapshots.compatibility import CompatibilityKind
 from snapshots.envelope import snapshot_to_bytes
+from snapshots.value_text import shown
 from statebackend.api.descriptors import PriorityQueueDescriptor, StateDescriptor
 from statebackend.api.errors import StateRestoreError
 from statebackend.canonical.canonical_entries import CanonicalBatch, batches_of
@@ -55,7 +56,6 @@ from statebackend.kinds.internal_states import InternalState
 from statebackend.metrics.state_metrics import StateStatistics
 from statebackend.ttl.expiry_sweep import Pass
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.kernel.value_text import shown
 from typeserializers.scalars.void import VOID_NAMESPACE
 
 T = TypeVar("T")

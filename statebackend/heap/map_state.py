@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from snapshots.errors import SerializationError
+from snapshots.value_text import shown
 from statebackend.api.descriptors import MapStateDescriptor
 from statebackend.api.errors import StateRestoreError
 from statebackend.api.key_groups import KeyGroupRange
@@ -23,7 +24,6 @@ from statebackend.keyed.exact_values import compile_exact
 from statebackend.keyed.key_context import AnyKeyContext
 from statebackend.kinds.internal_states import InternalMapState
 from typeserializers.containers.nullable import NullableSerializer
-from typeserializers.kernel.value_text import shown
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
 
 from snapshots.errors import SerializationError
+from snapshots.value_text import shown
 from statebackend.api.errors import null_element, unreadable_entry
 from statebackend.keyed.key_context import AnyKeyContext, has_namespaces
 from statebackend.keyed.key_enumeration import Address
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.kernel.value_text import shown
 from typeserializers.scalars.void import VOID_NAMESPACE
 
 T = TypeVar("T")

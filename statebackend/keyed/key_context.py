@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from snapshots.errors import SerializationError
+from snapshots.value_text import shown
 from statebackend.api.errors import NoCurrentKeyError, StateBackendError
 from statebackend.keyed.exact_values import compile_exact
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.kernel.value_text import shown
 from typeserializers.scalars.void import VOID_NAMESPACE, VoidNamespaceSerializer
 
 KeySetter = Callable[[Any, int], None]

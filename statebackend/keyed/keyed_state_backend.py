@@ -21,6 +21,7 @@ from attrs import frozen
 
 from snapshots.compatibility import CompatibilityKind
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from snapshots.value_text import shown
 from statebackend.api.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -77,7 +78,6 @@ from statebackend.metrics.state_metrics import (
 )
 from statebackend.ttl.expiring_states import ExpiringStates
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.kernel.value_text import shown
 from typeserializers.scalars.void import VoidNamespaceSerializer
 
 T = TypeVar("T")

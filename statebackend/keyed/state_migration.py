@@ -7,13 +7,13 @@ from __future__ import annotations
 from typing import Any
 
 from migration.schema_migration import SchemaMigration
+from snapshots.value_text import shown
 from statebackend.api.descriptors import USER_KEY_ROLE, StateDescriptor, storage_serializer
 from statebackend.api.errors import StateMigrationException
 from statebackend.keyed.key_context import has_namespaces
 from statebackend.keyed.state_meta import StateMeta
 from statebackend.ttl.migration_source import migrated_storage_serializer
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.kernel.value_text import shown
 
 
 def state_migration(old: StateMeta, descriptor: StateDescriptor, now_ms: int) -> SchemaMigration[Any]:

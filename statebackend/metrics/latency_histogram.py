@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from typeserializers.kernel.value_text import shown
+from snapshots.value_text import shown
 
 _SIGNIFICANT_BITS: Final = 4
 _SUB_BUCKETS: Final = 1 << (_SIGNIFICANT_BITS - 1)

@@ -18,8 +18,8 @@ from typing import Any, Final
 from attrs import evolve, field, fields, frozen
 from attrs.validators import ge, instance_of
 
+from snapshots.value_text import shown
 from statebackend.metrics.latency_histogram import LatencyHistogram
-from typeserializers.kernel.value_text import shown
 
 _STATE_PREFIX: Final = "state/"
 _SNAPSHOT: Final = "snapshot"

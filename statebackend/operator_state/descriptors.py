@@ -18,10 +18,10 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from attrs import field, frozen
 
+from snapshots.value_text import shown
 from statebackend.api.descriptors import as_serializer
 from statebackend.api.errors import StateRegistrationError
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.kernel.value_text import shown
 
 T = TypeVar("T")
 K = TypeVar("K")

@@ -17,6 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from migration.schema_migration import MigrationError, SchemaMigration
 from snapshots.errors import MalformedDataError, SerializationError, StateFormatError
+from snapshots.value_text import shown
 from statebackend.api.errors import StateMigrationException, StateRestoreError, null_element
 from statebackend.api.states import ListState
 from statebackend.heap.stored_form import KeyForm, StoredForm
@@ -26,7 +27,6 @@ from statebackend.operator_state.descriptors import ELEMENT_ROLE, KEY_ROLE, VALU
 from statebackend.operator_state.entries import Row
 from statebackend.operator_state.states import BroadcastState, ReadOnlyBroadcastState
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.kernel.value_text import shown
 
 T = TypeVar("T")
 K = TypeVar("K")

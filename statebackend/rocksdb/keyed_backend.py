@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 from attrs import frozen
 
 from snapshots.compatibility import CompatibilityKind
+from snapshots.value_text import shown
 from statebackend.api.descriptors import PriorityQueueDescriptor, StateDescriptor, StateKind
 from statebackend.api.errors import StateBackendError, StateMigrationException
 from statebackend.canonical.canonical_entries import CanonicalBatch, batches_of
@@ -58,7 +59,6 @@ from statebackend.rocksdb.value_state import create_value_state
 from statebackend.ttl.expiry_sweep import Pass
 from statebackend.ttl.row_filter import RowFilter
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.kernel.value_text import shown
 
 T = TypeVar("T")
 

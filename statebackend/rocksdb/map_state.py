@@ -16,13 +16,13 @@ from operator import itemgetter
 from typing import Any, Final, TypeVar
 
 from snapshots.errors import SerializationError
+from snapshots.value_text import shown
 from statebackend.keyed.exact_values import compile_exact
 from statebackend.kinds.internal_states import InternalMapState
 from statebackend.rocksdb.cache_memory import ENTRY_BYTES
 from statebackend.rocksdb.cached_state import UNKNOWN, CachedState, Changes, Drained
 from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.kernel.value_text import shown
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -12,7 +12,7 @@ import traceback
 from typing import Any, Final
 
 import statebackend
-from typeserializers.kernel.value_text import cut
+from snapshots.value_text import cut
 
 __all__ = ["one_line", "shown", "told"]
 

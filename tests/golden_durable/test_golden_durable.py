@@ -101,9 +101,7 @@ def test_no_golden_file_was_changed() -> None:
 
 @pytest.mark.parametrize(("parallelism", "version"), RUNS)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_job_goes_on_from_its_newest_checkpoint(
-    tmp_path: Path, backend: str, parallelism: int, version: int
-) -> None:
+def test_a_job_goes_on_from_its_newest_checkpoint(tmp_path: Path, backend: str, parallelism: int, version: int) -> None:
     job_dir = copied(tmp_path, f"job-{backend}")
     job = Job(job_dir, backend, parallelism, version, ALIVE_MS)
     job.check(CHECKPOINTS[2], 3)

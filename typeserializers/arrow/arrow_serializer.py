@@ -27,10 +27,10 @@ from snapshots.errors import MalformedDataError, SnapshotFormatError
 from snapshots.registry import register_snapshot
 from snapshots.simple import another_serializer
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from snapshots.value_text import shown
 from typeserializers.arrow.arrow_evolution import resolve_fields
 from typeserializers.kernel.counts import MAX_EMPTY_ELEMENTS
 from typeserializers.kernel.type_serializer import Codec, TypeSerializer
-from typeserializers.kernel.value_text import shown
 
 T = TypeVar("T")
 

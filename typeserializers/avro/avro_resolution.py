@@ -17,7 +17,7 @@ from typing import Any, Final
 from attrs import frozen
 
 from snapshots.compatibility import FieldVerdict, Finding
-from typeserializers.kernel.value_text import shown
+from snapshots.value_text import shown
 
 PROMOTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "int": ("long", "float", "double"),

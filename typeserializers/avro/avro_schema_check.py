@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from snapshots.errors import SnapshotFormatError
-from typeserializers.kernel.value_text import shown
+from snapshots.value_text import shown
 
 MAX_DEPTH: Final = 200
 """How deep a schema may be nested; Avro has no limit, and Python has."""

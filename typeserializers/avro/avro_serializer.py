@@ -27,11 +27,11 @@ from snapshots.errors import EndOfDataError, SnapshotFormatError
 from snapshots.registry import register_snapshot
 from snapshots.simple import another_serializer
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from snapshots.value_text import cut
 from typeserializers.avro.avro_bounds import check_depth, is_recursive, is_risky, may_be_free, skip
 from typeserializers.avro.avro_resolution import named_schemas, resolve_schemas, type_of
 from typeserializers.avro.avro_schema_check import check_schema
 from typeserializers.kernel.type_serializer import Codec, TypeSerializer
-from typeserializers.kernel.value_text import cut
 
 _LAYOUT_FREE_KEYS = ("doc", "aliases")
 _ZEROS = {"null": None, "boolean": False, "int": 0, "long": 0, "float": 0.0, "double": 0.0, "bytes": b"", "string": ""}

@@ -16,12 +16,12 @@ from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.registry import register_snapshot
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from snapshots.value_text import misfit
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter, indented
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.counts import check_count, check_written_count, emit_count_check
 from typeserializers.kernel.flink_names import BASE
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.kernel.value_text import misfit
 
 E = TypeVar("E")
 

@@ -13,12 +13,12 @@ from typing import Any, Generic, TypeVar
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.registry import register_snapshot
+from snapshots.value_text import misfit, shown
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter, indented
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.counts import check_count, check_distinct, emit_count_check
 from typeserializers.kernel.flink_names import BASE
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.kernel.value_text import misfit, shown
 from typeserializers.scalars.fixed_width import BooleanSerializer
 
 K = TypeVar("K")

@@ -17,13 +17,13 @@ from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.registry import register_snapshot
 from snapshots.simple import SimpleTypeSerializerSnapshot
+from snapshots.value_text import misfit
 from typeserializers.containers.lists import checked_list
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter, indented
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.counts import check_count
 from typeserializers.kernel.flink_names import ARRAY, BASE, nested_snapshot
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.kernel.value_text import misfit
 from typeserializers.scalars.fixed_width import (
     BooleanSerializer,
     ByteSerializer,

@@ -19,12 +19,12 @@ from snapshots.compatibility import FieldVerdict, Finding
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.registry import register_snapshot
+from snapshots.value_text import misfit
 from typeserializers.containers.row_values import Row, RowKind
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter, indented
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.flink_names import RUNTIME, nested_snapshot
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.kernel.value_text import misfit
 
 KIND_BITS: Final = 2
 

@@ -13,11 +13,11 @@ from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.errors import MalformedDataError, SnapshotFormatError
 from snapshots.registry import register_snapshot
 from snapshots.simple import SimpleTypeSerializerSnapshot
+from snapshots.value_text import misfit
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.flink_names import RUNTIME
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.kernel.value_text import misfit
 
 FLINK_TUPLE_CLASS = "org.apache.flink.api.java.tuple.Tuple"
 

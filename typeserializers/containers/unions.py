@@ -24,6 +24,7 @@ from snapshots.errors import MalformedDataError, UnresolvableSerializerError
 from snapshots.registry import register_snapshot
 from snapshots.simple import another_serializer
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from snapshots.value_text import misfit, shown
 from typeserializers.containers.eithers import EitherSerializer
 from typeserializers.containers.nullable import NullableSerializer, NullableSerializerSnapshot
 from typeserializers.evolution.union_evolution import judge_new_union, judge_union
@@ -31,7 +32,6 @@ from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter, in
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.references import ReferenceSerializer
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.kernel.value_text import misfit, shown
 from typeserializers.scalars.void import VoidSerializer
 
 

@@ -38,12 +38,12 @@ from snapshots.compatibility import (
 )
 from snapshots.errors import UnresolvableSerializerError
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from snapshots.value_text import shown
 from typeserializers.evolution.field_matching import FieldMatch, match_fields
 from typeserializers.evolution.part_evolution import resolve_part
 from typeserializers.kernel.field_metadata import name_of
 from typeserializers.kernel.held_parts import all_inside
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.kernel.value_text import shown
 from typeserializers.opaque.pickles import PickleSerializer
 from typeserializers.records.record_checks import default_problem
 from typeserializers.records.record_shape import RecordField, RecordShape

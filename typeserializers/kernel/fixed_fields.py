@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, TypeVar
 
 from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.value_text import misfit
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
-from typeserializers.kernel.value_text import misfit
 
 T = TypeVar("T")
 

@@ -7,9 +7,9 @@ from typing import Any, ClassVar, TypeVar
 
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.errors import MalformedDataError
+from snapshots.value_text import misfit, shown
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
-from typeserializers.kernel.value_text import misfit, shown
 
 T = TypeVar("T")
 

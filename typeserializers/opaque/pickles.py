@@ -25,8 +25,8 @@ from snapshots.errors import SnapshotFormatError, UnresolvableSerializerError
 from snapshots.registry import register_snapshot
 from snapshots.simple import another_serializer
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from snapshots.value_text import misfit, shown
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.kernel.value_text import misfit, shown
 from typeserializers.opaque.moved_modules import unpickled
 
 T = TypeVar("T")

@@ -32,6 +32,7 @@ from snapshots.errors import MalformedDataError, SnapshotFormatError
 from snapshots.registry import register_snapshot
 from snapshots.simple import another_serializer
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from snapshots.value_text import misfit, shown
 from typeserializers.evolution.pojo_evolution import judge_pojo
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter, indented
 from typeserializers.kernel.compiled import CompiledTypeSerializer
@@ -39,7 +40,6 @@ from typeserializers.kernel.flink_names import RUNTIME
 from typeserializers.kernel.references import ReferenceSerializer
 from typeserializers.kernel.serializer_inference import Inference
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.kernel.value_text import misfit, shown
 from typeserializers.pojos.known_pojos import all_subclasses, remember_pojo, restored_shape
 from typeserializers.pojos.pojo_format import CURRENT_VERSION, WrittenPart, WrittenPojo, parts_of, read_pojo, write_pojo
 from typeserializers.pojos.pojo_merging import merged_pojo

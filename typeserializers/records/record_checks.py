@@ -14,8 +14,8 @@ from typing import Any
 import attrs
 
 from snapshots.errors import UnresolvableSerializerError
+from snapshots.value_text import shown
 from typeserializers.kernel.serializer_inference import UnknownTypeError
-from typeserializers.kernel.value_text import shown
 from typeserializers.records.record_shape import RecordField, RecordShape, is_field_name
 
 

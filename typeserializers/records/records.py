@@ -31,6 +31,7 @@ from snapshots.errors import MalformedDataError
 from snapshots.registry import register_snapshot
 from snapshots.simple import another_serializer
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from snapshots.value_text import misfit, shown
 from typeserializers.evolution.record_evolution import WrittenRecord, judge_record
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
@@ -38,7 +39,6 @@ from typeserializers.kernel.field_metadata import RecordConverter
 from typeserializers.kernel.references import bind_references, collected_references, rebound
 from typeserializers.kernel.serializer_inference import Inference
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.kernel.value_text import misfit, shown
 from typeserializers.records.record_checks import check_defaults, check_shape, refuse_undecorated
 from typeserializers.records.record_construction import arguments_of, emit_fields, settable_twin, stand_in_class
 from typeserializers.records.record_format import (

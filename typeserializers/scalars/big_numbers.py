@@ -20,10 +20,10 @@ from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.errors import EndOfDataError, MalformedDataError
 from snapshots.registry import register_snapshot
 from snapshots.simple import SimpleTypeSerializerSnapshot
+from snapshots.value_text import misfit
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.flink_names import BASE, nested_snapshot
-from typeserializers.kernel.value_text import misfit
 
 MAX_DIGITS: Final = 32_768
 """The most digits of a decimal."""

@@ -12,10 +12,10 @@ from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.errors import EndOfDataError
 from snapshots.registry import register_snapshot
 from snapshots.simple import SimpleTypeSerializerSnapshot
+from snapshots.value_text import misfit
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.flink_names import ARRAY, nested_snapshot
-from typeserializers.kernel.value_text import misfit
 
 
 def checked_bytes(value: Any) -> bytes:

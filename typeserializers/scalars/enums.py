@@ -30,11 +30,11 @@ from snapshots.errors import SnapshotFormatError, UnresolvableSerializerError
 from snapshots.registry import register_snapshot
 from snapshots.simple import another_serializer
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from snapshots.value_text import cut, misfit
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.flink_names import BASE, nested_snapshot
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.kernel.value_text import cut, misfit
 
 C = TypeVar("C", bound=enum.Enum)
 

@@ -13,10 +13,10 @@ from typing import Any, ClassVar, TypeVar
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.registry import register_snapshot
 from snapshots.simple import SimpleTypeSerializerSnapshot
+from snapshots.value_text import misfit
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.flink_names import BASE, nested_snapshot
-from typeserializers.kernel.value_text import misfit
 
 N = TypeVar("N", bound=float)
 

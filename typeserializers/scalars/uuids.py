@@ -9,10 +9,10 @@ from typing import Any
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.registry import register_snapshot
 from snapshots.simple import SimpleTypeSerializerSnapshot
+from snapshots.value_text import misfit
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.flink_names import BASE, nested_snapshot
-from typeserializers.kernel.value_text import misfit
 from typeserializers.scalars.byte_arrays import slice_exactly
 
 

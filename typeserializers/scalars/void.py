@@ -11,11 +11,11 @@ from typing import Any, Final, final
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.registry import register_snapshot
 from snapshots.simple import SimpleTypeSerializerSnapshot
+from snapshots.value_text import misfit, shown
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.flink_names import BASE, nested_snapshot
 from typeserializers.kernel.single_values import SingleValueSerializer, require_zero
-from typeserializers.kernel.value_text import misfit, shown
 
 
 @final

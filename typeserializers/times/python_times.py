@@ -25,12 +25,12 @@ from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.errors import MalformedDataError
 from snapshots.registry import register_snapshot
 from snapshots.simple import SimpleTypeSerializerSnapshot
+from snapshots.value_text import misfit, shown
 from typeserializers.kernel.adoption import AdoptingTypeSerializerSnapshot
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.fixed_fields import FixedFieldsSerializer
 from typeserializers.kernel.flink_names import BASE, nested_snapshot
-from typeserializers.kernel.value_text import misfit, shown
 from typeserializers.times.calendar_values import LocalDate, LocalDateTime, LocalTime, whole_microseconds
 from typeserializers.times.epoch_values import Date, Instant, SqlTimestamp
 
