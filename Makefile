@@ -32,7 +32,7 @@ lint: environment
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/lint-imports --no-logo
-	$(VENV)/bin/python -m mypy --strict $(PACKAGES) tests/typing
+	$(VENV)/bin/python -m mypy --strict statebackend_floors.py $(PACKAGES) tests/typing
 
 bench: environment
 	@$(RUN) python -m benchmarks $(SUITE)

@@ -4,6 +4,7 @@ State is opaque here: backends hand over `KeyedStateHandle`s, and this package m
 consistent. `docs/formats-checkpoint.md` describes every file it writes.
 """
 
+import statebackend_floors  # noqa: F401  first: it names a file that stands in the place of a package
 from checkpointing.coordinator.acknowledgement import MAX_ACKNOWLEDGEMENT_BYTES, Acknowledgement, ReportValue, TaskId
 from checkpointing.coordinator.checkpoint_coordinator import (
     AbortedCheckpoint,

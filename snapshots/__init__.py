@@ -1,5 +1,6 @@
 """What a serializer was, and whether another may take over: the ground floor of the project."""
 
+import statebackend_floors  # noqa: F401  first: it names a file that stands in the place of a package
 from snapshots.compatibility import (
     CompatibilityKind,
     FieldVerdict,

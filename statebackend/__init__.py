@@ -1,5 +1,6 @@
 """Where state lives: descriptors, state handles, key groups, and the backends."""
 
+import statebackend_floors  # noqa: F401  first: it names a file that stands in the place of a package
 from statebackend.api.aggregate_function import AggregateFunction, ReduceFunction
 from statebackend.api.descriptors import (
     AggregatingStateDescriptor,

@@ -1,5 +1,6 @@
 """Operators over streams: on Spark for production, in-process for tests."""
 
+import statebackend_floors  # noqa: F401  first: it names a file that stands in the place of a package
 from streamjobs.api.functions import KeyedProcessFunction, ProcessContext, RuntimeContext
 from streamjobs.errors import (
     EpochError,

@@ -1,0 +1,49 @@
+"""A user's file of the same name as one of our packages is named, in one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from statebackend_floors import SUBMODULE_OF
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def run_beside(script: Path, program: str) -> subprocess.CompletedProcess[str]:
+    script.write_text(f"import sys\nsys.path.append({str(REPOSITORY)!r})\n{program}\n", encoding="utf-8")
+    return subprocess.run(
+        [sys.executable, "-E", str(script)], capture_output=True, text=True, check=False, timeout=120, cwd=script.parent
+    )
+
+
+@pytest.mark.parametrize("package", [name for name in SUBMODULE_OF if name != "statebackend"])
+def test_a_file_beside_the_program_with_the_name_of_a_package_is_named(tmp_path, package: str) -> None:
+    foreign = tmp_path / f"{package}.py"
+    foreign.write_text("", encoding="utf-8")
+
+    ended = run_beside(tmp_path / "program.py", "import statebackend")
+
+    assert ended.returncode == 1
+    (line,) = [line for line in ended.stderr.splitlines() if line.startswith("ImportError")]
+    assert f"{foreign} is found in the place of the package '{package}' of Statebackend: rename it" in line
+
+
+def test_a_folder_with_the_name_of_a_package_is_named(tmp_path) -> None:
+    (tmp_path / "migration").mkdir()
+    (tmp_path / "migration" / "__init__.py").write_text("", encoding="utf-8")
+
+    ended = run_beside(tmp_path / "program.py", "import streamjobs")
+
+    assert "'migration' of Statebackend" in ended.stderr
+
+
+def test_a_file_with_the_name_that_the_package_of_checkpoints_had_does_not_matter(tmp_path) -> None:
+    (tmp_path / "checkpoint.py").write_text("raise SystemExit(3)", encoding="utf-8")
+
+    ended = run_beside(tmp_path / "program.py", "import statebackend; import streamjobs; print('fine')")
+
+    assert (ended.returncode, ended.stdout) == (0, "fine\n"), ended.stderr
