@@ -1,17 +1,28 @@
-"""Settings for all tests, and how long the slowest files took.
+"""Settings for all tests, one small Spark session, and how long the slowest files took.
 
 Hypothesis draws new examples in every run, and prints how to repeat one that fails. Where ``CI`` is set it draws the
 same ones each time: whether a change may land must not hang on a coin. No test may fail because the machine is slow or
 busy: there are no deadlines, and no health checks that look at the clock or at how much was drawn until then.
+
+Tests that need a real Spark session take the fixture `spark`, of which a process has one.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+REPOSITORY = Path(__file__).resolve().parents[1]
 
 # A test's JVM lives for seconds: compiling its hot code twice, and collecting garbage on all cores, costs more than it
 # brings. Programs that tests start inherit this; whoever sets it otherwise is heard.
@@ -27,6 +38,42 @@ settings.register_profile("ci", settings.get_profile("tests"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "tests")
 
 SLOWEST_FILES = 15
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session with two local cores, two shuffle partitions, the time zone UTC, and no web interface.
+
+    Its workers run on this interpreter and can import the repository's packages. Tests may change its
+    configuration only through `streamjobs.spark.session.configured`, which puts the old values back.
+    """
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    scratch = tmp_path_factory.mktemp("spark")
+    (scratch / "java").mkdir()
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("tests")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={scratch / 'java'}")
+        .config("spark.executorEnv.PYTHONPATH", str(REPOSITORY))
+        .config("spark.local.dir", str(scratch / "local"))
+        .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    try:
+        yield session
+    finally:
+        session.stop()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,0 +1,65 @@
+"""Writes the golden files of a job on Spark, as `write_them` does the others:
+
+    environment/run.sh python -m tests.golden.durable.write_them_on_spark v2 spark-savepoint spark-job
+
+It adds the named directories to the folder of a version, and refuses one that exists. It imports nothing that moved
+between commits, so that older ones can run it: with the packages of a work tree of theirs first in PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent.parent / "golden_durable"))
+
+from golden_durable_spark import BATCHES, add_file, mounted, start, travelling_by_value  # noqa: E402
+
+
+def main(version: str, *names: str) -> None:
+    """Runs the job over its batches, and keeps what is named: the savepoint, the job directory."""
+    folder = HERE / version
+    folder.mkdir(exist_ok=True)
+    made = {"spark-savepoint": "savepoint", "spark-job": "job"}
+    with tempfile.TemporaryDirectory() as directory:
+        _run(Path(directory).resolve())
+        for name in names:
+            shutil.copytree(Path(directory) / made[name], folder / name, ignore=shutil.ignore_patterns("driver.lock"))
+            _add_checksums(folder / name)
+
+
+def _run(workplace: Path) -> None:
+    from pyspark.sql import SparkSession
+
+    from streamjobs.spark.sinks import MemorySink
+
+    for index, rows in enumerate(BATCHES):
+        add_file(workplace / "source", index, rows)
+    builder: Any = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
+    try:
+        for key, value in mounted(workplace / "source").items():
+            spark.conf.set(key, value)
+        with travelling_by_value():
+            job = start(spark, workplace, MemorySink())
+            job.await_termination()
+            job.savepoint(workplace / "savepoint")
+    finally:
+        spark.stop()
+
+
+def _add_checksums(directory: Path) -> None:
+    with (HERE / "SHA256SUMS").open("a") as sums:
+        for path in sorted(directory.rglob("*")):
+            if path.is_file():
+                digest = hashlib.sha256(path.read_bytes()).hexdigest()
+                sums.write(f"{digest}  {path.relative_to(HERE).as_posix()}\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

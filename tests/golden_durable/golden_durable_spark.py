@@ -1,0 +1,113 @@
+"""The job on Spark whose savepoint and job directory are kept under `tests/golden/durable`.
+
+It counts words from files. Spark writes absolute paths of the files that it has read into its log, and a job goes on
+only with the very source that its state has read; so the source is read through a mount: ``viewfs://golden/source``
+is whatever directory `mounted` says, and the files hold no path of a machine.
+
+Only what is imported from the packages' own top is used here, so that the code of older commits can run it too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import golden_durable_programs as programs
+from golden_durable_programs import VISIT_V1, VISIT_V2, Collected, plain, visit_v1
+
+from statebackend import ListStateDescriptor, MapStateDescriptor, SplitListStateDescriptor, ValueStateDescriptor
+from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
+
+SOURCE = "viewfs://golden/source"
+SCHEMA = "word string, number int"
+OUT_SCHEMA = "word string, found string"
+BATCHES = [
+    [("ada", 1), ("bob", 2), ("cyd", 3), ("dan", 4)],
+    [("ada", 7), ("bob", 8), ("eve", 5)],
+    [("ada", 2), ("gus", 10)],
+]
+MORE = [("ada", 11), ("bob", 12), ("lou", 13)]
+
+
+class Keep(KeyedProcessFunction[str, Any, Any]):
+    """Keeps every number, and emits as JSON what was kept of the key before."""
+
+    def __init__(self, version: int = 1) -> None:
+        self.version = version
+        self.collected = Collected()
+
+    def open(self, context: RuntimeContext) -> None:
+        visit = VISIT_V1 if self.version == 1 else VISIT_V2
+        self.last = context.get_state(ValueStateDescriptor("last", visit))
+        self.numbers = context.get_list_state(ListStateDescriptor("numbers", int))
+        self.halves = context.get_map_state(MapStateDescriptor("halves", int, float))
+        self.seen = context.operator_state.get_list_state(SplitListStateDescriptor("seen", str))
+        if context.is_restored:
+            self.collected.operator_state[context.subtask_index] = {"seen": list(self.seen.get())}
+
+    def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[Any]:
+        number = value["number"]
+        halves = {str(key): half for key, half in sorted(self.halves.items())}
+        found = {"last": plain(self.last.value()), "numbers": list(self.numbers.get()), "halves": halves}
+        yield value["word"], json.dumps(found)
+        visit = visit_v1(value["word"], number)
+        if self.version == 1:
+            self.last.update(visit)
+        self.numbers.add(number)
+        self.halves.put(number, None if number == 2 else number / 2)
+        self.seen.add(f"{value['word']} {number}")
+
+
+def add_file(directory: Path, index: int, rows: list[tuple[str, int]]) -> None:
+    """Adds a file to the source, whole at once; it becomes one micro-batch."""
+    directory.mkdir(parents=True, exist_ok=True)
+    staged = directory.parent / f"{index}.json"
+    staged.write_text("".join(json.dumps({"word": word, "number": number}) + "\n" for word, number in rows))
+    os.utime(staged, (1_000_000_000 + index, 1_000_000_000 + index))
+    os.rename(staged, directory / f"{index:05d}.json")
+
+
+def mounted(directory: Path) -> Mapping[str, str]:
+    """Settings of a session in which `SOURCE` is this directory."""
+    return {
+        "fs.viewfs.mounttable.golden.link./source": directory.as_uri(),
+        "fs.viewfs.impl.disable.cache": "true",
+    }
+
+
+def start(spark: Any, workplace: Path, sink: Any, version: int = 1, **execute: Any) -> Any:
+    """Starts the job in ``workplace/job`` over all files that are there."""
+    from streamjobs.spark import SparkStreamEnvironment
+
+    environment = SparkStreamEnvironment(
+        spark,
+        job_dir=workplace / "job",
+        local_state_directory=workplace / "local",
+        backend="rocksdb",
+        parallelism=3,
+        max_parallelism=16,
+    )
+    stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(SOURCE)
+    words = environment.from_dataframe(stream).key_by("word")
+    words.process(Keep(version), uid="words", name="words", schema=OUT_SCHEMA, order_by="number").sink_to(sink)
+    return environment.execute("golden words", trigger={"availableNow": True}, **execute)
+
+
+@contextmanager
+def travelling_by_value() -> Iterator[None]:
+    """Lets the functions and records of these modules travel to workers that cannot import them."""
+    from pyspark import cloudpickle
+
+    modules = (programs, sys.modules[__name__])
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
