@@ -9,7 +9,7 @@
 
 VENV := .venv
 RUN := environment/run.sh
-PACKAGES := snapshots typeserializers migration checkpointing statebackend streamjobs testkit
+PACKAGES := snapshots typeserializers migration checkpointing statebackend savepoints streamjobs testkit
 TESTS ?= tests
 PROCESSES ?= 2
 SUITE ?= all

@@ -19,6 +19,7 @@ SUBMODULE_OF: Final = {
     "migration": "schema_migration",
     "checkpointing": "coordinator",
     "statebackend": "keyed",
+    "savepoints": "restored_state",
     "streamjobs": "runtime",
 }
 """The packages that need each other, and a submodule by which ours are known."""

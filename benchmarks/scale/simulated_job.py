@@ -17,11 +17,11 @@ from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle, Op
 from checkpointing.metadata.metadata_file import CheckpointKind, CheckpointMetadata
 from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
 from checkpointing.storage.file_system import CheckpointFileSystem
+from savepoints.restored_state import handles_of
 from statebackend.api.descriptors import ValueStateDescriptor
 from statebackend.api.key_groups import key_group_range_of_subtask
 from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
 from statebackend.keyed.state_meta import KeyedStateMeta, StateFile, encode_meta, meta_of_descriptor
-from streamjobs.runtime.restore_plan import handles_of
 from streamjobs.runtime.restore_plan_file import write_restore_plan
 from streamjobs.spark.epoch_task import EpochTask
 from streamjobs.spark.run_broadcast import RunReference

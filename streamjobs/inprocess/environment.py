@@ -26,6 +26,7 @@ from checkpointing.storage.completed_checkpoint_store import CompletedCheckpoint
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_directory import JobDirectory
 from checkpointing.storage.job_origin import write_origin
+from savepoints.restored_state import RestoredState
 from statebackend.api.clock import Clock, StoppedClock, wall_clock
 from statebackend.api.key_groups import check_parallelism, key_group_range_of_subtask, subtask_of_key_group
 from statebackend.keyed.backend_parameters import KeyedStateBackendParameters, StateRestoreReport
@@ -44,7 +45,6 @@ from streamjobs.runtime.job_metrics import OperatorMetrics, metrics_of_epoch
 from streamjobs.runtime.key_hash import KeyHashError, key_group_hasher
 from streamjobs.runtime.processing_time import PROCESSING_TIME_PROPERTY, not_before
 from streamjobs.runtime.restore_plan import (
-    RestoredState,
     SubtaskRestore,
     check_backend,
     check_files,

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.savepoint_directory import create_savepoint_directory
+from savepoints.export import SavepointReport, export_tasks, finish_savepoint
 from statebackend.api.clock import Clock
 from statebackend.api.descriptors import StateDescriptor
 from statebackend.keyed.backend_parameters import StateRestoreReport
@@ -18,7 +19,6 @@ from statebackend.keyed.schema_resolution import SchemaReport
 from statebackend.metrics import KeyedStateMetrics
 from streamjobs.errors import EpochError
 from streamjobs.runtime.job_metrics import OperatorMetrics, metrics_of_epochs
-from streamjobs.runtime.savepoint_export import SavepointReport, export_tasks, finish_savepoint
 
 
 class LocalJob:

@@ -13,48 +13,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from attrs import frozen
 
 from checkpointing.handles.state_handles import KeyedStateHandle, OperatorState, files_of_operators
-from checkpointing.metadata.metadata_file import CheckpointMetadata
 from checkpointing.storage.file_system import CheckpointFileSystem
+from savepoints.restored_state import RestoredState, handles_of
 from statebackend.api.errors import StateRestoreError
 from statebackend.api.key_groups import key_group_range_of_subtask
 from statebackend.keyed.backend_parameters import RestoredHandle
 from statebackend.keyed.schema_resolution import SchemaReport
 from statebackend.keyed.state_backend import StateBackend
-from statebackend.keyed.state_meta import KeyedStateMeta, decode_meta, distinct_metas, merge_metas
+from statebackend.keyed.state_meta import decode_meta, merge_metas
 from statebackend.operator_state import (
-    OperatorStateMeta,
     RestoredOperatorState,
     continued_operator_state,
-    operator_state_metas,
     restored_operator_state,
     split_handle,
 )
 from streamjobs.errors import JobRestoreError
-
-
-@frozen
-class RestoredState:
-    """The operator states to continue from, the store their files are in, and the checkpoint they belong to."""
-
-    metadata: CheckpointMetadata
-    file_system: CheckpointFileSystem
-
-    def operator(self, uid: str) -> OperatorState | None:
-        """The state of an operator, if there is any."""
-        return next((operator for operator in self.metadata.operators if operator.uid == uid), None)
-
-    def keyed_metas_of(self, uid: str) -> tuple[KeyedStateMeta, ...]:
-        """What the keyed state of an operator is: the meta data of its subtasks, alike ones once."""
-        keyed = [split_handle(handle)[0] for handle in self._handles(uid)]
-        return distinct_metas([decode_meta(handle.meta, len(handle.files)) for handle in keyed])
-
-    def operator_state_metas_of(self, uid: str) -> tuple[OperatorStateMeta, ...]:
-        """What the operator state of an operator is, over all its subtasks."""
-        return operator_state_metas(self._handles(uid))
-
-    def _handles(self, uid: str) -> tuple[KeyedStateHandle, ...]:
-        operator = self.operator(uid)
-        return () if operator is None else handles_of(operator)
 
 
 @frozen
@@ -64,11 +37,6 @@ class SubtaskRestore:
     keyed: tuple[RestoredHandle, ...] = ()
     operator: RestoredOperatorState | None = None
     is_restored: bool = False
-
-
-def handles_of(operator: OperatorState) -> tuple[KeyedStateHandle, ...]:
-    """The handles of an operator, in the order of its subtasks."""
-    return tuple(subtask.handle for subtask in sorted(operator.subtasks, key=lambda one: one.subtask_index))
 
 
 def restores_by_subtask(

@@ -19,8 +19,8 @@ from checkpointing.storage.fall_back import read_fall_back
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_origin import JobOrigin, read_origin
 from checkpointing.storage.savepoint_directory import read_savepoint
+from savepoints.restored_state import RestoredState
 from streamjobs.errors import JobRestoreError, SourceProgressMismatchError
-from streamjobs.runtime.restore_plan import RestoredState
 
 __all__ = ["RESTORED_FROM", "StartingPoint", "check_has_every_epoch", "starting_point"]
 

@@ -1,6 +1,6 @@
 """Jobs on Spark: Spark brings sources, shuffle, scheduling, retries and sinks; we bring the state."""
 
-from streamjobs.runtime.savepoint_export import SavepointReport
+from savepoints.export import SavepointReport
 from streamjobs.spark.environment import SparkStreamEnvironment
 from streamjobs.spark.job import RestoredStateReport, RestoreReport, SparkJob
 from streamjobs.spark.sinks import ForEachEpochSink, MemorySink, NoopSink, ParquetSink

@@ -24,6 +24,7 @@ from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_directory import JobDirectory
 from checkpointing.storage.job_origin import write_origin
 from checkpointing.storage.savepoint_directory import SavedSourceProgress
+from savepoints.restored_state import RestoredState
 from statebackend.api.key_groups import check_parallelism
 from statebackend.keyed.backend_registry import state_backend
 from statebackend.keyed.private_directory import default_local_root
@@ -35,14 +36,7 @@ from streamjobs.api.sinks import commits_of
 from streamjobs.api.stream_graph import SourceNode, StreamGraph
 from streamjobs.errors import JobDefinitionError, JobRestoreError
 from streamjobs.runtime.local_state_root import LocalStateRoot
-from streamjobs.runtime.restore_plan import (
-    RestoredState,
-    check_backend,
-    check_files,
-    check_merges,
-    check_operators,
-    check_states,
-)
+from streamjobs.runtime.restore_plan import check_backend, check_files, check_merges, check_operators, check_states
 from streamjobs.runtime.restore_plan_file import RESTORE_PLANS_DIRECTORY
 from streamjobs.runtime.starting_point import (
     RESTORED_FROM,

@@ -35,11 +35,12 @@ from checkpointing.coordinator.checkpoint_coordinator import AcknowledgementOutc
 from checkpointing.errors import CheckpointError
 from checkpointing.handles.state_handles import KeyedStateHandle, OperatorState, files_by_path
 from checkpointing.metadata.metadata_file import CheckpointKind, CheckpointMetadata
+from savepoints.restored_state import RestoredState, handles_of
 from streamjobs.api.sinks import SINK_PROPERTY, commits_of, sink_identity
 from streamjobs.errors import EpochError, EpochTimeoutError, SourceProgressMismatchError
 from streamjobs.runtime.job_metrics import OperatorMetrics, metrics_of_epoch, metrics_of_epochs
 from streamjobs.runtime.processing_time import PROCESSING_TIME_PROPERTY
-from streamjobs.runtime.restore_plan import RestoredState, SubtaskRestore, handles_of, restores_by_subtask
+from streamjobs.runtime.restore_plan import SubtaskRestore, restores_by_subtask
 from streamjobs.runtime.restore_plan_file import RESTORE_PLANS_DIRECTORY, RestorePlanSection, write_restore_plan
 from streamjobs.spark.epoch_statistics import EpochStatistics, epoch_statistics
 from streamjobs.spark.epoch_task import EpochTask

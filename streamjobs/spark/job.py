@@ -13,11 +13,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from checkpointing.storage.job_directory import JobDirectory
+from savepoints.export import SavepointReport
 from snapshots.compatibility import FieldVerdict, Finding
 from statebackend.keyed.schema_resolution import SchemaReport, StateVerdict
 from statebackend.metrics import KeyedStateMetrics
 from streamjobs.errors import EpochError
-from streamjobs.runtime.savepoint_export import SavepointReport
 from streamjobs.spark.epoch_protocol import EpochProtocol
 from streamjobs.spark.epoch_statistics import EpochStatistics
 from streamjobs.spark.fall_back import FallBackReport

@@ -38,8 +38,8 @@ from checkpointing import (  # noqa: E402
     read_origin,
     write_origin,
 )
+from savepoints.export import export_tasks, finish_savepoint  # noqa: E402
 from streamjobs.inprocess import LocalStreamEnvironment  # noqa: E402
-from streamjobs.runtime.savepoint_export import export_tasks, finish_savepoint  # noqa: E402
 
 BACKENDS = ("heap", "rocksdb")
 START_MS = 1_000_000

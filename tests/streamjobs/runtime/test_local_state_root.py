@@ -14,12 +14,12 @@ from attrs import evolve
 from checkpointing.storage.driver_lock import DriverLock
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_directory import JobDirectory
+from savepoints.handle_export import ExportTask
 from statebackend.api.descriptors import ValueStateDescriptor
 from statebackend.keyed.backend_registry import state_backend
 from statebackend.keyed.private_directory import PrivateDirectoryError
 from streamjobs.errors import JobDefinitionError
 from streamjobs.runtime.local_state_root import RETENTION_S, SWEEP_INTERVAL_S, LocalStateRoot
-from streamjobs.runtime.savepoint_export import ExportTask
 from testkit.backends.harness import BackendHarness
 
 SHORTLY_S = 600.0
@@ -246,7 +246,7 @@ def test_the_export_of_a_savepoint_works_in_the_root_and_leaves_nothing_there(
     task = ExportTask("words", 0, harness.max_parallelism, handle, harness.file_system, target, {}, 0)
     with pytest.raises(FileNotFoundError):
         task.run()
-    assert evolve(task, local_root=job).run().rows == {"count": 1}
+    assert evolve(task, scratch_space=job).run().rows == {"count": 1}
     assert host.left() == {job.job_id: {"00002"}}
     harness.close()
 

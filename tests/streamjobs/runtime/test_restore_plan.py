@@ -19,12 +19,13 @@ from checkpointing import (
     OperatorState,
     SubtaskState,
 )
+from savepoints.restored_state import RestoredState
 from statebackend import ValueStateDescriptor
 from statebackend.keyed.backend_registry import state_backend
 from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
 from statebackend.keyed.state_meta import KeyedStateMeta, encode_meta, meta_of_descriptor
 from streamjobs import JobRestoreError
-from streamjobs.runtime.restore_plan import RestoredState, check_backend, check_files, check_merges, check_operators
+from streamjobs.runtime.restore_plan import check_backend, check_files, check_merges, check_operators
 from typeserializers import LongSerializer
 
 

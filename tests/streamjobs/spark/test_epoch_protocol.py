@@ -19,9 +19,9 @@ from checkpointing import (
     KeyedStateHandle,
     StorageError,
 )
+from savepoints.restored_state import RestoredState
 from statebackend.keyed.backend_registry import state_backend
 from streamjobs.errors import EpochError, EpochTimeoutError, SourceProgressMismatchError
-from streamjobs.runtime.restore_plan import RestoredState
 from streamjobs.runtime.restore_plan_file import RESTORE_PLANS_DIRECTORY
 from streamjobs.spark import epoch_protocol
 from streamjobs.spark.epoch_protocol import EpochProtocol

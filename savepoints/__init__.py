@@ -1,0 +1,7 @@
+"""State as data: what a checkpoint or savepoint holds, and the canonical export that makes a savepoint of a checkpoint.
+
+Nothing here knows a stream, a running job or Spark: who takes a savepoint brings the completed checkpoint, and runs the
+export's tasks where it likes. What a *job* may restore, and with which words it refuses, is in `streamjobs.runtime`.
+"""
+
+import statebackend_floors  # noqa: F401  first: it names a file that stands in the place of a package

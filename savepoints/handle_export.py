@@ -1,0 +1,98 @@
+"""The canonical export of one handle: a subtask's state opened in a directory of its own and written as Parquet.
+
+A task is picklable and needs nothing of the job that wrote the state: where it runs is its caller's business. What
+expires is left out by what the caller says of each state's time-to-live, for nobody registers the states here.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import uuid
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from attrs import frozen
+
+from checkpointing.handles.relative_path import path_segment
+from checkpointing.handles.state_handles import KeyedStateHandle
+from checkpointing.storage.file_system import CheckpointFileSystem
+from statebackend.api.clock import StoppedClock
+from statebackend.api.key_groups import KeyGroupRange
+from statebackend.api.time_to_live import StateTtlConfig
+from statebackend.canonical.canonical_handles import export_canonical_handle
+from statebackend.keyed.backend_parameters import KeyedStateBackendParameters, RestoredHandle
+from statebackend.keyed.backend_registry import state_backend
+from statebackend.keyed.state_meta import decode_meta
+from statebackend.operator_state import export_operator_state, join_handles, split_handle
+
+
+class ScratchSpace(Protocol):
+    """Where tasks work on the local disk of the host they run on; travels to them by pickling."""
+
+    def scratch(self) -> AbstractContextManager[str]:
+        """A fresh private directory for as long as the context lasts."""
+
+
+@frozen
+class ExportedSubtask:
+    """The canonical handle of one subtask, and the rows of each state."""
+
+    operator_uid: str
+    subtask_index: int
+    handle: KeyedStateHandle
+    rows: Mapping[str, int]
+    operator_state_rows: Mapping[str, int]
+
+
+@frozen
+class ExportTask:
+    """One subtask's handle to export; picklable.
+
+    What has expired at ``now_ms`` is left out: ``ttl`` says, by state, how long entries live, since nobody registers
+    the states here. The state is opened in ``scratch_space``, or in the system's temporary directory if there is none.
+    """
+
+    operator_uid: str
+    subtask_index: int
+    max_parallelism: int
+    handle: KeyedStateHandle
+    source: CheckpointFileSystem
+    target: CheckpointFileSystem
+    ttl: Mapping[str, StateTtlConfig]
+    now_ms: int
+    scratch_space: ScratchSpace | None = None
+
+    def run(self) -> ExportedSubtask:
+        """Writes the files."""
+        handle, operator_state = split_handle(self.handle)
+        directory, part = f"operators/{path_segment(self.operator_uid)}", f"part-{self.subtask_index:05d}"
+        meta = decode_meta(handle.meta, len(handle.files))
+        with self._scratch() as local_directory:
+            parameters = KeyedStateBackendParameters(
+                operator_uid=self.operator_uid,
+                key_serializer=meta.key_snapshot.restore_serializer(),
+                max_parallelism=self.max_parallelism,
+                key_group_range=KeyGroupRange(handle.key_group_start, handle.key_group_end),
+                file_system=self.target,
+                file_prefix="unused",
+                local_directory=os.path.join(local_directory, "state"),
+                restore=(RestoredHandle(handle, self.source),),
+                clock=StoppedClock(self.now_ms),
+            )
+            with state_backend(handle.backend).create_keyed_state_backend(parameters) as backend:
+                for name, ttl in self.ttl.items():
+                    backend.declare_ttl(name, ttl)
+                exported, rows = export_canonical_handle(
+                    backend, self.target, directory, part, uuid.uuid4().hex, scratch_directory=local_directory
+                )
+        copied, operator_state_rows = export_operator_state(operator_state, self.source, self.target, directory, part)
+        return ExportedSubtask(
+            self.operator_uid, self.subtask_index, join_handles(exported, copied), rows, operator_state_rows
+        )
+
+    def _scratch(self) -> AbstractContextManager[str]:
+        if self.scratch_space is not None:
+            return self.scratch_space.scratch()
+        return tempfile.TemporaryDirectory(prefix="statebackend-savepoint-")
