@@ -193,30 +193,18 @@ class KeyedProcessOperator:
         emit = emitted.extend
         process_element = self._function.process_element
         context = self._context
-        set_current_key = self._backend.set_current_key
         row: Any = None
         try:
-            backend = self._backend
-            if backend.key_serializer.equal_values_have_equal_bytes and not backend.sweeps_every_record:
-                # The same as set_current_key, spelled out: a call per record would cost a third of the loop.
-                key_context = backend.context
-                for row, key, key_group in zip(rows, keys, key_groups, strict=True):
-                    key_context.key = context.current_key = key
-                    key_context.key_group = key_group
-                    result = process_element(row, context)
-                    if result is not None:
-                        if result.__class__ is not GeneratorType:
-                            _check_result(result)
-                        emit(result)
-            else:
-                for row, key, key_group in zip(rows, keys, key_groups, strict=True):
-                    context.current_key = key
-                    set_current_key(key, key_group)
-                    result = process_element(row, context)
-                    if result is not None:
-                        if result.__class__ is not GeneratorType:
-                            _check_result(result)
-                        emit(result)
+            # Made for the states that open() has registered.
+            set_key = self._backend.key_setter()
+            for row, key, key_group in zip(rows, keys, key_groups, strict=True):
+                context.current_key = key
+                set_key(key, key_group)
+                result = process_element(row, context)
+                if result is not None:
+                    if result.__class__ is not GeneratorType:
+                        _check_result(result)
+                    emit(result)
         except Exception as error:
             raise self._failure(error, row) from error
         gc.collect(0)
