@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import golden_durable_expected as expected
+import golden_durable_keys as keys
 import golden_durable_timers as timers
 import pytest
 from attrs import evolve
@@ -158,6 +159,19 @@ def test_a_job_that_never_had_a_checkpoint_begins_from_the_savepoint_it_remember
     copied(tmp_path, "savepoint-heap")
     monkeypatch.chdir(tmp_path)  # The directory knows the savepoint by a relative path.
     Job(job_dir, backend, 3, 1, EPOCH_0_EXPIRED_MS).check(saved(expected.WITHOUT_EPOCH_0), 3)
+
+
+@pytest.mark.parametrize("parallelism", [1, 3, 5])
+def test_keys_of_every_type_are_found_where_they_were_put(tmp_path: Path, parallelism: int) -> None:
+    _, found = keys.run(copied(tmp_path, "keys-heap"), "heap", parallelism)
+    assert found == {number: number for number in range(len(keys.ROWS))}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_keys_of_every_type_are_found_in_a_savepoint(tmp_path: Path, backend: str) -> None:
+    savepoint = copied(tmp_path, "keys-savepoint")
+    _, found = keys.run(tmp_path / "job", backend, 2, from_savepoint=savepoint)
+    assert found == {number: number for number in range(len(keys.ROWS))}
 
 
 def test_the_metadata_of_a_job_directory_is_what_was_written(tmp_path: Path) -> None:

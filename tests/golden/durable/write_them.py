@@ -23,6 +23,7 @@ from attrs import evolve
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent / "golden_durable"))
 
+import golden_durable_keys as keys  # noqa: E402
 import golden_durable_timers as timers  # noqa: E402
 from golden_durable_programs import CLEAR, TAKE_AWAY, Write  # noqa: E402
 
@@ -99,6 +100,11 @@ def _relocate_origin(job_dir: str, savepoint: str) -> None:
     origin = read_origin(file_system)
     assert origin is not None
     write_origin(file_system, evolve(origin, savepoint_uri=savepoint))
+
+
+def write_keys() -> None:
+    """A job whose key has columns of all types, and a savepoint of it."""
+    keys.run("keys-heap", "heap", 3, writes=True)[0].savepoint("keys-savepoint")
 
 
 def write_timers(backend: str) -> None:
@@ -187,6 +193,7 @@ def main(version: str) -> None:
     write_jobs()
     for backend in BACKENDS:
         write_timers(backend)
+    write_keys()
     for lock in folder.rglob("driver.lock"):
         # It names the host and the process; it is not durable.
         lock.unlink()
