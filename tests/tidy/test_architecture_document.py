@@ -1,0 +1,104 @@
+"""What the documents say of the tree is so: modules, tests and files that they name exist, and links lead somewhere."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from test_tidy import FLOORS, REPOSITORY
+
+DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
+TOP_MODULES = ("statebackend_floors", "benchmarks", "examples")
+"""What documents name beside the floors."""
+NAMES_IN_FILES = {
+    "statebackend.backends",
+    "statebackend.checksum",
+    "statebackend.format",
+    "statebackend.format_version",
+    "statebackend.operator_state.format",
+}
+"""What stands in durable files and packaging, and looks like a module."""
+
+FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"`([^`\n]+)`")
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+PACKAGE = "|".join((*FLOORS, *TOP_MODULES))
+DOTTED = re.compile(rf"(?:{PACKAGE})(?:\.\w+)+(?<!\.py)")
+FILE = re.compile(rf"(?:{PACKAGE}|tests|docs|environment|requirements)/[\w./-]+")
+
+
+def name_of(document: Path) -> str:
+    return document.relative_to(REPOSITORY).as_posix()
+
+
+def text_of(document: Path) -> str:
+    """A document without its blocks of code."""
+    return FENCED.sub("", document.read_text(encoding="utf-8"))
+
+
+def anchors_of(document: Path) -> set[str]:
+    """The anchors that headings get where Markdown is shown: lower case, no punctuation, hyphens for blanks."""
+    headings = (re.sub(r"[^\w\- ]", "", heading.strip().lower()) for heading in HEADING.findall(text_of(document)))
+    return {heading.replace(" ", "-") for heading in headings}
+
+
+@functools.cache
+def names_in(path: Path) -> frozenset[str]:
+    """What a module outside the floors, or inside, defines or imports at its top, and the members of its classes."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            found.update(alias.asname or alias.name for alias in node.names)
+    return frozenset(found)
+
+
+def is_there(dotted: str) -> bool:
+    """Whether a dotted name is a module, or a name in one."""
+    parts = dotted.split(".")
+    for length in range(len(parts), 0, -1):
+        stem = REPOSITORY.joinpath(*parts[:length])
+        for path in (stem.with_suffix(".py"), stem / "__init__.py"):
+            if path.is_file():
+                return all(name in names_in(path) for name in parts[length:])
+    return False
+
+
+def named_code(document: Path) -> Iterator[str]:
+    yield from CODE.findall(text_of(document))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_every_link_leads_somewhere(document: Path) -> None:
+    broken = []
+    for link in LINK.findall(CODE.sub("", text_of(document))):
+        place, _, anchor = link.partition("#")
+        if "://" in place:
+            continue
+        target = (document.parent / place).resolve() if place else document
+        if not target.exists() or (anchor and anchor not in anchors_of(target)):
+            broken.append(link)
+
+    assert broken == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_every_module_that_is_named_exists(document: Path) -> None:
+    named = {code for code in named_code(document) if DOTTED.fullmatch(code)} - NAMES_IN_FILES
+
+    assert sorted(name for name in named if not is_there(name)) == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_every_file_that_is_named_exists(document: Path) -> None:
+    named = {code.partition("::")[0] for code in named_code(document) if FILE.fullmatch(code.partition("::")[0])}
+
+    assert sorted(name for name in named if not (REPOSITORY / name).exists()) == []
