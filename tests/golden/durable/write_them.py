@@ -3,7 +3,8 @@
     environment/run.sh python -m tests.golden.durable.write_them v2
 
 It refuses a folder that exists: what was released is never written again. A new version of a format gets a folder of
-its own, written by the code of its day.
+its own, written by the code of its day. At the end it tells the commit and the versions of `_metadata` in the folder,
+for the table in `README.md`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import uuid
@@ -18,6 +20,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import fastavro
 from attrs import evolve
 
 HERE = Path(__file__).resolve().parent
@@ -185,6 +188,16 @@ def write_checksums(folder: Path) -> None:
         sums.writelines(lines)
 
 
+def what_was_written(folder: Path) -> str:
+    """The commit that wrote the folder, and the versions of `_metadata` that are in it."""
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=HERE, capture_output=True, check=True)
+    versions = set()
+    for path in folder.rglob("_metadata"):
+        with path.open("rb") as file:
+            versions.add(fastavro.reader(file).metadata["statebackend.format_version"])
+    return f"{folder.name}: commit {commit.stdout.decode().strip()}, _metadata {', '.join(sorted(versions))}\n"
+
+
 def main(version: str) -> None:
     """Writes the folder of a version, which must not exist."""
     folder = HERE / version
@@ -198,6 +211,7 @@ def main(version: str) -> None:
         # It names the host and the process; it is not durable.
         lock.unlink()
     write_checksums(folder)
+    sys.stdout.write(what_was_written(folder))
 
 
 if __name__ == "__main__":
