@@ -1,0 +1,147 @@
+"""What an epoch is, what is told about it, and what it asks for: the data of events and actions.
+
+Each event is judged by `streamjobs.runtime.epoch`, each action carried out by `streamjobs.runtime.epoch_runner`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from attrs import frozen
+
+from checkpointing.coordinator.acknowledgement import Acknowledgement, TaskId
+from checkpointing.handles.state_handles import KeyedStateHandle, OperatorState
+
+
+@frozen
+class Epoch:
+    """An epoch: the id of its checkpoint, which is what users see, and the batch that its records come from."""
+
+    checkpoint_id: int
+    batch_id: int
+    offsets: bytes = b""
+
+
+@frozen
+class DurableEpoch:
+    """The last epoch whose effects are durable.
+
+    ``offsets`` are empty where they are not known. ``is_own`` says that its checkpoint is one of this job directory,
+    and not the savepoint that the job began from.
+    """
+
+    checkpoint_id: int
+    batch_id: int
+    offsets: bytes
+    is_own: bool
+
+
+@frozen
+class BatchArrived:
+    """The engine brings a batch; ``offsets`` say what its sources reach at its end, and are empty without a log."""
+
+    batch_id: int
+    offsets: bytes = b""
+
+
+@frozen
+class Triggered:
+    """The tasks of the epoch are known. Without any there is no state and no checkpoint."""
+
+    tasks: Collection[TaskId]
+    now_ms: int
+
+
+@frozen
+class Acknowledged:
+    """A task has acknowledged."""
+
+    acknowledgement: Acknowledgement
+
+
+@frozen
+class ActionReturned:
+    """The action has returned, so that all tasks have ended."""
+
+
+@frozen
+class AllIn:
+    """No acknowledgement comes any more. Times are those of a monotonic clock."""
+
+    now_ms: int
+
+
+@frozen
+class Stored:
+    """The checkpoint is stored."""
+
+
+@frozen
+class Committed:
+    """The sink has committed."""
+
+
+@frozen
+class Failed:
+    """Something went wrong that this table does not know of."""
+
+    reason: str
+
+
+@frozen
+class Open:
+    """Open the epoch, and say with `Triggered` which tasks take part."""
+
+    epoch: Epoch
+
+
+@frozen
+class RunAction:
+    """Run the action; the tasks acknowledge."""
+
+    epoch: Epoch
+
+
+@frozen
+class Discard:
+    """Delete the files of this state that nobody else needs; those in use are not to be touched."""
+
+    handles: tuple[KeyedStateHandle, ...]
+    in_use: frozenset[str]
+
+
+@frozen
+class Store:
+    """Store the checkpoint."""
+
+    epoch: Epoch
+    operators: tuple[OperatorState, ...]
+
+
+@frozen
+class Commit:
+    """Commit the sink. ``is_stored`` is False for an epoch without state."""
+
+    epoch: Epoch
+    is_stored: bool
+
+
+@frozen
+class CommitAgain:
+    """Commit the output of an epoch of before once more."""
+
+    checkpoint_id: int
+
+
+@frozen
+class AbortSink:
+    """Let the sink forget what it has staged."""
+
+    epoch: Epoch
+
+
+@frozen
+class Refuse:
+    """Raise this."""
+
+    error: Exception
