@@ -77,6 +77,17 @@ def test_a_job_directory_on_spark_goes_on(spark: SparkSession, workplace: Path) 
     assert found_by(spark, workplace, 1) == kept(1)
 
 
+@pytest.mark.spark
+def test_an_epoch_that_was_complete_when_the_driver_died_is_committed_by_its_sink_and_not_processed_again(
+    spark: SparkSession, workplace: Path
+) -> None:
+    # The checkpoint knows the sink by a name, which must go on to mean it.
+    job_dir = Path(shutil.copytree(GOLDEN / "v2" / "spark-job", workplace / "job"))
+    for name in ("2", ".2.crc"):
+        (job_dir / "spark" / "commits" / name).unlink()
+    assert found_by(spark, workplace, 1) == kept(1)
+
+
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 @pytest.mark.parametrize("parallelism", [1, 5])
 @pytest.mark.parametrize("written_as", SAVEPOINTS)
