@@ -1,4 +1,7 @@
-"""What the documents say of the tree is so: modules, tests and files that they name exist, and links lead somewhere."""
+"""What the documents say of the tree is so: modules, tests and files that they name exist, and links lead somewhere.
+
+In `docs/architecture.md` every room of the product has its sentence, and every word of the glossary stands once.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_tidy import FLOORS, REPOSITORY
+from test_tidy import FLOORS, REPOSITORY, ROOMS
 
+ARCHITECTURE = REPOSITORY / "docs" / "architecture.md"
 DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
 TOP_MODULES = ("statebackend_floors", "benchmarks", "examples")
 """What documents name beside the floors."""
@@ -29,6 +33,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 PACKAGE = "|".join((*FLOORS, *TOP_MODULES))
 DOTTED = re.compile(rf"(?:{PACKAGE})(?:\.\w+)+(?<!\.py)")
+ROW = re.compile(r"^\| (.+?) \| (.+?) \|", re.MULTILINE)
 FILE = re.compile(rf"(?:{PACKAGE}|tests|docs|environment|requirements)/[\w./-]+")
 
 
@@ -102,3 +107,20 @@ def test_every_file_that_is_named_exists(document: Path) -> None:
     named = {code.partition("::")[0] for code in named_code(document) if FILE.fullmatch(code.partition("::")[0])}
 
     assert sorted(name for name in named if not (REPOSITORY / name).exists()) == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_room_has_its_sentence_in_the_architecture(room: str) -> None:
+    sentences = [said for named, said in ROW.findall(text_of(ARCHITECTURE)) if named == f"`{room}`"]
+
+    assert len(sentences) == 1, f"{room} must stand in one table of docs/architecture.md, with what is in it"
+    assert len(sentences[0].split()) >= 5
+
+
+def test_every_word_of_the_glossary_stands_once_and_in_its_place() -> None:
+    glossary = text_of(ARCHITECTURE).partition("## Glossary")[2]
+    words = [named.strip("*") for named, _ in ROW.findall(glossary) if named.startswith("**")]
+
+    assert len(words) > 50
+    assert words == sorted(words, key=str.lower)
+    assert len(set(words)) == len(words)
