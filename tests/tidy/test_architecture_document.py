@@ -124,3 +124,13 @@ def test_every_word_of_the_glossary_stands_once_and_in_its_place() -> None:
     assert len(words) > 50
     assert words == sorted(words, key=str.lower)
     assert len(set(words)) == len(words)
+
+
+def test_the_index_of_decisions_has_each_with_its_title_in_order() -> None:
+    decisions = REPOSITORY / "docs" / "decisions"
+    rows = []
+    for record in sorted(decisions.glob("[0-9]*.md")):
+        title = record.read_text(encoding="utf-8").splitlines()[0]
+        rows.append((f"[{record.name[:4]}]({record.name})", title.removeprefix(f"# {int(record.name[:4])}. ")))
+
+    assert ROW.findall((decisions / "README.md").read_text(encoding="utf-8"))[1:] == rows
