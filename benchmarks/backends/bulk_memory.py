@@ -38,18 +38,20 @@ def memory(setting: Setting) -> Iterator[Result]:
     directory = setting.new_directory("memory")
     os.makedirs(directory)
     for step, title in STEPS.items():
-        reached = _in_child(step, directory, entries)
+        reached = run_in_child("benchmarks.backends.memory_step", step, directory, str(entries))
         print(f"  {title}: {reached}", file=sys.stderr, flush=True)
         if step in _MEASURED:
             name = f"RocksDB peak memory, {title}, {entries:,} entries"
             yield Result(name, reached["peak_mb"], BOUND_MB, REQUIRED, "MB", 1.0)
 
 
-def _in_child(step: str, directory: str, entries: int) -> dict[str, Any]:
+def run_in_child(module: str, *arguments: str) -> dict[str, Any]:
+    """Runs a module in a process of its own; returns the JSON that it prints."""
     root = str(Path(__file__).parents[2])
     environment = dict(os.environ)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH", "")]))
-    command = [sys.executable, "-m", "benchmarks.backends.memory_step", step, directory, str(entries)]
-    completed = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
+    completed = subprocess.run(
+        [sys.executable, "-m", module, *arguments], env=environment, stdout=subprocess.PIPE, check=True
+    )
     reached: dict[str, Any] = json.loads(completed.stdout)
     return reached

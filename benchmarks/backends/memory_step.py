@@ -5,15 +5,13 @@ The steps hand each other a subtask's directory: the store with its files, and t
 
 from __future__ import annotations
 
-import json
 import pickle
-import re
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.backends.peak_memory import measured_peak
 from benchmarks.backends.records import ReadingV1, migrated, reading_v1, reading_v2
 from benchmarks.backends.setting import MAX_PARALLELISM
 from benchmarks.backends.subtask import Subtask
@@ -118,25 +116,15 @@ def _handle_path(subtask: Subtask) -> Path:
     return Path(subtask.directory) / "handle"
 
 
-def _status_mb(field: str) -> float | None:
-    """A figure of this process in MB; None where the system has no such file."""
-    try:
-        found = re.search(rf"^{field}:\s*(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
-    except OSError:
-        return None
-    return None if found is None else int(found[1]) * 1024 / 1e6
-
-
 def main() -> None:
     """Run the step, and print by how much memory rose and how fast it was."""
     step, directory, entries = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    before_mb, started = _status_mb("VmRSS"), time.perf_counter()
-    with Subtask(directory) as subtask:
-        STEPS[step](subtask, entries)
-        seconds = time.perf_counter() - started
-        peak_mb = _status_mb("VmHWM")
-    rise = None if before_mb is None or peak_mb is None else peak_mb - before_mb
-    print(json.dumps({"peak_mb": rise, "seconds": seconds, "entries/s": entries / seconds}))
+
+    def run() -> None:
+        with Subtask(directory) as subtask:
+            STEPS[step](subtask, entries)
+
+    print(measured_peak(run, entries))
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ class Setting:
     seed: int = 4
     clock_name: str = "wall"
     large_entries: int = 2_000_000
+    is_large: bool = False
     _numbers: itertools.count[int] = field(factory=lambda: itertools.count(1), init=False)
 
     @property

@@ -55,7 +55,7 @@ class Subtask:
     def prepare_snapshot(self, backend: KeyedStateBackend) -> Callable[[], KeyedStateHandle]:
         """The synchronous part of a snapshot; what is returned is the rest, and gives the handle."""
         number = next(self._numbers)
-        task = backend.prepare_snapshot(number, f"state-{number}")
+        task = backend.prepare_snapshot(number, f"state-{os.getpid()}-{number}")
         return lambda: task.run().handle
 
     def snapshot(self, backend: KeyedStateBackend) -> KeyedStateHandle:
@@ -64,7 +64,7 @@ class Subtask:
 
     def savepoint(self, backend: KeyedStateBackend) -> KeyedStateHandle:
         """A canonical savepoint."""
-        state_id = f"savepoint-{next(self._numbers)}"
+        state_id = f"savepoint-{os.getpid()}-{next(self._numbers)}"
         return export_canonical_handle(backend, self.file_system, state_id, "part", state_id)[0]
 
     def local_paths(self, handle: KeyedStateHandle) -> list[str]:

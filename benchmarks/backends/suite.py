@@ -26,6 +26,7 @@ GROUPS = {
     "rocksdb_migration": "benchmarks.backends.restore",
     "heap_restore": "benchmarks.backends.restore",
     "memory": "benchmarks.backends.bulk_memory",
+    "fat_values": "benchmarks.backends.fat_values",
     "rocksdb_map": "benchmarks.backends.map_iteration",
     "list_append": "benchmarks.backends.list_append",
     "operator_state": "benchmarks.backends.operator_state",
@@ -48,7 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--clock", choices=["wall", "thread"], default="wall", help="thread: time on a core, for a busy machine"
     )
     parser.add_argument(
-        "--large", action="store_true", help=f"take {LARGE_ENTRIES:,} entries for the peak memory (minutes more)"
+        "--large",
+        action="store_true",
+        help=f"take {LARGE_ENTRIES:,} entries, and 200,000 large values, for the peak memory (minutes more)",
     )
     parser.add_argument("--directory", help="where to make the temporary directory (default: the system's place)")
 
@@ -69,4 +72,5 @@ def run(arguments: argparse.Namespace) -> Iterator[Result]:
             )
             if arguments.large:
                 setting.large_entries = LARGE_ENTRIES
+                setting.is_large = True
             yield from getattr(import_module(GROUPS[name]), name)(setting)
