@@ -1,6 +1,7 @@
 """The chain a program is written in: ``env.from_...(...).key_by(...).process(...).sink_to(...)``.
 
-It is the same for every environment; only what a source, a key and a sink are differs.
+It is the same for every environment; only what a source, a key and a sink are differs. A stream may be read any number
+of times, so that a chain may fork; `DataStream.union` joins streams into one.
 """
 
 from __future__ import annotations
@@ -9,17 +10,28 @@ from collections.abc import Callable
 from typing import Any
 
 from streamjobs.api.functions import KeyedProcessFunction
-from streamjobs.api.stream_graph import KeyedProcessNode, Node, SinkNode, StreamGraph, TransformNode
+from streamjobs.api.output_tag import OutputTag
+from streamjobs.api.stream_graph import (
+    ONLY_SINK,
+    KeyedProcessNode,
+    SinkNode,
+    StreamEdge,
+    StreamGraph,
+    TransformNode,
+    UnionNode,
+)
 from streamjobs.errors import JobDefinitionError
-from streamjobs.runtime.user_errors import shown
+from streamjobs.user_errors import shown
 
 
 class DataStream:
     """A stream of records."""
 
-    def __init__(self, graph: StreamGraph, node: Node) -> None:
-        self._graph = graph
-        self._node = node
+    def __init__(self, graph: StreamGraph, edge: StreamEdge) -> None:
+        self.graph = graph
+        """The graph that the stream is part of."""
+        self.edge = edge
+        """The end of the chain so far."""
 
     def key_by(self, *keys: Any) -> KeyedStream:
         """Partitions the stream by one or more columns, given by name or, on Spark, as expressions.
@@ -30,24 +42,57 @@ class DataStream:
             raise JobDefinitionError("key_by needs at least one column")
         if any(isinstance(key, (list, tuple)) for key in keys):
             raise JobDefinitionError("key_by takes its columns one by one: key_by('a', 'b'), not key_by(['a', 'b'])")
-        return KeyedStream(self._graph, self._node, keys)
+        return KeyedStream(self.graph, self.edge, keys)
 
     def transform(self, function: Callable[[Any], Any]) -> DataStream:
         """A stateless step: on Spark from DataFrame to DataFrame, in-process from record to an iterable of records."""
-        return DataStream(self._graph, TransformNode(self._node, function))
+        return DataStream(self.graph, self.graph.add(TransformNode((self.edge,), function)))
 
-    def sink_to(self, sink: Any) -> None:
-        """Ends the chain: where the records go."""
-        self._graph.add_sink(SinkNode(self._node, sink))
+    def union(self, *others: DataStream) -> DataStream:
+        """The records of this stream and the others as one stream, in no order.
+
+        On Spark all must have columns of the same names, in any order, and of types that Spark makes one.
+        """
+        for other in others:
+            if not isinstance(other, DataStream):
+                raise JobDefinitionError(f"union() takes streams, not {shown(other, 80)}")
+        if not others:
+            raise JobDefinitionError("union() needs at least one other stream")
+        edges = (self.edge, *(other.edge for other in others))
+        return DataStream(self.graph, self.graph.add(UnionNode(edges)))
+
+    def sink_to(self, sink: Any, *, uid: str = ONLY_SINK) -> None:
+        """Ends the chain: where the records go. A stream may have several sinks, and go on beside them.
+
+        ``uid`` names for ever, in checkpoints, what the sink has staged; a job's only sink needs none.
+        """
+        self.graph.add_sink(SinkNode((self.edge,), uid, sink))
+
+
+class ProcessedStream(DataStream):
+    """What an operator emits."""
+
+    def side_output(self, tag: OutputTag[Any]) -> DataStream:
+        """The stream of what the operator emits with ``context.output(tag, value)``.
+
+        What is emitted under a tag that nobody asks for here is dropped.
+        """
+        if not isinstance(tag, OutputTag):
+            given: object = tag
+            raise JobDefinitionError(f"side_output() takes an OutputTag, not {shown(given, 80)}")
+        return DataStream(self.graph, StreamEdge(self.edge.node, tag))
 
 
 class KeyedStream:
     """A stream partitioned by key."""
 
-    def __init__(self, graph: StreamGraph, node: Node, keys: tuple[Any, ...]) -> None:
-        self._graph = graph
-        self._node = node
-        self._keys = keys
+    def __init__(self, graph: StreamGraph, edge: StreamEdge, keys: tuple[Any, ...]) -> None:
+        self.graph = graph
+        """The graph that the stream is part of."""
+        self.edge = edge
+        """The end of the chain so far."""
+        self.keys = keys
+        """The columns of the key."""
 
     def process(
         self,
@@ -57,7 +102,7 @@ class KeyedStream:
         schema: Any = None,
         name: str = "",
         order_by: Any = (),
-    ) -> DataStream:
+    ) -> ProcessedStream:
         """Applies a function with state per key.
 
         ``uid`` names the operator's state for ever. ``schema`` is that of the emitted records, as DDL
@@ -70,5 +115,6 @@ class KeyedStream:
             what = f"the class {given.__name__}; make an instance" if isinstance(given, type) else shown(given, 80)
             raise JobDefinitionError(f"process() takes an instance of a KeyedProcessFunction, not {what}")
         columns = tuple(order_by) if isinstance(order_by, (list, tuple)) else (order_by,)
-        node = KeyedProcessNode(self._node, uid, name or type(function).__name__, function, self._keys, columns, schema)
-        return DataStream(self._graph, self._graph.add_operator(node))
+        name = name or type(function).__name__
+        node = KeyedProcessNode((self.edge,), uid, name, function, self.keys, columns, schema)
+        return ProcessedStream(self.graph, self.graph.add_operator(node))

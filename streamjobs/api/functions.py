@@ -7,7 +7,7 @@ record's key current. The names are Flink's.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from statebackend.api.descriptors import (
@@ -30,8 +30,9 @@ from statebackend.api.states import (
     ValueState,
 )
 from statebackend.operator_state import OperatorStateDescriptor
-from streamjobs.operators.operator_state_store import OperatorStateStore
-from streamjobs.runtime.user_errors import shown
+from streamjobs.api.operator_state_store import OperatorStateStore
+from streamjobs.api.output_tag import OutputTag
+from streamjobs.user_errors import shown
 
 if TYPE_CHECKING:
     from statebackend.api.descriptors import DefaultedValueStateDescriptor
@@ -149,11 +150,25 @@ _METHODS = {
 class ProcessContext(Generic[K]):
     """What every call of `process_element` is given; one object per subtask and epoch."""
 
-    __slots__ = ("current_key", "epoch_id")
+    __slots__ = ("_side_outputs", "current_key", "epoch_id")
 
-    def __init__(self, epoch_id: int) -> None:
+    def __init__(self, epoch_id: int, side_outputs: Mapping[OutputTag[Any], Callable[[Any], object]]) -> None:
+        """``side_outputs`` takes the records of those side outputs that are read."""
         self.epoch_id = epoch_id
         self.current_key: Any = None
+        self._side_outputs = side_outputs
+
+    def output(self, tag: OutputTag[T], value: T) -> None:
+        """Emits a record to a side output; it is dropped if nobody reads that.
+
+        As what is yielded, it is written out after the call: do not go on changing it.
+        """
+        take = self._side_outputs.get(tag)
+        if take is not None:
+            take(value)
+        elif not isinstance(tag, OutputTag):
+            given: object = tag
+            raise TypeError(f"output() takes an OutputTag and a record, and was given {shown(given, 80)}")
 
     def __getattr__(self, name: str) -> Any:
         advice = "; state is registered in open(), which keeps the handle in self" if "state" in name else ""

@@ -18,12 +18,11 @@ is not committed again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final, Protocol, runtime_checkable
 
-from streamjobs.errors import JobRestoreError, StreamJobError
+from streamjobs.errors import StreamJobError
 
-__all__ = ["SINK_PROPERTY", "Sink", "SinkError", "commits_of", "sink_identity"]
+__all__ = ["SINK_PROPERTY", "Sink", "SinkError", "sink_identity"]
 
 SINK_PROPERTY: Final = "sink"
 """The property of a checkpoint that names the sink which its committable belongs to."""
@@ -70,20 +69,3 @@ def sink_identity(sink: object) -> str:
     """What tells a sink from others: its ``identity``, or else the name of its class."""
     identity = getattr(sink, "identity", None)
     return identity if isinstance(identity, str) else f"{type(sink).__module__}.{type(sink).__qualname__}"
-
-
-def commits_of(sink: object, epoch_id: int, committable: bytes, properties: Mapping[str, str]) -> bool:
-    """Whether it is for this sink to commit a completed epoch whose checkpoint has these properties.
-
-    Raises `JobRestoreError` if it is for another sink, whose rows would be lost.
-    """
-    staged_by = properties.get(SINK_PROPERTY)
-    if staged_by is None or staged_by == sink_identity(sink):
-        return True
-    if not committable:
-        return False
-    raise JobRestoreError(
-        f"epoch {epoch_id} is complete, but its output is not committed yet, and was staged by another sink: "
-        f"{staged_by}, not {sink_identity(sink)}. Start the job once more with the former sink, which commits it, and "
-        f"change the sink after that"
-    )

@@ -1,135 +1,251 @@
 """The graph of a job: what the program has chained together, before anything runs.
 
-Nodes are immutable and point upstream. A uid names the state of an operator for ever, so it must be given, and only
-once. The graph of a job has one sink: an epoch runs exactly one Spark action, which is one pass over every operator.
+Nodes are immutable and point upstream, to nodes that were there before them: so there are no cycles, and the order of
+the program is a topological one. A node reads *edges*: the output of another node, or one of its side outputs. What no
+sink receives in the end is not part of the job; for an operator with state that is an error.
+
+A uid names the state of an operator for ever, so it must be given, and only once. That of a sink names what it has
+staged; a job's only sink may do without.
 """
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, ClassVar, Final
 
 from attrs import field, frozen
 
 from streamjobs.api.functions import KeyedProcessFunction
+from streamjobs.api.output_tag import OutputTag
 from streamjobs.errors import JobDefinitionError
-from streamjobs.runtime.user_errors import shown
+from streamjobs.user_errors import shown
+
+__all__ = [
+    "ONLY_SINK",
+    "JobGraph",
+    "KeyedProcessNode",
+    "Node",
+    "SinkNode",
+    "SourceNode",
+    "StreamEdge",
+    "StreamGraph",
+    "TransformNode",
+    "UnionNode",
+]
 
 MAX_UID_CHARACTERS: Final = 200
-"""Most characters of the uid of an operator."""
+"""Most characters of the uid of an operator or a sink."""
+
+ONLY_SINK: Final = "sink"
+"""The uid of a sink that was given none."""
 
 
-@frozen
+@frozen(eq=False)
 class SourceNode:
     """Where records come from; ``source`` is the environment's own: a DataFrame, or elements."""
 
-    source: Any = field(eq=False)
+    source: Any
 
-    upstream = None
+    inputs: ClassVar[tuple[StreamEdge, ...]] = ()
 
 
-@frozen
+@frozen(eq=False)
 class TransformNode:
     """A stateless step, in the environment's own terms."""
 
-    upstream: Node
-    function: Callable[[Any], Any] = field(eq=False)
+    inputs: tuple[StreamEdge]
+    function: Callable[[Any], Any]
 
 
-@frozen
+@frozen(eq=False)
+class UnionNode:
+    """The records of several streams as one, in no order."""
+
+    inputs: tuple[StreamEdge, ...]
+
+
+@frozen(eq=False)
 class KeyedProcessNode:
     """A keyed stateful operator."""
 
-    upstream: Node
+    inputs: tuple[StreamEdge]
     uid: str
     name: str
-    function: KeyedProcessFunction[Any, Any, Any] = field(eq=False)
-    keys: tuple[Any, ...] = field(eq=False)
-    order_by: tuple[Any, ...] = field(eq=False)
-    schema: Any = field(eq=False)
+    function: KeyedProcessFunction[Any, Any, Any]
+    keys: tuple[Any, ...]
+    order_by: tuple[Any, ...]
+    schema: Any
 
 
-@frozen
+@frozen(eq=False)
 class SinkNode:
     """Where records go."""
 
-    upstream: Node
-    sink: Any = field(eq=False)
+    inputs: tuple[StreamEdge]
+    uid: str
+    sink: Any
 
 
-Node = SourceNode | TransformNode | KeyedProcessNode | SinkNode
+Node = SourceNode | TransformNode | UnionNode | KeyedProcessNode | SinkNode
+
+
+@frozen
+class StreamEdge:
+    """What a node reads: the output of another node or, with a tag, that side output of it."""
+
+    node: Node
+    tag: OutputTag[Any] | None = field(default=None)
+
+
+@frozen
+class JobGraph:
+    """A whole job: the nodes that lead to its sinks, each behind those that it reads."""
+
+    nodes: tuple[Node, ...]
+
+    @property
+    def sources(self) -> tuple[SourceNode, ...]:
+        """The sources, in the order of the program."""
+        return tuple(node for node in self.nodes if isinstance(node, SourceNode))
+
+    @property
+    def operators(self) -> tuple[KeyedProcessNode, ...]:
+        """The stateful operators, in the order of the program."""
+        return tuple(node for node in self.nodes if isinstance(node, KeyedProcessNode))
+
+    @property
+    def sinks(self) -> tuple[SinkNode, ...]:
+        """The sinks, in the order of the program."""
+        return tuple(node for node in self.nodes if isinstance(node, SinkNode))
+
+    def edges_from(self, node: Node) -> tuple[StreamEdge, ...]:
+        """What is read of a node, once for every reader."""
+        return tuple(edge for reader in self.nodes for edge in reader.inputs if edge.node is node)
+
+    def side_outputs(self, node: Node) -> tuple[OutputTag[Any], ...]:
+        """The side outputs of a node that are read, by name.
+
+        Raises `JobDefinitionError` if one is read under two schemas.
+        """
+        by_name: dict[str, OutputTag[Any]] = {}
+        for edge in self.edges_from(node):
+            if edge.tag is None:
+                continue
+            known = by_name.setdefault(edge.tag.name, edge.tag)
+            if known.schema != edge.tag.schema:
+                raise JobDefinitionError(
+                    f"the side output {known.name!r} is read with the schema {shown(known.schema, 80)} and with "
+                    f"{shown(edge.tag.schema, 80)}; use one OutputTag for both"
+                )
+        return tuple(by_name[name] for name in sorted(by_name))
 
 
 class StreamGraph:
-    """The operators and sinks of one environment, checked as they are added."""
+    """The nodes of one environment, checked as they are added."""
 
     def __init__(self) -> None:
+        # A dict for its order: nodes are told apart by identity.
+        self._nodes: dict[Node, None] = {}
         self._operators: dict[str, KeyedProcessNode] = {}
-        self._sinks: list[SinkNode] = []
+        self._sinks: dict[str, SinkNode] = {}
 
     @property
     def operators(self) -> tuple[KeyedProcessNode, ...]:
         """The stateful operators, in the order of the program."""
         return tuple(self._operators.values())
 
-    def add_operator(self, node: KeyedProcessNode) -> KeyedProcessNode:
+    def add(self, node: Node) -> StreamEdge:
+        """Adds a source or a step; returns its output.
+
+        Raises `JobDefinitionError` for an input that is a stream of another environment.
+        """
+        for edge in node.inputs:
+            if edge.node not in self._nodes:
+                raise JobDefinitionError(
+                    "a stream of another environment cannot be read here: a job is built by one environment, so make "
+                    "all its sources with the same one"
+                )
+        self._nodes[node] = None
+        return StreamEdge(node)
+
+    def add_operator(self, node: KeyedProcessNode) -> StreamEdge:
         """Adds an operator; raises `JobDefinitionError` for a uid that is missing, doubled or cannot be written."""
-        _check_uid(node.name, node.uid)
+        _check_uid(f"operator {node.name}", "process", "its state", node.uid)
         if node.uid in self._operators:
             raise JobDefinitionError(
                 f"two operators have the uid {node.uid!r}: {self._operators[node.uid].name} and {node.name}; "
                 f"their state could not be told apart, so give one of them another uid"
             )
+        edge = self.add(node)
         self._operators[node.uid] = node
-        return node
+        return edge
 
     def add_sink(self, node: SinkNode) -> None:
-        """Adds the sink; raises `JobDefinitionError` for a second one."""
-        if self._sinks:
-            raise JobDefinitionError(
-                "a job has one sink: an epoch is one pass over all operators. "
-                "To write to two places, use a sink function that writes both from one cached frame"
-            )
-        self._sinks.append(node)
+        """Adds a sink; raises `JobDefinitionError` for a uid that is doubled or cannot be written.
 
-    def pipeline(self) -> Sequence[Node]:
-        """The nodes from the source to the sink; raises `JobDefinitionError` if that is no whole job."""
+        Only one sink may have the uid `ONLY_SINK`, which is what a sink has that was given none.
+        """
+        name = type(node.sink).__name__
+        _check_uid(f"sink {name}", "sink_to", "what it has staged", node.uid)
+        if node.uid in self._sinks:
+            other = type(self._sinks[node.uid].sink).__name__
+            which = "were given no uid" if node.uid == ONLY_SINK else f"have the uid {node.uid!r}"
+            raise JobDefinitionError(
+                f"two sinks {which}: {other} and {name}; what they have staged could not be told apart after a crash, "
+                f"so pass sink_to(..., uid='a-name-that-never-changes')"
+            )
+        if any(node.sink is known.sink for known in self._sinks.values()):
+            raise JobDefinitionError(
+                f"the same {name} was given to sink_to twice, and a sink takes each epoch once: unite the streams with "
+                f"union() before it, or make a sink for each"
+            )
+        self.add(node)
+        self._sinks[node.uid] = node
+
+    def job(self) -> JobGraph:
+        """What leads to the sinks; raises `JobDefinitionError` if that is no whole job."""
         if not self._sinks:
             raise JobDefinitionError("the job has no sink: end the chain with sink_to(...)")
-        nodes: list[Node] = []
-        node: Node | None = self._sinks[0]
-        while node is not None:
-            nodes.append(node)
-            node = node.upstream
-        nodes.reverse()
-        if not any(isinstance(node, KeyedProcessNode) for node in nodes):
+        leading = _upstream_of(self._sinks.values())
+        missing = [uid for uid, operator in self._operators.items() if operator not in leading]
+        if not any(operator in leading for operator in self._operators.values()):
             raise JobDefinitionError(
                 "the job has no operator with state between its source and its sink: chain key_by(...).process(...), "
                 "or run it as a plain Spark query, which needs no job directory"
             )
-        missing = [operator.uid for operator in self.operators if operator not in nodes]
         if missing:
             raise JobDefinitionError(
                 f"no sink receives what these operators emit: {', '.join(missing)}; chain them before the sink"
             )
-        return nodes
+        return JobGraph(tuple(node for node in self._nodes if node in leading))
 
 
-def _check_uid(name: str, uid: object) -> None:
+def _upstream_of(nodes: Iterable[Node]) -> Collection[Node]:
+    found: set[Node] = set()
+    waiting: list[Node] = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting.extend(edge.node for edge in node.inputs)
+    return found
+
+
+def _check_uid(who: str, method: str, what: str, uid: object) -> None:
     if not isinstance(uid, str) or not uid.strip():
+        where = " in savepoints" if method == "process" else ""
         raise JobDefinitionError(
-            f"the operator {name} has no uid: pass process(..., uid='a-name-that-never-changes'), "
-            f"under which its state is found again in savepoints"
+            f"the {who} has no uid: pass {method}(..., uid='a-name-that-never-changes'), "
+            f"under which {what} is found again{where}"
         )
     if len(uid) > MAX_UID_CHARACTERS:
         raise JobDefinitionError(
-            f"the uid of the operator {name} has {len(uid)} characters, and {MAX_UID_CHARACTERS} are the most: "
-            f"{shown(uid, 40)}"
+            f"the uid of the {who} has {len(uid)} characters, and {MAX_UID_CHARACTERS} are the most: {shown(uid, 40)}"
         )
     # It stands in file names, in messages of one line and in metadata, as UTF-8.
     if any(unicodedata.category(character) in ("Cc", "Cs") for character in uid):
         raise JobDefinitionError(
-            f"the uid {uid!r} of the operator {name} has control characters, such as NUL or a line break, or half of a "
+            f"the uid {uid!r} of the {who} has control characters, such as NUL or a line break, or half of a "
             f"surrogate pair; leave them out"
         )

@@ -14,10 +14,10 @@ import os
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Literal
 
-from attrs import define
+from attrs import define, field
 
 from checkpointing.coordinator.acknowledgement import Acknowledgement
 from checkpointing.coordinator.checkpoint_coordinator import CheckpointCoordinator
@@ -36,11 +36,26 @@ from statebackend.keyed.state_backend import StateBackend
 from statebackend.metrics import StateMetricsConfig
 from streamjobs.api.data_stream import DataStream
 from streamjobs.api.key_types import canonical_key, key_serializer_for
-from streamjobs.api.stream_graph import KeyedProcessNode, SourceNode, StreamGraph, TransformNode
+from streamjobs.api.output_tag import OutputTag
+from streamjobs.api.stream_graph import (
+    JobGraph,
+    KeyedProcessNode,
+    SinkNode,
+    SourceNode,
+    StreamEdge,
+    StreamGraph,
+    TransformNode,
+    UnionNode,
+)
 from streamjobs.errors import JobDefinitionError
 from streamjobs.inprocess.job import LocalJob
 from streamjobs.inprocess.keys import column_types, declared_types, field_getter
-from streamjobs.operators.keyed_operator import KeyedProcessOperator, SubtaskContext, check_keys
+from streamjobs.operators.input_batch import ObjectBatch, check_keys
+from streamjobs.operators.operator import CollectingEmitter
+from streamjobs.operators.operator_run import OperatorRun
+from streamjobs.operators.registry import operator_factory
+from streamjobs.operators.subtask_backends import SubtaskBackends
+from streamjobs.operators.subtask_context import SubtaskContext
 from streamjobs.runtime.job_metrics import OperatorMetrics, metrics_of_epoch
 from streamjobs.runtime.key_hash import KeyHashError, key_group_hasher
 from streamjobs.runtime.processing_time import PROCESSING_TIME_PROPERTY, not_before
@@ -55,7 +70,6 @@ from streamjobs.runtime.restore_plan import (
 )
 from streamjobs.runtime.starting_point import RESTORED_FROM, StartingPoint, check_no_fall_back, starting_point
 from streamjobs.runtime.state_registration import RegisteredStates, registered_states, schema_report
-from streamjobs.runtime.subtask_state import SubtaskState
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 
@@ -75,6 +89,23 @@ class _Operator:
     types: tuple[str, ...] = ()
     key_serializer: TypeSerializer[Any] | None = None
     key_group_of: Callable[[Any], int] | None = None
+
+
+@define
+class _Stream:
+    """The records of one edge in one epoch, and what is known of the types of their columns."""
+
+    records: list[Any]
+    types: Mapping[str, str]
+
+
+@define
+class _Epoch:
+    """One epoch: which elements of each source it has, and what has come of them."""
+
+    elements: slice
+    streams: dict[StreamEdge, _Stream] = field(factory=dict)
+    acknowledgements: list[Acknowledgement] = field(factory=list)
 
 
 class LocalStreamEnvironment:
@@ -121,7 +152,7 @@ class LocalStreamEnvironment:
         ``bigint``, as Spark reads it from Python.
         """
         source = _Source(list(elements), {} if schema is None else declared_types(schema))
-        return DataStream(self._graph, SourceNode(source))
+        return DataStream(self._graph, self._graph.add(SourceNode(source)))
 
     def execute(
         self,
@@ -137,16 +168,14 @@ class LocalStreamEnvironment:
         Spark environment raises. ``fall_back_to`` goes back to an older checkpoint, as it does there; the elements of
         the epochs that are given up have to be given again.
         """
-        nodes = self._graph.pipeline()
-        source: _Source = nodes[0].source  # type: ignore[union-attr]
+        graph = self._graph.job()
         operators = {
             node.uid: _Operator(
                 node,
                 [field_getter(key, node.uid, "key_by") for key in node.keys],
                 registered_states(copy.deepcopy(node.function), node.uid, self.parallelism),
             )
-            for node in nodes
-            if isinstance(node, KeyedProcessNode)
+            for node in graph.operators
         }
         file_system = CheckpointFileSystem.from_uri(self._job_dir)
         JobDirectory.check(self._job_dir, name, self.max_parallelism)
@@ -174,10 +203,11 @@ class LocalStreamEnvironment:
             restored = point.state
             if restored is not None:
                 self._check_job(restored, operators, allow_non_restored_state)
-            run = _Run(self, directory, store, operators, point, allow_non_restored_state)
-            for start in range(0, len(source.elements), self._epoch_size or max(1, len(source.elements))):
-                epoch = source.elements[start : start + (self._epoch_size or len(source.elements))]
-                run.epoch(nodes, epoch, source.types)
+            run = _Run(self, directory, store, operators, graph, point, allow_non_restored_state)
+            most = max(len(node.source.elements) for node in graph.sources)
+            size = self._epoch_size or max(1, most)
+            for start in range(0, most, size):
+                run.epoch(slice(start, start + size))
             return LocalJob(
                 store,
                 directory.file_system,
@@ -213,6 +243,7 @@ class _Run:
         directory: JobDirectory,
         store: CompletedCheckpointStore,
         operators: Mapping[str, _Operator],
+        graph: JobGraph,
         point: StartingPoint,
         allow_non_restored_state: bool,
     ) -> None:
@@ -220,6 +251,7 @@ class _Run:
         self._directory = directory
         self._store = store
         self._operators = operators
+        self._graph = graph
         self._restored = restored = point.state
         self._restored_from = point.restored_from
         self._allow_non_restored_state = allow_non_restored_state
@@ -242,23 +274,47 @@ class _Run:
         self.epochs = 0
         self.state_metrics: list[OperatorMetrics] = []
 
-    def epoch(self, nodes: Sequence[Any], elements: list[Any], types: Mapping[str, str]) -> None:
-        """Runs one epoch over the elements and gives what comes out to the sink."""
+    def epoch(self, elements: slice) -> None:
+        """Runs one epoch over these elements of every source and gives what comes out to the sinks."""
         previous = self._restored.metadata.properties if self._restored is not None else {}
         self._epoch_clock = StoppedClock(not_before(self._environment.clock(), previous))
-        records = elements
-        acknowledgements: list[Acknowledgement] = []
-        for node in nodes:
-            if isinstance(node, TransformNode):
-                records = [result for record in records for result in node.function(record)]
-            elif isinstance(node, KeyedProcessNode):
-                records = self._run_operator(self._operators[node.uid], records, types, acknowledgements)
-                types = declared_types(node.schema) if isinstance(node.schema, str) else {}
-        if acknowledgements:
-            self._complete(acknowledgements)
-        self.state_metrics.append(metrics_of_epoch(acknowledgements))
-        _emit(nodes[-1].sink, records)
+        epoch = _Epoch(elements)
+        for node in self._graph.nodes:
+            _STEPS[type(node)](self, epoch, node)
+        if epoch.acknowledgements:
+            self._complete(epoch.acknowledgements)
+        self.state_metrics.append(metrics_of_epoch(epoch.acknowledgements))
+        for sink in self._graph.sinks:
+            _emit(sink.sink, epoch.streams[sink.inputs[0]].records)
         self.epochs += 1
+
+    def read(self, epoch: _Epoch, node: SourceNode) -> None:
+        epoch.streams[StreamEdge(node)] = _Stream(node.source.elements[epoch.elements], node.source.types)
+
+    def transform(self, epoch: _Epoch, node: TransformNode) -> None:
+        stream = epoch.streams[node.inputs[0]]
+        records = [result for record in stream.records for result in node.function(record)]
+        epoch.streams[StreamEdge(node)] = _Stream(records, stream.types)
+
+    def unite(self, epoch: _Epoch, node: UnionNode) -> None:
+        streams = [epoch.streams[edge] for edge in node.inputs]
+        records = [record for stream in streams for record in stream.records]
+        epoch.streams[StreamEdge(node)] = _Stream(records, streams[0].types)
+
+    def process(self, epoch: _Epoch, node: KeyedProcessNode) -> None:
+        stream = epoch.streams[node.inputs[0]]
+        emitter = CollectingEmitter(self._graph.side_outputs(node))
+        self._run_operator(self._operators[node.uid], stream.records, stream.types, emitter, epoch.acknowledgements)
+        outputs: dict[OutputTag[Any] | None, list[Any]] = {tag: [] for tag in (None, *emitter.side_outputs)}
+        for tag, rows in emitter.taken():
+            outputs[tag] += rows
+        for tag, records in outputs.items():
+            schema = node.schema if tag is None else tag.schema
+            types = declared_types(schema) if isinstance(schema, str) else {}
+            epoch.streams[StreamEdge(node, tag)] = _Stream(records, types)
+
+    def end(self, epoch: _Epoch, node: SinkNode) -> None:
+        """Sinks are given their records when the checkpoint is complete."""
 
     def _complete(self, acknowledgements: list[Acknowledgement]) -> None:
         """Stores the checkpoint; without any record so far there is no state, and nothing to store."""
@@ -292,12 +348,13 @@ class _Run:
         operator: _Operator,
         records: list[Any],
         types: Mapping[str, str],
+        emitter: CollectingEmitter,
         acknowledgements: list[Acknowledgement],
-    ) -> list[Any]:
+    ) -> None:
         self._learn_key(operator, records, types)
         if operator.key_serializer is None:
             # No record yet and nothing restored: there is no state, and no knowing what its keys will be.
-            return []
+            return
         columns = [[get(record) for record in records] for get in operator.getters]
         for index, canonical in enumerate(map(canonical_key, operator.types)):
             if canonical is not None:
@@ -312,7 +369,6 @@ class _Run:
                 f"operator {operator.node.uid!r}: {error}. The first record decides on the types of a key; give all "
                 f"records keys of the same types before key_by"
             ) from error
-        emitted: list[Any] = []
         parallelism, max_parallelism = self._environment.parallelism, self._environment.max_parallelism
         shares: list[list[int]] = [[] for _ in range(parallelism)]
         for index, key_group in enumerate(key_groups):
@@ -328,16 +384,12 @@ class _Run:
             if operator.node.order_by:
                 order = [field_getter(name, operator.node.uid, "order_by") for name in operator.node.order_by]
                 share.sort(key=lambda index: tuple(get(records[index]) for get in order))
-            emitted += self._run_subtask(
-                operator,
-                subtask_index,
+            batch = ObjectBatch(
                 [records[index] for index in share],
                 [keys[index] for index in share],
                 [key_groups[index] for index in share],
-                restore[subtask_index],
-                acknowledgements,
             )
-        return emitted
+            self._run_subtask(operator, subtask_index, batch, restore[subtask_index], emitter, acknowledgements)
 
     def _learn_key(self, operator: _Operator, records: list[Any], types: Mapping[str, str]) -> None:
         if operator.key_group_of is not None:
@@ -360,12 +412,11 @@ class _Run:
         self,
         operator: _Operator,
         subtask_index: int,
-        records: list[Any],
-        keys: list[Any],
-        key_groups: list[int],
+        batch: ObjectBatch,
         restore: SubtaskRestore,
+        emitter: CollectingEmitter,
         acknowledgements: list[Acknowledgement],
-    ) -> list[Any]:
+    ) -> None:
         environment, uid = self._environment, operator.node.uid
         number = str(list(self._operators).index(uid))
         assert operator.key_serializer is not None
@@ -385,7 +436,7 @@ class _Run:
         )
         with (
             environment.backend.create_keyed_state_backend(parameters) as backend,
-            contextlib.closing(SubtaskState(backend, restore.operator)) as state,
+            contextlib.closing(SubtaskBackends(backend, restore.operator)) as state,
         ):
             context = SubtaskContext(
                 state,
@@ -397,9 +448,11 @@ class _Run:
                 planned=operator.states.keyed_names,
                 planned_operator_state=operator.states.operator_names,
             )
-            running = KeyedProcessOperator(copy.deepcopy(operator.node.function), context)
-            with running.opened():
-                emitted = running.process(records, keys, key_groups)
+            function = copy.deepcopy(operator.node.function)
+            running = OperatorRun(operator_factory(operator.node)(function, uid), uid)
+            with running.opened(context, emitter):
+                running.process_batch(0, batch)
+                running.prepare_snapshot()
             snapshot = state.snapshot(self._epoch_id, uuid.uuid4().hex)
             metrics = state.metrics_report()
             if restore.is_restored:
@@ -418,7 +471,15 @@ class _Run:
                 metrics=metrics,
             )
         )
-        return emitted
+
+
+_STEPS: Final[Mapping[type, Callable[[_Run, _Epoch, Any], None]]] = {
+    SourceNode: _Run.read,
+    TransformNode: _Run.transform,
+    UnionNode: _Run.unite,
+    KeyedProcessNode: _Run.process,
+    SinkNode: _Run.end,
+}
 
 
 def _judged(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from streamjobs.errors import JobDefinitionError
-from streamjobs.runtime.user_errors import shown
+from streamjobs.user_errors import shown
 
 _TYPE_NAMES: Final[Mapping[type, str]] = {
     str: "string",

@@ -22,7 +22,7 @@ from statebackend.operator_state import OperatorStateDescriptor, OperatorStateMe
 from statebackend.operator_state.tables import TABLES
 from streamjobs.api.functions import KeyedProcessFunction, RuntimeContext
 from streamjobs.errors import UserFunctionError
-from streamjobs.runtime.user_errors import one_line, told
+from streamjobs.user_errors import one_line, told
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 D = TypeVar("D")

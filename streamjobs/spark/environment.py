@@ -32,7 +32,6 @@ from statebackend.keyed.schema_resolution import SchemaReport
 from statebackend.keyed.state_backend import StateBackend
 from statebackend.metrics import StateMetricsConfig
 from streamjobs.api.data_stream import DataStream
-from streamjobs.api.sinks import commits_of
 from streamjobs.api.stream_graph import SourceNode, StreamGraph
 from streamjobs.errors import JobDefinitionError, JobRestoreError
 from streamjobs.runtime.local_state_root import LocalStateRoot
@@ -46,11 +45,12 @@ from streamjobs.runtime.starting_point import (
     starting_point,
 )
 from streamjobs.runtime.state_registration import schema_report
-from streamjobs.spark.epoch_protocol import SINK, EpochProtocol
+from streamjobs.spark.epoch_protocol import EpochProtocol
 from streamjobs.spark.fall_back import fall_back, planned_fall_back
 from streamjobs.spark.job import SparkJob
 from streamjobs.spark.job_parts import JobParts
-from streamjobs.spark.pipeline import Pipeline, prepare_pipeline
+from streamjobs.spark.pipeline import Pipeline
+from streamjobs.spark.pipeline_preparation import prepare_pipeline
 from streamjobs.spark.placement import locality_advice
 from streamjobs.spark.query_end import check_timeout
 from streamjobs.spark.session import (
@@ -119,7 +119,7 @@ class SparkStreamEnvironment:
         """The stream of a streaming DataFrame: ``spark.readStream...load()``, with any stateless steps."""
         if not isinstance(frame, DataFrame) or not frame.isStreaming:
             raise JobDefinitionError("from_dataframe takes a streaming DataFrame, one made with spark.readStream")
-        return DataStream(self._graph, SourceNode(frame))
+        return DataStream(self._graph, self._graph.add(SourceNode(frame)))
 
     def check(
         self, *, from_savepoint: str | os.PathLike[str] | None = None, allow_non_restored_state: bool = False
@@ -182,7 +182,7 @@ class SparkStreamEnvironment:
             raise
 
     def _prepare(self) -> Pipeline:
-        return prepare_pipeline(self.spark, self._graph.pipeline(), self.parallelism, self.max_parallelism)
+        return prepare_pipeline(self.spark, self._graph.job(), self.parallelism, self.max_parallelism)
 
     def _starting_point(
         self,
@@ -216,8 +216,8 @@ class SparkStreamEnvironment:
 
     def _check_sink(self, pipeline: Pipeline, point: StartingPoint) -> None:
         own = point.own_checkpoint
-        if own is not None and SINK in own.sink_committables and not self._is_committed(own.checkpoint_id):
-            commits_of(pipeline.sink, own.checkpoint_id, own.sink_committables[SINK], own.properties)
+        if own is not None and not self._is_committed(own.checkpoint_id):
+            pipeline.sinks.check_commits(own)
 
     def _judge(
         self, pipeline: Pipeline, restored: RestoredState | None, allow_non_restored_state: bool
@@ -267,7 +267,7 @@ class SparkStreamEnvironment:
         if fall_back_to is not None:
             planned, _ = planned_fall_back(file_system, self._spark_directory, fall_back_to)
             job_id = directory.identity.job_id
-            fallen_back = fall_back(file_system, self._spark_directory, store, pipeline.sink, job_id, planned)
+            fallen_back = fall_back(file_system, self._spark_directory, store, pipeline.sinks, job_id, planned)
         latest = store.recover()
         store.delete_orphans()
         file_system.delete_directory(RESTORE_PLANS_DIRECTORY)
@@ -285,7 +285,7 @@ class SparkStreamEnvironment:
             identity=directory.identity,
             run_id=directory.run_id,
             pipeline=pipeline,
-            sink=pipeline.sink,
+            sinks=pipeline.sinks,
             backend=self.backend,
             parallelism=self.parallelism,
             file_system=file_system,
@@ -303,9 +303,9 @@ class SparkStreamEnvironment:
         try:
             if latest is None and point.origin is not None and not point.origin.with_source_progress:
                 protocol.forget_source_progress()
-            pipeline.sink.recover(protocol.last_epoch_id, directory.identity.job_id)
+            pipeline.sinks.recover(protocol.last_epoch_id, directory.identity.job_id)
             if latest is not None and not self._is_committed(latest.checkpoint_id):
-                protocol.commit_again(latest)
+                pipeline.sinks.commit_again(latest)
             writer = (
                 pipeline.source.writeStream.queryName(name)
                 # Not a plain path, which the default file system of Hadoop may look for elsewhere.

@@ -36,7 +36,6 @@ from checkpointing.errors import CheckpointError
 from checkpointing.handles.state_handles import KeyedStateHandle, OperatorState, files_by_path
 from checkpointing.metadata.metadata_file import CheckpointKind, CheckpointMetadata
 from savepoints.restored_state import RestoredState, handles_of
-from streamjobs.api.sinks import SINK_PROPERTY, commits_of, sink_identity
 from streamjobs.errors import EpochError, EpochTimeoutError, SourceProgressMismatchError
 from streamjobs.runtime.job_metrics import OperatorMetrics, metrics_of_epoch, metrics_of_epochs
 from streamjobs.runtime.processing_time import PROCESSING_TIME_PROPERTY
@@ -53,9 +52,6 @@ from streamjobs.spark.run_broadcast import RunBroadcast
 from streamjobs.spark.session import keep_adaptive_disabled, were_tasks_repeated
 from streamjobs.spark.source_progress import read_offsets
 from streamjobs.spark.worker_errors import BE_REPEATABLE, python_cause
-
-SINK: Final = "sink"
-"""The name of the job's sink among the committables of a checkpoint."""
 
 REMEMBERED_EPOCHS: Final = 1000
 """Epochs whose statistics are kept; a job may run for years."""
@@ -162,7 +158,7 @@ class EpochProtocol:
         expected = [TaskId(uid, index) for uid in tasks for index in range(self.parts.parallelism)]
         self._coordinator.trigger(epoch_id, expected, _monotonic_ms())
         try:
-            committable, action_s = self._run_action(frame, epoch_id, tasks)
+            committables, action_s = self._run_action(frame, epoch_id, tasks)
             self._check_in_time(epoch_id)
             acknowledgements = self._coordinator.acknowledgements(epoch_id)
             operators = self._coordinator.complete(epoch_id)
@@ -172,8 +168,8 @@ class EpochProtocol:
         finally:
             self._remove_restore_plan(epoch_id)
         with self.committing:
-            self._store(epoch_id, operators, offsets, committable, processing_time_ms)
-            self.parts.sink.commit(epoch_id, committable)
+            self._store(epoch_id, operators, offsets, committables, processing_time_ms)
+            self.parts.sinks.commit(epoch_id, committables)
             self._last_epoch_id = epoch_id
         attempt_ids = [acknowledgement.attempt_id for acknowledgement in acknowledgements.values()]
         if were_tasks_repeated(frame.sparkSession, attempt_ids):
@@ -195,13 +191,7 @@ class EpochProtocol:
                 f"Spark's checkpoint directory was exchanged; put the right one back, or start from a savepoint"
             )
         if self._continues_own_log:
-            self.commit_again(metadata)
-
-    def commit_again(self, metadata: CheckpointMetadata) -> None:
-        """Commits the output of a completed epoch once more: the driver may have died before or in the middle of it."""
-        epoch_id, committable = metadata.checkpoint_id, metadata.sink_committables.get(SINK)
-        if committable is not None and commits_of(self.parts.sink, epoch_id, committable, metadata.properties):
-            self.parts.sink.commit(epoch_id, committable)
+            self.parts.sinks.commit_again(metadata)
 
     def _check_successor(self, epoch_id: int) -> None:
         expected = 0 if self._last_epoch_id is None else self._last_epoch_id + 1
@@ -240,7 +230,9 @@ class EpochProtocol:
         with contextlib.suppress(CheckpointError):
             self.parts.file_system.delete(self._restore_plan_path(epoch_id))
 
-    def _run_action(self, frame: DataFrame, epoch_id: int, tasks: Mapping[str, EpochTask]) -> tuple[bytes, float]:
+    def _run_action(
+        self, frame: DataFrame, epoch_id: int, tasks: Mapping[str, EpochTask]
+    ) -> tuple[Mapping[str, bytes], float]:
         keep_adaptive_disabled(frame.sparkSession)
         started = time.monotonic()
         watchdog = EpochWatchdog(frame.sparkSession.sparkContext, epoch_id, self.parts.epoch_timeout_s)
@@ -248,7 +240,9 @@ class EpochProtocol:
             with watchdog:
                 self._placement.prepare(frame.sparkSession)
                 with contextlib.closing(self.parts.pipeline.build(frame, tasks, self._placement)) as plan:
-                    committable: bytes = self.parts.sink.stage(plan.frame, epoch_id, self.parts.attempt_id)
+                    committables = self.parts.sinks.stage(
+                        lambda uid, sink: sink.stage(plan.frames[uid], epoch_id, self.parts.attempt_id)
+                    )
         except Exception as error:
             if watchdog.has_expired:
                 raise EpochTimeoutError(_too_late(epoch_id, f"{self.parts.epoch_timeout_s:g} s")) from error
@@ -263,7 +257,7 @@ class EpochProtocol:
         for uid, observation in plan.observations.items():
             for encoded in observed_acknowledgements(frame.sparkSession, observation, uid, epoch_id):
                 self._acknowledge(Acknowledgement.decode(encoded, known_files))
-        return committable, action_s
+        return committables, action_s
 
     def _check_in_time(self, epoch_id: int) -> None:
         for expired in self._coordinator.expire(_monotonic_ms()):
@@ -285,7 +279,7 @@ class EpochProtocol:
         epoch_id: int,
         operators: Sequence[OperatorState],
         offsets: bytes,
-        committable: bytes,
+        committables: Mapping[str, bytes],
         processing_time_ms: int,
     ) -> None:
         parts = self.parts
@@ -301,11 +295,11 @@ class EpochProtocol:
             parent_checkpoint_id=parent.checkpoint_id if parent is not None else None,
             parent_digest=parts.store.digest(parent.checkpoint_id) if parent is not None else None,
             source_offsets=offsets,
-            sink_committables={SINK: committable},
+            sink_committables=dict(committables),
             properties={
                 **parts.properties,
                 PROCESSING_TIME_PROPERTY: str(processing_time_ms),
-                SINK_PROPERTY: sink_identity(parts.sink),
+                **parts.sinks.properties,
             },
         )
         try:
@@ -322,7 +316,7 @@ class EpochProtocol:
             self._discard(self._coordinator.abort(epoch_id, reason).handles_to_discard)
         # What made the epoch fail is worth more than what then went wrong with clearing it away.
         with contextlib.suppress(Exception):
-            self.parts.sink.abort(epoch_id, self.parts.attempt_id)
+            self.parts.sinks.abort(epoch_id, self.parts.attempt_id)
 
     def _discard(self, handles: Sequence[KeyedStateHandle]) -> None:
         self.parts.store.discard(handles, self._coordinator.files_in_use())

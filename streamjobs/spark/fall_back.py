@@ -13,7 +13,6 @@ Every step finds what a crash has left of it, so the whole is taken again until 
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from attrs import frozen
 
@@ -22,6 +21,7 @@ from checkpointing.storage.completed_checkpoint_store import PREVIOUS, SET_ASIDE
 from checkpointing.storage.fall_back import FallBack, end_fall_back, read_fall_back, write_fall_back
 from checkpointing.storage.file_system import CheckpointFileSystem
 from streamjobs.api.sinks import SinkError, sink_identity
+from streamjobs.runtime.job_sinks import JobSinks
 from streamjobs.runtime.starting_point import check_no_fall_back
 from streamjobs.spark.source_progress import capture_source_progress, newest_planned_batch, read_offsets
 
@@ -38,7 +38,7 @@ class FallBackReport:
     """What a fall-back did: which epochs it gave up, where they are, and what is processed again.
 
     ``offsets_after`` are Spark's offsets of the checkpoint that the job goes on from, ``offsets_before`` those it had
-    reached. ``is_output_taken_back`` is False for a sink that cannot take back what it has shown.
+    reached. ``sinks`` are all of the job, ``keeping`` those that cannot take back what they have shown.
     """
 
     checkpoint_id: int
@@ -46,16 +46,21 @@ class FallBackReport:
     set_aside: tuple[str, ...]
     offsets_after: str
     offsets_before: str
-    is_output_taken_back: bool
-    sink: str
+    sinks: tuple[str, ...]
+    keeping: tuple[str, ...]
+
+    @property
+    def is_output_taken_back(self) -> bool:
+        """Whether all sinks have taken back what they had shown of the epochs given up."""
+        return not self.keeping
 
     def __str__(self) -> str:
         epochs = ", ".join(map(str, self.given_up)) or "none"
         output = (
             ""
             if self.is_output_taken_back or not self.given_up
-            else f" The sink {self.sink} cannot take back what it has written for them: see to it that what is written "
-            f"for these epochs now replaces it."
+            else f" The sink {', '.join(self.keeping)} cannot take back what it has written for them: see to it that "
+            f"what is written for these epochs now replaces it."
         )
         return (
             f"fell back to checkpoint {self.checkpoint_id}. Epochs given up: {epochs}; set aside: "
@@ -98,21 +103,33 @@ def fall_back(
     file_system: CheckpointFileSystem,
     spark_directory: str,
     store: CompletedCheckpointStore,
-    sink: Any,
+    sinks: JobSinks,
     job_id: str,
     planned: FallBack,
 ) -> FallBackReport:
-    """Goes back, and says what was given up. The job directory is locked by the caller."""
+    """Goes back, and says what was given up. The job directory is locked by the caller.
+
+    Raises `SinkError` if a sink cannot hide what it has shown; if another has hidden something by then, the fall-back
+    has begun, and the same one is to be started again.
+    """
     before = set(file_system.list_directories(SET_ASIDE_DIRECTORY))
-    is_first_attempt = read_fall_back(file_system) is None
+    is_untouched = read_fall_back(file_system) is None
     write_fall_back(file_system, planned)
-    try:
-        taken_back = _take_back(sink, planned.checkpoint_id, job_id)
-    except SinkError:
-        if is_first_attempt:
-            # It has hidden nothing, so nothing has been done.
-            end_fall_back(file_system)
-        raise
+    hidden: list[str] = []
+    keeping: list[str] = []
+    for sink in sinks.by_uid.values():
+        take_back = getattr(sink, "take_back", None)
+        if take_back is None:
+            keeping.append(sink_identity(sink))
+            continue
+        try:
+            hidden += take_back(planned.checkpoint_id, job_id)
+        except SinkError:
+            if is_untouched:
+                # It has hidden nothing, so nothing has been done.
+                end_fall_back(file_system)
+            raise
+        is_untouched = False
     store.recover(fall_back_to=planned.checkpoint_id)
     copy = f"{SET_ASIDE_DIRECTORY}/{planned.source_log}"
     if planned.source_log not in before:
@@ -127,12 +144,12 @@ def fall_back(
         given_up=tuple(range(planned.checkpoint_id + 1, planned.newest_id + 1)),
         set_aside=(
             *(file_system.location(f"{SET_ASIDE_DIRECTORY}/{name}") for name in set_aside),
-            *(taken_back or ()),
+            *hidden,
         ),
         offsets_after=_shown(spark_directory, planned.checkpoint_id),
         offsets_before=offsets_before,
-        is_output_taken_back=taken_back is not None,
-        sink=sink_identity(sink),
+        sinks=tuple(map(sink_identity, sinks.by_uid.values())),
+        keeping=tuple(keeping),
     )
     _logger.warning("%s", report)
     return report
@@ -153,12 +170,6 @@ def _cut_source_log(file_system: CheckpointFileSystem, spark_directory: str, epo
     for path in file_system.list_files(_SPARK_DIRECTORY, include_temporary=True):
         if path not in kept:
             file_system.delete(path, durable=True)
-
-
-def _take_back(sink: Any, last_epoch_id: int, job_id: str) -> tuple[str, ...] | None:
-    """Where the sink has put what it showed of later epochs; None if it cannot take anything back."""
-    take_back = getattr(sink, "take_back", None)
-    return None if take_back is None else tuple(take_back(last_epoch_id, job_id))
 
 
 def _shown(spark_directory: str, batch_id: int | None) -> str:

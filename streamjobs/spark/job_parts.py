@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from attrs import frozen
 
@@ -12,6 +11,8 @@ from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_directory import JobIdentity
 from statebackend.keyed.state_backend import StateBackend
 from statebackend.metrics import StateMetricsConfig
+from streamjobs.operators.registry import operator_factory
+from streamjobs.runtime.job_sinks import JobSinks
 from streamjobs.runtime.local_state_root import LocalStateRoot
 from streamjobs.spark.pipeline import Pipeline
 from streamjobs.spark.subtask import OperatorTask
@@ -24,7 +25,7 @@ class JobParts:
     identity: JobIdentity
     run_id: str
     pipeline: Pipeline
-    sink: Any
+    sinks: JobSinks
     backend: StateBackend
     parallelism: int
     file_system: CheckpointFileSystem
@@ -48,11 +49,11 @@ def operator_tasks(parts: JobParts) -> Sequence[OperatorTask]:
             job_id=parts.identity.job_id,
             run_id=parts.run_id,
             operator_uid=operator.uid,
+            operator_factory=operator_factory(operator.node),
             function_pickle=operator.function_pickle,
             key_serializer=operator.key_serializer,
-            key_columns=operator.key_columns,
-            row_columns=operator.row_columns,
-            output_schema=operator.output_schema,
+            inputs=(operator.input_columns,),
+            outputs=operator.layout.to_arrow(),
             parallelism=parts.parallelism,
             max_parallelism=parts.identity.max_parallelism,
             backend=parts.backend,

@@ -24,7 +24,7 @@ from snapshots.registry import (
     register_snapshot,
 )
 from streamjobs.errors import MissingModuleError
-from streamjobs.runtime.user_errors import shown
+from streamjobs.user_errors import shown
 
 
 @frozen

@@ -25,7 +25,7 @@ import pyarrow as pa
 from pyspark.sql import Row
 
 from streamjobs.errors import StreamJobError
-from streamjobs.runtime.user_errors import one_line, shown
+from streamjobs.user_errors import one_line, shown
 
 __all__ = ["RowReader", "UnreadableRowError", "column_values", "key_values", "row_class"]
 

@@ -31,7 +31,7 @@ import pyarrow as pa
 from pyspark.sql import Row
 
 from streamjobs.errors import StreamJobError
-from streamjobs.runtime.user_errors import shown
+from streamjobs.user_errors import shown
 
 __all__ = ["RowMismatchError", "RowWriter"]
 

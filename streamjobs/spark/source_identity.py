@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from streamjobs.errors import JobDefinitionError, JobRestoreError
-from streamjobs.runtime.user_errors import shown
+from streamjobs.user_errors import shown
 
 __all__ = ["SOURCES_PROPERTY", "check_same_sources", "check_trigger", "named_sources"]
 

@@ -4,9 +4,6 @@ Spark calls the function once per partition with the partition's rows as Arrow b
 index. The subtask opens or restores its state, processes the rows, takes the snapshot, closes, and then emits one more
 row that holds nothing but its acknowledgement. Opening and closing within one task is a must: Spark deals partitions to
 other workers in the next epoch, and a database left open would lock them out.
-
-The acknowledgement column travels beside the user's columns. It is null in every data row; in the acknowledgement row
-everything else is null.
 """
 
 from __future__ import annotations
@@ -30,25 +27,21 @@ from statebackend.api.key_groups import key_group_range_of_subtask, subtask_of_k
 from statebackend.keyed.backend_parameters import KeyedStateBackendParameters, KeyedStateSnapshot
 from statebackend.keyed.state_backend import StateBackend, SubtaskIdentity
 from statebackend.metrics import StateMetricsConfig
-from streamjobs.api.functions import KeyedProcessFunction
 from streamjobs.errors import EpochError
-from streamjobs.operators.keyed_operator import (
-    KeyedProcessOperator,
-    SubtaskContext,
-    check_keys,
-    paused_garbage_collection,
-)
+from streamjobs.operators.operator import CollectingEmitter, Operator
+from streamjobs.operators.operator_run import OperatorRun
+from streamjobs.operators.record_function import paused_garbage_collection
+from streamjobs.operators.registry import OperatorFactory
+from streamjobs.operators.subtask_backends import SubtaskBackends
+from streamjobs.operators.subtask_context import SubtaskContext
 from streamjobs.runtime.local_state_root import LocalStateRoot
 from streamjobs.runtime.restore_plan import SubtaskRestore
-from streamjobs.runtime.subtask_state import SubtaskState
-from streamjobs.spark.arrow_rows import RowReader, RowWriter, column_values, key_values
+from streamjobs.spark.arrow_input import KEY_GROUP_COLUMN, InputColumns, InputReader
 from streamjobs.spark.epoch_statistics import opening_metrics
+from streamjobs.spark.output_rows import OutputSchema, OutputWriter
 from streamjobs.spark.session import TaskIdentity
 from typeserializers.kernel.type_serializer import TypeSerializer
 
-KEY_GROUP_COLUMN: Final = "__statebackend_key_group"
-KEY_COLUMN_PREFIX: Final = "__statebackend_key_"
-ACKNOWLEDGEMENT_COLUMN: Final = "__statebackend_acknowledgement"
 OPERATOR_STATE_PREFIX: Final = "operator_state/"
 """What the names of operator state begin with in the report of an acknowledgement."""
 
@@ -60,11 +53,11 @@ class OperatorTask:
     job_id: str
     run_id: str
     operator_uid: str
+    operator_factory: OperatorFactory
     function_pickle: bytes
     key_serializer: TypeSerializer[Any]
-    key_columns: tuple[str, ...]
-    row_columns: tuple[str, ...]
-    output_schema: pa.Schema
+    inputs: tuple[InputColumns, ...]
+    outputs: OutputSchema
     parallelism: int
     max_parallelism: int
     backend: StateBackend
@@ -107,9 +100,10 @@ class SubtaskTask:
             clock.lap("open_s")
             with (
                 paused_garbage_collection(),
-                contextlib.closing(SubtaskState(backend, self.restore.operator)) as state,
+                contextlib.closing(SubtaskBackends(backend, self.restore.operator)) as state,
             ):
-                snapshot = yield from self._process(function, batches, state, clock)
+                running = operator.operator_factory(function, operator.operator_uid)
+                snapshot = yield from self._process(running, batches, state, clock)
                 clock.lap("snapshot_s")
                 report, metrics = _report(state), state.metrics_report()
             succeeded = True
@@ -138,13 +132,13 @@ class SubtaskTask:
                 **metrics,
             },
         )
-        yield self._acknowledgement_batch(acknowledgement.encode())
+        yield OutputWriter(operator.outputs, operator.operator_uid).acknowledgement(acknowledgement.encode())
 
     def _process(
         self,
-        function: KeyedProcessFunction[Any, Any, Any],
+        running: Operator,
         batches: Iterator[pa.RecordBatch],
-        state: SubtaskState,
+        state: SubtaskBackends,
         clock: _Stopwatch,
     ) -> Generator[pa.RecordBatch, None, KeyedStateSnapshot]:
         task = self.operator
@@ -158,25 +152,19 @@ class SubtaskTask:
             planned=task.planned,
             planned_operator_state=task.planned_operator_state,
         )
-        operator = KeyedProcessOperator(function, context)
-        writer = RowWriter(task.output_schema, task.operator_uid)
-        reader: RowReader | None = None
-        is_composite = len(task.key_columns) > 1
-        with operator.opened():
+        operator = OperatorRun(running, task.operator_uid)
+        emitter = CollectingEmitter(task.outputs.tags)
+        writer = OutputWriter(task.outputs, task.operator_uid)
+        reader = InputReader(task.inputs[0], task.operator_uid)
+        with operator.opened(context, emitter):
             for batch in batches:
                 if not batch.num_rows:
                     continue
-                columns = batch.select(list(task.row_columns))
-                if reader is None:
-                    reader = RowReader(columns.schema, task.operator_uid)
-                rows = reader.rows(columns)
-                parts = [key_values(batch.column(name)) for name in task.key_columns]
-                keys = list(zip(*parts, strict=True)) if is_composite else parts[0]
-                check_keys(task.operator_uid, keys, is_composite)
-                key_groups = column_values(batch.column(KEY_GROUP_COLUMN))
-                self._check_routing(key_groups[0])
-                for written in writer.batches(operator.process(rows, keys, key_groups)):
-                    yield self._with_acknowledgement(written, None)
+                self._check_routing(batch.column(KEY_GROUP_COLUMN)[0].as_py())
+                operator.process_batch(0, reader.batch(batch))
+                yield from _written(emitter, writer)
+            operator.prepare_snapshot()
+            yield from _written(emitter, writer)
         clock.lap("process_s")
         return state.snapshot(self.epoch_id, uuid.uuid4().hex)
 
@@ -207,16 +195,10 @@ class SubtaskTask:
             metrics=operator.metrics,
         )
 
-    def _with_acknowledgement(self, batch: pa.RecordBatch, acknowledgement: bytes | None) -> pa.RecordBatch:
-        column = pa.array([acknowledgement] * batch.num_rows, pa.binary())
-        return pa.RecordBatch.from_arrays([*batch.columns, column], names=[*batch.schema.names, ACKNOWLEDGEMENT_COLUMN])
 
-    def _acknowledgement_batch(self, acknowledgement: bytes) -> pa.RecordBatch:
-        nulls = [pa.nulls(1, field.type) for field in self.operator.output_schema]
-        return pa.RecordBatch.from_arrays(
-            [*nulls, pa.array([acknowledgement], pa.binary())],
-            names=[*self.operator.output_schema.names, ACKNOWLEDGEMENT_COLUMN],
-        )
+def _written(emitter: CollectingEmitter, writer: OutputWriter) -> Iterator[pa.RecordBatch]:
+    for tag, rows in emitter.taken():
+        yield from writer.batches(tag, rows)
 
 
 class _Stopwatch:
@@ -233,7 +215,7 @@ class _Stopwatch:
         self._since = now
 
 
-def _report(state: SubtaskState) -> dict[str, int | float]:
+def _report(state: SubtaskBackends) -> dict[str, int | float]:
     """What was restored and migrated, flat: ``[operator_state/]<measure>/<state>``."""
     report: dict[str, int | float] = {}
     for prefix, reports in (

@@ -11,7 +11,7 @@ import pytest
 from streamjobs import JobDefinitionError, KeyedProcessFunction, NullKeyError, ProcessContext
 from streamjobs.api.data_stream import DataStream
 from streamjobs.api.stream_graph import SourceNode, StreamGraph
-from streamjobs.operators.keyed_operator import check_keys
+from streamjobs.operators.input_batch import check_keys
 from streamjobs.spark.row_reader import RowReader
 from streamjobs.spark.row_writer import RowMismatchError, RowWriter
 from streamjobs.spark.session import were_tasks_repeated
@@ -24,7 +24,7 @@ class Nothing(KeyedProcessFunction[Any, Any, Any]):
 
 def stream() -> tuple[StreamGraph, DataStream]:
     graph = StreamGraph()
-    return graph, DataStream(graph, SourceNode(None))
+    return graph, DataStream(graph, graph.add(SourceNode(None)))
 
 
 @pytest.mark.parametrize("uid", ["u", "u" * 200, " u ", "../a/b\\c", "..", "日本"])
@@ -32,7 +32,7 @@ def test_a_uid_of_up_to_200_characters_is_taken(uid: str) -> None:
     graph, rows = stream()
     rows.key_by("k").process(Nothing(), uid=uid).sink_to([])
     assert [operator.uid for operator in graph.operators] == [uid]
-    assert len(graph.pipeline()) == 3
+    assert len(graph.job().nodes) == 3
 
 
 UNUSABLE = [
@@ -50,19 +50,28 @@ def test_a_uid_that_is_missing_or_too_long_or_cannot_be_written_is_refused_in_on
     assert len(str(refused.value).splitlines()) == 1
 
 
-def test_a_graph_has_one_sink_distinct_uids_and_no_loose_ends() -> None:
+def test_a_graph_has_a_sink_distinct_uids_and_no_loose_ends() -> None:
     graph, rows = stream()
     with pytest.raises(JobDefinitionError, match="no sink"):
-        graph.pipeline()
+        graph.job()
     first = rows.key_by("k").process(Nothing(), uid="first")
     with pytest.raises(JobDefinitionError, match="two operators have the uid 'first'"):
         first.key_by("k").process(Nothing(), uid="first")
     second = first.key_by("k").process(Nothing(), uid="second")
-    first.sink_to([])
-    with pytest.raises(JobDefinitionError, match="a job has one sink"):
+    results: list[Any] = []
+    first.sink_to(results)
+    with pytest.raises(JobDefinitionError, match="two sinks were given no uid: list and list;"):
         second.sink_to([])
+    with pytest.raises(JobDefinitionError, match="the same list was given to sink_to twice"):
+        second.sink_to(results, uid="again")
+    with pytest.raises(JobDefinitionError, match="the sink list has no uid: pass sink_to"):
+        second.sink_to([], uid="")
     with pytest.raises(JobDefinitionError, match="no sink receives what these operators emit: second;"):
-        graph.pipeline()
+        graph.job()
+    second.sink_to([], uid="another")
+    with pytest.raises(JobDefinitionError, match="two sinks have the uid 'another': list and list;"):
+        second.sink_to([], uid="another")
+    assert [node.uid for node in graph.job().sinks] == ["sink", "another"]
 
 
 def test_key_by_takes_one_or_more_columns_one_by_one() -> None:

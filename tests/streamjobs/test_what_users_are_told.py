@@ -11,10 +11,10 @@ import pytest
 from statebackend import StateRegistrationError, ValueStateDescriptor
 from streamjobs import JobDefinitionError, KeyedProcessFunction, ProcessContext, RuntimeContext, UserFunctionError
 from streamjobs.inprocess import LocalStreamEnvironment
-from streamjobs.runtime.user_errors import shown, told
 from streamjobs.spark.row_reader import RowReader, UnreadableRowError
 from streamjobs.spark.row_writer import RowMismatchError, RowWriter
 from streamjobs.spark.worker_errors import python_cause
+from streamjobs.user_errors import shown, told
 
 
 class Misbehaving(KeyedProcessFunction[str, dict[str, Any], str]):

@@ -29,7 +29,7 @@ from statebackend.keyed.backend_registry import state_backend
 from statebackend.operator_state import RestoredOperatorState, split_handle
 from streamjobs import JobRestoreError, KeyedProcessFunction, ProcessContext, RuntimeContext, UserFunctionError
 from streamjobs.inprocess import LocalJob, LocalStreamEnvironment
-from streamjobs.runtime.subtask_state import SubtaskState
+from streamjobs.operators.subtask_backends import SubtaskBackends
 from typeserializers import AttrsSerializer, LongSerializer
 
 BACKENDS = ("heap", "rocksdb")
@@ -456,14 +456,14 @@ def test_a_job_without_operator_state_makes_nothing_for_it(monkeypatch: pytest.M
     def refuse(*_: Any) -> Any:
         raise AssertionError("no operator state was asked for")
 
-    monkeypatch.setattr("streamjobs.runtime.subtask_state.OperatorStateBackend", refuse)
+    monkeypatch.setattr("streamjobs.operators.subtask_backends.OperatorStateBackend", refuse)
     job, _ = run(Plain(), NUMBERS, epoch_size=5)
     assert job.savepoint(tmp_path / "savepoint").operator_state_rows == {"operator": {}}
     for handle in handles(job):
         assert split_handle(handle)[0] is handle
 
 
-def subtask_state(directory: Path, restored: RestoredOperatorState | None = None) -> SubtaskState:
+def subtask_state(directory: Path, restored: RestoredOperatorState | None = None) -> SubtaskBackends:
     parameters = KeyedStateBackendParameters(
         operator_uid="operator",
         key_serializer=LongSerializer(),
@@ -473,7 +473,7 @@ def subtask_state(directory: Path, restored: RestoredOperatorState | None = None
         file_prefix="shared/0",
         local_directory=os.path.join(directory, "local"),
     )
-    return SubtaskState(state_backend("heap").create_keyed_state_backend(parameters), restored)
+    return SubtaskBackends(state_backend("heap").create_keyed_state_backend(parameters), restored)
 
 
 def test_the_digest_of_an_acknowledgement_covers_keyed_and_operator_state(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from checkpointing import (
 from checkpointing.storage.fall_back import read_fall_back
 from streamjobs.api.sinks import SinkError
 from streamjobs.errors import JobRestoreError
+from streamjobs.runtime.job_sinks import JobSinks
 from streamjobs.runtime.starting_point import check_no_fall_back
 from streamjobs.spark.fall_back import FallBackReport, fall_back, planned_fall_back
 from streamjobs.spark.source_progress import SourceProgressError
@@ -70,7 +71,7 @@ class Job:
     def fall_back(self, to: int | str) -> FallBackReport:
         planned, _ = planned_fall_back(self.fs, self.spark_directory, to)
         store = CompletedCheckpointStore(self.fs, 9)
-        return fall_back(self.fs, self.spark_directory, store, self.sink, "job", planned)
+        return fall_back(self.fs, self.spark_directory, store, JobSinks({"sink": self.sink}), "job", planned)
 
     def checkpoints(self) -> list[int]:
         return [int(name.removeprefix("chk-")) for name in self.fs.list_directories("checkpoints")]

@@ -22,6 +22,7 @@ from checkpointing import (
 from savepoints.restored_state import RestoredState
 from statebackend.keyed.backend_registry import state_backend
 from streamjobs.errors import EpochError, EpochTimeoutError, SourceProgressMismatchError
+from streamjobs.runtime.job_sinks import JobSinks
 from streamjobs.runtime.restore_plan_file import RESTORE_PLANS_DIRECTORY
 from streamjobs.spark import epoch_protocol
 from streamjobs.spark.epoch_protocol import EpochProtocol
@@ -88,7 +89,7 @@ class Job:
             identity=IDENTITY,
             run_id=f"run-{self.runs}",
             pipeline=pipeline,
-            sink=self.sink,
+            sinks=JobSinks({"sink": self.sink}),
             backend=state_backend("heap"),
             parallelism=2,
             file_system=self.fs,
@@ -105,9 +106,9 @@ class Job:
     def plan_of(self, frame: Any, tasks: Any, placement: Any) -> Any:
         """A plan whose tasks acknowledge while it is built, if rows are kept, or else when its action runs."""
         if not self.is_kept:
-            return mock.MagicMock(frame=frame, acknowledgements={}, observations={"words": frame})
+            return mock.MagicMock(frames={"sink": frame}, acknowledgements={}, observations={"words": frame})
         encoded = [one.encode() for one in self.acknowledge(frame.epoch_id)]
-        return mock.MagicMock(frame=frame, acknowledgements={"words": encoded}, observations={})
+        return mock.MagicMock(frames={"sink": frame}, acknowledgements={"words": encoded}, observations={})
 
     def plan(self, epoch_id: int, time_ms: int | None = None, offset: int | None = None) -> None:
         """Writes what Spark writes before a batch."""

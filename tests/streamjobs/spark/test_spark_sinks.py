@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from streamjobs.api.sinks import Sink, SinkError, commits_of, sink_identity
-from streamjobs.errors import JobRestoreError
+from streamjobs.api.sinks import Sink, SinkError
 from streamjobs.spark.sinks import ForEachEpochSink, MemorySink, NoopSink, ParquetSink
 
 if TYPE_CHECKING:
@@ -157,18 +156,6 @@ def test_recovery_leaves_what_another_job_has_staged_in_the_same_place(tmp_path:
     ParquetSink(tmp_path).recover(8, "job")
     ParquetSink(tmp_path).commit(8, theirs)
     assert files_below(tmp_path)["epoch=000000000008/part-0.parquet"] == b"job.a"
-
-
-def test_a_committable_is_for_the_sink_that_staged_it(tmp_path: Path) -> None:
-    sink, same, other = ParquetSink(tmp_path / "a"), ParquetSink(f"file://{tmp_path}/a/"), ParquetSink(tmp_path / "b")
-    noted = {"sink": sink_identity(sink)}
-    assert commits_of(same, 7, b"rows", noted)
-    assert commits_of(NoopSink(), 7, b"", {"sink": sink_identity(NoopSink())})
-    assert commits_of(other, 7, b"rows", {}), "older checkpoints do not say whose it is"
-    assert not commits_of(other, 7, b"", {"sink": sink_identity(NoopSink())})
-    for changed in (other, NoopSink(), MemorySink()):
-        with pytest.raises(JobRestoreError, match=r"epoch 7 is complete.*staged by another sink: ParquetSink\(.*/a'\)"):
-            commits_of(changed, 7, b"rows", noted)
 
 
 def test_rows_that_are_gone_are_an_error_not_silence(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from statebackend.operator_state import (
 )
 
 
-class SubtaskState:
+class SubtaskBackends:
     """See the module. The keyed backend is lent: who made it closes it."""
 
     def __init__(self, keyed: KeyedStateBackend, restored: RestoredOperatorState | None) -> None:

@@ -19,7 +19,7 @@ from statebackend.operator_state import (
     SplitListStateDescriptor,
     UnionListStateDescriptor,
 )
-from streamjobs.runtime.user_errors import shown
+from streamjobs.user_errors import shown
 
 T = TypeVar("T")
 K = TypeVar("K")

@@ -1,0 +1,114 @@
+"""The protocol of operators: what a subtask calls, in which order, and what an operator may do then.
+
+    open        once; registers state, which is when restored state is migrated
+    process_batch, on_watermark, on_event_time_timer, on_processing_time_timer
+                any number of times, in any order; records of several inputs come one batch of one input at a time
+    prepare_snapshot
+                at the barrier, before the subtask takes the snapshot of its state: what the operator holds outside of
+                state must be in state, or emitted, when it returns. More records may follow, behind the barrier
+    close       last, also after a failure
+
+An operator emits by its `Emitter` and in no other way, in the calls between open and close. It belongs to one thread.
+It knows neither where its records come from nor where they go, and takes the time from its calls.
+(Flink's ``StreamOperator``, with batches in place of records.)
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from typing import Any, Protocol
+
+from streamjobs.api.output_tag import OutputTag
+from streamjobs.operators.subtask_context import SubtaskContext
+
+__all__ = ["CollectingEmitter", "Emitter", "InputBatch", "Operator"]
+
+
+class InputBatch(Protocol):
+    """Records of one input of a subtask, in order, with their keys beside them; all three are of one length.
+
+    They are made when they are asked for: an operator that reads columns pays for no objects. Reading them raises
+    `NullKeyError` for a record without a key, and `StreamJobError` for a value that Python has no object for.
+    """
+
+    @property
+    def records(self) -> Sequence[Any]:
+        """The records as objects."""
+
+    @property
+    def keys(self) -> Sequence[Any]:
+        """The key of each record."""
+
+    @property
+    def key_groups(self) -> Sequence[int]:
+        """The key group of each record; all are the subtask's."""
+
+
+class Emitter(Protocol):
+    """Where an operator puts what it emits."""
+
+    @property
+    def side_outputs(self) -> Collection[OutputTag[Any]]:
+        """The side outputs that somebody reads; nothing else need be made."""
+
+    def emit(self, tag: OutputTag[Any] | None, rows: Sequence[Any]) -> None:
+        """Takes rows of the output or, with a tag, of that side output; they are the emitter's from here on."""
+
+
+class Operator(ABC):
+    """One operator in one subtask; see the module for the order of calls, which the caller has checked."""
+
+    @abstractmethod
+    def open(self, context: SubtaskContext, emitter: Emitter) -> None:
+        """Registers state.
+
+        Raises `UserFunctionError` for what a function of the user's raises; errors of state and of its files stay what
+        they are.
+        """
+
+    @abstractmethod
+    def process_batch(self, input_index: int, batch: InputBatch) -> None:
+        """Takes records of an input; inputs count from 0, in the order of the node's.
+
+        Raises `UserFunctionError`, naming key and record, for what a function of the user's raises.
+        """
+
+    def on_watermark(self, timestamp_ms: int) -> None:  # noqa: B027
+        """No record at or before that time is expected any more. Timers due were called before."""
+
+    def on_event_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
+        """A timer that the operator has registered is due by the watermark."""
+        raise NotImplementedError(f"{type(self).__name__} registers no timers")
+
+    def on_processing_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
+        """A timer that the operator has registered is due by the clock."""
+        raise NotImplementedError(f"{type(self).__name__} registers no timers")
+
+    def prepare_snapshot(self) -> None:  # noqa: B027
+        """A snapshot of the state follows."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Lets go of what `open` made; raises as `open`. Called once, also if `open` has failed."""
+
+
+class CollectingEmitter:
+    """Keeps what is emitted until it is taken."""
+
+    def __init__(self, side_outputs: Collection[OutputTag[Any]] = ()) -> None:
+        self._side_outputs = frozenset(side_outputs)
+        self._collected: list[tuple[OutputTag[Any] | None, Sequence[Any]]] = []
+
+    @property
+    def side_outputs(self) -> Collection[OutputTag[Any]]:
+        return self._side_outputs
+
+    def emit(self, tag: OutputTag[Any] | None, rows: Sequence[Any]) -> None:
+        if rows:
+            self._collected.append((tag, rows))
+
+    def taken(self) -> Sequence[tuple[OutputTag[Any] | None, Sequence[Any]]]:
+        """What was emitted since the last call, in order."""
+        collected, self._collected = self._collected, []
+        return collected

@@ -1,0 +1,114 @@
+"""A function that takes one record at a time, over batches: the hot path of every job.
+
+The loop sets the key and calls the function; everything else (sorting out keys, converting rows, snapshots) happens per
+batch or per epoch.
+
+An epoch allocates many small objects that live to its end, and Python's cyclic garbage collector, which is driven by
+allocations, would walk all of them over and over: a third of the loop's time, measured. So an epoch runs inside
+`paused_garbage_collection`, and the youngest generation is collected once per batch, which frees the cycles that a
+function leaves behind while their number is bounded by a batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import GeneratorType
+from typing import Any, Final
+
+from snapshots.errors import StateFormatError
+from statebackend.api.errors import StateBackendError
+from statebackend.keyed.keyed_state_backend import KeyedStateBackend
+from streamjobs.api.functions import ProcessContext
+from streamjobs.errors import StreamJobError, UserFunctionError
+from streamjobs.operators.operator import InputBatch
+from streamjobs.user_errors import one_line, shown, told
+
+__all__ = ["RecordFunctionAdapter", "paused_garbage_collection"]
+
+_KEY_CHARACTERS: Final = 80
+_RECORD_CHARACTERS: Final = 200
+
+
+@contextlib.contextmanager
+def paused_garbage_collection() -> Iterator[None]:
+    """Keeps the cyclic garbage collector from starting by itself; it is as it was afterwards."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+class RecordFunctionAdapter:
+    """Calls ``function(record, context)`` for every record of a batch, with the record's key current.
+
+    ``method`` is what the function is called in errors, ``uid`` the operator.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Any, ProcessContext[Any]], Iterable[Any] | None],
+        method: str,
+        uid: str,
+        context: ProcessContext[Any],
+        backend: KeyedStateBackend,
+    ) -> None:
+        self._function = function
+        self._method = method
+        self._uid = uid
+        self._context = context
+        self._backend = backend
+
+    def run(self, batch: InputBatch) -> list[Any]:
+        """Processes a batch; returns what was emitted, in order.
+
+        Raises `UserFunctionError`, naming key and record, for whatever the function raises.
+        """
+        emitted: list[Any] = []
+        emit = emitted.extend
+        function = self._function
+        context = self._context
+        records = zip(batch.records, batch.keys, batch.key_groups, strict=True)
+        record: Any = None
+        try:
+            # Made for the states that are registered by now.
+            set_key = self._backend.key_setter()
+            for record, key, key_group in records:
+                context.current_key = key
+                set_key(key, key_group)
+                result = function(record, context)
+                if result is not None:
+                    if result.__class__ is not GeneratorType:
+                        self._check_result(result)
+                    emit(result)
+        except Exception as error:
+            raise self._failure(error, record) from error
+        gc.collect(0)
+        return emitted
+
+    def _check_result(self, result: Any) -> None:
+        """Refuses what is no iterable, and a record, whose parts would be emitted; a tuple of records is none."""
+        is_record = hasattr(result, "_fields") or hasattr(result, "asDict")
+        if is_record or isinstance(result, (str, bytes, bytearray, Mapping)):
+            raise TypeError(
+                f"{self._method} returned {shown(result, _KEY_CHARACTERS)}, which is one record and not an iterable of "
+                f"records; yield it, or return a list of records"
+            )
+        if not isinstance(result, Iterable):
+            raise TypeError(
+                f"{self._method} returned {shown(result, _KEY_CHARACTERS)}, which is not an iterable of records; "
+                f"yield the records, or return a list of them"
+            )
+
+    def _failure(self, error: Exception, record: Any) -> Exception:
+        if isinstance(error, StreamJobError):
+            return error
+        key = shown(self._context.current_key, _KEY_CHARACTERS)
+        where = f"operator {self._uid!r}, key {key}, record {shown(record, _RECORD_CHARACTERS)}"
+        if isinstance(error, (StateBackendError, StateFormatError)):
+            return UserFunctionError(f"{where}: {one_line(str(error))}")
+        return UserFunctionError(f"{where}: {self._method} raised {told(error)}")

@@ -1,0 +1,120 @@
+"""The runtime context of a subtask that has state: what a function registers goes to the backends from here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from snapshots.compatibility import CompatibilityKind
+from statebackend.api.descriptors import StateDescriptor
+from statebackend.api.errors import StateRegistrationError
+from statebackend.api.states import State
+from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, KeyedStateBackend
+from statebackend.keyed.schema_resolution import judge_state
+from statebackend.keyed.state_meta import StateMeta
+from statebackend.operator_state import OperatorStateDescriptor
+from streamjobs.api.functions import RuntimeContext
+from streamjobs.operators.subtask_backends import SubtaskBackends
+
+__all__ = ["SubtaskContext"]
+
+
+class SubtaskContext(RuntimeContext):
+    """The runtime context of a subtask that has state.
+
+    ``planned`` and ``planned_operator_state`` are what `open()` registered on the driver. All subtasks must take over
+    the same restored states in the same epoch, or those of one state would be left under two schemas, which no other
+    parallelism could restore. So a restored state is taken over under another schema only if it is planned, and what is
+    planned must be registered in `open()` of every subtask. (A restored state whose schema stays may be registered at
+    any time. A new one may not: the next start would find stored state that nobody registers, and refuse it.)
+    """
+
+    def __init__(
+        self,
+        backends: SubtaskBackends,
+        operator_uid: str,
+        subtask_index: int,
+        parallelism: int,
+        epoch_id: int,
+        *,
+        is_restored: bool,
+        planned: Collection[str],
+        planned_operator_state: Collection[str],
+    ) -> None:
+        self.keyed: KeyedStateBackend = backends.keyed
+        """The backend of the subtask's keyed state."""
+        self._backends = backends
+        self._planned = frozenset(planned)
+        self._planned_operator_state = frozenset(planned_operator_state)
+        self._registered: set[str] = set()
+        self._is_restored = is_restored
+        self._operator_uid = operator_uid
+        self._subtask_index = subtask_index
+        self._parallelism = parallelism
+        self._epoch_id = epoch_id
+
+    @property
+    def operator_uid(self) -> str:
+        return self._operator_uid
+
+    @property
+    def subtask_index(self) -> int:
+        return self._subtask_index
+
+    @property
+    def parallelism(self) -> int:
+        return self._parallelism
+
+    @property
+    def epoch_id(self) -> int:
+        return self._epoch_id
+
+    @property
+    def is_restored(self) -> bool:
+        return self._is_restored
+
+    def register(self, descriptor: StateDescriptor) -> State:
+        name = descriptor.name
+        if name not in self._planned and name not in self._registered:
+            self._check_is_stored_alike(descriptor)
+        state = self.keyed.get_state(descriptor)
+        self._registered.add(name)
+        return state
+
+    def register_operator_state(self, descriptor: OperatorStateDescriptor) -> State:
+        name = descriptor.name
+        if name not in self._planned_operator_state and name not in self._backends.operator_state_names:
+            raise self._not_registered_on_the_driver("operator state", name)
+        return self._backends.register_operator_state(descriptor)
+
+    def check_planned_are_registered(self) -> None:
+        """Raises `StateRegistrationError` if `open()` left out a restored state that it registered on the driver."""
+        missing = self._planned - self._registered if self._is_restored else ()
+        left_out = [state.name for state in self.keyed.current_meta().states if state.name in missing]
+        if left_out:
+            raise StateRegistrationError(
+                f"operator {self._operator_uid!r}: open() registered {', '.join(map(repr, left_out))} on the driver, "
+                f"and does not in subtask {self._subtask_index}; register the same states in every subtask"
+            )
+
+    def _not_registered_on_the_driver(self, what: str, name: str) -> StateRegistrationError:
+        return StateRegistrationError(
+            f"operator {self._operator_uid!r}: {what} {name!r} is new, and open() does not register it on the driver, "
+            f"so that the next start would refuse what is in it; register it in open(), in every subtask and whatever "
+            f"is_restored says"
+        )
+
+    def _check_is_stored_alike(self, descriptor: StateDescriptor) -> None:
+        stored = self.keyed.current_meta().state(descriptor.name)
+        if stored is None:
+            raise self._not_registered_on_the_driver("state", descriptor.name)
+        verdict = judge_state(stored, descriptor, VOID_NAMESPACE_SERIALIZER)
+        if verdict.kind is CompatibilityKind.INCOMPATIBLE:
+            # The backend refuses it, and says why.
+            return
+        snapshots = {role: serializer.snapshot_configuration() for role, serializer in verdict.serializers.items()}
+        namespace_snapshot = snapshots.pop("namespace", stored.namespace_snapshot)
+        if not StateMeta(stored.name, stored.kind, namespace_snapshot, snapshots).has_schema_of(stored):
+            raise StateRegistrationError(
+                f"operator {self._operator_uid!r}: the schema of state {descriptor.name!r} has changed, and its open() "
+                f"does not register it on the driver; register it in open(), so that all subtasks migrate it together"
+            )

@@ -1,0 +1,74 @@
+"""What the task of an operator is given, as batches of records: the Arrow batches of a partition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from attrs import frozen
+
+from streamjobs.operators.input_batch import check_keys
+from streamjobs.spark.arrow_rows import RowReader, column_values, key_values
+
+__all__ = ["KEY_COLUMN_PREFIX", "KEY_GROUP_COLUMN", "ArrowBatch", "InputColumns", "InputReader"]
+
+KEY_GROUP_COLUMN: Final = "__statebackend_key_group"
+KEY_COLUMN_PREFIX: Final = "__statebackend_key_"
+
+
+@frozen
+class InputColumns:
+    """Which columns of an input are the record, and which its key; goes to the workers."""
+
+    record: tuple[str, ...]
+    key: tuple[str, ...]
+
+
+class InputReader:
+    """The batches of one input of one task."""
+
+    def __init__(self, columns: InputColumns, operator_uid: str) -> None:
+        self._columns = columns
+        self._record_names = list(columns.record)
+        self._operator_uid = operator_uid
+        self._rows: RowReader | None = None
+
+    def batch(self, batch: pa.RecordBatch) -> ArrowBatch:
+        """Reads nothing yet."""
+        return ArrowBatch(self, batch)
+
+    def records(self, batch: pa.RecordBatch) -> Sequence[Any]:
+        """The records of a batch as rows; raises as `RowReader.rows`."""
+        columns = batch.select(self._record_names)
+        if self._rows is None:
+            self._rows = RowReader(columns.schema, self._operator_uid)
+        return self._rows.rows(columns)
+
+    def keys(self, batch: pa.RecordBatch) -> Sequence[Any]:
+        """The keys of a batch; raises `NullKeyError`."""
+        parts = [key_values(batch.column(name)) for name in self._columns.key]
+        is_composite = len(parts) > 1
+        keys = list(zip(*parts, strict=True)) if is_composite else parts[0]
+        check_keys(self._operator_uid, keys, is_composite)
+        return keys
+
+
+@frozen
+class ArrowBatch:
+    """An `InputBatch` over an Arrow batch, which is in ``columns``."""
+
+    reader: InputReader
+    columns: pa.RecordBatch
+
+    @property
+    def records(self) -> Sequence[Any]:
+        return self.reader.records(self.columns)
+
+    @property
+    def keys(self) -> Sequence[Any]:
+        return self.reader.keys(self.columns)
+
+    @property
+    def key_groups(self) -> Sequence[int]:
+        return column_values(self.columns.column(KEY_GROUP_COLUMN))

@@ -1,0 +1,200 @@
+"""The part of an epoch's plan that is one keyed operator, checked once and built for every epoch.
+
+It is: compute the key group of each row, send the row to the partition that owns the group, sort if asked to, and run
+the subtask over the partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from attrs import frozen
+from pyspark import cloudpickle
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructField, StructType
+
+from streamjobs.api.key_types import key_serializer_for
+from streamjobs.api.output_tag import OutputTag
+from streamjobs.api.stream_graph import KeyedProcessNode
+from streamjobs.errors import JobDefinitionError
+from streamjobs.runtime.state_registration import RegisteredStates, registered_states
+from streamjobs.spark.arrow_input import KEY_COLUMN_PREFIX, KEY_GROUP_COLUMN, InputColumns
+from streamjobs.spark.epoch_task import EpochTask
+from streamjobs.spark.map_in_arrow import map_in_arrow
+from streamjobs.spark.named_columns import column_meant_by, column_named
+from streamjobs.spark.output_rows import OutputLayout
+from streamjobs.spark.placement import SubtaskPlacement
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+
+@frozen
+class OperatorColumns:
+    """The expressions of an operator's plan. They are unresolved, so they are made once and serve every epoch."""
+
+    expression_keys: Mapping[str, Column]
+    key_group: Column
+    subtask: Column
+    order_by: tuple[Column, ...]
+    arrow_input: tuple[Column, ...]
+
+
+@frozen
+class PreparedOperator:
+    """A keyed operator whose types are known and whose state has been asked for."""
+
+    node: KeyedProcessNode
+    function_pickle: bytes
+    key_serializer: TypeSerializer[Any]
+    input_columns: InputColumns
+    layout: OutputLayout
+    states: RegisteredStates
+    columns: OperatorColumns
+    is_kept: bool = False
+    """Whether its rows are computed and kept, since what is behind may read them more or less than once."""
+
+    @property
+    def uid(self) -> str:
+        """The uid of the operator."""
+        return self.node.uid
+
+
+def prepare_operator(
+    frame: DataFrame, node: KeyedProcessNode, tags: Iterable[OutputTag[Any]], parallelism: int, max_parallelism: int
+) -> PreparedOperator:
+    """Checks an operator over an input without rows, and collects its state; ``tags`` are the side outputs read.
+
+    Raises `JobDefinitionError` for what cannot run.
+    """
+    reserved = [name for name in frame.columns if name.startswith("__statebackend_")]
+    if reserved:
+        raise JobDefinitionError(f"operator {node.uid!r}: the column names {', '.join(reserved)} are reserved")
+    _check_names_are_distinct(frame, node.uid)
+    row_columns = tuple(frame.columns)
+    keys = [_key_column(key, index, row_columns, node.uid) for index, key in enumerate(node.keys)]
+    types = [field.dataType.simpleString() for field in _selected(frame, keys, node.uid, "key_by").fields]
+    order_by = tuple(_order_column(column, row_columns, node.uid) for column in node.order_by)
+    # Unknown columns in order_by are found before anything runs.
+    _selected(frame, order_by, node.uid, "order_by")
+    try:
+        function_pickle: bytes = cloudpickle.dumps(node.function)  # type: ignore[no-untyped-call]
+    except Exception as error:
+        raise JobDefinitionError(
+            f"operator {node.uid!r}: the function cannot be sent to the workers ({type(error).__name__}: {error}); "
+            f"make connections and the like in open(), not in __init__"
+        ) from error
+    if node.schema is None:
+        raise JobDefinitionError(
+            f"operator {node.uid!r}: pass process(..., schema='name type, ...'), the schema of what it emits"
+        )
+    output_type = _nullable(_struct_type(node.schema, f"operator {node.uid!r}"))
+    side_types: dict[OutputTag[Any], StructType] = {}
+    for tag in tags:
+        where = f"operator {node.uid!r}, side output {tag.name!r}"
+        if tag.schema is None:
+            raise JobDefinitionError(f"{where}: pass OutputTag(name, schema='name type, ...'), the schema of its rows")
+        side_types[tag] = _nullable(_struct_type(tag.schema, where))
+    states = registered_states(cloudpickle.loads(function_pickle), node.uid, parallelism)
+    key_columns = tuple(
+        key if isinstance(key, str) and key in row_columns else f"{KEY_COLUMN_PREFIX}{index}"
+        for index, key in enumerate(node.keys)
+    )
+    return PreparedOperator(
+        node,
+        function_pickle,
+        key_serializer_for(types, node.uid),
+        InputColumns(row_columns, key_columns),
+        OutputLayout(output_type, side_types),
+        states,
+        _operator_columns(keys, order_by, key_columns, row_columns, parallelism, max_parallelism),
+    )
+
+
+def _operator_columns(
+    keys: Sequence[Column],
+    order_by: tuple[Column, ...],
+    key_columns: Sequence[str],
+    row_columns: Sequence[str],
+    parallelism: int,
+    max_parallelism: int,
+) -> OperatorColumns:
+    expression_keys = {name: key for key, name in zip(keys, key_columns, strict=True) if name not in row_columns}
+    return OperatorColumns(
+        expression_keys,
+        F.pmod(F.xxhash64(*map(column_named, key_columns)), F.lit(max_parallelism)).cast("int"),
+        F.expr(f"cast({KEY_GROUP_COLUMN} * {parallelism} div {max_parallelism} as int)"),
+        order_by,
+        tuple(map(column_named, (*row_columns, *expression_keys, KEY_GROUP_COLUMN))),
+    )
+
+
+def processed(frame: DataFrame, operator: PreparedOperator, task: EpochTask, placement: SubtaskPlacement) -> DataFrame:
+    """What the tasks of an operator give out: rows, and an acknowledgement from each."""
+    columns = operator.columns
+    if columns.expression_keys:
+        frame = frame.withColumns(dict(columns.expression_keys))
+    routed = frame.withColumn(KEY_GROUP_COLUMN, columns.key_group)
+    routed = placement.route(routed, columns.subtask)
+    if columns.order_by:
+        routed = routed.sortWithinPartitions(*columns.order_by)
+    return map_in_arrow(routed, task.run, operator.layout.schema, columns.arrow_input)
+
+
+def run_and_keep(frame: DataFrame, layout: OutputLayout) -> Sequence[bytes]:
+    """Computes all partitions of a persisted frame; returns the acknowledgements, which are kept beside the rows."""
+    acknowledgement = layout.acknowledgement
+    return [bytes(row[0]) for row in frame.where(acknowledgement.isNotNull()).select(acknowledgement).collect()]
+
+
+def _selected(frame: DataFrame, columns: Sequence[Any], uid: str, given_to: str) -> StructType:
+    """The types of columns of a frame; asking for them has Spark analyse the expressions."""
+    try:
+        return frame.select(*columns).schema
+    except AnalysisException as error:
+        raise JobDefinitionError(
+            f"operator {uid!r}: {given_to} does not fit the operator's input, which has the columns "
+            f"{', '.join(frame.columns)}: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def _check_names_are_distinct(frame: DataFrame, uid: str) -> None:
+    is_case_sensitive = (frame.sparkSession.conf.get("spark.sql.caseSensitive", "false") or "").lower() == "true"
+    names = frame.columns if is_case_sensitive else [name.lower() for name in frame.columns]
+    if len(set(names)) != len(names):
+        raise JobDefinitionError(
+            f"operator {uid!r}: two of its input columns have the same name ({', '.join(frame.columns)})"
+        )
+
+
+def _key_column(key: Any, index: int, columns: Sequence[str], uid: str) -> Column:
+    column = column_meant_by(key, columns) if isinstance(key, str) else key
+    if not isinstance(column, Column):
+        raise JobDefinitionError(
+            f"operator {uid!r}: key_by takes column names or expressions, not {type(key).__name__}"
+        )
+    return column if isinstance(key, str) else column.alias(f"{KEY_COLUMN_PREFIX}{index}")
+
+
+def _order_column(given: Any, columns: Sequence[str], uid: str) -> Column:
+    column = column_meant_by(given, columns) if isinstance(given, str) else given
+    if not isinstance(column, Column):
+        raise JobDefinitionError(
+            f"operator {uid!r}: order_by takes column names or expressions, not {type(given).__name__}"
+        )
+    return column
+
+
+def _struct_type(schema: Any, where: str) -> StructType:
+    if isinstance(schema, StructType):
+        return schema
+    if isinstance(schema, str):
+        parsed = StructType.fromDDL(schema)
+        return parsed if isinstance(parsed, StructType) else StructType([StructField("value", parsed)])
+    raise JobDefinitionError(f"{where}: schema must be DDL or a StructType, not {type(schema).__name__}")
+
+
+def _nullable(schema: StructType) -> StructType:
+    # The acknowledgement row is null in every column of the user's.
+    return StructType([StructField(field.name, field.dataType, True, field.metadata) for field in schema.fields])

@@ -1,0 +1,128 @@
+"""What the task of an operator gives out: rows of its output and side outputs, and its acknowledgement, as one schema.
+
+    the columns of the output ...
+    __statebackend_side_0, ...        a struct for each side output that is read; mostly there is none
+    __statebackend_output             which output a row is of; only if a side output is read
+    __statebackend_acknowledgement    null but in the row of the acknowledgement, where everything else is null
+
+``__statebackend_output`` is 0 for a row of the output and i + 1 for one of the side output i, which is in its struct;
+the columns of the others are null. `OutputLayout.split` makes frames of the outputs again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from attrs import frozen
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+
+from streamjobs.api.output_tag import OutputTag
+from streamjobs.spark.arrow_rows import RowWriter, to_arrow_schema
+from streamjobs.spark.named_columns import column_named
+
+__all__ = ["ACKNOWLEDGEMENT_COLUMN", "OutputLayout", "OutputSchema", "OutputWriter"]
+
+ACKNOWLEDGEMENT_COLUMN: Final = "__statebackend_acknowledgement"
+_OUTPUT_COLUMN: Final = "__statebackend_output"
+_SIDE_COLUMN_PREFIX: Final = "__statebackend_side_"
+
+
+@frozen
+class OutputSchema:
+    """The Arrow schemas of an operator's output and of those of its side outputs that are read; goes to the workers."""
+
+    output: pa.Schema
+    side_outputs: Mapping[OutputTag[Any], pa.Schema]
+
+    @property
+    def tags(self) -> Collection[OutputTag[Any]]:
+        """The side outputs that are read."""
+        return self.side_outputs.keys()
+
+
+class OutputLayout:
+    """The driver's side: the types of the outputs, and the expressions that take them apart.
+
+    The expressions are unresolved, so they are made once and serve every epoch.
+    """
+
+    def __init__(self, output: StructType, side_outputs: Mapping[OutputTag[Any], StructType]) -> None:
+        self.output = output
+        self.side_outputs = side_outputs
+        fields = list(output.fields)
+        for index, schema in enumerate(side_outputs.values()):
+            fields.append(StructField(f"{_SIDE_COLUMN_PREFIX}{index}", schema, True))
+        if side_outputs:
+            fields.append(StructField(_OUTPUT_COLUMN, IntegerType(), True))
+        self.schema = StructType([*fields, StructField(ACKNOWLEDGEMENT_COLUMN, BinaryType(), True)])
+        """Of all that the tasks give out."""
+        self.acknowledgement: Column = F.col(ACKNOWLEDGEMENT_COLUMN)
+        self.acknowledgements: Column = F.collect_list(self.acknowledgement).alias("acknowledgements")
+        self._is_data = self.acknowledgement.isNull()
+        self._columns = list(map(column_named, output.names))
+
+    def to_arrow(self) -> OutputSchema:
+        """The schemas that the tasks write by."""
+        return OutputSchema(
+            to_arrow_schema(self.output), {tag: to_arrow_schema(schema) for tag, schema in self.side_outputs.items()}
+        )
+
+    def split(self, frame: DataFrame) -> Iterator[tuple[OutputTag[Any] | None, DataFrame]]:
+        """The output, and each side output with its tag, of what the tasks gave out."""
+        if not self.side_outputs:
+            yield None, frame.where(self._is_data).drop(ACKNOWLEDGEMENT_COLUMN)
+            return
+        yield None, frame.where(F.col(_OUTPUT_COLUMN) == 0).select(*self._columns)
+        for index, tag in enumerate(self.side_outputs):
+            rows = frame.where(F.col(_OUTPUT_COLUMN) == index + 1)
+            yield tag, rows.select(F.col(f"{_SIDE_COLUMN_PREFIX}{index}.*"))
+
+
+class OutputWriter:
+    """The task's side: what an operator emits, as batches of the layout's schema."""
+
+    def __init__(self, schema: OutputSchema, operator_uid: str) -> None:
+        self._fields = list(schema.output)
+        self._names = list(schema.output.names)
+        self._writers: dict[OutputTag[Any] | None, RowWriter] = {None: RowWriter(schema.output, operator_uid)}
+        self._side_types: list[pa.DataType] = []
+        for index, (tag, side) in enumerate(schema.side_outputs.items()):
+            self._writers[tag] = RowWriter(side, f"{operator_uid}, side output {tag.name}")
+            self._side_types.append(pa.struct(list(side)))
+            self._names.append(f"{_SIDE_COLUMN_PREFIX}{index}")
+        if self._side_types:
+            self._names.append(_OUTPUT_COLUMN)
+        self._names.append(ACKNOWLEDGEMENT_COLUMN)
+        self._numbers = {tag: number for number, tag in enumerate(self._writers)}
+
+    def batches(self, tag: OutputTag[Any] | None, rows: Sequence[Any]) -> Iterator[pa.RecordBatch]:
+        """Rows of the output or of a side output; raises `RowMismatchError`."""
+        number = self._numbers[tag]
+        for batch in self._writers[tag].batches(rows):
+            count = batch.num_rows
+            columns = list(batch.columns)
+            if number:
+                columns = [*self._nulls(count), pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))]
+            yield self._batch(columns, number, None, count)
+
+    def acknowledgement(self, encoded: bytes) -> pa.RecordBatch:
+        """The one row of the acknowledgement."""
+        return self._batch(self._nulls(1), 0, encoded, 1)
+
+    def _batch(self, columns: list[pa.Array], number: int, encoded: bytes | None, count: int) -> pa.RecordBatch:
+        if self._side_types:
+            # A row of a side output has the struct of that one behind the columns of the output.
+            behind = len(columns) - len(self._fields)
+            sides = [pa.nulls(count, side_type) for side_type in self._side_types]
+            if behind:
+                sides[number - 1] = columns.pop()
+            is_acknowledgement = encoded is not None
+            columns += [*sides, pa.array([None if is_acknowledgement else number] * count, pa.int32())]
+        return pa.RecordBatch.from_arrays([*columns, pa.array([encoded] * count, pa.binary())], names=self._names)
+
+    def _nulls(self, count: int) -> list[pa.Array]:
+        return [pa.nulls(count, field.type) for field in self._fields]

@@ -1,0 +1,146 @@
+"""A job's graph, checked on the driver before anything is touched.
+
+The graph is gone through once over frames without rows: so types, names and schemas are judged by Spark itself, and the
+state of every operator is asked for. What is behind an operator up to the next ones and the sinks settles whether its
+rows must be computed and kept, see `streamjobs.spark.downstream_steps`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
+from typing import Any, Final
+
+from attrs import evolve
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from streamjobs.api.stream_graph import (
+    JobGraph,
+    KeyedProcessNode,
+    Node,
+    SinkNode,
+    SourceNode,
+    StreamEdge,
+    TransformNode,
+    UnionNode,
+)
+from streamjobs.errors import JobDefinitionError
+from streamjobs.runtime.job_sinks import JobSinks
+from streamjobs.spark.downstream_steps import empty_input, jobs_started, reads_partitions_once
+from streamjobs.spark.operator_plan import PreparedOperator, prepare_operator
+from streamjobs.spark.pipeline import Pipeline
+from streamjobs.spark.sinks import reads_once
+from streamjobs.spark.source_union import united_sources
+
+__all__ = ["prepare_pipeline"]
+
+_SINK_ADVICE: Final = (
+    "use ParquetSink(path), NoopSink(), MemorySink(), ForEachEpochSink(function), or a class of your own with stage, "
+    "commit, abort and recover"
+)
+
+
+def prepare_pipeline(spark: SparkSession, graph: JobGraph, parallelism: int, max_parallelism: int) -> Pipeline:
+    """Checks types and collects the state of every operator; raises `JobDefinitionError` for what cannot run."""
+    preparation = _Preparation(spark, graph, parallelism, max_parallelism)
+    for node in graph.nodes:
+        _PREPARERS[type(node)](preparation, node)
+    sinks = JobSinks.of(graph, _SINK_ADVICE)
+    source = united_sources([node.source for node in graph.sources])
+    is_source_kept = sum(_reads(graph, node) for node in graph.sources) > 1
+    return Pipeline(graph, preparation.operators, source, sinks, is_source_kept)
+
+
+class _Preparation:
+    """The nodes seen so far, over frames without rows."""
+
+    def __init__(self, spark: SparkSession, graph: JobGraph, parallelism: int, max_parallelism: int) -> None:
+        self._spark = spark
+        self._graph = graph
+        self._parallelism = parallelism
+        self._max_parallelism = max_parallelism
+        self._frames: dict[StreamEdge, DataFrame] = {}
+        self._nodes_with_actions: set[Node] = set()
+        self.operators: dict[str, PreparedOperator] = {}
+        """Those seen so far by uid."""
+
+    def source(self, node: SourceNode) -> None:
+        self._frames[StreamEdge(node)] = self._spark.createDataFrame([], node.source.schema)
+
+    def transform(self, node: TransformNode) -> None:
+        jobs_before = jobs_started(self._spark)
+        result = node.function(self._frames[node.inputs[0]])
+        if not isinstance(result, DataFrame):
+            raise JobDefinitionError(f"transform() must return a DataFrame, not {type(result).__name__}")
+        # An action of another query counts too: then rows are kept without need.
+        if jobs_started(self._spark) != jobs_before:
+            self._nodes_with_actions.add(node)
+        self._frames[StreamEdge(node)] = result
+
+    def unite(self, node: UnionNode) -> None:
+        frames = [self._frames[edge] for edge in node.inputs]
+        try:
+            self._frames[StreamEdge(node)] = reduce(DataFrame.unionByName, frames)
+        except AnalysisException as error:
+            columns = "; ".join(", ".join(f"{name} {kind}" for name, kind in frame.dtypes) for frame in frames)
+            raise JobDefinitionError(
+                f"union() of streams whose columns do not fit: {columns}: {str(error).splitlines()[0]}"
+            ) from error
+
+    def process(self, node: KeyedProcessNode) -> None:
+        self._settle(node.inputs, is_read_once=True)
+        frame, tags = self._frames[node.inputs[0]], self._graph.side_outputs(node)
+        prepared = prepare_operator(frame, node, tags, self._parallelism, self._max_parallelism)
+        is_read_again = _reads(self._graph, node) > 1
+        self.operators[node.uid] = evolve(prepared, is_kept=is_read_again)
+        for tag, schema in ((None, prepared.layout.output), *prepared.layout.side_outputs.items()):
+            self._frames[StreamEdge(node, tag)] = empty_input(self._spark, schema)
+
+    def end(self, node: SinkNode) -> None:
+        self._settle(node.inputs, is_read_once=reads_once(node.sink))
+
+    def _settle(self, edges: Iterable[StreamEdge], is_read_once: bool) -> None:
+        """Settles for the operators that a reader is behind whether it, and the steps in between, let them be."""
+        for edge in edges:
+            operators, steps = _behind(edge)
+            lets_be = is_read_once and self._nodes_with_actions.isdisjoint(steps)
+            if not operators or (lets_be and (not steps or reads_partitions_once(self._frames[edge]))):
+                continue
+            for operator in operators:
+                self.operators[operator.uid] = evolve(self.operators[operator.uid], is_kept=True)
+
+
+_PREPARERS: Final[Mapping[type, Callable[[_Preparation, Any], None]]] = {
+    SourceNode: _Preparation.source,
+    TransformNode: _Preparation.transform,
+    UnionNode: _Preparation.unite,
+    KeyedProcessNode: _Preparation.process,
+    SinkNode: _Preparation.end,
+}
+
+
+def _is_step(node: Node) -> bool:
+    """Whether a node is a part of the plans of those that read it, and keeps nothing itself."""
+    return type(node) in (TransformNode, UnionNode)
+
+
+def _reads(graph: JobGraph, node: Node) -> int:
+    """How many operators and sinks read what a node gives out, through any steps in between."""
+    readers = [reader for reader in graph.nodes for edge in reader.inputs if edge.node is node]
+    return sum(_reads(graph, reader) if _is_step(reader) else 1 for reader in readers)
+
+
+def _behind(edge: StreamEdge) -> tuple[list[KeyedProcessNode], set[Node]]:
+    """The operators whose rows come over an edge, and the steps that they pass."""
+    operators: list[KeyedProcessNode] = []
+    steps: set[Node] = set()
+    waiting = [edge.node]
+    while waiting:
+        node = waiting.pop()
+        if _is_step(node):
+            steps.add(node)
+            waiting.extend(input_edge.node for input_edge in node.inputs)
+        elif isinstance(node, KeyedProcessNode):
+            operators.append(node)
+    return operators, steps
