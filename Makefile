@@ -8,6 +8,7 @@
 # Each target prepares what it needs.  The environment is made again when its pins or the packaging change.
 
 VENV := .venv
+CLASSES := $(VENV)/spark-classes.jsa
 RUN := environment/run.sh
 PACKAGES := snapshots typeserializers migration checkpointing statebackend savepoints streamjobs testkit
 TESTS ?= tests
@@ -22,10 +23,14 @@ environment: $(VENV)/.installed
 $(VENV)/.installed: requirements/lock.txt pyproject.toml environment/create_venv.sh
 	@environment/create_venv.sh
 
+# Made by Java, for the Java and the packages that are installed.
+$(CLASSES): $(VENV)/.installed environment/archive_classes.py
+	@$(RUN) python environment/archive_classes.py $@
+
 demo: environment
 	@$(RUN) python -m examples.flights
 
-test: environment
+test: environment $(CLASSES)
 	@$(RUN) python -m pytest --numprocesses=$(PROCESSES) --dist=loadfile --no-loadscope-reorder $(TESTS)
 
 lint: environment

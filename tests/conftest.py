@@ -24,10 +24,16 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
-# A test's JVM lives for seconds: compiling its hot code twice, and collecting garbage on all cores, costs more than it
-# brings. Programs that tests start inherit this; whoever sets it otherwise is heard.
-for _variable in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
-    os.environ.setdefault(_variable, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# A test's JVM lives for seconds: compiling its hot code twice, collecting garbage on all cores, and a helper process
+# to start each `chmod` cost more than they bring. Loading Spark's classes costs most, and `make test` prepares them.
+# Programs that tests start inherit this; whoever sets it otherwise is heard.
+_java_options = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djdk.lang.Process.launchMechanism=VFORK"
+os.environ.setdefault("SPARK_LAUNCHER_OPTS", _java_options)
+_prepared_classes = REPOSITORY / ".venv" / "spark-classes.jsa"
+if _prepared_classes.exists():
+    # Classes that do not fit are loaded as usual, without a word.
+    _java_options += f' "-XX:SharedArchiveFile={_prepared_classes}" -Xlog:cds=off -Xlog:cds+dynamic=off'
+os.environ.setdefault("SPARK_SUBMIT_OPTS", _java_options)
 
 settings.register_profile(
     "tests",
