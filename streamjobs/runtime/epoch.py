@@ -288,8 +288,7 @@ class Epochs:
 
 
 _ADVICE: Final = {
-    AcknowledgementOutcome.CONFLICT: f"Spark ran its task again, which made other state than before. "
-    f"{REPEATABLE_ADVICE}. "
+    AcknowledgementOutcome.CONFLICT: f"its task ran again and made other state than before. {REPEATABLE_ADVICE}. "
 }
 
 

@@ -45,7 +45,7 @@ from streamjobs.runtime.starting_point import (
     starting_point,
 )
 from streamjobs.runtime.state_registration import schema_report
-from streamjobs.spark.epoch_protocol import EpochProtocol
+from streamjobs.spark.epoch_driver import EpochDriver
 from streamjobs.spark.fall_back import fall_back, planned_fall_back
 from streamjobs.spark.job import SparkJob
 from streamjobs.spark.job_parts import JobParts
@@ -299,25 +299,25 @@ class SparkStreamEnvironment:
             metrics=self.metrics,
             epoch_timeout_s=self.epoch_timeout_s,
         )
-        protocol = EpochProtocol(parts, point.state, self.spark.sparkContext)
+        driver = EpochDriver(parts, point.state, self.spark.sparkContext)
         try:
             if latest is None and point.origin is not None and not point.origin.with_source_progress:
-                protocol.forget_source_progress()
-            pipeline.sinks.recover(protocol.last_epoch_id, directory.identity.job_id)
+                driver.forget_source_progress()
+            pipeline.sinks.recover(driver.last_epoch_id, directory.identity.job_id)
             if latest is not None and not self._is_committed(latest.checkpoint_id):
                 pipeline.sinks.commit_again(latest)
             writer = (
                 pipeline.source.writeStream.queryName(name)
                 # Not a plain path, which the default file system of Hadoop may look for elsewhere.
                 .option("checkpointLocation", f"file://{self._spark_directory}")
-                .foreachBatch(protocol.run)
+                .foreachBatch(driver.run)
             )
             if trigger:
                 writer = writer.trigger(**trigger)
-            return SparkJob(self.spark, directory, protocol, reports, writer.start(), fallen_back)
+            return SparkJob(self.spark, directory, driver, reports, writer.start(), fallen_back)
         except BaseException:
             # What went out to the workers would otherwise stay for as long as the session.
-            protocol.close()
+            driver.close()
             raise
 
     def _begin_source_log(self, point: StartingPoint, file_system: CheckpointFileSystem) -> None:

@@ -18,7 +18,7 @@ from snapshots.compatibility import FieldVerdict, Finding
 from statebackend.keyed.schema_resolution import SchemaReport, StateVerdict
 from statebackend.metrics import KeyedStateMetrics
 from streamjobs.errors import EpochError
-from streamjobs.spark.epoch_protocol import EpochProtocol
+from streamjobs.spark.epoch_driver import EpochDriver
 from streamjobs.spark.epoch_statistics import EpochStatistics
 from streamjobs.spark.fall_back import FallBackReport
 from streamjobs.spark.query_end import DEFAULT_STOP_TIMEOUT_S, Interrupts, QueryEnd, check_timeout
@@ -75,7 +75,7 @@ class SparkJob:
         self,
         spark: SparkSession,
         directory: JobDirectory,
-        protocol: EpochProtocol,
+        driver: EpochDriver,
         schema_reports: Mapping[str, SchemaReport],
         query: StreamingQuery,
         fall_back_report: FallBackReport | None = None,
@@ -88,20 +88,20 @@ class SparkJob:
         """What going back to an older checkpoint gave up, if the job was started so."""
         self._spark = spark
         self._directory = directory
-        self._protocol = protocol
-        self._end = QueryEnd(spark, protocol, query)
+        self._driver = driver
+        self._end = QueryEnd(spark, driver, query)
         # The directory stays locked: whoever has the job must first be told why it ended.
-        self._watch = RunWatch(lambda: query.isActive, protocol.close)
+        self._watch = RunWatch(lambda: query.isActive, driver.close)
 
     @property
     def last_completed_epoch(self) -> int | None:
         """The last epoch whose effects are durable, counting what the job continues from."""
-        return self._protocol.last_epoch_id
+        return self._driver.last_epoch_id
 
     @property
     def epochs(self) -> Sequence[EpochStatistics]:
         """What the epochs of this run cost, oldest first; the last thousand of them."""
-        return tuple(self._protocol.statistics)
+        return tuple(self._driver.statistics)
 
     def metrics(self) -> Mapping[str, KeyedStateMetrics]:
         """The metrics of keyed state by operator uid, over all epochs of this run; empty if metrics are off.
@@ -109,14 +109,14 @@ class SparkJob:
         Counters and latencies are sums; entries and sizes are as of the last epoch. Those of single epochs are in
         `epochs`.
         """
-        return self._protocol.state_metrics
+        return self._driver.state_metrics
 
     def restore_report(self) -> RestoreReport:
         """What became of each restored state; complete once the first epoch is (migration runs in its tasks).
 
         Its ``str`` is for people: operator, state, verdict, findings, and what the migration did.
         """
-        measured = self._protocol.restore_reports
+        measured = self._driver.restore_reports
         report: list[RestoredStateReport] = []
         for uid, schema_report in self.schema_reports.items():
             ours = [entry for entry in measured if entry["operator_uid"] == uid]
@@ -142,14 +142,14 @@ class SparkJob:
                 if self.query.isActive:
                     raise
                 self._close()
-                if self._protocol.is_stopping and self._protocol.failure is None:
+                if self._driver.is_stopping and self._driver.failure is None:
                     return True
-                raise (self._protocol.failure or EpochError(f"the streaming query failed: {error}")) from error
+                raise (self._driver.failure or EpochError(f"the streaming query failed: {error}")) from error
             if has_ended:
                 self._close()
-                if self._protocol.failure is not None:
+                if self._driver.failure is not None:
                     # Spark takes an epoch that was interrupted while it was being stopped for one that has ended.
-                    raise self._protocol.failure
+                    raise self._driver.failure
             elif interrupts.count:
                 try:
                     self._end.stop_at_interrupt(interrupts, DEFAULT_STOP_TIMEOUT_S)
@@ -164,7 +164,7 @@ class SparkJob:
         try:
             self.query.processAllAvailable()
         except PySparkException as error:
-            raise (self._protocol.failure or EpochError(f"the streaming query failed: {error}")) from error
+            raise (self._driver.failure or EpochError(f"the streaming query failed: {error}")) from error
 
     def savepoint(self, path: str | os.PathLike[str]) -> SavepointReport:
         """Writes a savepoint of the last completed epoch to a new directory, while the job goes on.
@@ -173,9 +173,9 @@ class SparkJob:
         committed; `SavepointExistsError` if the directory is not empty; `MissingFileError`, `CorruptFileError` or
         `SavepointError` if the state cannot be read, naming the file.
         """
-        parts = self._protocol.parts
+        parts = self._driver.parts
         with ExitStack() as pins:
-            with self._protocol.committing:
+            with self._driver.committing:
                 metadata = pins.enter_context(parts.store.pin(self._committed_epoch()))
             registered = {uid: operator.states.keyed for uid, operator in parts.pipeline.operators.items()}
             return take_savepoint(
@@ -189,15 +189,15 @@ class SparkJob:
             )
 
     def _committed_epoch(self) -> int:
-        latest = self._protocol.parts.store.latest()
+        latest = self._driver.parts.store.latest()
         if latest is None:
-            failure = self._protocol.failure
+            failure = self._driver.failure
             because = f"; the job failed: {failure}" if failure is not None else " yet"
             raise EpochError(f"there is nothing to save: no epoch of this job has completed{because}") from failure
-        if latest.checkpoint_id != self._protocol.last_epoch_id:
+        if latest.checkpoint_id != self._driver.last_epoch_id:
             # Only this job directory knows of the staged rows: whoever went on from the savepoint would lose them.
             raise EpochError(
-                f"the output of epoch {latest.checkpoint_id} is not committed yet ({self._protocol.failure}); "
+                f"the output of epoch {latest.checkpoint_id} is not committed yet ({self._driver.failure}); "
                 f"execute the job again, which commits it, before taking a savepoint"
             )
         return latest.checkpoint_id
@@ -225,8 +225,8 @@ class SparkJob:
         check_timeout("timeout_s", timeout_s)
         try:
             self._end.stop(timeout_s)
-            if self._protocol.failure is not None:
-                raise self._protocol.failure
+            if self._driver.failure is not None:
+                raise self._driver.failure
             # The directory stays ours meanwhile: another driver would clear away what is being exported.
             return self.savepoint(path)
         finally:
@@ -239,7 +239,7 @@ class SparkJob:
 
     def _close(self) -> None:
         self._watch.end()
-        self._protocol.close()
+        self._driver.close()
         self._directory.close()
 
 

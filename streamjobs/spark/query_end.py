@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from streamjobs.errors import EpochTimeoutError
-from streamjobs.spark.epoch_protocol import EpochProtocol
+from streamjobs.spark.epoch_driver import EpochDriver
 from streamjobs.spark.session import streaming_errors_unlogged
 
 __all__ = ["DEFAULT_STOP_TIMEOUT_S", "Interrupts", "QueryEnd", "check_timeout"]
@@ -75,9 +75,9 @@ class Interrupts:
 class QueryEnd:
     """Ends one query."""
 
-    def __init__(self, spark: SparkSession, protocol: EpochProtocol, query: StreamingQuery) -> None:
+    def __init__(self, spark: SparkSession, driver: EpochDriver, query: StreamingQuery) -> None:
         self._spark = spark
-        self._protocol = protocol
+        self._driver = driver
         self._query = query
 
     def wait(self, timeout_s: float | None, interrupts: Interrupts) -> bool:
@@ -101,17 +101,17 @@ class QueryEnd:
         An epoch that takes longer than ``timeout_s``, or as soon as ``is_given_up``, is given up, which raises
         `EpochTimeoutError`; the query has ended then too, unless `isActive` says that it has not.
         """
-        self._protocol.is_stopping = True
-        if self._protocol.wait_until_idle(timeout_s, is_given_up):
+        self._driver.request_stop()
+        if self._driver.wait_until_idle(timeout_s, is_given_up):
             self._stop_query(None)
             return
-        epoch_id = self._protocol.running_epoch_id
+        epoch_id = self._driver.running_epoch_id
         waited = "at a second interrupt" if is_given_up() else f"after {timeout_s:g} s"
         reason = (
             f"epoch {epoch_id} was given up {waited}, while the job was being stopped. Nothing is lost: it is "
             f"processed again when the job is started again"
         )
-        self._protocol.given_up = reason
+        self._driver.given_up = reason
         self._stop_query(GIVING_UP_TIMEOUT_S)
         if self._query.isActive:
             raise EpochTimeoutError(
@@ -120,15 +120,15 @@ class QueryEnd:
                 f"returns or this process ends, which loses nothing"
             )
         # It may have ended all the same just before.
-        if self._protocol.failure is not None:
+        if self._driver.failure is not None:
             raise EpochTimeoutError(reason)
 
     def stop_at_interrupt(self, interrupts: Interrupts, timeout_s: float) -> None:
         """Ends the query after Ctrl-C, and says in one line what became of the running epoch."""
-        if self._protocol.running_epoch_id is not None:
+        if self._driver.running_epoch_id is not None:
             _logger.warning(
                 "stopping: epoch %s is running and ends first, for at most %g s; Ctrl-C again gives it up",
-                self._protocol.running_epoch_id,
+                self._driver.running_epoch_id,
                 timeout_s,
             )
         try:
@@ -136,7 +136,7 @@ class QueryEnd:
         except EpochTimeoutError as error:
             _logger.warning("stopped: %s", error)
         else:
-            last = self._protocol.last_epoch_id
+            last = self._driver.last_epoch_id
             done = "no epoch is complete" if last is None else f"epoch {last} is complete"
             _logger.warning("stopped: %s, and the same program goes on from there", done)
 

@@ -9,11 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-BE_REPEATABLE: Final = (
-    "Give the operator an order_by that decides the order of the records of a key, and let process_element use no "
-    "clock, random number or outside service"
-)
-"""What makes a task that Spark runs again do the same again."""
+from streamjobs.runtime.epoch import REPEATABLE_ADVICE
 
 _RECOMPUTED_OTHERWISE: Final = "indeterminate output"
 
@@ -27,7 +23,7 @@ def python_cause(error: Exception) -> str:
     if _RECOMPUTED_OTHERWISE in text and "Traceback" not in text:
         return (
             f"rows that an operator had sent on were lost and computed again, and came out otherwise, when a part of "
-            f"them had been used already. {BE_REPEATABLE}; the epoch is then replayed by executing the job again"
+            f"them had been used already. {REPEATABLE_ADVICE}; the epoch is then replayed by executing the job again"
         )
     raised = list(_RAISED.finditer(text))
     if "Traceback" not in text or not raised:

@@ -51,6 +51,9 @@ class Protocol:
     def failure(self) -> BaseException | None:
         return None if self.given_up is None else RuntimeError("interrupted")
 
+    def request_stop(self) -> None:
+        self.is_stopping = True
+
     def wait_until_idle(self, timeout_s: float | None, is_given_up: Callable[[], bool]) -> bool:
         assert self.is_stopping, "another epoch could begin"
         return self.running_epoch_id is None

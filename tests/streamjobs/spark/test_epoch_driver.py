@@ -1,4 +1,4 @@
-"""The protocol of an epoch on the driver, without Spark: the tasks' acknowledgements are given to it."""
+"""An epoch on the driver, without Spark: the tasks' acknowledgements are given to it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from statebackend.keyed.backend_registry import state_backend
 from streamjobs.errors import EpochError, EpochTimeoutError, SourceProgressMismatchError
 from streamjobs.runtime.job_sinks import JobSinks
 from streamjobs.runtime.restore_plan_file import RESTORE_PLANS_DIRECTORY
-from streamjobs.spark import epoch_protocol
-from streamjobs.spark.epoch_protocol import EpochProtocol
+from streamjobs.spark import epoch_driver, epoch_rim
+from streamjobs.spark.epoch_driver import EpochDriver
 from streamjobs.spark.job_parts import JobParts
 
 IDENTITY = JobIdentity("job", "count", 4, 5)
@@ -60,7 +60,7 @@ class RecordingSink:
 
 
 class Job:
-    """A job directory, Spark's log in it, and the protocol of one run at a time."""
+    """A job directory, Spark's log in it, and the driver of one run at a time."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -74,7 +74,7 @@ class Job:
         (directory / "spark" / "offsets").mkdir(parents=True)
         self.start()
 
-    def start(self, is_forgotten: bool = False, **options: Any) -> EpochProtocol:
+    def start(self, is_forgotten: bool = False, **options: Any) -> EpochDriver:
         """Begins a run, as the environment does."""
         self.runs += 1
         store = CompletedCheckpointStore(self.fs)
@@ -100,8 +100,8 @@ class Job:
             **options,
         )
         restored = None if latest is None else RestoredState(latest, self.fs)
-        self.protocol = EpochProtocol(parts, restored, mock.MagicMock())
-        return self.protocol
+        self.driver = EpochDriver(parts, restored, mock.MagicMock())
+        return self.driver
 
     def plan_of(self, frame: Any, tasks: Any, placement: Any) -> Any:
         """A plan whose tasks acknowledge while it is built, if rows are kept, or else when its action runs."""
@@ -124,7 +124,7 @@ class Job:
         # A context says yes to everything: that its tasks run on one host, too.
         session = SimpleNamespace(sparkContext=mock.MagicMock())
         frame: Any = SimpleNamespace(sparkSession=session, epoch_id=epoch_id)
-        self.protocol.run(frame, epoch_id)
+        self.driver.run(frame, epoch_id)
 
     def acknowledgement(self, epoch_id: int, index: int, **changes: Any) -> Acknowledgement:
         name = f"{self.runs}-{epoch_id}-{index}"
@@ -151,19 +151,19 @@ class Job:
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
-    monkeypatch.setattr(epoch_protocol, "operator_tasks", lambda parts: [])
-    monkeypatch.setattr(epoch_protocol, "RunBroadcast", mock.MagicMock())
+    monkeypatch.setattr(epoch_rim, "operator_tasks", lambda parts: [])
+    monkeypatch.setattr(epoch_rim, "RunBroadcast", mock.MagicMock())
     made = Job(tmp_path)
-    monkeypatch.setattr(epoch_protocol, "keep_adaptive_disabled", lambda session: None)
-    monkeypatch.setattr(epoch_protocol, "were_tasks_repeated", lambda session, attempt_ids: False)
-    monkeypatch.setattr(epoch_protocol, "restores_by_subtask", lambda *arguments, **options: ())
+    monkeypatch.setattr(epoch_rim, "keep_adaptive_disabled", lambda session: None)
+    monkeypatch.setattr(epoch_driver, "were_tasks_repeated", lambda session, attempt_ids: False)
+    monkeypatch.setattr(epoch_rim, "restores_by_subtask", lambda *arguments, **options: ())
     monkeypatch.setattr(
-        epoch_protocol,
+        epoch_rim,
         "write_restore_plan",
         lambda fs, path, restore: {"words": fs.write_file(path, b"plan") and None},
     )
     monkeypatch.setattr(
-        epoch_protocol,
+        epoch_rim,
         "observed_acknowledgements",
         lambda session, frame, uid, epoch_id: [one.encode() for one in made.acknowledge(epoch_id)],
     )
@@ -175,20 +175,20 @@ def test_an_epoch_is_stored_before_it_is_committed_and_counts_after_that(job: Jo
     with pytest.raises(RuntimeError, match="the disk is full"):
         job.run(0)
     assert job.latest.checkpoint_id == 0
-    assert job.protocol.last_epoch_id is None
+    assert job.driver.last_epoch_id is None
     assert job.sink.told == [("stage", 0, "job.run-1"), ("commit", 0, b"rows of 0")]
     job.sink.fails_at.clear()
     job.start()
     job.replay(0)
     job.run(1)
     assert job.sink.told[2:] == [("commit", 0, b"rows of 0"), ("stage", 1, "job.run-2"), ("commit", 1, b"rows of 1")]
-    assert job.protocol.last_epoch_id == job.latest.checkpoint_id == job.latest.parent_checkpoint_id + 1 == 1
+    assert job.driver.last_epoch_id == job.latest.checkpoint_id == job.latest.parent_checkpoint_id + 1 == 1
     assert job.latest.source_offsets == (job.directory / "spark" / "offsets" / "1").read_bytes()
 
 
 def test_the_offsets_of_an_epoch_are_durable_before_its_tasks_run(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        epoch_protocol, "make_offsets_durable", lambda directory, epoch_id: job.sink.told.append((directory, epoch_id))
+        epoch_rim, "make_offsets_durable", lambda directory, epoch_id: job.sink.told.append((directory, epoch_id))
     )
     job.run(0)
     assert job.sink.told[:2] == [(str(job.directory / "spark"), 0), ("stage", 0, "job.run-1")]
@@ -196,11 +196,11 @@ def test_the_offsets_of_an_epoch_are_durable_before_its_tasks_run(job: Job, monk
 
 def test_no_epoch_begins_once_the_job_is_stopping(job: Job) -> None:
     job.run(0)
-    job.protocol.is_stopping = True
+    job.driver.request_stop()
     with pytest.raises(EpochError, match="epoch 1 was not begun: the job is stopping"):
         job.run(1)
     assert job.sink.told[-1] == ("commit", 0, b"rows of 0")
-    assert job.protocol.failure is None, "a job that was stopped has not failed"
+    assert job.driver.failure is None, "a job that was stopped has not failed"
 
 
 @pytest.mark.parametrize("epoch_id", [0, 1, 2, 3])
@@ -234,6 +234,7 @@ def test_a_completed_batch_with_other_offsets_is_refused(job: Job) -> None:
     with pytest.raises(SourceProgressMismatchError, match="epoch 1 was completed for other source offsets"):
         job.run(1, offset=9)
     assert job.sink.told == told
+    job.start()
     job.run(1)
     assert job.sink.told == [*told, ("commit", 1, b"rows of 1")]
 
@@ -242,12 +243,12 @@ def test_what_could_not_be_stored_is_discarded_and_runs_again(job: Job, monkeypa
     job.run(0)
     files = job.files()
     with monkeypatch.context() as patched:
-        patched.setattr(job.protocol.parts.store, "add", mock.Mock(side_effect=StorageError("the disk is full")))
+        patched.setattr(job.driver.parts.store, "add", mock.Mock(side_effect=StorageError("the disk is full")))
         with pytest.raises(StorageError, match="the disk is full"):
             job.run(1)
     assert job.files() == files
-    assert job.protocol.last_epoch_id == 0
-    assert isinstance(job.protocol.failure, StorageError)
+    assert job.driver.last_epoch_id == 0
+    assert isinstance(job.driver.failure, StorageError)
     job.start()
     job.replay(1)
     assert job.latest.checkpoint_id == 1
@@ -259,11 +260,11 @@ def test_an_epoch_that_fails_is_aborted_and_leaves_nothing(job: Job, failure: Ba
     # Py4J could not answer the JVM for anything but an exception.
     with pytest.raises(ArithmeticError if isinstance(failure, Exception) else EpochError, match="as it must"):
         job.run(0)
-    assert job.protocol.failure is failure
-    assert job.protocol.running_epoch_id is None
+    assert job.driver.failure is failure
+    assert job.driver.running_epoch_id is None
     assert job.sink.told == [("stage", 0, "job.run-1"), ("abort", 0, "job.run-1")]
     assert job.latest is None
-    broadcast: Any = epoch_protocol.RunBroadcast
+    broadcast: Any = epoch_rim.RunBroadcast
     broadcast.return_value.destroy.assert_called_once_with()
 
 
@@ -334,13 +335,13 @@ def test_the_time_of_an_epoch_is_that_of_its_batch_in_every_attempt_and_never_go
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times: list[int] = []
-    task_type = epoch_protocol.EpochTask
+    task_type = epoch_rim.EpochTask
 
     def noted(**content: Any) -> Any:
         times.append(content["processing_time_ms"])
         return task_type(**content)
 
-    monkeypatch.setattr(epoch_protocol, "EpochTask", noted)
+    monkeypatch.setattr(epoch_rim, "EpochTask", noted)
     job.run(0, time_ms=5000)
     job.sink.fails_at["stage"] = ArithmeticError("as it must")
     with pytest.raises(ArithmeticError):
@@ -358,8 +359,8 @@ def test_an_epoch_that_took_too_long_does_not_count_even_if_all_have_acknowledge
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_ms = iter([0, 99, 1000, 1100])
-    monkeypatch.setattr(epoch_protocol, "_monotonic_ms", lambda: next(now_ms))
-    monkeypatch.setattr(epoch_protocol, "EpochWatchdog", mock.MagicMock())
+    monkeypatch.setattr(epoch_driver, "monotonic_ms", lambda: next(now_ms))
+    monkeypatch.setattr(epoch_rim, "EpochWatchdog", mock.MagicMock())
     job.start(epoch_timeout_s=0.1)
     job.run(0)
     files = job.files()
@@ -371,13 +372,13 @@ def test_an_epoch_that_took_too_long_does_not_count_even_if_all_have_acknowledge
 
 def test_an_epoch_that_was_given_up_says_so_whatever_it_fails_with(job: Job) -> None:
     def fail(epoch_id: int) -> list[Acknowledgement]:
-        job.protocol.given_up = "epoch 0 was given up"
+        job.driver.given_up = "epoch 0 was given up"
         raise ArithmeticError("the job was cancelled")
 
     job.acknowledge = fail
     with pytest.raises(EpochTimeoutError, match=r"^epoch 0 was given up$") as failure:
         job.run(0)
-    assert job.protocol.failure is failure.value
+    assert job.driver.failure is failure.value
     assert failure.value.__suppress_context__, "what the JVM is told is one line"
 
 
@@ -390,24 +391,24 @@ def test_waiting_until_no_epoch_runs(job: Job) -> None:
         return [job.acknowledgement(epoch_id, index) for index in (0, 1)]
 
     job.acknowledge = acknowledge
-    assert job.protocol.wait_until_idle(0, lambda: False)
+    assert job.driver.wait_until_idle(0, lambda: False)
     running = threading.Thread(target=job.run, args=[0])
     running.start()
     waiting.wait()
-    assert job.protocol.running_epoch_id == 0
-    assert not job.protocol.wait_until_idle(0, lambda: False)
-    assert not job.protocol.wait_until_idle(None, lambda: True)
+    assert job.driver.running_epoch_id == 0
+    assert not job.driver.wait_until_idle(0, lambda: False)
+    assert not job.driver.wait_until_idle(None, lambda: True)
     going_on.set()
-    assert job.protocol.wait_until_idle(None, lambda: False)
+    assert job.driver.wait_until_idle(None, lambda: False)
     running.join()
-    assert job.protocol.running_epoch_id is None
+    assert job.driver.running_epoch_id is None
     assert job.latest.checkpoint_id == 0
 
 
 def test_epochs_count_from_0_again_for_state_without_its_source_position(job: Job) -> None:
     job.run(0)
     job.run(1)
-    other = EpochProtocol(job.protocol.parts, RestoredState(job.latest, job.fs), mock.MagicMock())
+    other = EpochDriver(job.driver.parts, RestoredState(job.latest, job.fs), mock.MagicMock())
     assert other.last_epoch_id == 1
     other.forget_source_progress()
     assert other.last_epoch_id is None

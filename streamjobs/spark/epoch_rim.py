@@ -1,0 +1,198 @@
+"""What Spark does for an epoch: the tasks of a micro-batch, the actions of the sinks, the checkpoint, the commit.
+
+What comes next is decided by `streamjobs.runtime.epoch`. A `SparkRun` is what goes on from epoch to epoch of a run, a
+`SparkEpoch` one epoch of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from checkpointing.coordinator.acknowledgement import Acknowledgement, TaskId
+from checkpointing.errors import CheckpointError
+from checkpointing.handles.state_handles import KeyedStateHandle, OperatorState, files_by_path
+from savepoints.restored_state import RestoredState, handles_of
+from streamjobs.errors import EpochError, EpochTimeoutError
+from streamjobs.runtime.checkpoint_writing import store_checkpoint
+from streamjobs.runtime.epoch import too_late
+from streamjobs.runtime.epoch_events import Epoch
+from streamjobs.runtime.restore_plan import SubtaskRestore, restores_by_subtask
+from streamjobs.runtime.restore_plan_file import RESTORE_PLANS_DIRECTORY, RestorePlanSection, write_restore_plan
+from streamjobs.spark.epoch_task import EpochTask
+from streamjobs.spark.epoch_time import make_offsets_durable, processing_time_of_epoch_ms
+from streamjobs.spark.epoch_watchdog import EpochWatchdog
+from streamjobs.spark.job_parts import JobParts, operator_tasks
+from streamjobs.spark.observed_acknowledgements import observed_acknowledgements
+from streamjobs.spark.placement import SubtaskPlacement
+from streamjobs.spark.run_broadcast import RunBroadcast
+from streamjobs.spark.session import keep_adaptive_disabled
+from streamjobs.spark.worker_errors import python_cause
+
+__all__ = ["SparkEpoch", "SparkRun"]
+
+
+class SparkRun:
+    """What one run of a job carries from epoch to epoch: the state to go on from, and what the workers were sent."""
+
+    def __init__(self, parts: JobParts, restored: RestoredState | None, spark_context: SparkContext) -> None:
+        self.parts = parts
+        self.restored = restored
+        """The state of the epoch before: of this run, or of what it continues from."""
+        self.restore: Mapping[str, Sequence[SubtaskRestore | KeyedStateHandle]] = first_restore(parts, restored)
+        """What the subtasks restore in the next epoch, by operator; none for one without state."""
+        self.broadcast = RunBroadcast(spark_context, parts.run_id, operator_tasks(parts))
+        self.placement = SubtaskPlacement(parts.parallelism)
+        self.committing = threading.RLock()
+        """Held from the storing of a checkpoint until the output of its epoch is committed."""
+
+    def close(self) -> None:
+        """Takes back what went out to the workers for this run, which begins no epoch any more; may be called again."""
+        self.broadcast.destroy()
+        self.placement.close()
+
+
+def first_restore(
+    parts: JobParts, restored: RestoredState | None
+) -> Mapping[str, Sequence[SubtaskRestore | KeyedStateHandle]]:
+    """What the subtasks restore in the first epoch of a run."""
+    if restored is None:
+        return {}
+    return {
+        uid: restores_by_subtask(
+            operator,
+            restored.file_system,
+            parts.parallelism,
+            parts.identity.max_parallelism,
+            is_same_run=False,
+        )
+        for uid in parts.pipeline.operators
+        if (operator := restored.operator(uid)) is not None
+    }
+
+
+class SparkEpoch:
+    """One epoch over the frame of its micro-batch; an `EpochRim`."""
+
+    def __init__(self, run: SparkRun, frame: DataFrame) -> None:
+        self.action_s = 0.0
+        self._run = run
+        self._parts = run.parts
+        self._frame = frame
+        self._processing_time_ms = 0
+        self._tasks: Mapping[str, EpochTask] = {}
+        self._committables: Mapping[str, bytes] = {}
+
+    @property
+    def committing(self) -> threading.RLock:
+        """See `SparkRun`."""
+        return self._run.committing
+
+    def begin(self, epoch: Epoch) -> Sequence[TaskId]:
+        """Fixes the time of the epoch, and writes down what its tasks restore."""
+        make_offsets_durable(self._parts.spark_checkpoint_directory, epoch.batch_id)
+        restored = self._run.restored
+        previous = restored.metadata.properties if restored is not None else {}
+        self._processing_time_ms = processing_time_of_epoch_ms(epoch.offsets, previous)
+        self._tasks = self._planned_tasks(epoch)
+        return [TaskId(uid, index) for uid in self._tasks for index in range(self._parts.parallelism)]
+
+    def run(self, epoch: Epoch) -> Iterable[Acknowledgement]:
+        """Runs the actions of the sinks; raises `EpochError` with the cause of what fails in a task."""
+        try:
+            encoded = self._run_action(epoch)
+        finally:
+            # What cannot be removed now is removed when the job is started again.
+            with contextlib.suppress(CheckpointError):
+                self._parts.file_system.delete(self._restore_plan_path(epoch))
+        # Most files of the state are those of the epoch before.
+        restored = self._run.restored
+        known_files = {} if restored is None else files_by_path(restored.metadata.operators)
+        return (Acknowledgement.decode(one, known_files) for one in encoded)
+
+    def store(self, epoch: Epoch, operators: Sequence[OperatorState]) -> None:
+        """Stores the checkpoint, which the next epoch goes on from."""
+        parts = self._parts
+        metadata = store_checkpoint(
+            parts.store,
+            parts.identity,
+            epoch,
+            operators,
+            processing_time_ms=self._processing_time_ms,
+            properties={**parts.properties, **parts.sinks.properties},
+            sink_committables=self._committables,
+        )
+        self._run.restored = RestoredState(metadata, parts.file_system)
+        self._run.restore = {operator.uid: handles_of(operator) for operator in operators}
+
+    def commit(self, epoch: Epoch) -> None:
+        """Commits what the sinks staged."""
+        self._parts.sinks.commit(epoch.checkpoint_id, self._committables)
+
+    def commit_again(self, checkpoint_id: int) -> None:
+        """Commits the newest checkpoint's output, which is that of the replayed batch."""
+        latest = self._parts.store.latest()
+        if latest is not None:
+            self._parts.sinks.commit_again(latest)
+
+    def abort(self, epoch: Epoch) -> None:
+        """Lets the sinks forget this run's attempt."""
+        self._parts.sinks.abort(epoch.checkpoint_id, self._parts.attempt_id)
+
+    def discard(self, handles: Sequence[KeyedStateHandle], in_use: frozenset[str]) -> None:
+        """Deletes what nobody else needs."""
+        self._parts.store.discard(handles, in_use)
+
+    def _planned_tasks(self, epoch: Epoch) -> Mapping[str, EpochTask]:
+        """What the tasks of each operator are sent; writes the restore plan that they read."""
+        restored, restore = self._run.restored, self._run.restore
+        sections: Mapping[str, RestorePlanSection] = {}
+        if restore:
+            sections = write_restore_plan(self._parts.file_system, self._restore_plan_path(epoch), restore)
+        return {
+            uid: EpochTask(
+                run_reference=self._run.broadcast.reference,
+                operator_uid=uid,
+                epoch_id=epoch.checkpoint_id,
+                processing_time_ms=self._processing_time_ms,
+                restore=sections.get(uid),
+                restored_from=restored.file_system if restored is not None else self._parts.file_system,
+            )
+            for uid in self._parts.pipeline.operators
+        }
+
+    def _restore_plan_path(self, epoch: Epoch) -> str:
+        return f"{RESTORE_PLANS_DIRECTORY}/{self._parts.run_id}-{epoch.checkpoint_id}"
+
+    def _run_action(self, epoch: Epoch) -> Sequence[bytes]:
+        parts, session, epoch_id = self._parts, self._frame.sparkSession, epoch.checkpoint_id
+        keep_adaptive_disabled(session)
+        started = time.monotonic()
+        watchdog = EpochWatchdog(session.sparkContext, epoch_id, parts.epoch_timeout_s)
+        try:
+            with watchdog:
+                self._run.placement.prepare(session)
+                with contextlib.closing(parts.pipeline.build(self._frame, self._tasks, self._run.placement)) as plan:
+                    self._committables = parts.sinks.stage(
+                        lambda uid, sink: sink.stage(plan.frames[uid], epoch_id, parts.attempt_id)
+                    )
+        except Exception as error:
+            if watchdog.has_expired:
+                raise EpochTimeoutError(too_late(epoch_id, f"{parts.epoch_timeout_s:g} s")) from error
+            if isinstance(error, (PySparkException, Py4JJavaError)):
+                raise EpochError(f"epoch {epoch_id} failed: {python_cause(error)}") from error
+            raise
+        self.action_s = time.monotonic() - started
+        observed = (
+            observed_acknowledgements(session, observation, uid, epoch_id)
+            for uid, observation in plan.observations.items()
+        )
+        return [*chain.from_iterable(plan.acknowledgements.values()), *chain.from_iterable(observed)]
