@@ -157,9 +157,11 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
         self._changes += 1
         self._resets += 1
         self._held -= len(cached.entries)
-        self.hold(-sum(_size_of(entry[_KEY_BYTES], entry[_ENCODED]) for entry in cached.entries.values()))
+        size_bytes = sum(_size_of(entry[_KEY_BYTES], entry[_ENCODED]) for entry in cached.entries.values())
         cached.entries = {}
         cached.is_cleared = cached.is_complete = True
+        # There may be too much without these entries as well: what is written out then has to know that they are gone.
+        self.hold(-size_bytes)
 
     def drain(self) -> Drained:
         changes: Changes = {}

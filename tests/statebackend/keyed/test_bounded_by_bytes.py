@@ -107,6 +107,28 @@ def test_the_backends_of_a_process_share_what_its_caches_may_hold(harness):
     assert backends[1]._bounds.memory.limit_bytes == budget // 2
 
 
+@pytest.mark.parametrize("descriptor", [TEXT, TEXTS, TABLE])
+def test_what_is_written_out_because_it_is_cleared_is_written_out_as_cleared(harness, descriptor):
+    limit = 40 * FAT
+    backend = harness.open(RocksDBStateBackend(cache_bytes=limit))
+    fat = backend.get_state(ValueStateDescriptor("fat", str))
+    state = backend.get_state(descriptor)
+    for key in range(2):
+        harness.at(backend, key)
+        {TEXT: lambda: state.update("x"), TEXTS: lambda: state.add("x"), TABLE: lambda: state.put(1, b"x")}[
+            descriptor
+        ]()
+    fat.update("x" * (limit // 3))
+    # With a second backend the first has too much in its cache, and notices at its next access.
+    other = harness.open(RocksDBStateBackend(cache_bytes=limit))
+    state.clear()
+    assert sorted(backend.get_keys(descriptor.name)) == [0]
+    assert not {TEXT: lambda: state.value(), TEXTS: lambda: state.get(), TABLE: lambda: list(state.items())}[
+        descriptor
+    ]()
+    other.close()
+
+
 def test_a_map_of_few_fat_entries_is_not_read_into_the_cache(harness):
     backend = harness.open(RocksDBStateBackend())
     harness.at(backend, 1)
