@@ -1,7 +1,17 @@
-"""When state is durable: storage, coordinator, completed checkpoints, savepoints, the job directory.
+"""When state is durable: handles, metadata, the coordinator, stores of completed checkpoints, savepoints.
 
-State is opaque here: backends hand over `KeyedStateHandle`s, and this package makes them durable and
-consistent. `docs/formats-checkpoint.md` describes every file it writes.
+State is opaque here: subtasks hand over `SubtaskState`s, and this package makes them durable and consistent. The
+rooms, each of which imports only what is above it in this list:
+
+* `errors`: every exception;
+* `handles`: what a checkpoint knows about state without knowing what the state is;
+* `metadata`: what a checkpoint says of itself, as objects and as bytes. It comes before the coordinator, whose
+  acknowledgements and completed checkpoints are made of the same sections;
+* `coordinator`: who must acknowledge and what becomes of a checkpoint, as state machines without clock, thread or file;
+* `storage`: the only room that touches files: file systems, stores, savepoints, the job directory, leadership.
+
+`docs/formats-checkpoint.md` describes every file that is written. What state means, and what an epoch is, does not
+belong here.
 """
 
 import statebackend_floors  # noqa: F401  first: it names a file that stands in the place of a package
@@ -16,6 +26,7 @@ from checkpointing.coordinator.pending_checkpoint import (
     CHECKPOINT_TRANSITIONS,
     CheckpointEvent,
     CheckpointState,
+    CompletedCheckpoint,
     PendingCheckpoint,
 )
 from checkpointing.errors import (
@@ -38,26 +49,30 @@ from checkpointing.errors import (
     UnsafePathError,
     UnsupportedMetadataVersionError,
 )
-from checkpointing.handles.state_handles import (
-    MAX_MAX_PARALLELISM,
-    FileHandle,
-    KeyedStateHandle,
+from checkpointing.handles.operator_states import (
     OperatorState,
-    SubtaskState,
     check_operator_state,
     check_operator_states,
     files_of_operators,
 )
-from checkpointing.metadata.metadata_file import (
-    FORMAT_VERSION,
-    MAX_METADATA_BYTES,
-    METADATA_FILE_NAME,
-    CheckpointKind,
-    CheckpointMetadata,
-    read_metadata,
-    read_metadata_with_handle,
-    write_metadata,
+from checkpointing.handles.state_handles import (
+    MAX_MAX_PARALLELISM,
+    FileHandle,
+    KeyedStateHandle,
+    OpaqueStateHandle,
+    SubtaskState,
 )
+from checkpointing.metadata.checkpoint_metadata import CheckpointKind, CheckpointMetadata
+from checkpointing.metadata.checkpoint_sections import (
+    ChannelTimestamp,
+    ChannelWatermark,
+    SavepointIdentity,
+    SourcePositions,
+    TimersDue,
+    WatermarkState,
+)
+from checkpointing.metadata.metadata_bytes import MAX_METADATA_BYTES
+from checkpointing.metadata.metadata_schema import FORMAT_VERSION
 from checkpointing.storage.completed_checkpoint_store import (
     CHECKPOINTS_DIRECTORY,
     SHARED_DIRECTORY,
@@ -67,6 +82,12 @@ from checkpointing.storage.completed_checkpoint_store import (
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_directory import JOB_FILE_NAME, JobDirectory, JobIdentity
 from checkpointing.storage.job_origin import ORIGIN_FILE_NAME, JobOrigin, read_origin, write_origin
+from checkpointing.storage.metadata_file import (
+    METADATA_FILE_NAME,
+    read_metadata,
+    read_metadata_with_handle,
+    write_metadata,
+)
 from checkpointing.storage.savepoint_directory import (
     SavedSourceProgress,
     create_savepoint_directory,
@@ -91,6 +112,8 @@ __all__ = [
     "Acknowledgement",
     "AcknowledgementOutcome",
     "AcknowledgementResult",
+    "ChannelTimestamp",
+    "ChannelWatermark",
     "CheckpointCoordinator",
     "CheckpointError",
     "CheckpointEvent",
@@ -99,6 +122,7 @@ __all__ = [
     "CheckpointMetadata",
     "CheckpointNotFoundError",
     "CheckpointState",
+    "CompletedCheckpoint",
     "CompletedCheckpointStore",
     "CorruptFileError",
     "CorruptJobIdentityError",
@@ -116,18 +140,23 @@ __all__ = [
     "KeyedStateHandle",
     "MalformedAcknowledgementError",
     "MissingFileError",
+    "OpaqueStateHandle",
     "OperatorState",
     "PendingCheckpoint",
     "ReportValue",
     "SavedSourceProgress",
     "SavepointError",
     "SavepointExistsError",
+    "SavepointIdentity",
     "SharedStateRegistry",
+    "SourcePositions",
     "StorageError",
     "SubtaskState",
     "TaskId",
+    "TimersDue",
     "UnsafePathError",
     "UnsupportedMetadataVersionError",
+    "WatermarkState",
     "check_operator_state",
     "check_operator_states",
     "checkpoint_directory",

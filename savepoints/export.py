@@ -1,4 +1,4 @@
-"""Taking a savepoint: the handles of a completed checkpoint rewritten in canonical form, one task per subtask.
+"""Taking a savepoint: the state of a completed checkpoint rewritten in canonical form, one task per subtask.
 
 Where the tasks run (in Spark, or one after the other in this process) is the environment's business; what they return
 is put together here. The metadata is written last of all, and makes the savepoint complete.
@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from attrs import evolve, frozen
 
-from checkpointing.handles.state_handles import FileHandle, OperatorState, SubtaskState
-from checkpointing.metadata.metadata_file import CheckpointKind, CheckpointMetadata
+from checkpointing.handles.operator_states import OperatorState
+from checkpointing.handles.state_handles import FileHandle, SubtaskState
+from checkpointing.metadata.checkpoint_metadata import CheckpointKind, CheckpointMetadata
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.savepoint_directory import write_savepoint
 from savepoints.handle_export import ExportedSubtask, ExportTask, ScratchSpace
@@ -55,9 +56,9 @@ def export_tasks(
     return [
         ExportTask(
             operator.uid,
-            subtask.subtask_index,
+            index,
             metadata.max_parallelism,
-            subtask.handle,
+            subtask,
             source,
             target,
             ttl_by_operator.get(operator.uid, {}),
@@ -65,7 +66,7 @@ def export_tasks(
             scratch_space,
         )
         for operator in metadata.operators
-        for subtask in operator.subtasks
+        for index, subtask in enumerate(operator.subtasks)
     ]
 
 
@@ -77,11 +78,11 @@ def finish_savepoint(
     started_s: float,
 ) -> SavepointReport:
     """Writes the savepoint's metadata, last of all; ``started_s`` is the monotonic time of the beginning."""
-    subtasks: dict[str, list[SubtaskState]] = {}
+    subtasks: dict[str, dict[int, SubtaskState]] = {}
     rows: dict[str, Counter[str]] = {}
     operator_state_rows: dict[str, Counter[str]] = {}
     for one in exported:
-        subtasks.setdefault(one.operator_uid, []).append(SubtaskState(one.subtask_index, one.handle))
+        subtasks.setdefault(one.operator_uid, {})[one.subtask_index] = one.state
         # A Counter's update adds, and keeps states without rows.
         rows.setdefault(one.operator_uid, Counter()).update(one.rows)
         operator_state_rows.setdefault(one.operator_uid, Counter()).update(one.operator_state_rows)
@@ -89,9 +90,8 @@ def finish_savepoint(
         OperatorState(
             operator.uid,
             operator.name,
-            operator.parallelism,
             operator.max_parallelism,
-            tuple(sorted(subtasks[operator.uid], key=lambda subtask: subtask.subtask_index)),
+            tuple(subtasks[operator.uid][index] for index in range(operator.parallelism)),
         )
         for operator in metadata.operators
     )
@@ -105,6 +105,7 @@ def finish_savepoint(
         source_progress={},
         source_progress_files=source_progress_files,
         sink_committables={},
+        sink_identities={},
     )
     write_savepoint(target, savepoint)
     return SavepointReport(

@@ -1,4 +1,4 @@
-"""The canonical export of one handle: a subtask's state opened in a directory of its own and written as Parquet.
+"""The canonical export of one subtask's state, opened in a directory of its own and written as Parquet.
 
 A task is picklable and needs nothing of the job that wrote the state: where it runs is its caller's business. What
 expires is left out by what the caller says of each state's time-to-live, for nobody registers the states here.
@@ -15,8 +15,9 @@ from typing import Protocol
 
 from attrs import frozen
 
+from checkpointing.errors import SavepointError
 from checkpointing.handles.relative_path import path_segment
-from checkpointing.handles.state_handles import KeyedStateHandle
+from checkpointing.handles.state_handles import KeyedStateHandle, SubtaskState
 from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend.api.clock import StoppedClock
 from statebackend.api.key_groups import KeyGroupRange
@@ -25,7 +26,7 @@ from statebackend.canonical.canonical_handles import export_canonical_handle
 from statebackend.keyed.backend_parameters import KeyedStateBackendParameters, RestoredHandle
 from statebackend.keyed.backend_registry import state_backend
 from statebackend.keyed.state_meta import decode_meta
-from statebackend.operator_state import export_operator_state, join_handles, split_handle
+from statebackend.operator_state import export_operator_state
 
 
 class ScratchSpace(Protocol):
@@ -37,18 +38,18 @@ class ScratchSpace(Protocol):
 
 @frozen
 class ExportedSubtask:
-    """The canonical handle of one subtask, and the rows of each state."""
+    """The canonical state of one subtask, and the rows of each state."""
 
     operator_uid: str
     subtask_index: int
-    handle: KeyedStateHandle
+    state: SubtaskState
     rows: Mapping[str, int]
     operator_state_rows: Mapping[str, int]
 
 
 @frozen
 class ExportTask:
-    """One subtask's handle to export; picklable.
+    """One subtask's state to export; picklable.
 
     What has expired at ``now_ms`` is left out: ``ttl`` says, by state, how long entries live, since nobody registers
     the states here. The state is opened in ``scratch_space``, or in the system's temporary directory if there is none.
@@ -57,7 +58,7 @@ class ExportTask:
     operator_uid: str
     subtask_index: int
     max_parallelism: int
-    handle: KeyedStateHandle
+    state: SubtaskState
     source: CheckpointFileSystem
     target: CheckpointFileSystem
     ttl: Mapping[str, StateTtlConfig]
@@ -65,9 +66,22 @@ class ExportTask:
     scratch_space: ScratchSpace | None = None
 
     def run(self) -> ExportedSubtask:
-        """Writes the files."""
-        handle, operator_state = split_handle(self.handle)
-        directory, part = f"operators/{path_segment(self.operator_uid)}", f"part-{self.subtask_index:05d}"
+        """Writes the files. Raises `SavepointError` for state that no savepoint can hold."""
+        state = self.state
+        if state.input_channels is not None or state.output_channels is not None:
+            raise SavepointError(
+                f"subtask {self.subtask_index} of operator {self.operator_uid!r} has records on their way among its "
+                f"state, which a savepoint cannot hold: take it of a checkpoint whose barriers were aligned"
+            )
+        directory, stem = f"operators/{path_segment(self.operator_uid)}", f"part-{self.subtask_index:05d}"
+        keyed, rows = (None, {}) if state.keyed is None else self._export_keyed(state.keyed, directory, stem)
+        operator, operator_state_rows = export_operator_state(state.operator, self.source, self.target, directory, stem)
+        exported = SubtaskState(keyed, operator)
+        return ExportedSubtask(self.operator_uid, self.subtask_index, exported, rows, operator_state_rows)
+
+    def _export_keyed(
+        self, handle: KeyedStateHandle, directory: str, stem: str
+    ) -> tuple[KeyedStateHandle, Mapping[str, int]]:
         meta = decode_meta(handle.meta, len(handle.files))
         with self._scratch() as local_directory:
             parameters = KeyedStateBackendParameters(
@@ -84,13 +98,9 @@ class ExportTask:
             with state_backend(handle.backend).create_keyed_state_backend(parameters) as backend:
                 for name, ttl in self.ttl.items():
                     backend.declare_ttl(name, ttl)
-                exported, rows = export_canonical_handle(
-                    backend, self.target, directory, part, uuid.uuid4().hex, scratch_directory=local_directory
+                return export_canonical_handle(
+                    backend, self.target, directory, stem, uuid.uuid4().hex, scratch_directory=local_directory
                 )
-        copied, operator_state_rows = export_operator_state(operator_state, self.source, self.target, directory, part)
-        return ExportedSubtask(
-            self.operator_uid, self.subtask_index, join_handles(exported, copied), rows, operator_state_rows
-        )
 
     def _scratch(self) -> AbstractContextManager[str]:
         if self.scratch_space is not None:

@@ -13,15 +13,13 @@ from collections.abc import Callable, Iterator
 import attrs
 
 from benchmarks.backends.measuring import OURS, medians
-from benchmarks.backends.setting import MAX_PARALLELISM, Setting
+from benchmarks.backends.setting import Setting
 from benchmarks.result import Result
-from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle
+from checkpointing.handles.state_handles import FileHandle, OpaqueStateHandle
 from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend import BroadcastStateDescriptor, OperatorStateBackend, OperatorStateBackendParameters
 from statebackend.api.states import MapState
-from statebackend.keyed.state_meta import KeyedStateMeta, encode_meta
-from statebackend.operator_state import continued_operator_state, join_handles
-from typeserializers import LongSerializer
+from statebackend.operator_state import continued_operator_state, encode_operator_state
 
 ENTRIES = 10_000
 
@@ -70,9 +68,7 @@ class _Subtask:
 
     def __init__(self, file_system: CheckpointFileSystem, entries: dict[str, Rule]) -> None:
         self._file_system = file_system
-        no_keyed_state = encode_meta(KeyedStateMeta(LongSerializer().snapshot_configuration(), 0, ()))
-        self._keyed = KeyedStateHandle("keyed", "heap", 0, MAX_PARALLELISM - 1, no_keyed_state)
-        self._handle = self._keyed
+        self._part: OpaqueStateHandle | None = None
         self._number = 0
         self._run(lambda rules: rules.put_all(entries))
 
@@ -89,14 +85,14 @@ class _Subtask:
 
     def _run(self, use: Callable[[MapState[str, Rule]], None]) -> None:
         self._number += 1
-        [restored] = continued_operator_state([self._handle], self._file_system)
+        [restored] = continued_operator_state([self._part], self._file_system)
         parameters = OperatorStateBackendParameters(
             operator_uid="rules", file_system=self._file_system, file_prefix="rules", restore=restored
         )
         with OperatorStateBackend(parameters) as backend:
             use(backend.get_state(RULES))
             snapshot = backend.snapshot(self._number, uuid.uuid4().hex)
-        self._handle = join_handles(self._keyed, snapshot.handle)
+        self._part = encode_operator_state(snapshot.handle)
 
 
 class _Pickled:

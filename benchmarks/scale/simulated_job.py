@@ -12,12 +12,12 @@ from pyspark import cloudpickle
 
 from checkpointing.coordinator.acknowledgement import Acknowledgement, TaskId
 from checkpointing.coordinator.checkpoint_coordinator import CheckpointCoordinator
-from checkpointing.handles.handle_records import encode_state_handle
-from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle, OperatorState, files_by_path
-from checkpointing.metadata.metadata_file import CheckpointKind, CheckpointMetadata
+from checkpointing.handles.handle_records import encode_subtask_state
+from checkpointing.handles.operator_states import OperatorState, files_by_path
+from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle, SubtaskState
+from checkpointing.metadata.checkpoint_metadata import CheckpointKind, CheckpointMetadata
 from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
 from checkpointing.storage.file_system import CheckpointFileSystem
-from savepoints.restored_state import handles_of
 from statebackend.api.descriptors import ValueStateDescriptor
 from statebackend.api.key_groups import key_group_range_of_subtask
 from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
@@ -71,7 +71,7 @@ class SimulatedJob:
         known_files = files_by_path(self._operators)
         for data in encoded:
             self._coordinator.acknowledge(Acknowledgement.decode(data, known_files))
-        self._operators = operators = self._coordinator.complete(epoch_id)
+        self._operators = operators = self._coordinator.complete(epoch_id).operators
         parent = self._store.latest()
         self._store.add(
             CheckpointMetadata(
@@ -87,13 +87,13 @@ class SimulatedJob:
             )
         )
         self._file_system.delete(f"restore-plans/run-{epoch_id}")
-        self._restore = {operator.uid: handles_of(operator) for operator in operators}
+        self._restore = {operator.uid: operator.subtasks for operator in operators}
         driver_s = time.process_time() - started
-        handles = self._restore[UID]
+        states = self._restore[UID]
         return EpochCost(
             driver_s,
             closure,
-            max(len(encode_state_handle(handle)) for handle in handles),
+            max(len(encode_subtask_state(state)) for state in states),
             max(map(len, encoded)),
         )
 
@@ -128,13 +128,15 @@ class SimulatedJob:
             subtask_index=index,
             attempt_id=f"0.{index}.0.0",
             digest="digest",
-            handle=KeyedStateHandle(
-                os.urandom(16).hex(),
-                "rocksdb",
-                key_groups.start,
-                key_groups.end,
-                encode_meta(KeyedStateMeta(self._key_snapshot, 0, tuple(metas))),
-                tuple(handles),
+            state=SubtaskState(
+                KeyedStateHandle(
+                    os.urandom(16).hex(),
+                    "rocksdb",
+                    key_groups.start,
+                    key_groups.end,
+                    encode_meta(KeyedStateMeta(self._key_snapshot, 0, tuple(metas))),
+                    tuple(handles),
+                )
             ),
         )
 

@@ -7,15 +7,16 @@ Each checkpoint moves along the table in `pending_checkpoint`; this class keeps 
 Invariants:
 1. Checkpoint ids strictly increase within a run; an id is never used twice, so a late message about it
    can always be recognised. A replay of an epoch after a failure is a new checkpoint in a new run, or
-   takes a greater id.
+   takes a greater id. Ids are given by the caller, and mean nothing but their order: the batch that the
+   records of a checkpoint come from is told beside it, and several checkpoints may have the same or none.
 2. A message of another job or run changes nothing, and its state is never touched: a run that was
    replaced, or one that replaced this one, may be using it.
-3. Every state handle that was ever handed in is in exactly one place: a pending checkpoint, the
-   operators returned by `complete`, or the handles to discard of some result. An acknowledgement that
-   arrives twice (same `state_id`) counts once.
+3. All state that was ever handed in is in exactly one place: a pending checkpoint, what `complete`
+   returned, or the states to discard of some result. An acknowledgement that arrives twice (with equal
+   state) counts once.
 4. An illegal event raises `IllegalTransitionError` and changes nothing.
 
-Files of handles to discard may be shared with live checkpoints; `CompletedCheckpointStore.discard`
+Files of states to discard may be shared with live checkpoints; `CompletedCheckpointStore.discard`
 deletes only those that nobody else needs. The classification of acknowledgements is Flink's.
 """
 
@@ -23,22 +24,21 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from attrs import frozen
 
 from checkpointing.coordinator.acknowledgement import Acknowledgement, TaskId
-from checkpointing.coordinator.pending_checkpoint import CheckpointEvent, CheckpointState, PendingCheckpoint
-from checkpointing.errors import IllegalTransitionError
-from checkpointing.handles.state_handles import (
-    KeyedStateHandle,
-    OperatorState,
-    SubtaskState,
-    check_identifier,
-    check_integer,
-    check_operator_states,
-    require,
+from checkpointing.coordinator.pending_checkpoint import (
+    CheckpointEvent,
+    CheckpointState,
+    CompletedCheckpoint,
+    PendingCheckpoint,
 )
+from checkpointing.errors import IllegalTransitionError
+from checkpointing.handles.invariants import MAX_ID, check_identifier, check_integer, require
+from checkpointing.handles.operator_states import OperatorState, check_operator_states
+from checkpointing.handles.state_handles import SubtaskState
 
 __all__ = [
     "AbortedCheckpoint",
@@ -49,8 +49,6 @@ __all__ = [
 
 _REMEMBERED_ENDS = 64
 """How many ended checkpoints are remembered for the messages of errors."""
-
-_MAX_ID = (1 << 63) - 1
 
 
 class AcknowledgementOutcome(enum.Enum):
@@ -66,10 +64,10 @@ class AcknowledgementOutcome(enum.Enum):
 
 @frozen
 class AcknowledgementResult:
-    """Outcome, and the handles whose files nobody will ask for (never those of a FOREIGN message)."""
+    """Outcome, and the states whose files nobody will ask for (never those of a FOREIGN message)."""
 
     outcome: AcknowledgementOutcome
-    handles_to_discard: tuple[KeyedStateHandle, ...] = ()
+    states_to_discard: tuple[SubtaskState, ...] = ()
     detail: str = ""
 
 
@@ -80,7 +78,7 @@ class AbortedCheckpoint:
     checkpoint_id: int
     state: CheckpointState
     reason: str
-    handles_to_discard: tuple[KeyedStateHandle, ...]
+    states_to_discard: tuple[SubtaskState, ...]
 
 
 class CheckpointCoordinator:
@@ -107,7 +105,7 @@ class CheckpointCoordinator:
         check_identifier("job_id", job_id)
         check_identifier("run_id", run_id)
         if timeout_ms is not None:
-            check_integer("timeout_ms", timeout_ms, 1, _MAX_ID)
+            check_integer("timeout_ms", timeout_ms, 1, MAX_ID)
         check_integer("max_concurrent_checkpoints", max_concurrent_checkpoints, 1, 1000)
         self.job_id = job_id
         self.run_id = run_id
@@ -149,20 +147,32 @@ class CheckpointCoordinator:
     def files_in_use(self) -> frozenset[str]:
         """Paths of all files that pending checkpoints have been told of: not to be deleted."""
         return frozenset(
-            file.path for pending in self._pending.values() for handle in pending.handles for file in handle.files
+            file.path for pending in self._pending.values() for state in pending.states for file in state.files
         )
 
-    def trigger(self, checkpoint_id: int, tasks: Collection[TaskId], now_ms: int) -> None:
+    def trigger(
+        self,
+        checkpoint_id: int,
+        tasks: Collection[TaskId],
+        now_ms: int,
+        *,
+        source_batch_id: int | None = None,
+        processing_time_ms: int | None = None,
+    ) -> None:
         """Start a checkpoint that `tasks` must acknowledge; per operator they must be 0, 1, 2, ...
 
+        `source_batch_id` is the engine's batch that its records come from, None for an epoch without records,
+        `processing_time_ms` what the clock says in the epoch; both come back with the completed checkpoint.
         Raises `IllegalTransitionError` when the id is not greater than all before or too many checkpoints
         are pending, `InvariantViolationError` when the tasks make no sense.
         """
-        check_integer("checkpoint_id", checkpoint_id, 0, _MAX_ID)
+        check_integer("checkpoint_id", checkpoint_id, 0, MAX_ID)
         _check_tasks(tasks)
         for check in self._TRIGGER_CHECKS:
             check(self, checkpoint_id)
-        self._pending[checkpoint_id] = PendingCheckpoint(checkpoint_id, tasks, now_ms)
+        self._pending[checkpoint_id] = PendingCheckpoint(
+            checkpoint_id, tasks, now_ms, source_batch_id, processing_time_ms
+        )
         self._last_triggered_id = checkpoint_id
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> AcknowledgementResult:
@@ -186,8 +196,8 @@ class CheckpointCoordinator:
         pending.record(acknowledgement)
         return AcknowledgementResult(AcknowledgementOutcome.SUCCESS)
 
-    def complete(self, checkpoint_id: int) -> tuple[OperatorState, ...]:
-        """Complete a checkpoint that all tasks have acknowledged; operators come sorted by uid.
+    def complete(self, checkpoint_id: int) -> CompletedCheckpoint:
+        """Complete a checkpoint that all tasks have acknowledged.
 
         The caller now owns the state: it stores the metadata, or calls `storing_failed`. Raises
         `IncompleteCheckpointError` naming the tasks still missing, `IllegalTransitionError`, or
@@ -200,7 +210,14 @@ class CheckpointCoordinator:
         check_operator_states(operators)
         self._end(pending, CheckpointEvent.COMPLETE, "")
         self._last_completed = pending
-        return operators
+        return CompletedCheckpoint(
+            checkpoint_id=checkpoint_id,
+            source_batch_id=pending.source_batch_id,
+            processing_time_ms=pending.processing_time_ms,
+            operators=operators,
+            channel_timestamps=pending.channel_timestamps(),
+            timers_due=pending.timers_due(),
+        )
 
     def storing_failed(self, checkpoint_id: int, reason: str) -> AbortedCheckpoint:
         """Take back the completion of the checkpoint completed last, since it could not be stored."""
@@ -267,7 +284,7 @@ class CheckpointCoordinator:
         completed = self._last_completed
         if completed is not None and completed.checkpoint_id == acknowledgement.checkpoint_id:
             known = completed.acknowledgements.get(acknowledgement.task)
-            if known is not None and known.handle.state_id == acknowledgement.handle.state_id:
+            if known is not None and known.state == acknowledgement.state:
                 # The completed checkpoint owns this very state, so it must not be discarded.
                 return AcknowledgementResult(AcknowledgementOutcome.DISCARDED, detail="a repetition")
         state = self.state_of(acknowledgement.checkpoint_id)
@@ -276,14 +293,12 @@ class CheckpointCoordinator:
     def _operators_of(self, pending: PendingCheckpoint) -> tuple[OperatorState, ...]:
         by_uid: dict[str, list[SubtaskState]] = {}
         for task in sorted(pending.tasks):
-            subtask = SubtaskState(task.subtask_index, pending.acknowledgements[task].handle)
-            by_uid.setdefault(task.operator_uid, []).append(subtask)
+            by_uid.setdefault(task.operator_uid, []).append(pending.acknowledgements[task].state)
         return tuple(
             OperatorState(
                 uid=uid,
                 name=self._operator_names.get(uid, uid),
-                parallelism=len(subtasks),
-                max_parallelism=self._max_parallelism or subtasks[-1].handle.key_group_end + 1,
+                max_parallelism=self._max_parallelism or _key_groups_of(subtasks),
                 subtasks=tuple(subtasks),
             )
             for uid, subtasks in by_uid.items()
@@ -293,7 +308,7 @@ class CheckpointCoordinator:
         pending.advance(event)
         self._pending.pop(pending.checkpoint_id, None)
         self._ended.appendleft((pending.checkpoint_id, pending.state, reason))
-        return AbortedCheckpoint(pending.checkpoint_id, pending.state, reason, pending.handles)
+        return AbortedCheckpoint(pending.checkpoint_id, pending.state, reason, pending.states)
 
     def _get(self, event: str, checkpoint_id: int) -> PendingCheckpoint:
         try:
@@ -328,8 +343,8 @@ def _judge_repetition(
     pending: PendingCheckpoint, known: Acknowledgement, acknowledgement: Acknowledgement
 ) -> AcknowledgementResult:
     """A task acknowledged again: harmless with the same content, fatal for the epoch with another."""
-    is_same_state = known.handle.state_id == acknowledgement.handle.state_id
-    surplus = () if is_same_state else (acknowledgement.handle,)
+    is_same_state = known.state == acknowledgement.state
+    surplus = () if is_same_state else (acknowledgement.state,)
     if known.digest == acknowledgement.digest:
         return AcknowledgementResult(AcknowledgementOutcome.DUPLICATE, surplus)
     if pending.state is not CheckpointState.CONFLICTED:
@@ -344,5 +359,10 @@ def _judge_repetition(
     )
 
 
+def _key_groups_of(subtasks: Sequence[SubtaskState]) -> int:
+    """How many key groups the state covers; without keyed state as few as there can be."""
+    return max([len(subtasks), *[one.keyed.key_group_end + 1 for one in subtasks if one.keyed is not None]])
+
+
 def _refused(outcome: AcknowledgementOutcome, acknowledgement: Acknowledgement, detail: str) -> AcknowledgementResult:
-    return AcknowledgementResult(outcome, (acknowledgement.handle,), detail)
+    return AcknowledgementResult(outcome, (acknowledgement.state,), detail)

@@ -6,7 +6,7 @@
     PENDING       ACKNOWLEDGE_LAST  ACKNOWLEDGED    now all have
     PENDING       CONFLICT          CONFLICTED      one task stored two different states
     ACKNOWLEDGED  CONFLICT          CONFLICTED
-    ACKNOWLEDGED  COMPLETE          COMPLETED       the handles go to the checkpoint's metadata
+    ACKNOWLEDGED  COMPLETE          COMPLETED       the states go to the checkpoint's metadata
     COMPLETED     FAIL_STORING      ABORTED         the metadata could not be stored
     PENDING, ACKNOWLEDGED, CONFLICTED
                   ABORT             ABORTED         the epoch failed
@@ -23,11 +23,22 @@ import enum
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
+from attrs import frozen
+
 from checkpointing.coordinator.acknowledgement import Acknowledgement, TaskId
 from checkpointing.errors import IllegalTransitionError, IncompleteCheckpointError
-from checkpointing.handles.state_handles import KeyedStateHandle
+from checkpointing.handles.invariants import MAX_ID, check_optional_integer
+from checkpointing.handles.operator_states import OperatorState
+from checkpointing.handles.state_handles import SubtaskState
+from checkpointing.metadata.checkpoint_sections import ChannelTimestamp, TimersDue
 
-__all__ = ["CHECKPOINT_TRANSITIONS", "CheckpointEvent", "CheckpointState", "PendingCheckpoint"]
+__all__ = [
+    "CHECKPOINT_TRANSITIONS",
+    "CheckpointEvent",
+    "CheckpointState",
+    "CompletedCheckpoint",
+    "PendingCheckpoint",
+]
 
 
 class CheckpointState(enum.Enum):
@@ -72,13 +83,45 @@ CHECKPOINT_TRANSITIONS: Mapping[tuple[CheckpointState, CheckpointEvent], Checkpo
 )
 
 
-class PendingCheckpoint:
-    """Tasks and acknowledgements of one checkpoint. Only `advance` and `record` change it."""
+@frozen(kw_only=True)
+class CompletedCheckpoint:
+    """What all tasks have acknowledged together, for whoever stores it.
 
-    def __init__(self, checkpoint_id: int, tasks: Collection[TaskId], triggered_ms: int) -> None:
+    `source_batch_id` and `processing_time_ms` are those of the trigger. `operators` come sorted by uid;
+    `channel_timestamps` are the largest that any subtask saw, by source and channel; `timers_due` are the earliest of
+    each operator that has timers.
+    """
+
+    checkpoint_id: int
+    source_batch_id: int | None
+    processing_time_ms: int | None
+    operators: tuple[OperatorState, ...]
+    channel_timestamps: tuple[ChannelTimestamp, ...] = ()
+    timers_due: tuple[TimersDue, ...] = ()
+
+
+class PendingCheckpoint:
+    """Tasks and acknowledgements of one checkpoint. Only `advance` and `record` change it.
+
+    `triggered_ms` is when it was triggered, on the caller's clock. `source_batch_id` is the engine's batch that its
+    records come from, None for an epoch without records; `processing_time_ms` is what the clock says in the epoch.
+    """
+
+    def __init__(
+        self,
+        checkpoint_id: int,
+        tasks: Collection[TaskId],
+        triggered_ms: int,
+        source_batch_id: int | None = None,
+        processing_time_ms: int | None = None,
+    ) -> None:
+        check_optional_integer("source_batch_id", source_batch_id, 0, MAX_ID)
+        check_optional_integer("processing_time_ms", processing_time_ms, 0, MAX_ID)
         self.checkpoint_id = checkpoint_id
         self.tasks = frozenset(tasks)
         self.triggered_ms = triggered_ms
+        self.source_batch_id = source_batch_id
+        self.processing_time_ms = processing_time_ms
         self.state = CheckpointState.PENDING
         self._acknowledgements: dict[TaskId, Acknowledgement] = {}
 
@@ -88,9 +131,27 @@ class PendingCheckpoint:
         return MappingProxyType(self._acknowledgements)
 
     @property
-    def handles(self) -> tuple[KeyedStateHandle, ...]:
+    def states(self) -> tuple[SubtaskState, ...]:
         """All state acknowledged so far."""
-        return tuple(acknowledgement.handle for acknowledgement in self._acknowledgements.values())
+        return tuple(acknowledgement.state for acknowledgement in self._acknowledgements.values())
+
+    def channel_timestamps(self) -> tuple[ChannelTimestamp, ...]:
+        """The largest event time of each channel over what has been acknowledged so far, by source and channel."""
+        largest: dict[tuple[str, str], int] = {}
+        for acknowledgement in self._acknowledgements.values():
+            for one in acknowledgement.channel_timestamps:
+                name = (one.source, one.channel)
+                largest[name] = max(one.timestamp_ms, largest.get(name, one.timestamp_ms))
+        return tuple(ChannelTimestamp(*name, timestamp_ms) for name, timestamp_ms in sorted(largest.items()))
+
+    def timers_due(self) -> tuple[TimersDue, ...]:
+        """The earliest timers of each operator over what has been acknowledged so far, sorted by uid."""
+        due: dict[str, TimersDue] = {}
+        for one in self._acknowledgements.values():
+            if one.has_timers:
+                own = one.timers_due
+                due[own.operator_uid] = own.earliest(due.get(own.operator_uid, own))
+        return tuple(due[uid] for uid in sorted(due))
 
     def missing_tasks(self) -> tuple[TaskId, ...]:
         """Tasks that have not acknowledged, sorted."""

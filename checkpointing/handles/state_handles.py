@@ -1,70 +1,29 @@
 """Handles: what a checkpoint knows about state, without knowing what the state is.
 
-A `FileHandle` names bytes in a store and can prove they are the right ones. A `KeyedStateHandle` is what one
-subtask's backend hands over at a barrier: a range of key groups, the files that hold it, and `meta`,
-bytes that only the backend reads. An `OperatorState` collects the handles of all subtasks of an operator.
+A `FileHandle` names bytes in a store and can prove they are the right ones. What one subtask hands over at a barrier
+is a `SubtaskState`, in parts, each of which may be missing:
 
-Constructors check what concerns one object. `check_operator_state` checks what concerns the whole: every
-key group from 0 to max_parallelism - 1 belongs to exactly one subtask. It runs before a checkpoint is
-written and after it was read.
+* keyed state, a `KeyedStateHandle`: the range of key groups that it covers, and where it is;
+* operator state, which belongs to the subtask and not to a key;
+* the records that were on their way into the subtask when the barrier passed them, and those on their way out of it.
+
+The last three are an `OpaqueStateHandle` each. `meta` is read by nobody but whoever wrote it, which `backend` and
+`format` name. Constructors check what concerns one object; `operator_states` checks what concerns several.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 from attrs import field, frozen
 
-from checkpointing.errors import InvariantViolationError
 from checkpointing.handles.checksum import is_checksum
+from checkpointing.handles.invariants import MAX_ID, check_identifier, check_integer, require
 from checkpointing.handles.relative_path import checked_relative_path
+from snapshots.value_text import shown
 
-__all__ = [
-    "MAX_MAX_PARALLELISM",
-    "FileHandle",
-    "KeyedStateHandle",
-    "OperatorState",
-    "SubtaskState",
-    "check_operator_state",
-    "check_operator_states",
-    "files_by_path",
-    "files_of_operators",
-]
+__all__ = ["MAX_MAX_PARALLELISM", "FileHandle", "KeyedStateHandle", "OpaqueStateHandle", "SubtaskState"]
 
 MAX_MAX_PARALLELISM = 1 << 15
 """Most key groups a job can have, as in Flink."""
-
-MAX_NAME_LENGTH = 1024
-"""Most characters of a uid, a name or any other identifier."""
-
-
-def require(condition: bool, message: str) -> None:
-    """Raise `InvariantViolationError(message)` unless `condition` holds."""
-    if not condition:
-        raise InvariantViolationError(message)
-
-
-def check_identifier(what: str, value: object) -> None:
-    """Require `value` to be a string of 1 to 1024 encodable characters; `what` names it in the message."""
-    if not (isinstance(value, str) and 0 < len(value) <= MAX_NAME_LENGTH):
-        raise InvariantViolationError(
-            f"{what} must be a string of 1 to {MAX_NAME_LENGTH} characters, not {value!r:.80}"
-        )
-    check_encodable(what, value)
-
-
-def check_encodable(what: str, value: str) -> None:
-    """Require `value` to have a UTF-8 encoding, which lone surrogates have not."""
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError:
-        raise InvariantViolationError(f"{what} is not valid Unicode: {value!r:.80}") from None
-
-
-def check_integer(what: str, value: object, low: int, high: int) -> None:
-    """Require `value` to be an int (not a bool) with low <= value <= high."""
-    if type(value) is not int or not low <= value <= high:
-        raise InvariantViolationError(f"{what} must be an integer from {low} to {high}, not {value!r:.80}")
 
 
 @frozen
@@ -80,16 +39,20 @@ class FileHandle:
 
     def __attrs_post_init__(self) -> None:
         checked_relative_path(self.path)
-        check_integer(f"size of file {self.path!r}", self.size_bytes, 0, (1 << 63) - 1)
+        check_integer(f"size of file {self.path!r}", self.size_bytes, 0, MAX_ID)
         require(
             is_checksum(self.checksum),
-            f"checksum of file {self.path!r} must look like 'xxh3:' and 32 hex digits, not {self.checksum!r}",
+            f"checksum of file {self.path!r} must look like 'xxh3:' and 32 hex digits, not {shown(self.checksum)}",
         )
+
+
+def _shown_size(meta: bytes) -> str:
+    return f"<{len(meta)} bytes>"
 
 
 @frozen
 class KeyedStateHandle:
-    """The state of one subtask at one barrier.
+    """The keyed state of one subtask at one barrier.
 
     `state_id` is unique for each snapshot ever taken, so two attempts at the same epoch differ in it.
     `backend` names the format of `meta` and `files`; `key_group_end` is inclusive. `meta` is opaque.
@@ -99,9 +62,8 @@ class KeyedStateHandle:
     backend: str
     key_group_start: int
     key_group_end: int
-    meta: bytes = field(repr=lambda meta: f"<{len(meta)} bytes>")
+    meta: bytes = field(repr=_shown_size)
     files: tuple[FileHandle, ...] = ()
-    _encoding: bytes | None = field(default=None, init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         check_identifier("state_id", self.state_id)
@@ -113,32 +75,25 @@ class KeyedStateHandle:
             self.key_group_start,
             MAX_MAX_PARALLELISM - 1,
         )
-        require(type(self.meta) is bytes, f"meta of state {self.state_id!r} must be bytes")
-        require(
-            type(self.files) is tuple and all(type(file) is FileHandle for file in self.files),
-            f"files of state {self.state_id!r} must be a tuple of FileHandle objects",
-        )
-        paths = [file.path for file in self.files]
-        require(len(set(paths)) == len(paths), f"state {self.state_id!r} names the same file twice")
-
-    def __getstate__(self) -> tuple[object, ...]:
-        # Without its encoding, which would double what travels.
-        return (self.state_id, self.backend, self.key_group_start, self.key_group_end, self.meta, self.files)
-
-    def __setstate__(self, state: tuple[object, ...]) -> None:
-        names = ("state_id", "backend", "key_group_start", "key_group_end", "meta", "files")
-        for name, value in zip(names, state, strict=True):
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, "_encoding", None)
+        _check_content(f"state {self.state_id!r}", self.meta, self.files)
 
     @property
-    def encoding(self) -> bytes | None:
-        """The Avro binary encoding that this handle was decoded from, if it is kept; a copy of it has none."""
-        return self._encoding
+    def size_bytes(self) -> int:
+        """Bytes of `meta` and all files together."""
+        return len(self.meta) + sum(file.size_bytes for file in self.files)
 
-    def keep_encoding(self, encoding: bytes) -> None:
-        """Keeps the bytes that this handle was just decoded from, for whoever writes it down again."""
-        object.__setattr__(self, "_encoding", encoding)
+
+@frozen
+class OpaqueStateHandle:
+    """State of one subtask that has no key groups; `format` names whoever can read `meta` and `files`."""
+
+    format: str
+    meta: bytes = field(repr=_shown_size)
+    files: tuple[FileHandle, ...] = ()
+
+    def __attrs_post_init__(self) -> None:
+        check_identifier("format of a state handle", self.format)
+        _check_content(f"a state handle of format {self.format!r}", self.meta, self.files)
 
     @property
     def size_bytes(self) -> int:
@@ -148,97 +103,76 @@ class KeyedStateHandle:
 
 @frozen
 class SubtaskState:
-    """The handle that subtask `subtask_index` acknowledged with."""
+    """All state of one subtask at one barrier, in parts; a part that is None is not there.
 
-    subtask_index: int
-    handle: KeyedStateHandle
-
-    def __attrs_post_init__(self) -> None:
-        check_integer("subtask_index", self.subtask_index, 0, MAX_MAX_PARALLELISM - 1)
-        require(type(self.handle) is KeyedStateHandle, "handle must be a KeyedStateHandle")
-
-
-@frozen
-class OperatorState:
-    """All state of one operator: one `SubtaskState` for each of its `parallelism` subtasks, in order."""
-
-    uid: str
-    name: str
-    parallelism: int
-    max_parallelism: int
-    subtasks: tuple[SubtaskState, ...]
-
-    def __attrs_post_init__(self) -> None:
-        check_identifier("operator uid", self.uid)
-        check_identifier(f"name of operator {self.uid!r}", self.name)
-        check_integer(f"max_parallelism of operator {self.uid!r}", self.max_parallelism, 1, MAX_MAX_PARALLELISM)
-        check_integer(f"parallelism of operator {self.uid!r}", self.parallelism, 1, self.max_parallelism)
-        require(
-            type(self.subtasks) is tuple and all(type(subtask) is SubtaskState for subtask in self.subtasks),
-            f"subtasks of operator {self.uid!r} must be a tuple of SubtaskState objects",
-        )
-
-
-def check_operator_state(operator: OperatorState) -> None:
-    """Raise `InvariantViolationError` unless
-
-    1. the subtasks are 0 .. parallelism - 1 in this order, and
-    2. their key-group ranges, in this order, cover 0 .. max_parallelism - 1, each group exactly once.
+    Two attempts that made the same state differ in the `state_id` of its keyed part. Equal objects are one and the
+    same state, in the same files.
     """
-    indexes = [subtask.subtask_index for subtask in operator.subtasks]
-    require(
-        indexes == list(range(operator.parallelism)),
-        f"operator {operator.uid!r} has parallelism {operator.parallelism}, so its subtasks must be "
-        f"0 to {operator.parallelism - 1} in order, not {_abbreviated(indexes)}",
-    )
-    expected_start = 0
-    for subtask in operator.subtasks:
-        handle = subtask.handle
+
+    keyed: KeyedStateHandle | None = None
+    operator: OpaqueStateHandle | None = None
+    input_channels: OpaqueStateHandle | None = None
+    output_channels: OpaqueStateHandle | None = None
+    _encoding: bytes | None = field(default=None, init=False, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
         require(
-            handle.key_group_start == expected_start,
-            f"operator {operator.uid!r}, subtask {subtask.subtask_index}: its key groups must start at "
-            f"{expected_start}, but its state {handle.state_id!r} covers {handle.key_group_start} to "
-            f"{handle.key_group_end}; every key group must belong to exactly one subtask",
+            self.keyed is None or type(self.keyed) is KeyedStateHandle,
+            "the keyed part of a subtask's state must be a KeyedStateHandle",
         )
-        expected_start = handle.key_group_end + 1
+        for name in ("operator", "input_channels", "output_channels"):
+            part = getattr(self, name)
+            require(
+                part is None or type(part) is OpaqueStateHandle,
+                f"the part {name!r} of a subtask's state must be an OpaqueStateHandle",
+            )
+
+    def __getstate__(self) -> tuple[object, ...]:
+        # Without its encoding, which would double what travels.
+        return (self.keyed, self.operator, self.input_channels, self.output_channels)
+
+    def __setstate__(self, state: tuple[object, ...]) -> None:
+        names = ("keyed", "operator", "input_channels", "output_channels")
+        for name, value in zip(names, state, strict=True):
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "_encoding", None)
+
+    @property
+    def parts(self) -> tuple[KeyedStateHandle | OpaqueStateHandle, ...]:
+        """The parts that are there."""
+        every = (self.keyed, self.operator, self.input_channels, self.output_channels)
+        return tuple(part for part in every if part is not None)
+
+    @property
+    def files(self) -> tuple[FileHandle, ...]:
+        """The files of all parts, in their order."""
+        return tuple([file for part in self.parts for file in part.files])
+
+    @property
+    def meta_bytes(self) -> int:
+        """Bytes of the `meta` of all parts together."""
+        return sum(len(part.meta) for part in self.parts)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all parts together."""
+        return sum(part.size_bytes for part in self.parts)
+
+    @property
+    def encoding(self) -> bytes | None:
+        """The Avro binary encoding that this state was decoded from, if it is kept; a copy of it has none."""
+        return self._encoding
+
+    def keep_encoding(self, encoding: bytes) -> None:
+        """Keeps the bytes that this state was just decoded from, for whoever writes it down again."""
+        object.__setattr__(self, "_encoding", encoding)
+
+
+def _check_content(what: str, meta: bytes, files: tuple[FileHandle, ...]) -> None:
+    require(type(meta) is bytes, f"meta of {what} must be bytes")
     require(
-        expected_start == operator.max_parallelism,
-        f"operator {operator.uid!r} must cover key groups 0 to {operator.max_parallelism - 1}, "
-        f"but its subtasks end at {expected_start - 1}",
+        type(files) is tuple and all(type(file) is FileHandle for file in files),
+        f"files of {what} must be a tuple of FileHandle objects",
     )
-
-
-def check_operator_states(operators: Iterable[OperatorState]) -> None:
-    """Check each operator, and that uids, state ids and file descriptions are unambiguous among them."""
-    uids: set[str] = set()
-    state_ids: set[str] = set()
-    files: dict[str, FileHandle] = {}
-    for operator in operators:
-        require(operator.uid not in uids, f"two operators have the uid {operator.uid!r}")
-        uids.add(operator.uid)
-        check_operator_state(operator)
-        for subtask in operator.subtasks:
-            handle = subtask.handle
-            require(handle.state_id not in state_ids, f"two subtasks carry the state id {handle.state_id!r}")
-            state_ids.add(handle.state_id)
-            own = {file.path: file for file in handle.files}
-            # A checkpoint may have a hundred thousand files, and hardly ever one that two subtasks share.
-            for path in files.keys() & own.keys() if not files.keys().isdisjoint(own) else ():
-                if files[path] is not own[path] and files[path] != own[path]:
-                    raise InvariantViolationError(f"one file is described in two ways: {files[path]} and {own[path]}")
-            files.update(own)
-
-
-def files_by_path(operators: Iterable[OperatorState]) -> dict[str, FileHandle]:
-    """Every distinct file the operators refer to by its path, in order of first mention."""
-    return {file.path: file for operator in operators for subtask in operator.subtasks for file in subtask.handle.files}
-
-
-def files_of_operators(operators: Iterable[OperatorState]) -> tuple[FileHandle, ...]:
-    """Every distinct file the operators refer to, in order of first mention."""
-    return tuple(files_by_path(operators).values())
-
-
-def _abbreviated(values: Sequence[int]) -> str:
-    shown = ", ".join(str(value) for value in values[:8])
-    return f"[{shown}, ...] ({len(values)} in all)" if len(values) > 8 else f"[{shown}]"
+    paths = {file.path for file in files}
+    require(len(paths) == len(files), f"{what} names the same file twice")

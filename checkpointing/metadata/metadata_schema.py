@@ -1,7 +1,8 @@
 """The frozen Avro schemas of `_metadata` files, one for each format version.
 
-A schema that was ever released is never edited, except for the text of its `doc` attributes. A change of
-the format is a new schema under the next version, and a function that turns the old record into the new.
+A schema that was ever released is never edited, except for the text of its `doc` attributes. A change of the format is
+a new schema under the next version, and a function in `former_records` that makes of the old record what is read of the
+new one.
 """
 
 from __future__ import annotations
@@ -10,23 +11,38 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from checkpointing.handles.handle_records import STATE_HANDLE_SCHEMA
+from checkpointing.handles.handle_records import FILE_HANDLE_SCHEMA, SUBTASK_STATE_SCHEMA
 
 __all__ = ["BLOCK_SCHEMA", "FORMAT_VERSION", "HEADER_SCHEMA", "METADATA_SCHEMAS", "OPERATOR_STATE_SCHEMA"]
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+"""The version that is written; all before it are read."""
 
-_SUBTASK_STATE = {
+_STATE_HANDLE_1: dict[str, Any] = {
+    "type": "record",
+    "name": "statebackend.StateHandle",
+    "doc": "The state of one subtask at one barrier.",
+    "fields": [
+        {"name": "state_id", "type": "string", "doc": "Unique for each snapshot ever taken."},
+        {"name": "backend", "type": "string", "doc": "Format of meta and files."},
+        {"name": "key_group_start", "type": "int", "doc": "First key group."},
+        {"name": "key_group_end", "type": "int", "doc": "Last key group, inclusive."},
+        {"name": "meta", "type": "bytes", "doc": "Opaque to all but the backend."},
+        {"name": "files", "type": {"type": "array", "items": FILE_HANDLE_SCHEMA}, "doc": "Files that hold the state."},
+    ],
+}
+
+_SUBTASK_STATE_1 = {
     "type": "record",
     "name": "statebackend.SubtaskState",
     "doc": "The state that one subtask acknowledged with.",
     "fields": [
         {"name": "subtask_index", "type": "int", "doc": "0 to parallelism - 1."},
-        {"name": "handle", "type": STATE_HANDLE_SCHEMA, "doc": "Where the state is."},
+        {"name": "handle", "type": _STATE_HANDLE_1, "doc": "Where the state is."},
     ],
 }
 
-OPERATOR_STATE_SCHEMA: dict[str, Any] = {
+_OPERATOR_STATE_1: dict[str, Any] = {
     "type": "record",
     "name": "statebackend.OperatorState",
     "doc": "All state of one operator.",
@@ -37,7 +53,7 @@ OPERATOR_STATE_SCHEMA: dict[str, Any] = {
         {"name": "max_parallelism", "type": "int", "doc": "Number of key groups."},
         {
             "name": "subtasks",
-            "type": {"type": "array", "items": _SUBTASK_STATE},
+            "type": {"type": "array", "items": _SUBTASK_STATE_1},
             "doc": "By subtask index; their key groups cover 0 to max_parallelism - 1 once.",
         },
     ],
@@ -74,7 +90,7 @@ _METADATA_1: dict[str, Any] = {
         {"name": "max_parallelism", "type": "int", "doc": "Number of key groups of the job."},
         {
             "name": "operators",
-            "type": {"type": "array", "items": OPERATOR_STATE_SCHEMA},
+            "type": {"type": "array", "items": _OPERATOR_STATE_1},
             "doc": "State of every operator.",
         },
         {
@@ -108,7 +124,130 @@ _METADATA_2 = {
     ],
 }
 
-METADATA_SCHEMAS: Mapping[int, dict[str, Any]] = MappingProxyType({1: _METADATA_1, 2: _METADATA_2})
+_NULLABLE_LONG = ["null", "long"]
+
+OPERATOR_STATE_SCHEMA: dict[str, Any] = {
+    "type": "record",
+    "name": "statebackend.OperatorState",
+    "doc": "All state of one operator.",
+    "fields": [
+        {"name": "uid", "type": "string", "doc": "The operator's identity across versions of the job."},
+        {"name": "name", "type": "string", "doc": "For people."},
+        {"name": "max_parallelism", "type": "int", "doc": "Number of key groups."},
+        {
+            "name": "subtasks",
+            "type": {"type": "array", "items": SUBTASK_STATE_SCHEMA},
+            "doc": "In order; where there is keyed state, its key groups cover 0 to max_parallelism - 1 once.",
+        },
+    ],
+}
+"""The state of an operator in version 3."""
+
+_SOURCE_POSITIONS = {
+    "type": "record",
+    "name": "statebackend.SourcePositions",
+    "doc": "How far the sources are read.",
+    "fields": [
+        {"name": "batch_id", "type": "long", "doc": "The engine's number of the last batch that is in the state."},
+        {"name": "sources", "type": ["null", {"type": "array", "items": "string"}], "doc": "What is read, in order."},
+        {"name": "offsets", "type": "bytes", "doc": "The engine's own record of the positions."},
+    ],
+}
+
+_WATERMARK_STATE = {
+    "type": "record",
+    "name": "statebackend.WatermarkState",
+    "doc": "The watermark valve of the job.",
+    "fields": [
+        {"name": "watermark_ms", "type": _NULLABLE_LONG, "doc": "What it let through last."},
+        {
+            "name": "channels",
+            "doc": "What has a watermark of its own.",
+            "type": {
+                "type": "array",
+                "items": {
+                    "type": "record",
+                    "name": "statebackend.ChannelWatermark",
+                    "doc": "A source, or one value of its channel column.",
+                    "fields": [
+                        {"name": "source", "type": "string", "doc": "The source."},
+                        {"name": "channel", "type": "string", "doc": "Empty for a source that has one channel."},
+                        {"name": "largest_timestamp_ms", "type": _NULLABLE_LONG, "doc": "Largest event time seen."},
+                        {"name": "watermark_ms", "type": _NULLABLE_LONG, "doc": "Its own watermark."},
+                        {
+                            "name": "last_active_ms",
+                            "type": _NULLABLE_LONG,
+                            "doc": "Processing time of the last epoch that had records of it.",
+                        },
+                        {"name": "is_idle", "type": "boolean", "doc": "Whether nobody waits for it."},
+                    ],
+                },
+            },
+        },
+    ],
+}
+
+_TIMERS_DUE = {
+    "type": "record",
+    "name": "statebackend.TimersDue",
+    "doc": "The earliest pending timers of an operator.",
+    "fields": [
+        {"name": "operator_uid", "type": "string", "doc": "The operator."},
+        {"name": "event_time_ms", "type": _NULLABLE_LONG, "doc": "Null if there is none."},
+        {"name": "processing_time_ms", "type": _NULLABLE_LONG, "doc": "Null if there is none."},
+    ],
+}
+
+_SAVEPOINT_IDENTITY = {
+    "type": "record",
+    "name": "statebackend.SavepointIdentity",
+    "doc": "What tells a savepoint from all others: fields of its own metadata.",
+    "fields": [
+        {"name": "job_id", "type": "string"},
+        {"name": "checkpoint_id", "type": "long"},
+        {"name": "timestamp_ms", "type": "long"},
+    ],
+}
+
+_SINK_COMMITTABLE = {
+    "type": "record",
+    "name": "statebackend.SinkCommittable",
+    "doc": "What a sink still has to commit.",
+    "fields": [
+        {"name": "name", "type": "string", "doc": "Of the sink in the job."},
+        {"name": "identity", "type": ["null", "string"], "doc": "The sink that staged it."},
+        {"name": "committable", "type": "bytes", "doc": "Opaque to all but the sink."},
+    ],
+}
+
+_UNCHANGED = {"checkpoint_id", "kind", "job_id", "job_name", "timestamp_ms", "parent_checkpoint_id", "parent_digest"}
+
+_METADATA_3: dict[str, Any] = {
+    **_METADATA_1,
+    "fields": [
+        *[one for one in _METADATA_1["fields"] if one["name"] in _UNCHANGED],
+        {"name": "max_parallelism", "type": "int", "doc": "Number of key groups of the job."},
+        {"name": "processing_time_ms", "type": _NULLABLE_LONG, "doc": "Of the epoch, in ms since the Unix epoch."},
+        {"name": "source_positions", "type": ["null", _SOURCE_POSITIONS], "doc": "Null without such sources."},
+        {"name": "watermarks", "type": ["null", _WATERMARK_STATE], "doc": "Null without event time."},
+        {"name": "timers_due", "type": {"type": "array", "items": _TIMERS_DUE}, "doc": "By operator, if it has any."},
+        {"name": "restored_from", "type": ["null", _SAVEPOINT_IDENTITY], "doc": "The savepoint the job began from."},
+        {"name": "sinks", "type": {"type": "array", "items": _SINK_COMMITTABLE}, "doc": "What sinks have to commit."},
+        {"name": "properties", "type": {"type": "map", "values": "string"}, "doc": "The caller's own."},
+        {
+            "name": "operators",
+            "type": {"type": "array", "items": OPERATOR_STATE_SCHEMA},
+            "doc": "State of every operator.",
+        },
+        {
+            "name": "source_progress_files",
+            "type": {"type": "array", "items": "statebackend.FileHandle"},
+            "doc": "The engine's source log at this epoch, as files of the savepoint below source-progress/.",
+        },
+    ],
+}
+
+METADATA_SCHEMAS: Mapping[int, dict[str, Any]] = MappingProxyType({1: _METADATA_1, 2: _METADATA_2, 3: _METADATA_3})
 
 HEADER_SCHEMA = {
     "type": "record",

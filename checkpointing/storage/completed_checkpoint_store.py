@@ -35,15 +35,11 @@ from checkpointing.errors import (
     IllegalTransitionError,
     InvariantViolationError,
 )
-from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle, check_integer, require
-from checkpointing.metadata.metadata_file import (
-    METADATA_FILE_NAME,
-    CheckpointKind,
-    CheckpointMetadata,
-    read_metadata_with_handle,
-    write_metadata,
-)
+from checkpointing.handles.invariants import check_integer, require
+from checkpointing.handles.state_handles import FileHandle, SubtaskState
+from checkpointing.metadata.checkpoint_metadata import CheckpointKind, CheckpointMetadata
 from checkpointing.storage.file_system import CheckpointFileSystem
+from checkpointing.storage.metadata_file import METADATA_FILE_NAME, read_metadata_with_handle, write_metadata
 from checkpointing.storage.shared_state_registry import SharedStateRegistry
 
 __all__ = [
@@ -230,7 +226,7 @@ class CompletedCheckpointStore:
         with self._lock:
             self._registry.protect(paths)
 
-    def discard(self, handles: Iterable[KeyedStateHandle], in_use: Collection[str] = ()) -> tuple[str, ...]:
+    def discard(self, states: Iterable[SubtaskState], in_use: Collection[str] = ()) -> tuple[str, ...]:
         """Delete the files of given-up state that nobody else needs; return their paths.
 
         `in_use` are files of pending checkpoints (`CheckpointCoordinator.files_in_use()`). Failures to
@@ -238,7 +234,7 @@ class CompletedCheckpointStore:
         """
         with self._lock:
             self._check_recovered("DISCARD")
-            paths = {file.path for handle in handles for file in handle.files}
+            paths = {file.path for state in states for file in state.files}
             return self._delete_files(self._registry.unreferenced(paths.difference(in_use)))
 
     def delete_orphans(self, in_use: Collection[str] = ()) -> tuple[str, ...]:

@@ -13,10 +13,11 @@ from __future__ import annotations
 from attrs import asdict, frozen
 
 from checkpointing.errors import InvariantViolationError
+from checkpointing.handles.invariants import check_integer, require
 from checkpointing.handles.relative_path import path_segment
-from checkpointing.handles.state_handles import check_integer, require
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.sealed_json import corrupt, read_sealed_json, sealed_json
+from snapshots.value_text import shown
 
 __all__ = ["FALL_BACK_FILE_NAME", "FallBack", "end_fall_back", "read_fall_back", "write_fall_back"]
 
@@ -43,7 +44,7 @@ class FallBack:
         is_name = isinstance(self.source_log, str) and self.source_log != ""
         require(
             is_name and self.source_log == path_segment(self.source_log),
-            f"source_log must be the name of a directory, not {self.source_log!r:.80}",
+            f"source_log must be the name of a directory, not {shown(self.source_log)}",
         )
 
 

@@ -21,7 +21,8 @@ from types import TracebackType
 from attrs import asdict, frozen
 
 from checkpointing.errors import InvariantViolationError, JobDirectoryError, JobDirectoryMismatchError
-from checkpointing.handles.state_handles import MAX_MAX_PARALLELISM, check_identifier, check_integer
+from checkpointing.handles.invariants import check_identifier, check_integer
+from checkpointing.handles.state_handles import MAX_MAX_PARALLELISM
 from checkpointing.storage.driver_lock import LOCK_FILE_NAME, DriverLock
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_origin import ORIGIN_FILE_NAME, JobOrigin, read_origin, write_origin

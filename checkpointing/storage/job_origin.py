@@ -12,9 +12,11 @@ from __future__ import annotations
 from attrs import asdict, frozen
 
 from checkpointing.errors import InvariantViolationError
-from checkpointing.handles.state_handles import check_identifier, check_integer, require
+from checkpointing.handles.invariants import check_identifier, check_integer, require
+from checkpointing.metadata.checkpoint_sections import SavepointIdentity
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.sealed_json import corrupt, read_sealed_json, sealed_json
+from snapshots.value_text import shown
 
 __all__ = ["ORIGIN_FILE_NAME", "JobOrigin", "read_origin", "write_origin"]
 
@@ -43,7 +45,7 @@ class JobOrigin:
     def __attrs_post_init__(self) -> None:
         require(
             isinstance(self.savepoint_uri, str) and 0 < len(self.savepoint_uri) <= _MAX_URI_LENGTH,
-            f"savepoint_uri must be a string of 1 to {_MAX_URI_LENGTH} characters, not {self.savepoint_uri!r:.80}",
+            f"savepoint_uri must be a string of 1 to {_MAX_URI_LENGTH} characters, not {shown(self.savepoint_uri)}",
         )
         check_identifier("savepoint_job_id", self.savepoint_job_id)
         check_integer("savepoint_id", self.savepoint_id, 0, _MAX_INTEGER)
@@ -51,9 +53,9 @@ class JobOrigin:
         require(type(self.with_source_progress) is bool, "with_source_progress must be a bool")
 
     @property
-    def savepoint_identity(self) -> str:
+    def savepoint_identity(self) -> SavepointIdentity:
         """What tells the savepoint from all others, wherever it lies."""
-        return f"{self.savepoint_job_id}/{self.savepoint_id}/{self.savepoint_timestamp_ms}"
+        return SavepointIdentity(self.savepoint_job_id, self.savepoint_id, self.savepoint_timestamp_ms)
 
 
 def write_origin(file_system: CheckpointFileSystem, origin: JobOrigin) -> None:

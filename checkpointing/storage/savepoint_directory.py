@@ -20,16 +20,11 @@ import os
 from collections.abc import Iterator, Mapping
 
 from checkpointing.errors import MissingFileError, SavepointError, SavepointExistsError
-from checkpointing.handles.state_handles import FileHandle, require
-from checkpointing.metadata.metadata_file import (
-    METADATA_FILE_NAME,
-    SOURCE_PROGRESS_DIRECTORY,
-    CheckpointKind,
-    CheckpointMetadata,
-    read_metadata,
-    write_metadata,
-)
+from checkpointing.handles.invariants import require
+from checkpointing.handles.state_handles import FileHandle
+from checkpointing.metadata.checkpoint_metadata import SOURCE_PROGRESS_DIRECTORY, CheckpointKind, CheckpointMetadata
 from checkpointing.storage.file_system import CheckpointFileSystem
+from checkpointing.storage.metadata_file import METADATA_FILE_NAME, read_metadata, write_metadata
 
 __all__ = [
     "SavedSourceProgress",

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from checkpointing.errors import CorruptJobIdentityError
 from checkpointing.handles.checksum import checksum_of_bytes
 from checkpointing.storage.file_system import CheckpointFileSystem
+from snapshots.value_text import cut, shown
 
 __all__ = ["corrupt", "read_sealed_json", "sealed_json"]
 
@@ -37,12 +38,12 @@ def read_sealed_json(file_system: CheckpointFileSystem, path: str, format_versio
         version = content.pop("format_version")
         expected = checksum_of_bytes(_canonical({"format_version": version, **content}))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        corrupt(file_system, path, f"cannot be read ({error!r:.200})")
+        corrupt(file_system, path, f"cannot be read ({cut(repr(error), 200)})")
     if checksum != expected:
         corrupt(file_system, path, "is altered: its checksum does not match")
     if version != format_version:
         raise CorruptJobIdentityError(
-            f"{file_system.location(path)} has format version {version!r:.20}; this release reads {format_version}. "
+            f"{file_system.location(path)} has format version {shown(version)}; this release reads {format_version}. "
             "Use the release of this package that wrote it, or a newer one."
         )
     return content

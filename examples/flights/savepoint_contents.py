@@ -20,7 +20,6 @@ from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.savepoint_directory import read_savepoint
 from statebackend.api.descriptors import USER_KEY_ROLE, StateKind, storage_serializer
 from statebackend.keyed.state_meta import StateMeta, decode_meta
-from statebackend.operator_state import split_handle
 
 
 class Entry(NamedTuple):
@@ -41,8 +40,7 @@ def state_contents(savepoint: Path, operator_uid: str, state_name: str) -> Mappi
     for operator in metadata.operators:
         if operator.uid != operator_uid:
             continue
-        for subtask in operator.subtasks:
-            handle, _ = split_handle(subtask.handle)
+        for handle in operator.keyed_handles:
             meta = decode_meta(handle.meta, len(handle.files))
             state = meta.state(state_name)
             if state is None:

@@ -12,9 +12,8 @@ from statebackend.operator_state.handles import (
     OperatorStateHandle,
     OperatorStateMeta,
     OperatorStateSnapshot,
-    join_handles,
-    join_snapshots,
-    split_handle,
+    decode_operator_state,
+    encode_operator_state,
 )
 from statebackend.operator_state.redistribution import (
     RestoredOperatorState,
@@ -43,11 +42,10 @@ __all__ = [
     "SplitListStateDescriptor",
     "UnionListStateDescriptor",
     "continued_operator_state",
+    "decode_operator_state",
+    "encode_operator_state",
     "export_operator_state",
-    "join_handles",
-    "join_snapshots",
     "judge_operator_state",
     "operator_state_metas",
     "restored_operator_state",
-    "split_handle",
 ]

@@ -1,21 +1,21 @@
-"""Operator state in a snapshot, and how it travels in the state handle of a subtask next to keyed state.
+"""Operator state in a snapshot: states, the parts of each, and the rows that they refer to; and its meta data.
 
 A state is made of *parts*, each written under one schema, and a part of *slices*, ranges of rows of files. Slices are
 what is dealt out when the parallelism changes, so that redistribution reads and copies no state. A part keeps the
 snapshots of its serializers as bytes: state that nobody registers travels on although nothing in this process knows
 its serializers.
 
-A checkpoint knows one handle per subtask. Where there is operator state, the handle's files are those of the keyed
-state followed by those of the operator state, and its meta data is
+In a checkpoint it is the operator part of a subtask's state, which is not there if there is no state; its meta data is
 
-    meta  := i32(0x53424f31 "SBO1") i32(version 1) i32(keyed files) i32(n) keyed-meta i32(states) state*
+    meta  := i32(0x53424f32 "SBO2") i32(number of the first file) i32(states) state*
     state := UTF(name) UTF(mode) i32(parts) part*
     part  := i32(roles) (UTF(role) i32(n) envelope)* i32(slices) slice*
-    slice := i32(index into the handle's files) i64(first row) i64(row behind the last)
+    slice := i32(number of a file) i64(first row) i64(row behind the last)
 
-Where there is none, the handle is that of the keyed state, to the byte. Invariants, checked on both sides: names are
-unique, modes known, the roles are those of the mode, a state has a part, a slice has rows, and slices refer to the
-operator state's files, to each at least once.
+The handle's files are numbered from the first number on, which is 0 in what is written here. (What was written beside
+keyed state in one handle, until version 2 of checkpoint metadata, counted from that handle's first file.) Invariants,
+checked on both sides: names are unique, modes known, the roles are those of the mode, a state has a part, a slice has
+rows, and each file of the handle is referred to.
 """
 
 from __future__ import annotations
@@ -23,23 +23,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-import xxhash
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
-from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle
+from checkpointing.handles.state_handles import FileHandle, OpaqueStateHandle
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import snapshot_from_bytes, snapshot_to_bytes
 from snapshots.errors import StateFormatError
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.api.errors import StateRestoreError
-from statebackend.keyed.backend_parameters import KeyedStateSnapshot
 from statebackend.operator_state.descriptors import ROLES, OperatorStateMode
 from typeserializers.kernel.type_serializer import TypeSerializer
 
-MAGIC: Final = 0x53424F31
-VERSION: Final = 1
+MAGIC: Final = 0x53424F32
 
-_MAGIC_BYTES: Final = MAGIC.to_bytes(4, "big")
+FORMAT: Final = "operator_state"
+"""The format of a handle in a checkpoint; in a savepoint it is that of savepoints."""
+
 _MODES: Final = {mode.value: mode for mode in OperatorStateMode}
 
 
@@ -124,43 +123,25 @@ def envelopes_of(serializers: Mapping[str, TypeSerializer[Any]]) -> dict[str, by
     return {role: snapshot_to_bytes(serializer.snapshot_configuration()) for role, serializer in serializers.items()}
 
 
-def join_handles(keyed: KeyedStateHandle, operator: OperatorStateHandle) -> KeyedStateHandle:
-    """One handle for both; ``keyed`` itself if there is no operator state."""
-    if not operator.states:
-        return keyed
-    if keyed.meta.startswith(_MAGIC_BYTES):
-        raise ValueError(f"state handle {keyed.state_id!r} carries operator state already")
-    files = operator.files
-    encoded = _encode(keyed, operator, {file: len(keyed.files) + number for number, file in enumerate(files)})
-    return evolve(keyed, meta=encoded, files=keyed.files + files)
+def encode_operator_state(operator: OperatorStateHandle, format_name: str = FORMAT) -> OpaqueStateHandle | None:
+    """The operator part of a subtask's state; None if there is no state.
 
-
-def join_snapshots(keyed: KeyedStateSnapshot, operator: OperatorStateSnapshot) -> KeyedStateSnapshot:
-    """What a subtask acknowledges with; ``keyed`` itself if there is no operator state."""
-    if not operator.handle.states:
-        return keyed
-    return KeyedStateSnapshot(
-        join_handles(keyed.handle, operator.handle),
-        xxhash.xxh3_128_hexdigest(f"{keyed.digest} {operator.digest}".encode()),
-        keyed.entries_written + operator.entries_written,
-        keyed.bytes_written + operator.bytes_written,
-    )
-
-
-def split_handle(handle: KeyedStateHandle) -> tuple[KeyedStateHandle, OperatorStateHandle]:
-    """The handle of the keyed state, as it was before `join_handles`, and the operator state.
-
-    Raises `StateRestoreError` for anything malformed.
+    Raises `StateRestoreError` if the invariants do not hold.
     """
-    if not handle.meta.startswith(_MAGIC_BYTES):
-        return handle, OperatorStateHandle()
+    if not operator.states:
+        return None
+    files = operator.files
+    return OpaqueStateHandle(format_name, _encode(operator, {file: number for number, file in enumerate(files)}), files)
+
+
+def decode_operator_state(part: OpaqueStateHandle | None) -> OperatorStateHandle:
+    """The operator state in that part of a subtask's state. Raises `StateRestoreError` for anything malformed."""
+    if part is None:
+        return OperatorStateHandle()
     try:
-        source = DataInputView(handle.meta, len(_MAGIC_BYTES))
-        return _decode(source, handle)
+        return _decode(DataInputView(part.meta), part)
     except StateFormatError as error:
-        raise StateRestoreError(
-            f"the operator state in the meta data of state handle {handle.state_id!r} cannot be read: {error}"
-        ) from error
+        raise StateRestoreError(f"the meta data of operator state cannot be read: {error}") from error
 
 
 def check_states(states: Iterable[OperatorStateMeta]) -> None:
@@ -185,13 +166,11 @@ def _require(condition: bool, name: str, message: str) -> None:
         raise StateRestoreError(f"operator state {name!r} {message}")
 
 
-def _encode(keyed: KeyedStateHandle, operator: OperatorStateHandle, indexes: Mapping[FileHandle, int]) -> bytes:
+def _encode(operator: OperatorStateHandle, numbers: Mapping[FileHandle, int]) -> bytes:
     check_states(operator.states)
     out = DataOutputView()
     out.write_int(MAGIC)
-    out.write_int(VERSION)
-    out.write_int(len(keyed.files))
-    out.write_sized_bytes(keyed.meta)
+    out.write_int(0)
     out.write_int(len(operator.states))
     for state in operator.states:
         out.write_utf(state.name)
@@ -204,31 +183,28 @@ def _encode(keyed: KeyedStateHandle, operator: OperatorStateHandle, indexes: Map
                 out.write_sized_bytes(part.envelopes[role])
             out.write_int(len(part.slices))
             for one in part.slices:
-                out.write_int(indexes[one.file])
+                out.write_int(numbers[one.file])
                 out.write_long(one.start)
                 out.write_long(one.stop)
     return out.to_bytes()
 
 
-def _decode(source: DataInputView, handle: KeyedStateHandle) -> tuple[KeyedStateHandle, OperatorStateHandle]:
-    version = source.read_int()
-    if version != VERSION:
-        raise StateRestoreError(f"version {version} of operator state is not known here: a newer release wrote it")
-    keyed_files = source.read_int()
-    if not 0 <= keyed_files <= len(handle.files):
-        raise StateRestoreError(f"state handle {handle.state_id!r} has {len(handle.files)} files, not {keyed_files}")
-    keyed = evolve(handle, meta=source.read_sized_bytes(), files=handle.files[:keyed_files])
-    if keyed.meta.startswith(_MAGIC_BYTES):
-        raise StateRestoreError(f"state handle {handle.state_id!r} has operator state within its keyed state")
-    files = dict(enumerate(handle.files[keyed_files:], keyed_files))
+def _decode(source: DataInputView, part: OpaqueStateHandle) -> OperatorStateHandle:
+    magic = source.read_int()
+    if magic != MAGIC:
+        raise StateRestoreError(
+            f"state of format {part.format!r} begins with {magic:#010x}, which no operator state known here does: a "
+            f"newer release wrote it"
+        )
+    files = dict(enumerate(part.files, source.read_int()))
     states = tuple(_decode_state(source, files) for _ in range(source.read_count(minimum_item_bytes=16)))
     if source.remaining:
-        raise StateRestoreError(f"{source.remaining} bytes follow the operator state of a state handle")
+        raise StateRestoreError(f"{source.remaining} bytes follow the meta data of operator state")
     check_states(states)
     operator = OperatorStateHandle(states)
     if len(operator.files) != len(files) or not states:
-        raise StateRestoreError(f"state handle {handle.state_id!r} has operator state files that no state refers to")
-    return keyed, operator
+        raise StateRestoreError("there are files of operator state that no state refers to")
+    return operator
 
 
 def _decode_state(source: DataInputView, files: Mapping[int, FileHandle]) -> OperatorStateMeta:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 
 from attrs import field, frozen
 
-from checkpointing.handles.state_handles import KeyedStateHandle
+from checkpointing.handles.state_handles import OpaqueStateHandle
 from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend.api.errors import StateRestoreError
 from statebackend.keyed.state_meta import CANONICAL_BACKEND
@@ -29,7 +29,7 @@ from statebackend.operator_state.handles import (
     OperatorStateHandle,
     OperatorStateMeta,
     StatePart,
-    split_handle,
+    decode_operator_state,
 )
 
 Parts = tuple[StatePart, ...]
@@ -58,31 +58,36 @@ class RestoredOperatorState:
 
 
 def restored_operator_state(
-    handles: Sequence[KeyedStateHandle], file_system: CheckpointFileSystem, parallelism: int
+    parts: Sequence[OpaqueStateHandle | None], file_system: CheckpointFileSystem, parallelism: int
 ) -> tuple[RestoredOperatorState, ...]:
-    """For each subtask of the new run, its operator state from the handles of all old subtasks, in order.
+    """For each subtask of the new run, its operator state from that part of all old subtasks, in order.
 
-    Raises `StateRestoreError` for a malformed handle, or a state that is of different modes in different subtasks.
+    Raises `StateRestoreError` for a malformed part, or a state that is of different modes in different subtasks.
     """
-    assigned = redistribute([split_handle(handle)[1] for handle in handles], parallelism)
-    may_refer = all(handle.backend != CANONICAL_BACKEND for handle in handles)
+    assigned = redistribute([decode_operator_state(part) for part in parts], parallelism)
+    may_refer = all(map(_may_refer, parts))
     return tuple(RestoredOperatorState(states, file_system, may_refer=may_refer) for states in assigned)
 
 
 def continued_operator_state(
-    handles: Sequence[KeyedStateHandle], file_system: CheckpointFileSystem
+    parts: Sequence[OpaqueStateHandle | None], file_system: CheckpointFileSystem
 ) -> tuple[RestoredOperatorState, ...]:
-    """For each subtask what it had, from its own handle: for the next epoch of a run, in which nothing is dealt out.
+    """For each subtask what it had, from that part of its own: for the next epoch of a run, which deals nothing out.
 
-    Raises `StateRestoreError` for a malformed handle.
+    Raises `StateRestoreError` for a malformed part.
     """
     continued = []
-    for handle in handles:
+    for part in parts:
         states = tuple(
-            AssignedState(state.name, state.mode, state.parts, state.parts) for state in split_handle(handle)[1].states
+            AssignedState(state.name, state.mode, state.parts, state.parts)
+            for state in decode_operator_state(part).states
         )
-        continued.append(RestoredOperatorState(states, file_system, may_refer=handle.backend != CANONICAL_BACKEND))
+        continued.append(RestoredOperatorState(states, file_system, may_refer=_may_refer(part)))
     return tuple(continued)
+
+
+def _may_refer(part: OpaqueStateHandle | None) -> bool:
+    return part is None or part.format != CANONICAL_BACKEND
 
 
 def redistribute(handles: Sequence[OperatorStateHandle], parallelism: int) -> tuple[tuple[AssignedState, ...], ...]:
@@ -183,12 +188,12 @@ def _without_rows(pieces: Sequence[Parts]) -> Parts:
     return (StatePart(next(part for parts in pieces for part in parts).envelopes),)
 
 
-def operator_state_metas(handles: Sequence[KeyedStateHandle]) -> tuple[OperatorStateMeta, ...]:
+def operator_state_metas(parts: Sequence[OpaqueStateHandle | None]) -> tuple[OperatorStateMeta, ...]:
     """The operator states of all subtasks as those of one, for judging descriptors before anything is touched.
 
     Raises `StateRestoreError` as `restored_operator_state` does.
     """
-    operators = [split_handle(handle)[1] for handle in handles]
+    operators = [decode_operator_state(part) for part in parts]
     metas = []
     for name, mode in _modes(operators).items():
         states = [state for operator in operators if (state := operator.state(name)) is not None]

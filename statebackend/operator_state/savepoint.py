@@ -8,23 +8,32 @@ The files are ``<directory>/operator=<mode>/<state>/<part>.parquet``, with the n
 from __future__ import annotations
 
 from checkpointing.handles.relative_path import path_segment
+from checkpointing.handles.state_handles import OpaqueStateHandle
 from checkpointing.storage.file_system import CheckpointFileSystem
+from statebackend.keyed.state_meta import CANONICAL_BACKEND
 from statebackend.operator_state.entries import encoded_rows, read_slices
-from statebackend.operator_state.handles import FileSlice, OperatorStateHandle, OperatorStateMeta, StatePart
+from statebackend.operator_state.handles import (
+    FileSlice,
+    OperatorStateHandle,
+    OperatorStateMeta,
+    StatePart,
+    decode_operator_state,
+    encode_operator_state,
+)
 from statebackend.operator_state.snapshot_task import FILE_SUFFIX
 
 
 def export_operator_state(
-    handle: OperatorStateHandle,
+    part: OpaqueStateHandle | None,
     source: CheckpointFileSystem,
     target: CheckpointFileSystem,
     directory: str,
-    part: str,
-) -> tuple[OperatorStateHandle, dict[str, int]]:
-    """Copies the operator state of one subtask; returns its handle in the target and the rows of each state."""
+    file_stem: str,
+) -> tuple[OpaqueStateHandle | None, dict[str, int]]:
+    """Copies the operator part of a subtask's state; returns that part in the target and the rows of each state."""
     states = []
-    for state in handle.states:
-        prefix = f"{directory}/operator={state.mode.value}/{path_segment(state.name)}/{part}"
+    for state in decode_operator_state(part).states:
+        prefix = f"{directory}/operator={state.mode.value}/{path_segment(state.name)}/{file_stem}"
         parts = []
         for number, old in enumerate(state.parts):
             slices: tuple[FileSlice, ...] = ()
@@ -34,4 +43,5 @@ def export_operator_state(
                 slices = (FileSlice(target.write_file(path, data), 0, old.row_count),)
             parts.append(StatePart(old.envelopes, slices))
         states.append(OperatorStateMeta(state.name, state.mode, tuple(parts)))
-    return OperatorStateHandle(tuple(states)), {state.name: state.row_count for state in states}
+    exported = encode_operator_state(OperatorStateHandle(tuple(states)), CANONICAL_BACKEND)
+    return exported, {state.name: state.row_count for state in states}

@@ -18,14 +18,11 @@ is not committed again.
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from streamjobs.errors import StreamJobError
 
-__all__ = ["SINK_PROPERTY", "Sink", "SinkError", "sink_identity"]
-
-SINK_PROPERTY: Final = "sink"
-"""The property of a checkpoint that names the sink which its committable belongs to."""
+__all__ = ["Sink", "SinkError", "sink_identity"]
 
 
 class SinkError(StreamJobError):

@@ -21,7 +21,7 @@ from attrs import define, field
 
 from checkpointing.coordinator.acknowledgement import Acknowledgement
 from checkpointing.coordinator.checkpoint_coordinator import CheckpointCoordinator
-from checkpointing.metadata.metadata_file import CheckpointKind, CheckpointMetadata
+from checkpointing.metadata.checkpoint_metadata import CheckpointKind, CheckpointMetadata
 from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_directory import JobDirectory
@@ -58,7 +58,7 @@ from streamjobs.operators.subtask_backends import SubtaskBackends
 from streamjobs.operators.subtask_context import SubtaskContext
 from streamjobs.runtime.job_metrics import OperatorMetrics, metrics_of_epoch
 from streamjobs.runtime.key_hash import KeyHashError, key_group_hasher
-from streamjobs.runtime.processing_time import PROCESSING_TIME_PROPERTY, not_before
+from streamjobs.runtime.processing_time import not_before
 from streamjobs.runtime.restore_plan import (
     SubtaskRestore,
     check_backend,
@@ -68,7 +68,7 @@ from streamjobs.runtime.restore_plan import (
     check_states,
     restores_by_subtask,
 )
-from streamjobs.runtime.starting_point import RESTORED_FROM, StartingPoint, check_no_fall_back, starting_point
+from streamjobs.runtime.starting_point import StartingPoint, check_no_fall_back, starting_point
 from streamjobs.runtime.state_registration import RegisteredStates, registered_states, schema_report
 from typeserializers.kernel.type_serializer import TypeSerializer
 
@@ -276,8 +276,8 @@ class _Run:
 
     def epoch(self, elements: slice) -> None:
         """Runs one epoch over these elements of every source and gives what comes out to the sinks."""
-        previous = self._restored.metadata.properties if self._restored is not None else {}
-        self._epoch_clock = StoppedClock(not_before(self._environment.clock(), previous))
+        previous_ms = self._restored.metadata.processing_time_ms if self._restored is not None else None
+        self._epoch_clock = StoppedClock(not_before(self._environment.clock(), previous_ms))
         epoch = _Epoch(elements)
         for node in self._graph.nodes:
             _STEPS[type(node)](self, epoch, node)
@@ -319,7 +319,9 @@ class _Run:
     def _complete(self, acknowledgements: list[Acknowledgement]) -> None:
         """Stores the checkpoint; without any record so far there is no state, and nothing to store."""
         # The tasks of an epoch run one after the other here, so the barrier is behind all of them.
-        self._coordinator.trigger(self._epoch_id, [one.task for one in acknowledgements], 0)
+        self._coordinator.trigger(
+            self._epoch_id, [one.task for one in acknowledgements], 0, processing_time_ms=self._epoch_clock()
+        )
         for one in acknowledgements:
             self._coordinator.acknowledge(one)
         completed = self._coordinator.complete(self._epoch_id)
@@ -331,13 +333,12 @@ class _Run:
             job_name=self._directory.identity.job_name,
             timestamp_ms=time.time_ns() // 1_000_000,
             max_parallelism=self._environment.max_parallelism,
-            operators=completed,
+            operators=completed.operators,
             parent_checkpoint_id=parent.checkpoint_id if parent is not None else None,
             parent_digest=self._store.digest(parent.checkpoint_id) if parent is not None else None,
-            properties={
-                **({} if self._restored_from is None else {RESTORED_FROM: self._restored_from}),
-                PROCESSING_TIME_PROPERTY: str(self._epoch_clock()),
-            },
+            processing_time_ms=completed.processing_time_ms,
+            timers_due=completed.timers_due,
+            restored_from=self._restored_from,
         )
         self._store.add(metadata)
         self._restored = RestoredState(metadata, self._directory.file_system)
@@ -467,7 +468,7 @@ class _Run:
                 subtask_index=subtask_index,
                 attempt_id="0",
                 digest=snapshot.digest,
-                handle=snapshot.handle,
+                state=snapshot.state,
                 metrics=metrics,
             )
         )

@@ -1,14 +1,18 @@
-"""The state of one subtask in one epoch: the keyed backend, and the operator state where there is any.
+"""What holds the state of one subtask in one epoch: the keyed backend, and that of operator state where there is any.
 
 Most operators have no operator state, so its backend is made when the first state is registered, or at once if there
-is restored state to carry on. Without one, what is acknowledged is the keyed snapshot itself, to the byte.
+is restored state to carry on. Without one, the digest that is acknowledged is that of the keyed snapshot.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import xxhash
+from attrs import frozen
+
 from checkpointing.coordinator.acknowledgement import ReportValue
+from checkpointing.handles.state_handles import SubtaskState
 from statebackend.api.states import State
 from statebackend.keyed.backend_parameters import KeyedStateSnapshot, StateRestoreReport
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
@@ -17,8 +21,18 @@ from statebackend.operator_state import (
     OperatorStateBackendParameters,
     OperatorStateDescriptor,
     RestoredOperatorState,
-    join_snapshots,
+    encode_operator_state,
 )
+
+
+@frozen
+class SubtaskSnapshot:
+    """What a barrier gives: the state in its parts, a digest of its content, and what it cost."""
+
+    state: SubtaskState
+    digest: str
+    entries_written: int
+    bytes_written: int
 
 
 class SubtaskBackends:
@@ -43,12 +57,20 @@ class SubtaskBackends:
         """The names of all operator states, registered or only restored."""
         return () if self._operator is None else self._operator.state_names()
 
-    def snapshot(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshot:
+    def snapshot(self, checkpoint_id: int, state_id: str) -> SubtaskSnapshot:
         """One snapshot of both; ``state_id`` is unique to this attempt."""
         operator = self._operator.snapshot(checkpoint_id, state_id) if self._operator is not None else None
         # The keyed snapshot is the last act: backends that are kept go by it.
         keyed = self._keyed_snapshot = self.keyed.snapshot(checkpoint_id, state_id)
-        return keyed if operator is None else join_snapshots(keyed, operator)
+        part = None if operator is None else encode_operator_state(operator.handle)
+        if operator is None or part is None:
+            return SubtaskSnapshot(SubtaskState(keyed.handle), keyed.digest, keyed.entries_written, keyed.bytes_written)
+        return SubtaskSnapshot(
+            SubtaskState(keyed.handle, part),
+            xxhash.xxh3_128_hexdigest(f"{keyed.digest} {operator.digest}".encode()),
+            keyed.entries_written + operator.entries_written,
+            keyed.bytes_written + operator.bytes_written,
+        )
 
     def metrics_report(self) -> Mapping[str, ReportValue]:
         """The metrics of keyed state up to the snapshot, as an acknowledgement carries them; empty if they are off."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from checkpointing.handles.state_handles import OperatorState
-from checkpointing.metadata.metadata_file import CheckpointKind, CheckpointMetadata
+from checkpointing.coordinator.pending_checkpoint import CompletedCheckpoint
+from checkpointing.metadata.checkpoint_metadata import CheckpointKind, CheckpointMetadata
+from checkpointing.metadata.checkpoint_sections import SavepointIdentity, SourcePositions
 from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
 from checkpointing.storage.job_directory import JobIdentity
 from streamjobs.runtime.epoch_events import DurableEpoch, Epoch
-from streamjobs.runtime.processing_time import PROCESSING_TIME_PROPERTY
 
 __all__ = ["durable_epoch_of", "store_checkpoint"]
 
@@ -19,14 +19,20 @@ def store_checkpoint(
     store: CompletedCheckpointStore,
     identity: JobIdentity,
     epoch: Epoch,
-    operators: Sequence[OperatorState],
+    completed: CompletedCheckpoint,
     *,
     processing_time_ms: int,
-    properties: Mapping[str, str],
+    sources: tuple[str, ...] | None = None,
+    restored_from: SavepointIdentity | None = None,
     sink_committables: Mapping[str, bytes],
+    sink_identities: Mapping[str, str],
 ) -> CheckpointMetadata:
-    """Stores the checkpoint of an epoch behind the newest one; once this returns, it survives a crash."""
+    """Stores the checkpoint of an epoch behind the newest one; once this returns, it survives a crash.
+
+    ``sources`` names what the offsets of the epoch are of, in their order; without a source log there are none.
+    """
     parent = store.latest()
+    positions = SourcePositions(batch_id=epoch.batch_id, offsets=epoch.offsets, sources=sources)
     metadata = CheckpointMetadata(
         checkpoint_id=epoch.checkpoint_id,
         kind=CheckpointKind.CHECKPOINT,
@@ -34,12 +40,15 @@ def store_checkpoint(
         job_name=identity.job_name,
         timestamp_ms=time.time_ns() // 1_000_000,
         max_parallelism=identity.max_parallelism,
-        operators=tuple(operators),
+        operators=completed.operators,
         parent_checkpoint_id=parent.checkpoint_id if parent is not None else None,
         parent_digest=store.digest(parent.checkpoint_id) if parent is not None else None,
-        source_offsets=epoch.offsets,
+        processing_time_ms=processing_time_ms,
+        source_positions=positions if epoch.offsets or sources is not None else None,
+        timers_due=completed.timers_due,
+        restored_from=restored_from,
         sink_committables=sink_committables,
-        properties={**properties, PROCESSING_TIME_PROPERTY: str(processing_time_ms)},
+        sink_identities=sink_identities,
     )
     store.add(metadata)
     return metadata
@@ -47,4 +56,6 @@ def store_checkpoint(
 
 def durable_epoch_of(metadata: CheckpointMetadata, *, is_own: bool) -> DurableEpoch:
     """The epoch that a checkpoint of the job directory (``is_own``) or a savepoint was taken at."""
-    return DurableEpoch(metadata.checkpoint_id, metadata.checkpoint_id, metadata.source_offsets, is_own)
+    positions = metadata.source_positions
+    batch_id = metadata.checkpoint_id if positions is None else positions.batch_id
+    return DurableEpoch(metadata.checkpoint_id, batch_id, metadata.source_offsets, is_own)

@@ -33,7 +33,7 @@ from typing import Any, Final
 from checkpointing.coordinator.acknowledgement import Acknowledgement, TaskId
 from checkpointing.coordinator.checkpoint_coordinator import AcknowledgementOutcome, CheckpointCoordinator
 from checkpointing.errors import IllegalTransitionError, IncompleteCheckpointError
-from checkpointing.handles.state_handles import KeyedStateHandle
+from checkpointing.handles.state_handles import SubtaskState
 from streamjobs.errors import EpochError, EpochTimeoutError, SourceProgressMismatchError
 from streamjobs.runtime.epoch_events import (
     AbortSink,
@@ -163,7 +163,7 @@ class Epochs:
         epoch = self._open_epoch(judged)
         if judged is EpochEvent.NO_TASKS:
             return self._advance(judged, {EpochAction.COMMIT: Commit(epoch, is_stored=False)})
-        self._coordinator.trigger(epoch.checkpoint_id, event.tasks, event.now_ms)
+        self._coordinator.trigger(epoch.checkpoint_id, event.tasks, event.now_ms, source_batch_id=epoch.batch_id)
         return self._advance(judged, {EpochAction.RUN_ACTION: RunAction(epoch)})
 
     def _acknowledged(self, event: Acknowledged) -> tuple[Any, ...]:
@@ -173,12 +173,12 @@ class Epochs:
         if result.outcome is AcknowledgementOutcome.SUCCESS:
             return self._advance(EpochEvent.ACKNOWLEDGED, {})
         if result.outcome is AcknowledgementOutcome.DUPLICATE:
-            return self._advance(EpochEvent.REPEATED, {EpochAction.DISCARD: self._discard(result.handles_to_discard)})
+            return self._advance(EpochEvent.REPEATED, {EpochAction.DISCARD: self._discard(result.states_to_discard)})
         error = EpochError(
             f"epoch {event.acknowledgement.checkpoint_id}: {result.outcome.name.lower()} acknowledgement of "
             f"{event.acknowledgement.task}: {_ADVICE.get(result.outcome, '')}{result.detail}"
         )
-        return self._given_up(EpochEvent.REFUSED, epoch, error, result.handles_to_discard)
+        return self._given_up(EpochEvent.REFUSED, epoch, error, result.states_to_discard)
 
     def _action_returned(self, event: ActionReturned) -> tuple[Any, ...]:
         self._open_epoch(EpochEvent.ACTION_RETURNED)
@@ -188,12 +188,12 @@ class Epochs:
         epoch = self._open_epoch(EpochEvent.ALL_ACKNOWLEDGED)
         for expired in self._coordinator.expire(event.now_ms):
             error = EpochTimeoutError(too_late(epoch.checkpoint_id, self._limit))
-            return self._given_up(EpochEvent.TIMED_OUT, epoch, error, expired.handles_to_discard)
+            return self._given_up(EpochEvent.TIMED_OUT, epoch, error, expired.states_to_discard)
         try:
-            operators = self._coordinator.complete(epoch.checkpoint_id)
+            completed = self._coordinator.complete(epoch.checkpoint_id)
         except IncompleteCheckpointError as error:
             return self._given_up(EpochEvent.NOT_ALL_ACKNOWLEDGED, epoch, error, ())
-        return self._advance(EpochEvent.ALL_ACKNOWLEDGED, {EpochAction.STORE: Store(epoch, operators)})
+        return self._advance(EpochEvent.ALL_ACKNOWLEDGED, {EpochAction.STORE: Store(epoch, completed)})
 
     def _stored(self, event: Stored) -> tuple[Any, ...]:
         epoch = self._open_epoch(EpochEvent.STORED)
@@ -214,33 +214,33 @@ class Epochs:
         epoch = self._epoch
         if epoch is None:
             return self._advance(EpochEvent.FAILED, {})
-        handles: tuple[KeyedStateHandle, ...] = ()
+        states: tuple[SubtaskState, ...] = ()
         if self.state is EpochState.STORING:
-            handles = self._coordinator.storing_failed(epoch.checkpoint_id, event.reason).handles_to_discard
+            states = self._coordinator.storing_failed(epoch.checkpoint_id, event.reason).states_to_discard
         elif epoch.checkpoint_id in self._coordinator.pending_ids:
-            handles = self._coordinator.abort(epoch.checkpoint_id, event.reason).handles_to_discard
+            states = self._coordinator.abort(epoch.checkpoint_id, event.reason).states_to_discard
         return self._advance(
             EpochEvent.FAILED,
-            {EpochAction.DISCARD: self._discard(handles), EpochAction.ABORT_SINK: AbortSink(epoch)},
+            {EpochAction.DISCARD: self._discard(states), EpochAction.ABORT_SINK: AbortSink(epoch)},
         )
 
     def _given_up(
-        self, event: EpochEvent, epoch: Epoch, error: Exception, surplus: tuple[KeyedStateHandle, ...]
+        self, event: EpochEvent, epoch: Epoch, error: Exception, surplus: tuple[SubtaskState, ...]
     ) -> tuple[Any, ...]:
-        handles = surplus
+        states = surplus
         if epoch.checkpoint_id in self._coordinator.pending_ids:
-            handles += self._coordinator.abort(epoch.checkpoint_id, str(error)).handles_to_discard
+            states += self._coordinator.abort(epoch.checkpoint_id, str(error)).states_to_discard
         return self._advance(
             event,
             {
-                EpochAction.DISCARD: self._discard(handles),
+                EpochAction.DISCARD: self._discard(states),
                 EpochAction.ABORT_SINK: AbortSink(epoch),
                 EpochAction.REFUSE: Refuse(error),
             },
         )
 
-    def _discard(self, handles: tuple[KeyedStateHandle, ...]) -> Discard:
-        return Discard(handles, self._coordinator.files_in_use())
+    def _discard(self, states: tuple[SubtaskState, ...]) -> Discard:
+        return Discard(states, self._coordinator.files_in_use())
 
     def _objection(self, judged: EpochEvent, event: BatchArrived) -> Exception:
         batch_id, last = event.batch_id, self.last

@@ -10,7 +10,8 @@ from collections.abc import Collection
 from attrs import frozen
 
 from checkpointing.coordinator.acknowledgement import Acknowledgement, TaskId
-from checkpointing.handles.state_handles import KeyedStateHandle, OperatorState
+from checkpointing.coordinator.pending_checkpoint import CompletedCheckpoint
+from checkpointing.handles.state_handles import SubtaskState
 
 
 @frozen
@@ -106,7 +107,7 @@ class RunAction:
 class Discard:
     """Delete the files of this state that nobody else needs; those in use are not to be touched."""
 
-    handles: tuple[KeyedStateHandle, ...]
+    states: tuple[SubtaskState, ...]
     in_use: frozenset[str]
 
 
@@ -115,7 +116,7 @@ class Store:
     """Store the checkpoint."""
 
     epoch: Epoch
-    operators: tuple[OperatorState, ...]
+    completed: CompletedCheckpoint
 
 
 @frozen

@@ -12,7 +12,8 @@ from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
 
 from checkpointing.coordinator.acknowledgement import Acknowledgement, TaskId
-from checkpointing.handles.state_handles import KeyedStateHandle, OperatorState
+from checkpointing.coordinator.pending_checkpoint import CompletedCheckpoint
+from checkpointing.handles.state_handles import SubtaskState
 from streamjobs.runtime.epoch import Epochs
 from streamjobs.runtime.epoch_events import (
     AbortSink,
@@ -50,7 +51,7 @@ class EpochRim(Protocol):
     def run(self, epoch: Epoch) -> Iterable[Acknowledgement]:
         """Runs the action to its end; returns what the tasks have acknowledged."""
 
-    def store(self, epoch: Epoch, operators: Sequence[OperatorState]) -> None:
+    def store(self, epoch: Epoch, completed: CompletedCheckpoint) -> None:
         """Stores the checkpoint: from here on the epoch is durable."""
 
     def commit(self, epoch: Epoch) -> None:
@@ -62,7 +63,7 @@ class EpochRim(Protocol):
     def abort(self, epoch: Epoch) -> None:
         """Lets the sink forget what it has staged for the epoch."""
 
-    def discard(self, handles: Sequence[KeyedStateHandle], in_use: frozenset[str]) -> None:
+    def discard(self, states: Sequence[SubtaskState], in_use: frozenset[str]) -> None:
         """Deletes the files of given-up state that nobody else needs."""
 
 
@@ -106,7 +107,7 @@ class EpochRunner:
 
     def _store(self, action: Store) -> None:
         with self._rim.committing:
-            self._rim.store(action.epoch, action.operators)
+            self._rim.store(action.epoch, action.completed)
             self._take(Stored())
 
     def _commit(self, action: Commit) -> None:
@@ -118,8 +119,8 @@ class EpochRunner:
         self._take(Committed())
 
     def _discard(self, action: Discard) -> None:
-        if action.handles:
-            self._rim.discard(action.handles, action.in_use)
+        if action.states:
+            self._rim.discard(action.states, action.in_use)
 
     def _abort_sink(self, action: AbortSink) -> None:
         # What made the epoch fail is worth more than what then went wrong with clearing it away.

@@ -1,12 +1,12 @@
 """The sinks of a job as one: each is told every step of the two phases, in the order of the program.
 
-What the sinks have staged stands in the checkpoint by their uids, and beside it, in the properties, which sink it was.
+What the sinks have staged stands in the checkpoint by their uids, and beside it which sink it was.
 So one moment decides for all of them: the completion of the checkpoint. A crash between the commits of two sinks is the
 same as one between the checkpoint and the commit of one; `commit_again` tells all of them.
 
     sink_committables   {"sink": ...}                    the one sink of a job that gave it no uid
                         {"sink": ..., "late": ...}       and another, of uid "late"
-    properties          {"sink": <identity>, "sink:late": <identity>}
+    sink_identities     {"sink": <identity>, "late": <identity>}
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from checkpointing.metadata.metadata_file import CheckpointMetadata
-from streamjobs.api.sinks import SINK_PROPERTY, Sink, sink_identity
-from streamjobs.api.stream_graph import ONLY_SINK, JobGraph
+from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
+from streamjobs.api.sinks import Sink, sink_identity
+from streamjobs.api.stream_graph import JobGraph
 from streamjobs.errors import JobDefinitionError, JobRestoreError
 from streamjobs.user_errors import shown
 
@@ -41,9 +41,9 @@ class JobSinks:
         return cls({node.uid: node.sink for node in graph.sinks})
 
     @property
-    def properties(self) -> Mapping[str, str]:
+    def identities(self) -> Mapping[str, str]:
         """What a checkpoint says of the sinks whose committables it has."""
-        return {_property(uid): sink_identity(sink) for uid, sink in self.by_uid.items()}
+        return {uid: sink_identity(sink) for uid, sink in self.by_uid.items()}
 
     def stage(self, stage: Callable[[str, Sink], bytes]) -> dict[str, bytes]:
         """Stages one sink after the other by ``stage(uid, sink)``; the committables by uid."""
@@ -82,7 +82,7 @@ class JobSinks:
     def _to_commit(self, metadata: CheckpointMetadata) -> Iterator[tuple[str, bytes]]:
         for uid, committable in metadata.sink_committables.items():
             sink = self.by_uid.get(uid)
-            staged_by = metadata.properties.get(_property(uid))
+            staged_by = metadata.sink_identities.get(uid)
             if sink is not None and staged_by in (None, sink_identity(sink)):
                 yield uid, committable
             elif committable:
@@ -92,10 +92,6 @@ class JobSinks:
                     f"by another sink: {staged_by or repr(uid)}, not {now}. Start the job once more with the former "
                     f"sink, which commits it, and change the sink after that"
                 )
-
-
-def _property(uid: str) -> str:
-    return SINK_PROPERTY if uid == ONLY_SINK else f"{SINK_PROPERTY}:{uid}"
 
 
 def _check_identities(sinks: Mapping[str, Any]) -> None:

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from attrs import frozen
 
-from checkpointing.handles.state_handles import KeyedStateHandle, OperatorState, files_of_operators
+from checkpointing.handles.operator_states import OperatorState, files_of_operators
+from checkpointing.handles.state_handles import KeyedStateHandle, SubtaskState
 from checkpointing.storage.file_system import CheckpointFileSystem
-from savepoints.restored_state import RestoredState, handles_of
+from savepoints.restored_state import RestoredState
 from statebackend.api.errors import StateRestoreError
 from statebackend.api.key_groups import key_group_range_of_subtask
 from statebackend.keyed.backend_parameters import RestoredHandle
@@ -25,7 +26,6 @@ from statebackend.operator_state import (
     RestoredOperatorState,
     continued_operator_state,
     restored_operator_state,
-    split_handle,
 )
 from streamjobs.errors import JobRestoreError
 
@@ -54,11 +54,11 @@ def restores_by_subtask(
     """
     if operator is None:
         return (SubtaskRestore(),) * parallelism
-    handles = handles_of(operator)
     if is_same_run:
-        return tuple(continued_subtask(handle, file_system) for handle in handles)
-    dealt = restored_operator_state(handles, file_system, parallelism)
-    keyed = [RestoredHandle(split_handle(handle)[0], file_system) for handle in handles]
+        return tuple(continued_subtask(subtask, file_system) for subtask in operator.subtasks)
+    dealt = restored_operator_state([subtask.operator for subtask in operator.subtasks], file_system, parallelism)
+    handles = operator.keyed_handles
+    keyed = [RestoredHandle(handle, file_system) for handle in handles]
     plan = []
     for own, overlap in zip(dealt, _overlaps(handles, parallelism, max_parallelism), strict=True):
         plan.append(SubtaskRestore(tuple(keyed[overlap]), own if own.states else None, is_restored=True))
@@ -74,11 +74,11 @@ def _overlaps(handles: Sequence[KeyedStateHandle], parallelism: int, max_paralle
         yield slice(bisect_left(ends, key_groups.start), bisect_left(ends, key_groups.end) + 1)
 
 
-def continued_subtask(handle: KeyedStateHandle, file_system: CheckpointFileSystem) -> SubtaskRestore:
-    """What a subtask restores that goes on from its own handle, in the run that wrote it."""
-    keyed, _ = split_handle(handle)
-    [own] = continued_operator_state([handle], file_system)
-    return SubtaskRestore((RestoredHandle(keyed, file_system),), own if own.states else None)
+def continued_subtask(state: SubtaskState, file_system: CheckpointFileSystem) -> SubtaskRestore:
+    """What a subtask restores that goes on from its own state, in the run that wrote it."""
+    keyed = () if state.keyed is None else (RestoredHandle(state.keyed, file_system),)
+    [own] = continued_operator_state([state.operator], file_system)
+    return SubtaskRestore(keyed, own if own.states else None)
 
 
 def check_operators(
@@ -115,11 +115,11 @@ def check_files(restored: RestoredState, uids: Iterable[str]) -> None:
 def check_backend(restored: RestoredState, backend: StateBackend) -> None:
     """Raises `JobRestoreError` if the state is in the own format of another backend."""
     for operator in restored.metadata.operators:
-        for subtask in operator.subtasks:
-            if not backend.can_restore(subtask.handle.backend):
+        for handle in operator.keyed_handles:
+            if not backend.can_restore(handle.backend):
                 raise JobRestoreError(
                     f"the state of operator {operator.uid!r} at {restored.file_system.location('')} was written by the "
-                    f"backend {subtask.handle.backend!r}, whose own format {backend.name!r} does not read. Take a "
+                    f"backend {handle.backend!r}, whose own format {backend.name!r} does not read. Take a "
                     f"savepoint with the old backend, and begin a new job directory from it with the new one"
                 )
 
@@ -133,7 +133,7 @@ def check_merges(restored: RestoredState, uids: Iterable[str], parallelism: int)
         operator = restored.operator(uid)
         if operator is None or len(restored.keyed_metas_of(uid)) < 2:
             continue
-        handles = [split_handle(handle)[0] for handle in handles_of(operator)]
+        handles = operator.keyed_handles
         metas = [decode_meta(handle.meta, len(handle.files)) for handle in handles]
         try:
             for overlap in _overlaps(handles, parallelism, operator.max_parallelism):

@@ -9,13 +9,14 @@ A plan that is so small that all tasks may as well have all of it travels with t
     file          := (blob | record | index)*               an index behind what it points to
     index         := reference*                             one per subtask; the task knows where it begins
     reference     := i64(offset) i32(length) u64(xxh3 with 64 bits of what is there)
-    record        := u8(1) handle                           the subtask goes on from its own handle
+    record        := u8(1) state                            the subtask goes on from its own state
                    | u8(0) bool(is restored) i32(n) reference* to handles
                      bool(has operator state) [bool(may refer) i32(n) assigned*]
     assigned      := UTF(name) UTF(mode) reference reference     to the content and to what is carried, as parts
     parts         := i32(n) (i32(roles) (UTF(role) i32(n) envelope)* i32(slices) slice*)*
     slice         := UTF(path) i64(size) UTF(checksum) i64(first row) i64(row behind the last)
-    handle        := Avro binary encoding of a state handle
+    state         := Avro binary encoding of the state of a subtask
+    handle        := Avro binary encoding of a handle of keyed state
 
 What several subtasks restore alike (an old handle that several new ranges overlap, the rows of a union list) is there
 once.
@@ -32,8 +33,13 @@ import xxhash
 from attrs import field, frozen
 
 from checkpointing.errors import MissingFileError
-from checkpointing.handles.handle_records import decode_state_handle, encode_state_handle
-from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle
+from checkpointing.handles.handle_records import (
+    decode_keyed_state_handle,
+    decode_subtask_state,
+    encode_keyed_state_handle,
+    encode_subtask_state,
+)
+from checkpointing.handles.state_handles import FileHandle, SubtaskState
 from checkpointing.storage.file_system import CheckpointFileSystem
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.errors import StateFormatError
@@ -94,12 +100,12 @@ class RestorePlanSection:
 def write_restore_plan(
     plans: CheckpointFileSystem,
     path: str,
-    by_operator: Mapping[str, Sequence[SubtaskRestore | KeyedStateHandle]],
+    by_operator: Mapping[str, Sequence[SubtaskRestore | SubtaskState]],
     most_travelling_bytes: int = MOST_TRAVELLING_BYTES,
 ) -> Mapping[str, RestorePlanSection]:
     """Writes the plan of all operators, unless it is so small that it travels; for each by its uid its section.
 
-    A subtask is given by what it restores, or by its own handle, from which it goes on.
+    A subtask is given by what it restores, or by its own state, from which it goes on.
     """
     writer = _PlanWriter()
     offsets = {uid: writer.add(restores) for uid, restores in by_operator.items()}
@@ -118,7 +124,7 @@ class _PlanWriter:
         self._size_bytes = 0
         self._references: dict[int, tuple[object, bytes]] = {}
 
-    def add(self, restores: Sequence[SubtaskRestore | KeyedStateHandle]) -> int:
+    def add(self, restores: Sequence[SubtaskRestore | SubtaskState]) -> int:
         """Adds the plan of an operator; returns where its index begins."""
         index = b"".join([self._record(restore) for restore in restores])
         offset = self._size_bytes
@@ -142,9 +148,9 @@ class _PlanWriter:
             known = self._references[id(value)] = (value, self._append(encode()))
         return known[1]
 
-    def _record(self, restore: SubtaskRestore | KeyedStateHandle) -> bytes:
-        if isinstance(restore, KeyedStateHandle):
-            return self._append(_CONTINUED + encode_state_handle(restore))
+    def _record(self, restore: SubtaskRestore | SubtaskState) -> bytes:
+        if isinstance(restore, SubtaskState):
+            return self._append(_CONTINUED + encode_subtask_state(restore))
         return self._shared(restore, lambda: self._encode(restore))
 
     def _encode(self, restore: SubtaskRestore) -> bytes:
@@ -154,7 +160,7 @@ class _PlanWriter:
         out.write_int(len(restore.keyed))
         for restored in restore.keyed:
             handle = restored.handle
-            out.write(self._shared(handle, lambda handle=handle: encode_state_handle(handle)))  # type: ignore[misc]
+            out.write(self._shared(handle, lambda handle=handle: encode_keyed_state_handle(handle)))  # type: ignore[misc]
         out.write_boolean(restore.operator is not None)
         if restore.operator is not None:
             out.write_boolean(restore.operator.may_refer)
@@ -179,11 +185,11 @@ class _PlanReader:
         """What the entry of a subtask says."""
         record = self._piece(entry)
         if record[:1] == _CONTINUED:
-            return continued_subtask(decode_state_handle(record[1:]), self._restored_from)
+            return continued_subtask(decode_subtask_state(record[1:]), self._restored_from)
         source = DataInputView(record, 1)
         is_restored = source.read_boolean()
         keyed = tuple(
-            RestoredHandle(decode_state_handle(self._piece(source)), self._restored_from)
+            RestoredHandle(decode_keyed_state_handle(self._piece(source)), self._restored_from)
             for _ in range(source.read_count(_REFERENCE.size))
         )
         return SubtaskRestore(keyed, self._operator_state(source), is_restored)

@@ -13,19 +13,18 @@ import os
 from attrs import frozen
 
 from checkpointing.errors import CheckpointError
-from checkpointing.metadata.metadata_file import METADATA_FILE_NAME, CheckpointMetadata
+from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
+from checkpointing.metadata.checkpoint_sections import SavepointIdentity
 from checkpointing.storage.completed_checkpoint_store import checkpoint_directory
 from checkpointing.storage.fall_back import read_fall_back
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_origin import JobOrigin, read_origin
+from checkpointing.storage.metadata_file import METADATA_FILE_NAME
 from checkpointing.storage.savepoint_directory import read_savepoint
 from savepoints.restored_state import RestoredState
 from streamjobs.errors import JobRestoreError, SourceProgressMismatchError
 
-__all__ = ["RESTORED_FROM", "StartingPoint", "check_has_every_epoch", "starting_point"]
-
-RESTORED_FROM = "restored_from_savepoint"
-"""The property of a checkpoint that names the savepoint its job began from."""
+__all__ = ["StartingPoint", "check_has_every_epoch", "starting_point"]
 
 
 @frozen
@@ -53,11 +52,11 @@ class StartingPoint:
         return self.state.metadata if self.state is not None and self.is_own else None
 
     @property
-    def restored_from(self) -> str | None:
+    def restored_from(self) -> SavepointIdentity | None:
         """What to note in the checkpoints of the job about the savepoint that it was begun from."""
         own = self.own_checkpoint
         if own is not None:
-            return own.properties.get(RESTORED_FROM)
+            return own.restored_from
         return None if self.origin is None else self.origin.savepoint_identity
 
 
@@ -167,7 +166,7 @@ def _origin_of(savepoint: RestoredState, with_source_progress: bool) -> JobOrigi
 def _check_same_savepoint(
     newest: CheckpointMetadata, given: RestoredState, recorded: JobOrigin | None, file_system: CheckpointFileSystem
 ) -> None:
-    known = newest.properties.get(RESTORED_FROM) or (recorded and recorded.savepoint_identity)
+    known = newest.restored_from or (recorded and recorded.savepoint_identity)
     if known != _origin_of(given, False).savepoint_identity:
         raise JobRestoreError(
             f"the job directory {file_system.uri} has checkpoints of its own (the newest is {newest.checkpoint_id}), "

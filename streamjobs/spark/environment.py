@@ -38,7 +38,6 @@ from streamjobs.runtime.local_state_root import LocalStateRoot
 from streamjobs.runtime.restore_plan import check_backend, check_files, check_merges, check_operators, check_states
 from streamjobs.runtime.restore_plan_file import RESTORE_PLANS_DIRECTORY
 from streamjobs.runtime.starting_point import (
-    RESTORED_FROM,
     StartingPoint,
     check_has_every_epoch,
     check_no_fall_back,
@@ -59,7 +58,7 @@ from streamjobs.spark.session import (
     ensure_python_interpreter,
     is_on_one_host,
 )
-from streamjobs.spark.source_identity import SOURCES_PROPERTY, check_same_sources, check_trigger, named_sources
+from streamjobs.spark.source_identity import check_same_sources, check_trigger, named_sources
 from streamjobs.spark.source_progress import newest_committed_batch, restore_source_progress
 
 _log = logging.getLogger(__name__)
@@ -212,7 +211,7 @@ class SparkStreamEnvironment:
         goes_on = point.is_own or (point.origin is not None and point.origin.with_source_progress)
         if goes_on and point.state is not None:
             where = point.state.file_system.location("")
-            check_same_sources(named_sources(pipeline.source), point.state.metadata.properties, where)
+            check_same_sources(named_sources(pipeline.source), point.state.metadata.source_positions, where)
 
     def _check_sink(self, pipeline: Pipeline, point: StartingPoint) -> None:
         own = point.own_checkpoint
@@ -292,10 +291,8 @@ class SparkStreamEnvironment:
             store=store,
             spark_checkpoint_directory=self._spark_directory,
             local_root=local_root,
-            properties={
-                **({} if point.restored_from is None else {RESTORED_FROM: point.restored_from}),
-                SOURCES_PROPERTY: named_sources(pipeline.source),
-            },
+            sources=named_sources(pipeline.source),
+            restored_from=point.restored_from,
             metrics=self.metrics,
             epoch_timeout_s=self.epoch_timeout_s,
         )

@@ -18,9 +18,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from checkpointing.coordinator.acknowledgement import Acknowledgement, TaskId
+from checkpointing.coordinator.pending_checkpoint import CompletedCheckpoint
 from checkpointing.errors import CheckpointError
-from checkpointing.handles.state_handles import KeyedStateHandle, OperatorState, files_by_path
-from savepoints.restored_state import RestoredState, handles_of
+from checkpointing.handles.operator_states import files_by_path
+from checkpointing.handles.state_handles import SubtaskState
+from savepoints.restored_state import RestoredState
 from streamjobs.errors import EpochError, EpochTimeoutError
 from streamjobs.runtime.checkpoint_writing import store_checkpoint
 from streamjobs.runtime.epoch import too_late
@@ -47,7 +49,7 @@ class SparkRun:
         self.parts = parts
         self.restored = restored
         """The state of the epoch before: of this run, or of what it continues from."""
-        self.restore: Mapping[str, Sequence[SubtaskRestore | KeyedStateHandle]] = first_restore(parts, restored)
+        self.restore: Mapping[str, Sequence[SubtaskRestore | SubtaskState]] = first_restore(parts, restored)
         """What the subtasks restore in the next epoch, by operator; none for one without state."""
         self.broadcast = RunBroadcast(spark_context, parts.run_id, operator_tasks(parts))
         self.placement = SubtaskPlacement(parts.parallelism)
@@ -62,7 +64,7 @@ class SparkRun:
 
 def first_restore(
     parts: JobParts, restored: RestoredState | None
-) -> Mapping[str, Sequence[SubtaskRestore | KeyedStateHandle]]:
+) -> Mapping[str, Sequence[SubtaskRestore | SubtaskState]]:
     """What the subtasks restore in the first epoch of a run."""
     if restored is None:
         return {}
@@ -100,8 +102,8 @@ class SparkEpoch:
         """Fixes the time of the epoch, and writes down what its tasks restore."""
         make_offsets_durable(self._parts.spark_checkpoint_directory, epoch.batch_id)
         restored = self._run.restored
-        previous = restored.metadata.properties if restored is not None else {}
-        self._processing_time_ms = processing_time_of_epoch_ms(epoch.offsets, previous)
+        previous_ms = restored.metadata.processing_time_ms if restored is not None else None
+        self._processing_time_ms = processing_time_of_epoch_ms(epoch.offsets, previous_ms)
         self._tasks = self._planned_tasks(epoch)
         return [TaskId(uid, index) for uid in self._tasks for index in range(self._parts.parallelism)]
 
@@ -118,20 +120,22 @@ class SparkEpoch:
         known_files = {} if restored is None else files_by_path(restored.metadata.operators)
         return (Acknowledgement.decode(one, known_files) for one in encoded)
 
-    def store(self, epoch: Epoch, operators: Sequence[OperatorState]) -> None:
+    def store(self, epoch: Epoch, completed: CompletedCheckpoint) -> None:
         """Stores the checkpoint, which the next epoch goes on from."""
         parts = self._parts
         metadata = store_checkpoint(
             parts.store,
             parts.identity,
             epoch,
-            operators,
+            completed,
             processing_time_ms=self._processing_time_ms,
-            properties={**parts.properties, **parts.sinks.properties},
+            sources=parts.sources,
+            restored_from=parts.restored_from,
             sink_committables=self._committables,
+            sink_identities=parts.sinks.identities,
         )
         self._run.restored = RestoredState(metadata, parts.file_system)
-        self._run.restore = {operator.uid: handles_of(operator) for operator in operators}
+        self._run.restore = {operator.uid: operator.subtasks for operator in completed.operators}
 
     def commit(self, epoch: Epoch) -> None:
         """Commits what the sinks staged."""
@@ -147,9 +151,9 @@ class SparkEpoch:
         """Lets the sinks forget this run's attempt."""
         self._parts.sinks.abort(epoch.checkpoint_id, self._parts.attempt_id)
 
-    def discard(self, handles: Sequence[KeyedStateHandle], in_use: frozenset[str]) -> None:
+    def discard(self, states: Sequence[SubtaskState], in_use: frozenset[str]) -> None:
         """Deletes what nobody else needs."""
-        self._parts.store.discard(handles, in_use)
+        self._parts.store.discard(states, in_use)
 
     def _planned_tasks(self, epoch: Epoch) -> Mapping[str, EpochTask]:
         """What the tasks of each operator are sent; writes the restore plan that they read."""

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 
 from checkpointing.storage.local_storage import sync_directory
 from streamjobs.errors import SourceProgressMismatchError
@@ -25,10 +24,10 @@ from streamjobs.runtime.processing_time import not_before
 __all__ = ["make_offsets_durable", "processing_time_of_epoch_ms"]
 
 
-def processing_time_of_epoch_ms(offsets: bytes, previous: Mapping[str, str]) -> int:
+def processing_time_of_epoch_ms(offsets: bytes, previous_ms: int | None) -> int:
     """The time of the epoch with these offsets, in ms since the Unix epoch.
 
-    ``previous`` are the properties of the checkpoint or savepoint that it continues from. Raises
+    ``previous_ms`` is the time of the checkpoint or savepoint that it continues from. Raises
     `SourceProgressMismatchError` if Spark has noted no time.
     """
     lines = offsets.decode("utf-8", "replace").split("\n")
@@ -41,7 +40,7 @@ def processing_time_of_epoch_ms(offsets: bytes, previous: Mapping[str, str]) -> 
             f"Spark's offsets of this epoch tell no time of the batch: {offsets[:200]!r}. Bring the file back from a "
             f"backup, or start from a savepoint in a new job directory"
         )
-    return not_before(batch_ms, previous)
+    return not_before(batch_ms, previous_ms)
 
 
 def make_offsets_durable(spark_checkpoint_directory: str, epoch_id: int) -> None:

@@ -16,7 +16,7 @@ import logging
 
 from attrs import frozen
 
-from checkpointing.metadata.metadata_file import CheckpointMetadata
+from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
 from checkpointing.storage.completed_checkpoint_store import PREVIOUS, SET_ASIDE_DIRECTORY, CompletedCheckpointStore
 from checkpointing.storage.fall_back import FallBack, end_fall_back, read_fall_back, write_fall_back
 from checkpointing.storage.file_system import CheckpointFileSystem

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from attrs import frozen
 
+from checkpointing.metadata.checkpoint_sections import SavepointIdentity
 from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_directory import JobIdentity
@@ -32,7 +33,8 @@ class JobParts:
     store: CompletedCheckpointStore
     spark_checkpoint_directory: str
     local_root: LocalStateRoot
-    properties: Mapping[str, str]
+    sources: tuple[str, ...]
+    restored_from: SavepointIdentity | None = None
     metrics: StateMetricsConfig | None = None
     epoch_timeout_s: float | None = None
 

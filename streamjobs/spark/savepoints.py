@@ -17,7 +17,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from checkpointing.errors import SavepointError
-from checkpointing.metadata.metadata_file import CheckpointKind, CheckpointMetadata, check_metadata_size
+from checkpointing.metadata.checkpoint_metadata import CheckpointKind, CheckpointMetadata
+from checkpointing.metadata.metadata_bytes import check_metadata_size
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.savepoint_directory import create_savepoint_directory, write_source_progress
 from savepoints.export import SavepointReport, export_tasks, finish_savepoint

@@ -9,41 +9,38 @@ The schema of a source is not part of it: it may evolve, and what of it concerns
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from checkpointing.metadata.checkpoint_sections import SourcePositions
 from streamjobs.errors import JobDefinitionError, JobRestoreError
 from streamjobs.user_errors import shown
 
-__all__ = ["SOURCES_PROPERTY", "check_same_sources", "check_trigger", "named_sources"]
-
-SOURCES_PROPERTY: Final = "sources"
-"""The property of a checkpoint that names the sources of its job: a JSON array of texts."""
+__all__ = ["check_same_sources", "check_trigger", "named_sources"]
 
 _TRIGGERS: Final = ("processingTime", "availableNow", "once")
 
 
-def named_sources(frame: DataFrame) -> str:
-    """The sources of a streaming DataFrame in the order of Spark's offsets, as JSON."""
+def named_sources(frame: DataFrame) -> tuple[str, ...]:
+    """The sources of a streaming DataFrame in the order of Spark's offsets."""
     leaves: Any = frame._jdf.queryExecution().analyzed().collectLeaves()
     names = []
     for index in range(leaves.size()):
         leaf = leaves.apply(index)
         if leaf.isStreaming():
             names.append(str(leaf.sourceName()))
-    return json.dumps(names)
+    return tuple(names)
 
 
-def check_same_sources(sources: str, properties: Mapping[str, str], where: str) -> None:
+def check_same_sources(sources: tuple[str, ...], positions: SourcePositions | None, where: str) -> None:
     """Raises `JobRestoreError` if a source position, of the state at ``where``, is of other sources.
 
-    ``properties`` are those of the checkpoint or savepoint; older ones do not name their sources.
+    ``positions`` are those of the checkpoint or savepoint; older ones do not name their sources.
     """
-    former = properties.get(SOURCES_PROPERTY)
+    former = None if positions is None else positions.sources
     if former is None or former == sources:
         return
     raise JobRestoreError(
@@ -77,8 +74,5 @@ def check_trigger(frame: DataFrame, trigger: Mapping[str, Any] | None) -> None:
         ) from error
 
 
-def _listed(sources: str) -> str:
-    try:
-        return ", ".join(map(str, json.loads(sources))) or "nothing"
-    except (ValueError, TypeError):
-        return sources
+def _listed(sources: tuple[str, ...]) -> str:
+    return ", ".join(sources) or "nothing"

@@ -24,7 +24,7 @@ from checkpointing.handles.relative_path import path_segment
 from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend.api.clock import StoppedClock
 from statebackend.api.key_groups import key_group_range_of_subtask, subtask_of_key_group
-from statebackend.keyed.backend_parameters import KeyedStateBackendParameters, KeyedStateSnapshot
+from statebackend.keyed.backend_parameters import KeyedStateBackendParameters
 from statebackend.keyed.state_backend import StateBackend, SubtaskIdentity
 from statebackend.metrics import StateMetricsConfig
 from streamjobs.errors import EpochError
@@ -32,7 +32,7 @@ from streamjobs.operators.operator import CollectingEmitter, Operator
 from streamjobs.operators.operator_run import OperatorRun
 from streamjobs.operators.record_function import paused_garbage_collection
 from streamjobs.operators.registry import OperatorFactory
-from streamjobs.operators.subtask_backends import SubtaskBackends
+from streamjobs.operators.subtask_backends import SubtaskBackends, SubtaskSnapshot
 from streamjobs.operators.subtask_context import SubtaskContext
 from streamjobs.runtime.local_state_root import LocalStateRoot
 from streamjobs.runtime.restore_plan import SubtaskRestore
@@ -122,7 +122,7 @@ class SubtaskTask:
             subtask_index=self.subtask_index,
             attempt_id=self.identity.attempt_id,
             digest=snapshot.digest,
-            handle=snapshot.handle,
+            state=snapshot.state,
             report=report,
             metrics={
                 "entries_written": snapshot.entries_written,
@@ -140,7 +140,7 @@ class SubtaskTask:
         batches: Iterator[pa.RecordBatch],
         state: SubtaskBackends,
         clock: _Stopwatch,
-    ) -> Generator[pa.RecordBatch, None, KeyedStateSnapshot]:
+    ) -> Generator[pa.RecordBatch, None, SubtaskSnapshot]:
         task = self.operator
         context = SubtaskContext(
             state,

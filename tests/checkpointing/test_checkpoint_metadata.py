@@ -26,7 +26,7 @@ from checkpointing import (
 )
 from checkpointing.handles.checksum import checksum_of_bytes
 from checkpointing.metadata import metadata_file as metadata_module
-from checkpointing.metadata.metadata_file import check_metadata_size
+from checkpointing.metadata.metadata_bytes import check_metadata_size
 from checkpointing.metadata.metadata_schema import BLOCK_SCHEMA, HEADER_SCHEMA, METADATA_SCHEMAS
 from checkpointing.storage.savepoint_directory import SavedSourceProgress, write_source_progress
 

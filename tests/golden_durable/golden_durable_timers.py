@@ -15,7 +15,7 @@ from typing import Any
 
 from golden_durable_programs import TTL, plain, schemas_of, visit_v1
 
-from checkpointing import CheckpointFileSystem, CheckpointMetadata
+from checkpointing import CheckpointFileSystem, CheckpointMetadata, KeyedStateHandle
 from statebackend import (
     AggregatingStateDescriptor,
     KeyedStateBackend,
@@ -78,10 +78,10 @@ def opened(
     clock: Callable[[], int],
 ) -> Iterator[list[KeyedStateBackend]]:
     """The backends of all subtasks, restored from a checkpoint or savepoint in the store, if there is one."""
-    handles = []
+    handles: tuple[KeyedStateHandle, ...] = ()
     if metadata is not None:
         [one] = [one for one in metadata.operators if one.uid == UID]
-        handles = [subtask.handle for subtask in one.subtasks]
+        handles = one.keyed_handles
     with ExitStack() as stack:
         backends = []
         for index in range(parallelism):

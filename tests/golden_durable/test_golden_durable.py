@@ -147,7 +147,7 @@ def test_a_job_that_was_begun_from_a_savepoint_goes_on(tmp_path: Path, paralleli
     origin = JobDirectory.origin_of(str(job_dir))
     assert origin is not None
     _, metadata = read_savepoint(GOLDEN / "v2" / "savepoint-heap")
-    assert origin.savepoint_identity == f"{metadata.job_id}/{metadata.checkpoint_id}/{metadata.timestamp_ms}"
+    assert str(origin.savepoint_identity) == f"{metadata.job_id}/{metadata.checkpoint_id}/{metadata.timestamp_ms}"
     Job(job_dir, "rocksdb", parallelism, version, EPOCH_0_EXPIRED_MS + 1000).check(expected.BEGUN, 4)
 
 

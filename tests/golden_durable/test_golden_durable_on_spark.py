@@ -110,5 +110,6 @@ def test_a_savepoint_from_spark_is_restored_without_it(
 def test_the_metadata_of_a_savepoint_from_spark_is_what_was_written(written_as: str) -> None:
     _, one = read_savepoint(GOLDEN / written_as / "spark-savepoint")
     assert (one.kind, one.checkpoint_id, one.job_name) == (CheckpointKind.SAVEPOINT, 2, "golden words")
-    assert json.loads(one.properties["sources"]) == [f"FileSource[{words.SOURCE}]"]
+    assert one.source_positions is not None
+    assert one.source_positions.sources == (f"FileSource[{words.SOURCE}]",)
     assert json.loads(one.source_offsets.decode().splitlines()[-1]) == {"logOffset": 2}

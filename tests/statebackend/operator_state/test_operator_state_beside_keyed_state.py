@@ -3,8 +3,9 @@
 import pytest
 
 from checkpointing.coordinator.acknowledgement import Acknowledgement
-from checkpointing.handles.state_handles import OperatorState, SubtaskState
-from checkpointing.metadata.metadata_file import CheckpointKind, CheckpointMetadata
+from checkpointing.handles.operator_states import OperatorState
+from checkpointing.handles.state_handles import SubtaskState
+from checkpointing.metadata.checkpoint_metadata import CheckpointKind, CheckpointMetadata
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.savepoint_directory import create_savepoint_directory, read_savepoint, write_savepoint
 from statebackend.api.descriptors import ValueStateDescriptor

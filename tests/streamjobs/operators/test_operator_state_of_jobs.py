@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 import pytest
 
+from checkpointing.handles.state_handles import SubtaskState
 from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend import (
     BroadcastStateDescriptor,
@@ -26,7 +27,7 @@ from statebackend.api.descriptors import PriorityQueueDescriptor
 from statebackend.api.key_groups import KeyGroupRange
 from statebackend.keyed.backend_parameters import KeyedStateBackendParameters
 from statebackend.keyed.backend_registry import state_backend
-from statebackend.operator_state import RestoredOperatorState, split_handle
+from statebackend.operator_state import RestoredOperatorState, decode_operator_state
 from streamjobs import JobRestoreError, KeyedProcessFunction, ProcessContext, RuntimeContext, UserFunctionError
 from streamjobs.inprocess import LocalJob, LocalStreamEnvironment
 from streamjobs.operators.subtask_backends import SubtaskBackends
@@ -86,10 +87,10 @@ def joined(parts: list[list[int]]) -> list[int]:
     return sorted(itertools.chain.from_iterable(parts))
 
 
-def handles(job: LocalJob) -> list[Any]:
+def subtasks(job: LocalJob) -> list[SubtaskState]:
     latest = job._store.latest()
     assert latest is not None
-    return [subtask.handle for subtask in latest.operators[0].subtasks]
+    return list(latest.operators[0].subtasks)
 
 
 def shares(job: LocalJob, tmp_path: Path, name: str, function: type[Probe]) -> list[list[int]]:
@@ -459,8 +460,7 @@ def test_a_job_without_operator_state_makes_nothing_for_it(monkeypatch: pytest.M
     monkeypatch.setattr("streamjobs.operators.subtask_backends.OperatorStateBackend", refuse)
     job, _ = run(Plain(), NUMBERS, epoch_size=5)
     assert job.savepoint(tmp_path / "savepoint").operator_state_rows == {"operator": {}}
-    for handle in handles(job):
-        assert split_handle(handle)[0] is handle
+    assert [subtask.operator for subtask in subtasks(job)] == [None] * len(subtasks(job))
 
 
 def subtask_state(directory: Path, restored: RestoredOperatorState | None = None) -> SubtaskBackends:
@@ -499,7 +499,7 @@ def test_unchanged_operator_state_is_referred_to_and_not_written_again() -> None
 
     job, _ = run(Once(), NUMBERS, epoch_size=2)
     assert job.epochs == 10
-    paths = [file.path for handle in handles(job) for file in split_handle(handle)[1].files]
+    paths = [file.path for subtask in subtasks(job) for file in decode_operator_state(subtask.operator).files]
     assert len(paths) == PARALLELISM
     assert all("-000000000000-" in path for path in paths)
 

@@ -21,7 +21,7 @@ from statebackend import (
     SplitListStateDescriptor,
     UnionListStateDescriptor,
 )
-from statebackend.operator_state import split_handle
+from statebackend.operator_state import decode_operator_state
 from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
 from streamjobs.inprocess import LocalJob, LocalStreamEnvironment
 
@@ -113,7 +113,7 @@ def test_all_modes_agree_with_a_model_over_random_lives_of_a_job(
 def operator_state_files(job: LocalJob) -> list[str]:
     latest = job._store.latest()
     assert latest is not None
-    return [file.path for one in latest.operators[0].subtasks for file in split_handle(one.handle)[1].files]
+    return [file.path for one in latest.operators[0].subtasks for file in decode_operator_state(one.operator).files]
 
 
 def missing(path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 
-from checkpointing import Acknowledgement, KeyedStateHandle
+from checkpointing import Acknowledgement, KeyedStateHandle, SubtaskState
 from statebackend import ListStateDescriptor, ReducingStateDescriptor, StateMetricsConfig, ValueStateDescriptor
 from statebackend.metrics import KeyedStateMetrics, LatencyHistogram, SnapshotMetrics, StateMetrics
 from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
@@ -197,5 +197,5 @@ def check_metrics(metrics: Mapping[str, KeyedStateMetrics], *, records: int, epo
 def acknowledgement(metrics: Mapping[str, Any]) -> Acknowledgement:
     """One that carries the metrics."""
     return Acknowledgement(
-        "job", "run", 1, "words", 0, "0", "digest", KeyedStateHandle("s", "heap", 0, 9, b""), {}, metrics
+        "job", "run", 1, "words", 0, "0", "digest", SubtaskState(KeyedStateHandle("s", "heap", 0, 9, b"")), {}, metrics
     )

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointing import Acknowledgement, CheckpointCoordinator, FileHandle, KeyedStateHandle, TaskId
+from checkpointing import Acknowledgement, CheckpointCoordinator, FileHandle, KeyedStateHandle, SubtaskState, TaskId
 from checkpointing.errors import IllegalTransitionError, InvariantViolationError
 from streamjobs.errors import EpochError, EpochTimeoutError, SourceProgressMismatchError
 from streamjobs.runtime.epoch import Epochs
@@ -70,7 +70,7 @@ def acknowledgement(checkpoint_id: int, index: int, content: str = "same", attem
             subtask_index=index,
             attempt_id=attempt,
             digest=content,
-            handle=KeyedStateHandle(file.path, "heap", 2 * index, 2 * index + 1, b"", (file,)),
+            state=SubtaskState(KeyedStateHandle(file.path, "heap", 2 * index, 2 * index + 1, b"", (file,))),
         )
     )
 
@@ -255,7 +255,7 @@ def test_what_makes_no_whole_leaves_the_epoch_where_it_was() -> None:
         machine.handle(AllIn(1))
     assert machine.state is EpochState.RETURNED
     discard, abort = machine.handle(Failed("it does not cover all key groups"))
-    assert [handle.state_id for handle in discard.handles] == ["shared/0-0-a"]
+    assert [file.path for state in discard.states for file in state.files] == ["shared/0-0-a"]
     assert abort == AbortSink(Epoch(0, 0))
 
 
@@ -279,7 +279,7 @@ class World:
             assert all_of(self.machine) == before
             return
         if isinstance(event, Acknowledged):
-            self.acknowledged.add(event.acknowledgement.handle.state_id)
+            self.acknowledged |= {file.path for file in event.acknowledgement.state.files}
         if isinstance(event, BatchArrived) and self.machine.last is not None and before == all_of(self.machine):
             assert actions == ()
         for action in actions:
@@ -291,10 +291,12 @@ class World:
             self.opened.append(action.epoch.checkpoint_id)
             self.running = action.epoch
         elif isinstance(action, Discard):
-            self.discarded |= {handle.state_id for handle in action.handles}
+            self.discarded |= {file.path for state in action.states for file in state.files}
         elif isinstance(action, Store):
-            handles = {one.handle.state_id for operator in action.operators for one in operator.subtasks}
-            self.stored[action.epoch.checkpoint_id] = handles
+            paths = {
+                file.path for operator in action.completed.operators for one in operator.subtasks for file in one.files
+            }
+            self.stored[action.epoch.checkpoint_id] = paths
         elif isinstance(action, Commit):
             assert action.is_stored == (action.epoch.checkpoint_id in self.stored)
             self.committed.append(action.epoch.checkpoint_id)

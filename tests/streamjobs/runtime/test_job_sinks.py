@@ -41,7 +41,7 @@ class Noting:
         self._note("recover", last_completed_epoch_id, job_id)
 
 
-def checkpoint(committables: dict[str, bytes], properties: dict[str, str]) -> CheckpointMetadata:
+def checkpoint(committables: dict[str, bytes], identities: dict[str, str]) -> CheckpointMetadata:
     return CheckpointMetadata(
         checkpoint_id=7,
         kind=CheckpointKind.CHECKPOINT,
@@ -51,7 +51,7 @@ def checkpoint(committables: dict[str, bytes], properties: dict[str, str]) -> Ch
         max_parallelism=4,
         operators=(),
         sink_committables=committables,
-        properties=properties,
+        sink_identities=identities,
     )
 
 
@@ -88,14 +88,14 @@ def test_a_sink_that_cannot_abort_keeps_no_other_from_it() -> None:
 
 def test_a_job_with_one_sink_writes_and_reads_what_it_did_without_a_uid() -> None:
     sinks = JobSinks({"sink": NoopSink()})
-    assert sinks.properties == {"sink": sink_identity(NoopSink())}
+    assert sinks.identities == {"sink": sink_identity(NoopSink())}
 
 
 def test_a_checkpoint_says_of_each_sink_what_it_staged_and_which_it_was() -> None:
     told: list[tuple[Any, ...]] = []
     _, _, sinks = two(told)
-    assert sinks.properties == {"sink": "a", "sink:late": "b"}
-    sinks.commit_again(checkpoint({"sink": b"1", "late": b"2"}, dict(sinks.properties)))
+    assert sinks.identities == {"sink": "a", "late": "b"}
+    sinks.commit_again(checkpoint({"sink": b"1", "late": b"2"}, dict(sinks.identities)))
     assert told == [("a", "commit", 7, b"1"), ("b", "commit", 7, b"2")]
 
 
@@ -116,7 +116,7 @@ def test_a_committable_is_for_the_sink_that_staged_it(tmp_path: Path) -> None:
 def test_nothing_is_committed_if_one_of_the_sinks_is_not_there_any_more() -> None:
     told: list[tuple[Any, ...]] = []
     first, _, sinks = two(told)
-    found = checkpoint({"sink": b"1", "late": b"2"}, dict(sinks.properties))
+    found = checkpoint({"sink": b"1", "late": b"2"}, dict(sinks.identities))
     with pytest.raises(JobRestoreError, match="staged by another sink: b, not none"):
         JobSinks({"sink": first}).commit_again(found)
     assert told == []

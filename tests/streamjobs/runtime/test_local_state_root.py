@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
+from checkpointing.handles.state_handles import SubtaskState
 from checkpointing.storage.driver_lock import DriverLock
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_directory import JobDirectory
@@ -243,7 +244,7 @@ def test_the_export_of_a_savepoint_works_in_the_root_and_leaves_nothing_there(
     job = host.job("a")
     host.epoch(job)
     target = CheckpointFileSystem.from_uri(host.directory / "savepoint")
-    task = ExportTask("words", 0, harness.max_parallelism, handle, harness.file_system, target, {}, 0)
+    task = ExportTask("words", 0, harness.max_parallelism, SubtaskState(handle), harness.file_system, target, {}, 0)
     with pytest.raises(FileNotFoundError):
         task.run()
     assert evolve(task, scratch_space=job).run().rows == {"count": 1}

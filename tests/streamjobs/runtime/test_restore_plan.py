@@ -35,11 +35,10 @@ def restored(fs: CheckpointFileSystem, *uids: str, backend: str = "heap", files:
         OperatorState(
             uid,
             uid,
-            2,
             4,
             (
-                SubtaskState(0, KeyedStateHandle(f"{uid}-0", "heap", 0, 1, b"", ())),
-                SubtaskState(1, KeyedStateHandle(f"{uid}-1", backend, 2, 3, b"", tuple(files))),
+                SubtaskState(KeyedStateHandle(f"{uid}-0", "heap", 0, 1, b"", ())),
+                SubtaskState(KeyedStateHandle(f"{uid}-1", backend, 2, 3, b"", tuple(files))),
             ),
         )
         for uid in uids
@@ -104,8 +103,8 @@ def written_by(fs: CheckpointFileSystem, *types: Any) -> RestoredState:
     for index, kind in enumerate(types):
         state = meta_of_descriptor(ValueStateDescriptor("state", kind), VOID_NAMESPACE_SERIALIZER)
         meta = encode_meta(KeyedStateMeta(LongSerializer().snapshot_configuration(), 0, (state,)))
-        subtasks.append(SubtaskState(index, KeyedStateHandle(f"a-{index}", "heap", index, index, meta, ())))
-    operator = OperatorState("a", "a", len(types), len(types), tuple(subtasks))
+        subtasks.append(SubtaskState(KeyedStateHandle(f"a-{index}", "heap", index, index, meta, ())))
+    operator = OperatorState("a", "a", len(types), tuple(subtasks))
     return RestoredState(attrs.evolve(restored(fs).metadata, max_parallelism=len(types), operators=(operator,)), fs)
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle, OperatorState, SubtaskState
+from checkpointing.handles.operator_states import OperatorState
+from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle, SubtaskState
 from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend.api.key_groups import key_group_range_of_subtask
 from statebackend.keyed.backend_parameters import RestoredHandle
@@ -40,7 +41,7 @@ def test_each_subtask_reads_what_it_goes_on_from_or_restores(tmp_path: Path, mos
         SubtaskRestore((old, RestoredHandle(handle_of(8, 9), state_files)), None, is_restored=True),
         SubtaskRestore(),
     )
-    continued = (handle_of(0, 4), handle_of(5, 9))
+    continued = (SubtaskState(handle_of(0, 4)), SubtaskState(handle_of(5, 9)))
     by_operator = {"first": restores, "second": continued}
     sections = write_restore_plan(plans, "plans/1", by_operator, most_travelling_bytes)
     assert plans.list_files() == (("plans/1",) if most_travelling_bytes == 0 else ())
@@ -52,9 +53,9 @@ def test_each_subtask_reads_what_it_goes_on_from_or_restores(tmp_path: Path, mos
         if read.operator is not None and restore.operator is not None:
             assert read.operator.states == restore.operator.states
             assert read.operator.may_refer is False
-    for index, handle in enumerate(continued):
+    for index, state in enumerate(continued):
         read = sections["second"].read(plans, plans, index)
-        assert [one.handle for one in read.keyed] == [handle]
+        assert [one.handle for one in read.keyed] == [state.keyed]
         assert not read.is_restored
 
 
@@ -67,17 +68,17 @@ def test_what_several_subtasks_restore_is_written_once(tmp_path: Path) -> None:
 
 def test_only_a_small_plan_travels_with_the_tasks(tmp_path: Path) -> None:
     plans = CheckpointFileSystem.from_uri(tmp_path)
-    large = [handle_of(start, start) for start in range(1000)]
+    large = [SubtaskState(handle_of(start, start)) for start in range(1000)]
     for count, has_file in ((10, False), (1000, True)):
         section = write_restore_plan(plans, "plans/1", {"op": large[:count]})["op"]
         assert plans.exists("plans/1") is has_file
         assert len(pickle.dumps(section)) < 20_000
-        assert [one.handle for one in section.read(plans, plans, count - 1).keyed] == [large[count - 1]]
+        assert [one.handle for one in section.read(plans, plans, count - 1).keyed] == [large[count - 1].keyed]
 
 
 def test_a_damaged_plan_and_one_that_is_gone_say_what_to_do(tmp_path: Path) -> None:
     plans = CheckpointFileSystem.from_uri(tmp_path)
-    section = write_restore_plan(plans, "plans/1", {"op": [handle_of(0, 9)]}, 0)["op"]
+    section = write_restore_plan(plans, "plans/1", {"op": [SubtaskState(handle_of(0, 9))]}, 0)["op"]
     data = plans.read_file("plans/1")
     for position in range(len(data)):
         changed = bytearray(data)
@@ -98,8 +99,8 @@ def test_a_damaged_plan_and_one_that_is_gone_say_what_to_do(tmp_path: Path) -> N
 def test_a_subtask_gets_exactly_the_old_handles_that_overlap_its_key_groups(tmp_path: Path, old: int, new: int) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path)
     ranges = [key_group_range_of_subtask(index, old, 16) for index in range(old)]
-    subtasks = tuple(SubtaskState(index, handle_of(one.start, one.end)) for index, one in enumerate(ranges))
-    plan = restores_by_subtask(OperatorState("op", "op", old, 16, subtasks), fs, new, 16, is_same_run=False)
+    subtasks = tuple(SubtaskState(handle_of(one.start, one.end)) for one in ranges)
+    plan = restores_by_subtask(OperatorState("op", "op", 16, subtasks), fs, new, 16, is_same_run=False)
     for index, restore in enumerate(plan):
         own = set(key_group_range_of_subtask(index, new, 16))
         expected = [one.start for one in ranges if own & set(one)]

@@ -16,15 +16,17 @@ from checkpointing import (
     CheckpointNotFoundError,
     JobDirectoryMismatchError,
     JobOrigin,
+    SavepointIdentity,
     create_savepoint_directory,
     write_origin,
     write_savepoint,
+    write_source_progress,
 )
 from checkpointing.storage.fall_back import FallBack, end_fall_back, write_fall_back
 from statebackend import StateMigrationException, ValueStateDescriptor
 from streamjobs import JobRestoreError, KeyedProcessFunction, RuntimeContext, SourceProgressMismatchError
 from streamjobs.inprocess import LocalStreamEnvironment
-from streamjobs.runtime.starting_point import RESTORED_FROM, StartingPoint, check_has_every_epoch, starting_point
+from streamjobs.runtime.starting_point import StartingPoint, check_has_every_epoch, starting_point
 
 
 def metadata(checkpoint_id: int, **changes: Any) -> CheckpointMetadata:
@@ -36,13 +38,14 @@ def metadata(checkpoint_id: int, **changes: Any) -> CheckpointMetadata:
         "timestamp_ms": 5,
         "max_parallelism": 4,
         "operators": (),
-        "source_progress": {"metadata": b"{}", "offsets/7": b"v1"},
     }
     return CheckpointMetadata(**{**content, **changes})
 
 
 def savepoint(path: Path, **changes: Any) -> str:
-    write_savepoint(create_savepoint_directory(path), metadata(7, **changes))
+    fs = create_savepoint_directory(path)
+    files = write_source_progress(fs, {"metadata": b"{}", "offsets/7": b"v1"})
+    write_savepoint(fs, metadata(7, **{"source_progress_files": files, **changes}))
     return str(path)
 
 
@@ -67,7 +70,7 @@ def test_a_directory_without_a_checkpoint_goes_on_from_its_savepoint(job: Checkp
     path = savepoint(tmp_path / "savepoint")
     first = starting_point(job, None, path, True)
     assert first.is_new_origin
-    assert first.restored_from == "first/7/5"
+    assert first.restored_from == SavepointIdentity("first", 7, 5)
     begin(job, first)
     for given in (None, path):
         again = starting_point(job, None, given, True)
@@ -111,7 +114,7 @@ def test_the_source_position_is_that_of_the_last_start_which_named_the_savepoint
 
 
 def test_progress_that_a_savepoint_has_not_is_asked_for_once(job: CheckpointFileSystem, tmp_path: Path) -> None:
-    path = savepoint(tmp_path / "savepoint", source_progress={})
+    path = savepoint(tmp_path / "savepoint", source_progress_files=())
     with pytest.raises(JobRestoreError, match="restore_source_progress=False"):
         starting_point(job, None, path, True)
     begin(job, starting_point(job, None, path, False))
@@ -120,11 +123,11 @@ def test_progress_that_a_savepoint_has_not_is_asked_for_once(job: CheckpointFile
 
 def test_own_checkpoints_count_and_tell_where_they_came_from(job: CheckpointFileSystem, tmp_path: Path) -> None:
     path = savepoint(tmp_path / "savepoint")
-    own = metadata(8, kind=CheckpointKind.CHECKPOINT, job_id="second", properties={RESTORED_FROM: "first/7/5"})
+    own = metadata(8, kind=CheckpointKind.CHECKPOINT, job_id="second", restored_from=SavepointIdentity("first", 7, 5))
     point = starting_point(job, own, path, True)
     assert point.own_checkpoint == own
-    assert point.restored_from == "first/7/5"
-    stranger = attrs.evolve(own, properties={})
+    assert point.restored_from == SavepointIdentity("first", 7, 5)
+    stranger = attrs.evolve(own, restored_from=None)
     assert starting_point(job, stranger, None, True).restored_from is None
     with pytest.raises(JobRestoreError, match=r"checkpoints of its own \(the newest is 8\)"):
         starting_point(job, stranger, path, True)

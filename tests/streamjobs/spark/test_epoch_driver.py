@@ -18,6 +18,7 @@ from checkpointing import (
     JobIdentity,
     KeyedStateHandle,
     StorageError,
+    SubtaskState,
 )
 from savepoints.restored_state import RestoredState
 from statebackend.keyed.backend_registry import state_backend
@@ -96,7 +97,7 @@ class Job:
             store=store,
             spark_checkpoint_directory=str(self.directory / "spark"),
             local_root=mock.MagicMock(),
-            properties={"kept": "as it is"},
+            sources=("words",),
             **options,
         )
         restored = None if latest is None else RestoredState(latest, self.fs)
@@ -137,7 +138,7 @@ class Job:
             "subtask_index": index,
             "attempt_id": "a",
             "digest": "digest",
-            "handle": KeyedStateHandle(name, "heap", 2 * index, 2 * index + 1, b"", (file,)),
+            "state": SubtaskState(KeyedStateHandle(name, "heap", 2 * index, 2 * index + 1, b"", (file,))),
         }
         return Acknowledgement(**{**content, **changes})
 
@@ -301,7 +302,7 @@ def test_an_acknowledgement_that_is_missing_fails_the_epoch_and_what_came_is_dis
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"digest": "another", "handle": KeyedStateHandle("x", "heap", 0, 1, b"", ())}, "conflict"),
+        ({"digest": "another", "state": SubtaskState(KeyedStateHandle("x", "heap", 0, 1, b"", ()))}, "conflict"),
         ({"subtask_index": 7}, "unknown"),
         ({"operator_uid": "others"}, "unknown"),
         ({"checkpoint_id": 3}, "discarded"),
@@ -352,7 +353,11 @@ def test_the_time_of_an_epoch_is_that_of_its_batch_in_every_attempt_and_never_go
     job.run(2, time_ms=5500)
     job.run(3, time_ms=6001)
     assert times == [5000, 6000, 6000, 6000, 6001]
-    assert job.latest.properties == {"kept": "as it is", "processing_time_ms": "6001", "sink": "a sink"}
+    assert job.latest.processing_time_ms == 6001
+    assert job.latest.sink_identities == {"sink": "a sink"}
+    positions = job.latest.source_positions
+    assert positions is not None
+    assert (positions.batch_id, positions.sources) == (3, ("words",))
 
 
 def test_an_epoch_that_took_too_long_does_not_count_even_if_all_have_acknowledged(

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from checkpointing.coordinator.acknowledgement import Acknowledgement
-from checkpointing.handles.state_handles import KeyedStateHandle
+from checkpointing.handles.state_handles import KeyedStateHandle, SubtaskState
 from streamjobs.spark.epoch_statistics import EpochStatistics, epoch_statistics, opening_metrics
 
 HANDLE = KeyedStateHandle("state", "heap", 0, 15, b"", ())
@@ -22,7 +22,7 @@ ACKNOWLEDGEMENT = Acknowledgement(
     subtask_index=0,
     attempt_id="1.0.0.1",
     digest="digest",
-    handle=HANDLE,
+    state=SubtaskState(HANDLE),
     report={},
     metrics={},
 )

@@ -17,11 +17,11 @@ from typing import IO, Any
 import pyarrow.parquet as pq
 import pytest
 
-from checkpointing.metadata.metadata_file import CheckpointMetadata
+from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
 from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.savepoint_directory import read_savepoint
-from statebackend.operator_state import split_handle
+from statebackend.operator_state import decode_operator_state
 from statebackend.operator_state.entries import read_slices
 from statebackend.operator_state.handles import StatePart
 
@@ -114,7 +114,7 @@ def operator_state(metadata: CheckpointMetadata, file_system: CheckpointFileSyst
     [operator] = metadata.operators
     found = []
     for subtask in operator.subtasks:
-        states = split_handle(subtask.handle)[1].states
+        states = decode_operator_state(subtask.operator).states
         rows = {state.name: [row for part in state.parts for row in decoded(part, file_system)] for state in states}
         found.append(rows)
     return found

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from spark_workplace import CountWords, DiesOnce, Workplace, memory_sink, rows_of, travelling_by_value
 
-from checkpointing import CheckpointFileSystem, CheckpointNotFoundError, CorruptMetadataError, JobDirectory
+from checkpointing import (
+    CheckpointFileSystem,
+    CheckpointMetadata,
+    CheckpointNotFoundError,
+    CorruptMetadataError,
+    JobDirectory,
+)
 from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
 from streamjobs import EpochError, JobDefinitionError, JobRestoreError
 from streamjobs.api.sinks import SinkError
@@ -44,10 +50,10 @@ class Fails(CountWords):
         yield
 
 
-def properties(workplace: Workplace, job: str = "job") -> dict[str, str]:
-    newest = CompletedCheckpointStore.peek(CheckpointFileSystem.from_uri(workplace.directory / job))
-    assert newest is not None
-    return dict(newest.properties)
+def newest(workplace: Workplace, job: str = "job") -> CheckpointMetadata:
+    found = CompletedCheckpointStore.peek(CheckpointFileSystem.from_uri(workplace.directory / job))
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize("restore_source_progress", [True, False])
@@ -72,17 +78,18 @@ def test_a_job_that_fails_in_its_first_epoch_keeps_the_state_of_its_savepoint(
     assert offsets.read_bytes() == planned
     assert sorted(sink.rows_by_epoch) == ([2] if restore_source_progress else [0, 1, 2])
     assert ("a", 4, 111) in rows_of(sink) if restore_source_progress else ("a", 7, 122) in rows_of(sink)
-    assert properties(workplace, "new")["restored_from_savepoint"] == origin.savepoint_identity
+    assert newest(workplace, "new").restored_from == origin.savepoint_identity
 
 
 def test_a_replayed_epoch_has_the_time_that_it_had(workplace: Workplace) -> None:
     with pytest.raises((EpochError, KeyboardInterrupt)):
         workplace.run(DiesOnce(memory_sink(), "stage", 1))
-    first = int(properties(workplace)["processing_time_ms"])
+    first = newest(workplace).processing_time_ms
     offsets = (workplace.directory / "job" / "spark" / "offsets" / "1").read_text()
     planned = json.loads(offsets.split("\n")[1])["batchTimestampMs"]
     workplace.run(memory_sink())
-    assert first < int(properties(workplace)["processing_time_ms"]) == planned
+    assert first is not None
+    assert first < planned == newest(workplace).processing_time_ms
 
 
 def test_a_job_changes_its_sink_once_the_output_of_the_former_is_committed(workplace: Workplace) -> None:

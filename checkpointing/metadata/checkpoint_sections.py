@@ -1,0 +1,180 @@
+"""The typed sections of a checkpoint: time, timers, source positions, where the job began.
+
+All times are milliseconds since the Unix epoch. Event time is the records' own and may be negative; processing time is
+the clock's and may not, though a timer may be set to any. A value that is None is not known or not there yet.
+
+A *channel* is what has a watermark of its own: a source, or one value of a source's channel column such as a partition.
+A source without such a column has one channel, which is called "".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from attrs import field, frozen
+
+from checkpointing.handles.invariants import (
+    MAX_ID,
+    MAX_NAME_LENGTH,
+    check_encodable,
+    check_identifier,
+    check_integer,
+    check_optional_integer,
+    require,
+)
+from snapshots.value_text import shown
+
+__all__ = [
+    "ChannelTimestamp",
+    "ChannelWatermark",
+    "SavepointIdentity",
+    "SourcePositions",
+    "TimersDue",
+    "WatermarkState",
+    "check_distinct_channels",
+    "check_distinct_operators",
+]
+
+_MIN_TIME_MS = -(1 << 63)
+
+
+def _check_time(what: str, time_ms: object) -> None:
+    check_optional_integer(what, time_ms, _MIN_TIME_MS, MAX_ID)
+
+
+def _check_channel(source: object, channel: object) -> None:
+    check_identifier("the source of a channel", source)
+    if not (isinstance(channel, str) and len(channel) <= MAX_NAME_LENGTH):
+        require(False, f"a channel must be a string of at most {MAX_NAME_LENGTH} characters, not {shown(channel)}")
+    else:
+        check_encodable("a channel", channel)
+
+
+@frozen
+class ChannelTimestamp:
+    """The largest event time that was seen of a channel."""
+
+    source: str
+    channel: str
+    timestamp_ms: int
+
+    def __attrs_post_init__(self) -> None:
+        _check_channel(self.source, self.channel)
+        check_integer("timestamp_ms", self.timestamp_ms, _MIN_TIME_MS, MAX_ID)
+
+
+@frozen(kw_only=True)
+class ChannelWatermark:
+    """What the watermark valve knows of one channel.
+
+    `largest_timestamp_ms` is the largest event time that was seen of it, `watermark_ms` its own watermark.
+    `last_active_ms` is the processing time of the last epoch that had records of it, from which idleness counts.
+    """
+
+    source: str
+    channel: str = ""
+    largest_timestamp_ms: int | None = None
+    watermark_ms: int | None = None
+    last_active_ms: int | None = None
+    is_idle: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        _check_channel(self.source, self.channel)
+        _check_time("largest_timestamp_ms", self.largest_timestamp_ms)
+        _check_time("watermark_ms", self.watermark_ms)
+        check_optional_integer("last_active_ms", self.last_active_ms, 0, MAX_ID)
+        require(type(self.is_idle) is bool, "is_idle must be a bool")
+
+
+@frozen
+class WatermarkState:
+    """The watermark valve of a job behind a checkpoint: what it let through last, and its channels."""
+
+    watermark_ms: int | None = None
+    channels: tuple[ChannelWatermark, ...] = ()
+
+    def __attrs_post_init__(self) -> None:
+        _check_time("watermark_ms", self.watermark_ms)
+        require(
+            type(self.channels) is tuple and all(type(one) is ChannelWatermark for one in self.channels),
+            "channels must be a tuple of ChannelWatermark objects",
+        )
+        check_distinct_channels(self.channels)
+
+
+@frozen
+class TimersDue:
+    """The earliest timers of an operator that are still pending, of all its subtasks together."""
+
+    operator_uid: str
+    event_time_ms: int | None = None
+    processing_time_ms: int | None = None
+
+    def __attrs_post_init__(self) -> None:
+        check_identifier("the operator of a timer", self.operator_uid)
+        _check_time("event_time_ms", self.event_time_ms)
+        _check_time("processing_time_ms", self.processing_time_ms)
+
+    def earliest(self, other: TimersDue) -> TimersDue:
+        """The earlier of both, of each kind."""
+        return TimersDue(
+            self.operator_uid,
+            _earlier(self.event_time_ms, other.event_time_ms),
+            _earlier(self.processing_time_ms, other.processing_time_ms),
+        )
+
+
+@frozen(kw_only=True)
+class SourcePositions:
+    """How far the sources are read behind a checkpoint.
+
+    `batch_id` is the engine's number of the last batch whose records are in the state; it has nothing to do with the id
+    of the checkpoint. A checkpoint of an epoch without records has the positions of the one before it. `sources` names
+    what is read, in the order of the positions; None in checkpoints of releases that did not say. `offsets` is the
+    engine's own record of the positions, opaque here.
+    """
+
+    batch_id: int
+    offsets: bytes = field(repr=lambda offsets: f"<{len(offsets)} bytes>")
+    sources: tuple[str, ...] | None = None
+
+    def __attrs_post_init__(self) -> None:
+        check_integer("batch_id", self.batch_id, 0, MAX_ID)
+        require(type(self.offsets) is bytes, "the offsets of source positions must be bytes")
+        require(self.sources is None or type(self.sources) is tuple, "sources must be a tuple of names")
+        for source in self.sources or ():
+            require(type(source) is str, f"the name of a source must be a str, not {shown(source)}")
+            check_encodable("the name of a source", source)
+
+
+@frozen
+class SavepointIdentity:
+    """What tells a savepoint from all others, wherever it lies: three fields of its metadata."""
+
+    job_id: str
+    checkpoint_id: int
+    timestamp_ms: int
+
+    def __attrs_post_init__(self) -> None:
+        check_identifier("job_id of a savepoint", self.job_id)
+        check_integer("checkpoint_id of a savepoint", self.checkpoint_id, 0, MAX_ID)
+        check_integer("timestamp_ms of a savepoint", self.timestamp_ms, 0, MAX_ID)
+
+    def __str__(self) -> str:
+        return f"{self.job_id}/{self.checkpoint_id}/{self.timestamp_ms}"
+
+
+def _earlier(one_ms: int | None, other_ms: int | None) -> int | None:
+    return min([time_ms for time_ms in (one_ms, other_ms) if time_ms is not None], default=None)
+
+
+def check_distinct_channels(channels: Iterable[ChannelWatermark | ChannelTimestamp]) -> None:
+    """Require that no channel of a source appears twice."""
+    names = [(one.source, one.channel) for one in channels]
+    require(len(set(names)) == len(names), "a channel appears twice")
+
+
+def check_distinct_operators(timers: Iterable[TimersDue]) -> None:
+    """Require that no operator appears twice."""
+    uids = [one.operator_uid for one in timers]
+    require(len(set(uids)) == len(uids), "the timers of an operator appear twice")
