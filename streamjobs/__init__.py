@@ -2,6 +2,7 @@
 
 import statebackend_floors  # noqa: F401  first: it names a file that stands in the place of a package
 from streamjobs.api.functions import KeyedProcessFunction, ProcessContext, RuntimeContext
+from streamjobs.api.output_tag import OutputTag
 from streamjobs.errors import (
     EpochError,
     EpochTimeoutError,
@@ -20,6 +21,7 @@ __all__ = [
     "JobRestoreError",
     "KeyedProcessFunction",
     "NullKeyError",
+    "OutputTag",
     "ProcessContext",
     "RuntimeContext",
     "SourceProgressMismatchError",

@@ -52,8 +52,8 @@ from streamjobs.inprocess.job import LocalJob
 from streamjobs.inprocess.keys import column_types, declared_types, field_getter
 from streamjobs.operators.input_batch import ObjectBatch, check_keys
 from streamjobs.operators.operator import CollectingEmitter
+from streamjobs.operators.operator_factories import operator_factory
 from streamjobs.operators.operator_run import OperatorRun
-from streamjobs.operators.registry import operator_factory
 from streamjobs.operators.subtask_backends import SubtaskBackends
 from streamjobs.operators.subtask_context import SubtaskContext
 from streamjobs.runtime.job_metrics import OperatorMetrics, metrics_of_epoch

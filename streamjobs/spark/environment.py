@@ -32,7 +32,7 @@ from statebackend.keyed.schema_resolution import SchemaReport
 from statebackend.keyed.state_backend import StateBackend
 from statebackend.metrics import StateMetricsConfig
 from streamjobs.api.data_stream import DataStream
-from streamjobs.api.stream_graph import SourceNode, StreamGraph
+from streamjobs.api.stream_graph import SourceNode, StreamEdge, StreamGraph
 from streamjobs.errors import JobDefinitionError, JobRestoreError
 from streamjobs.runtime.local_state_root import LocalStateRoot
 from streamjobs.runtime.restore_plan import check_backend, check_files, check_merges, check_operators, check_states
@@ -113,12 +113,22 @@ class SparkStreamEnvironment:
         self._spark_directory = os.path.join(_local_directory(self.job_dir), "spark")
         self._local_state_directory = None if local_state_directory is None else os.fspath(local_state_directory)
         self._graph = StreamGraph()
+        self._sources: list[SourceNode] = []
 
     def from_dataframe(self, frame: DataFrame) -> DataStream:
-        """The stream of a streaming DataFrame: ``spark.readStream...load()``, with any stateless steps."""
+        """The stream of a streaming DataFrame: ``spark.readStream...load()``, with any stateless steps.
+
+        A job may have several; the same frame is the same source.
+        """
         if not isinstance(frame, DataFrame) or not frame.isStreaming:
             raise JobDefinitionError("from_dataframe takes a streaming DataFrame, one made with spark.readStream")
-        return DataStream(self._graph, self._graph.add(SourceNode(frame)))
+        known = (node for node in self._sources if node.source is frame)
+        node = next(known, None)
+        if node is None:
+            node = SourceNode(frame)
+            self._sources.append(node)
+            self._graph.add(node)
+        return DataStream(self._graph, StreamEdge(node))
 
     def check(
         self, *, from_savepoint: str | os.PathLike[str] | None = None, allow_non_restored_state: bool = False

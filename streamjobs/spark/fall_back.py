@@ -13,6 +13,8 @@ Every step finds what a crash has left of it, so the whole is taken again until 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from itertools import chain
 
 from attrs import frozen
 
@@ -113,23 +115,16 @@ def fall_back(
     has begun, and the same one is to be started again.
     """
     before = set(file_system.list_directories(SET_ASIDE_DIRECTORY))
-    is_untouched = read_fall_back(file_system) is None
+    is_first_attempt = read_fall_back(file_system) is None
     write_fall_back(file_system, planned)
-    hidden: list[str] = []
-    keeping: list[str] = []
-    for sink in sinks.by_uid.values():
-        take_back = getattr(sink, "take_back", None)
-        if take_back is None:
-            keeping.append(sink_identity(sink))
-            continue
-        try:
-            hidden += take_back(planned.checkpoint_id, job_id)
-        except SinkError:
-            if is_untouched:
-                # It has hidden nothing, so nothing has been done.
-                end_fall_back(file_system)
-            raise
-        is_untouched = False
+    taken_back: dict[str, Sequence[str]] = {}
+    try:
+        _take_back(sinks, planned.checkpoint_id, job_id, taken_back)
+    except SinkError:
+        if is_first_attempt and not taken_back:
+            # It has hidden nothing, so nothing has been done.
+            end_fall_back(file_system)
+        raise
     store.recover(fall_back_to=planned.checkpoint_id)
     copy = f"{SET_ASIDE_DIRECTORY}/{planned.source_log}"
     if planned.source_log not in before:
@@ -144,15 +139,23 @@ def fall_back(
         given_up=tuple(range(planned.checkpoint_id + 1, planned.newest_id + 1)),
         set_aside=(
             *(file_system.location(f"{SET_ASIDE_DIRECTORY}/{name}") for name in set_aside),
-            *hidden,
+            *chain.from_iterable(taken_back.values()),
         ),
         offsets_after=_shown(spark_directory, planned.checkpoint_id),
         offsets_before=offsets_before,
         sinks=tuple(map(sink_identity, sinks.by_uid.values())),
-        keeping=tuple(keeping),
+        keeping=tuple(sink_identity(sink) for uid, sink in sinks.by_uid.items() if uid not in taken_back),
     )
     _logger.warning("%s", report)
     return report
+
+
+def _take_back(sinks: JobSinks, last_epoch_id: int, job_id: str, taken_back: dict[str, Sequence[str]]) -> None:
+    """Notes for each sink that can take anything back where it has put what it showed of later epochs."""
+    for uid, sink in sinks.by_uid.items():
+        take_back = getattr(sink, "take_back", None)
+        if take_back is not None:
+            taken_back[uid] = tuple(take_back(last_epoch_id, job_id))
 
 
 def _copy_source_log(file_system: CheckpointFileSystem, target: str) -> None:

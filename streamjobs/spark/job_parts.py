@@ -12,7 +12,7 @@ from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_directory import JobIdentity
 from statebackend.keyed.state_backend import StateBackend
 from statebackend.metrics import StateMetricsConfig
-from streamjobs.operators.registry import operator_factory
+from streamjobs.operators.operator_factories import operator_factory
 from streamjobs.runtime.job_sinks import JobSinks
 from streamjobs.runtime.local_state_root import LocalStateRoot
 from streamjobs.spark.pipeline import Pipeline

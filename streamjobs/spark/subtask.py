@@ -29,9 +29,9 @@ from statebackend.keyed.state_backend import StateBackend, SubtaskIdentity
 from statebackend.metrics import StateMetricsConfig
 from streamjobs.errors import EpochError
 from streamjobs.operators.operator import CollectingEmitter, Operator
+from streamjobs.operators.operator_factories import OperatorFactory
 from streamjobs.operators.operator_run import OperatorRun
 from streamjobs.operators.record_function import paused_garbage_collection
-from streamjobs.operators.registry import OperatorFactory
 from streamjobs.operators.subtask_backends import SubtaskBackends, SubtaskSnapshot
 from streamjobs.operators.subtask_context import SubtaskContext
 from streamjobs.runtime.local_state_root import LocalStateRoot
