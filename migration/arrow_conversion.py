@@ -1,18 +1,21 @@
-"""The conversion of Arrow data: columns by name, cast where they were widened, null where they are new."""
+"""The conversion of Arrow data: columns by the plan, cast where they were widened, null where they are new."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from migration.conversion import Conversion, register_conversion
-from typeserializers.arrow.arrow_evolution import convert_batch
-from typeserializers.arrow.arrow_serializer import ArrowIpcSerializer, ArrowSerializer, ArrowStructSerializer
+import pyarrow as pa
+
+from migration.conversion import Conversion
+from typeserializers.arrow.arrow_serializer import ArrowIpcSerializer
+from typeserializers.evolution.evolution_plans import ArrowPlan
 from typeserializers.kernel.code_generation import ReadEmitter
 
 
 class ArrowConversion(Conversion):
     """Batches, and structs as batches of one row."""
 
+    plan: ArrowPlan
     old: ArrowIpcSerializer[Any]
     new: ArrowIpcSerializer[Any]
 
@@ -21,23 +24,15 @@ class ArrowConversion(Conversion):
 
         def convert(data: bytes, position: int) -> tuple[Any, int]:
             batch, position = self.old.read_batch(data, position)
-            return self.new.from_batch(convert_batch(batch, self.new.schema)), position
+            return self.new.from_batch(self._converted(batch)), position
 
         reader.line(f"{result}, pos = {reader.function.bind('convert', convert)}(data, pos)")
         return result
 
-
-@register_conversion
-class ArrowBatchConversion(ArrowConversion):
-    """Record batches."""
-
-    old_class = ArrowSerializer
-    new_class = ArrowSerializer
-
-
-@register_conversion
-class ArrowStructConversion(ArrowConversion):
-    """Struct values."""
-
-    old_class = ArrowStructSerializer
-    new_class = ArrowStructSerializer
+    def _converted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch under the new schema; raises `pyarrow.ArrowInvalid` if values would change."""
+        columns = [
+            pa.nulls(batch.num_rows, part.type) if place is None else batch.column(place).cast(part.type, safe=True)
+            for part, place in zip(self.new.schema, self.plan.columns, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.new.schema)

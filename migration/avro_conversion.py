@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from migration.conversion import Conversion, passed_through, register_conversion
+from migration.conversion import Conversion, passed_through
 from typeserializers.avro.avro_serializer import AvroSerializer
 from typeserializers.kernel.code_generation import ReadEmitter
 
 
-@register_conversion
 class AvroConversion(Conversion):
     """The writer's schema resolved to the reader's."""
-
-    old_class = AvroSerializer
-    new_class = AvroSerializer
 
     old: AvroSerializer
     new: AvroSerializer

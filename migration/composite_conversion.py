@@ -12,18 +12,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from migration.conversion import (
+    AsIsConversion,
     Conversion,
-    PassingConversion,
     Read,
     compile_value,
-    conversion_between,
     emit_part_value,
     passed_through,
-    register_composite_conversion,
 )
 from migration.reading_parts import ReadingSerializer
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView
+from snapshots.plans import PartsPlan
 from typeserializers.kernel.code_generation import ReadEmitter
 from typeserializers.kernel.type_serializer import TypeSerializer
 
@@ -56,33 +55,38 @@ class ConvertingPartSerializer(ReadingSerializer):
         return emit_part_value(self.conversion, emitter)
 
 
-@register_composite_conversion
 class CompositeConversion(Conversion):
-    """Any two composites of one class."""
+    """Two composites of one class, or of two that have one layout."""
+
+    plan: PartsPlan
+
+    def conversions(self) -> list[Conversion]:
+        """Those of the nested serializers, in their order."""
+        triples = zip(self.plan.parts, nested_serializers(self.old), nested_serializers(self.new), strict=True)
+        return [self.scope.conversion(*triple) for triple in triples]
 
     def emit_value(self, reader: ReadEmitter) -> str:
         result = reader.function.fresh("v")
         passed = reader.function.bind("passed", passed_through(self.new))
-        value = converting_composite(self.old, self.new).emit_read(reader)
+        value = self.converting_composite().emit_read(reader)
         reader.line(f"{result} = {passed}({value})")
         return result
 
-
-def converting_composite(old: TypeSerializer[Any], new: TypeSerializer[Any]) -> TypeSerializer[Any]:
-    """The old composite, put together from parts that convert to those of the new one."""
-    snapshot = old.snapshot_configuration()
-    assert isinstance(snapshot, CompositeTypeSerializerSnapshot)
-    conversions = [conversion_between(*pair) for pair in zip(_nested(old), _nested(new), strict=True)]
-    # A part that does not change stays what it is: a composite may know the classes of some of its parts.
-    parts = [
-        conversion.old if type(conversion) is PassingConversion else ConvertingPartSerializer(conversion)
-        for conversion in conversions
-    ]
-    composite: TypeSerializer[Any] = snapshot.create_outer_serializer(parts)
-    return composite
+    def converting_composite(self) -> TypeSerializer[Any]:
+        """The old composite, put together from parts that convert to those of the new one."""
+        snapshot = self.old.snapshot_configuration()
+        assert isinstance(snapshot, CompositeTypeSerializerSnapshot)
+        # A part that does not change stays a serializer: a composite may know the classes of some of its parts.
+        parts = [
+            conversion.new if type(conversion) is AsIsConversion else ConvertingPartSerializer(conversion)
+            for conversion in self.conversions()
+        ]
+        composite: TypeSerializer[Any] = snapshot.create_outer_serializer(parts)
+        return composite
 
 
-def _nested(serializer: TypeSerializer[Any]) -> Sequence[TypeSerializer[Any]]:
+def nested_serializers(serializer: TypeSerializer[Any]) -> Sequence[TypeSerializer[Any]]:
+    """The nested serializers of a composite."""
     snapshot = serializer.snapshot_configuration()
     assert isinstance(snapshot, CompositeTypeSerializerSnapshot)
     nested: Sequence[TypeSerializer[Any]] = snapshot.nested_serializers(serializer)

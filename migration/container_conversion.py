@@ -1,77 +1,58 @@
-"""The built-in conversions of scalars and containers: promotions, optionals, lists, maps and tuples."""
+"""The conversions of scalars and containers: promotions, optionals, lists, maps and tuples."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from migration.composite_conversion import converting_composite
-from migration.conversion import (
-    Conversion,
-    Part,
-    Write,
-    conversion_between,
-    emit_part_value,
-    register_conversion,
-    register_wrapping_conversion,
-)
+from migration.composite_conversion import CompositeConversion
+from migration.conversion import Conversion, Part, Write, emit_part_value
 from snapshots.value_text import shown
-from typeserializers.containers.lists import ArrayListSerializer, ListSerializer
+from typeserializers.containers.lists import ListSerializer
 from typeserializers.containers.maps import MapSerializer
 from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.containers.tuples import TupleSerializer
-from typeserializers.evolution.promotions import PROMOTIONS, Pair
+from typeserializers.evolution.evolution_plans import BecameOptionalPlan, NeverNullPlan, PromotionPlan
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.counts import check_count
-from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.fixed_width import BooleanSerializer, IntSerializer
 
 _FLAG = BooleanSerializer()
 _COUNT = IntSerializer()
 
 
-def _register_promotion(pair: Pair) -> None:
-    promotion = PROMOTIONS[pair]
+class PromotingConversion(Conversion):
+    """A widening: the old value goes through what the promotion says."""
 
-    class PromotingConversion(Conversion):
-        """A widening: the old value goes through what the promotion says."""
+    plan: PromotionPlan
 
-        old_class, new_class = pair
+    def emit_value(self, reader: ReadEmitter) -> str:
+        return self.plan.promotion.emit(reader.function, self.old.emit_read(reader))
 
-        def emit_value(self, reader: ReadEmitter) -> str:
-            return promotion.emit(reader.function, self.old.emit_read(reader))
+    @property
+    def reads_old_whole(self) -> bool:
+        return True
 
-        @property
-        def reads_old_whole(self) -> bool:
-            return True
-
-        @property
-        def is_injective(self) -> bool:
-            return promotion.is_injective
-
-    register_conversion(PromotingConversion)
+    @property
+    def is_injective(self) -> bool:
+        return self.plan.promotion.is_injective
 
 
-for _pair in PROMOTIONS:
-    _register_promotion(_pair)
-
-
-@register_conversion
-class NullableConversion(Conversion):
+class NullableConversion(CompositeConversion):
     """A null stays null, a value is converted."""
-
-    old_class = NullableSerializer
-    new_class = NullableSerializer
 
     old: NullableSerializer[Any]
     new: NullableSerializer[Any]
+
+    def _inner(self) -> Conversion:
+        return self.scope.conversion(self.plan.parts[0], self.old.inner, self.new.inner)
 
     def emit_value(self, reader: ReadEmitter) -> str:
         is_null = reader.fixed("?")
         result = reader.function.fresh("v")
         reader.line(f"if {is_null}: {result} = None; pos += {self.old.padding_length}")
         present = reader.child()
-        value = emit_part_value(conversion_between(self.old.inner, self.new.inner), present)
+        value = emit_part_value(self._inner(), present)
         present.line(f"{result} = {value}")
         reader.block("else:", present)
         return result
@@ -82,7 +63,7 @@ class NullableConversion(Conversion):
         null = b"\x01" + bytes(self.new.padding_length)
         reader.line(f"if {is_null}: {encoded} = {null!r}; pos += {self.old.padding_length}")
         present = reader.child()
-        write = conversion_between(self.old.inner, self.new.inner).emit_transcoding(present)
+        write = self._inner().emit_transcoding(present)
         writer = WriteEmitter(reader.function)
         writer.fixed("?", "False")
         _emit_written(present, writer, write, lambda expression: f"{encoded} = {expression}")
@@ -91,22 +72,23 @@ class NullableConversion(Conversion):
 
     def parts(self, data: bytes, position: int) -> Iterator[Part]:
         if not data[position]:
-            yield "", conversion_between(self.old.inner, self.new.inner), position + 1
+            yield "", self._inner(), position + 1
 
 
-@register_wrapping_conversion
 class BecameOptionalConversion(Conversion):
     """Every old value is present."""
 
-    new_class = NullableSerializer
-
+    plan: BecameOptionalPlan
     new: NullableSerializer[Any]
 
+    def _value(self) -> Conversion:
+        return self.scope.conversion(self.plan.value, self.old, self.new.inner)
+
     def emit_value(self, reader: ReadEmitter) -> str:
-        return emit_part_value(conversion_between(self.old, self.new.inner), reader)
+        return emit_part_value(self._value(), reader)
 
     def emit_transcoding(self, reader: ReadEmitter) -> Write:
-        write = conversion_between(self.old, self.new.inner).emit_transcoding(reader)
+        write = self._value().emit_transcoding(reader)
 
         def write_present(writer: WriteEmitter) -> None:
             writer.fixed("?", "False")
@@ -116,20 +98,44 @@ class BecameOptionalConversion(Conversion):
 
     @property
     def reads_old_whole(self) -> bool:
-        return conversion_between(self.old, self.new.inner).reads_old_whole
+        return self._value().reads_old_whole
 
     def parts(self, data: bytes, position: int) -> Iterator[Part]:
-        yield "", conversion_between(self.old, self.new.inner), position
+        yield "", self._value(), position
 
 
-class ListConversion(Conversion):
+class NeverNullConversion(Conversion):
+    """The flag of a value that is never null goes."""
+
+    plan: NeverNullPlan
+    old: NullableSerializer[Any]
+
+    def _value(self) -> Conversion:
+        return self.scope.conversion(self.plan.value, self.old.inner, self.new)
+
+    def emit_value(self, reader: ReadEmitter) -> str:
+        reader.fixed("b")
+        return emit_part_value(self._value(), reader)
+
+    def emit_transcoding(self, reader: ReadEmitter) -> Write:
+        reader.fixed("b")
+        return self._value().emit_transcoding(reader)
+
+    def parts(self, data: bytes, position: int) -> Iterator[Part]:
+        yield "", self._value(), position + 1
+
+
+class ListConversion(CompositeConversion):
     """Element by element."""
 
     old: ListSerializer[Any]
     new: ListSerializer[Any]
 
+    def _element(self) -> Conversion:
+        return self.scope.conversion(self.plan.parts[0], self.old.element_serializer, self.new.element_serializer)
+
     def emit_value(self, reader: ReadEmitter) -> str:
-        return converting_composite(self.old, self.new).emit_read(reader)
+        return self.converting_composite().emit_read(reader)
 
     def emit_transcoding(self, reader: ReadEmitter) -> Write:
         count, chunks = reader.fixed("i"), reader.function.fresh("v")
@@ -138,7 +144,7 @@ class ListConversion(Conversion):
         reader.line(f"{check}({count}, len(data) - pos, {element})")
         reader.line(f"{chunks} = []; {chunks}_append = {chunks}.append")
         body = reader.child()
-        write = conversion_between(self.old.element_serializer, self.new.element_serializer).emit_transcoding(body)
+        write = self._element().emit_transcoding(body)
         _emit_written(body, WriteEmitter(reader.function), write, lambda expression: f"{chunks}_append({expression})")
         reader.block(f"for _ in range({count}):", body)
 
@@ -149,39 +155,27 @@ class ListConversion(Conversion):
         return write_list
 
     def parts(self, data: bytes, position: int) -> Iterator[Part]:
-        conversion = conversion_between(self.old.element_serializer, self.new.element_serializer)
+        conversion = self._element()
         count, position = _COUNT.codec.read(data, position)
         for index in range(count):
             yield f"[{index}]", conversion, position
             _, position = self.old.element_serializer.codec.read(data, position)
 
 
-def _register_list(old: type[TypeSerializer[Any]], new: type[TypeSerializer[Any]]) -> None:
-    names = {"old_class": old, "new_class": new, "__module__": __name__}
-    register_conversion(type("ListConversion", (ListConversion,), names))
-
-
-# The two list serializers have one layout and adopt each other's state.
-for _old_class in (ListSerializer, ArrayListSerializer):
-    for _new_class in (ListSerializer, ArrayListSerializer):
-        _register_list(_old_class, _new_class)
-
-
-@register_conversion
-class MapConversion(Conversion):
+class MapConversion(CompositeConversion):
     """Entry by entry; a null value stays null. Keys that become equal are refused, since one would be lost."""
-
-    old_class = MapSerializer
-    new_class = MapSerializer
 
     old: MapSerializer[Any, Any]
     new: MapSerializer[Any, Any]
 
     def _keys(self) -> Conversion:
-        return conversion_between(self.old.key_serializer, self.new.key_serializer)
+        return self.scope.conversion(self.plan.parts[0], self.old.key_serializer, self.new.key_serializer)
+
+    def _values(self) -> Conversion:
+        return self.scope.conversion(self.plan.parts[1], self.old.value_serializer, self.new.value_serializer)
 
     def emit_value(self, reader: ReadEmitter) -> str:
-        return converting_composite(self.old, self.new).emit_read(reader)
+        return self.converting_composite().emit_read(reader)
 
     def emit_transcoding(self, reader: ReadEmitter) -> Write:
         if not self._keys().is_injective:
@@ -197,7 +191,7 @@ class MapConversion(Conversion):
         _emit_written(body, WriteEmitter(function), write_key, lambda expression: f"{chunks}_append({expression})")
         body.line(f"if {is_null}: {chunks}_append(b'\\x01')")
         present = body.child()
-        write = conversion_between(self.old.value_serializer, self.new.value_serializer).emit_transcoding(present)
+        write = self._values().emit_transcoding(present)
         writer = WriteEmitter(function)
         writer.fixed("?", "False")
         _emit_written(present, writer, write, lambda expression: f"{chunks}_append({expression})")
@@ -211,7 +205,7 @@ class MapConversion(Conversion):
         return write_map
 
     def parts(self, data: bytes, position: int) -> Iterator[Part]:
-        values = conversion_between(self.old.value_serializer, self.new.value_serializer)
+        values = self._values()
         count, position = _COUNT.codec.read(data, position)
         for _ in range(count):
             yield "<key>", self._keys(), position
@@ -227,25 +221,17 @@ class MapConversion(Conversion):
         reader.line(f"{check}({count}, len(data) - pos, {key}, {reader.function.bind('flag', _FLAG)})")
 
 
-@register_conversion
-class TupleConversion(Conversion):
+class TupleConversion(CompositeConversion):
     """Field by field, by position."""
-
-    old_class = TupleSerializer
-    new_class = TupleSerializer
 
     old: TupleSerializer
     new: TupleSerializer
 
-    def _parts(self) -> list[Conversion]:
-        pairs = zip(self.old.field_serializers, self.new.field_serializers, strict=True)
-        return [conversion_between(old, new) for old, new in pairs]
-
     def emit_value(self, reader: ReadEmitter) -> str:
-        return f"({', '.join([emit_part_value(part, reader) for part in self._parts()])},)"
+        return f"({', '.join([emit_part_value(part, reader) for part in self.conversions()])},)"
 
     def emit_transcoding(self, reader: ReadEmitter) -> Write:
-        writes = [part.emit_transcoding(reader) for part in self._parts()]
+        writes = [part.emit_transcoding(reader) for part in self.conversions()]
 
         def write_tuple(writer: WriteEmitter) -> None:
             for write in writes:
@@ -254,7 +240,7 @@ class TupleConversion(Conversion):
         return write_tuple
 
     def parts(self, data: bytes, position: int) -> Iterator[Part]:
-        for index, part in enumerate(self._parts()):
+        for index, part in enumerate(self.conversions()):
             yield f"[{index}]", part, position
             _, position = part.old.codec.read(data, position)
 

@@ -1,16 +1,15 @@
 """From what an old serializer wrote to what a new one wants, as generated code.
 
-A *conversion* exists for a pair of serializers of which a verdict has said *compatible after migration* or better. It
-is emitted in one of two forms. As a *value*, old bytes become a new object, which is what the heap needs. As a
-*transcoding*, old bytes become new bytes: there a record is taken apart into local variables and put together again,
-field by field, and no object of either class is ever made. The law between the two: the value of the new bytes is the
-new value.
+A *conversion* carries out a plan (`snapshots.plans`, `typeserializers.evolution.evolution_plans`) for the pair of
+serializers that it belongs to: the one that the old snapshot restores, and the new one. It judges nothing: which part
+goes on as which is in the plan. It is emitted in one of two forms. As a *value*, old bytes become a new object, which
+is what the heap needs. As a *transcoding*, old bytes become new bytes: there a record is taken apart into local
+variables and put together again, field by field, and no object of either class is ever made. The law between the two:
+the value of the new bytes is the new value.
 
-Which code is emitted for a pair is looked up in a registry of rules, in this order: equal serializers pass; then the
-rule for the two classes; then the rule for the old class under any other, or for the new class over any other (a
-nullable over a value); then, for two composites of one class, the rule for composites. A pair that no rule knows was
-adopted by the new serializer's snapshot: the old value goes through the new serializer, which accepts it on write and
-reads it back as its own.
+Which conversion carries out a plan is in a table (`ConversionTable`) by the class of the plan, and for the parts of two
+composites by the class of the old one. A table is an object that is passed; that of this library is put together in
+`migration.conversion_table`. A plan may also bring its own code (`snapshots.plans.CustomPlan`).
 
 Python allows twenty nested blocks in one function. Where a type is nested deeper, each part is a function of its own
 that is called (`MigrationFunction.calls_parts`).
@@ -19,15 +18,15 @@ that is called (`MigrationFunction.calls_parts`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from migration.reading_parts import RequiredPartSerializer
-from snapshots.composite import CompositeTypeSerializerSnapshot
+from snapshots.errors import UnresolvableSerializerError
+from snapshots.plans import CustomPlan, PartsPlan, Plan
 from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
-from typeserializers.kernel.references import holds_reference
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 Write = Callable[[WriteEmitter], None]
@@ -49,14 +48,72 @@ class MigrationFunction(GeneratedFunction):
 
 
 @frozen
-class Conversion(ABC):
-    """One pair of serializers; subclasses are the rules."""
+class ConversionTable:
+    """Which conversion carries out which plan."""
 
+    by_plan: Mapping[type[Plan], type[Conversion]]
+    """By the class of the plan; `PartsPlan` is that of a composite of a class not in ``by_composite``."""
+    by_composite: Mapping[type[TypeSerializer[Any]], type[Conversion]] = field(factory=dict)
+    """For a `PartsPlan`, by the class of the old serializer."""
+    parts_as_is: Mapping[type[TypeSerializer[Any]], Callable[[Any], Plan]] = field(factory=dict)
+    """From a serializer to the plan that takes it apart and changes no part, for finding what a value fails on."""
+
+    def rule_for(self, plan: Plan, old: TypeSerializer[Any]) -> type[Conversion]:
+        """The conversion for a plan; raises `KeyError` for a plan that the table does not know."""
+        if isinstance(plan, PartsPlan):
+            rule = self.by_composite.get(type(old))
+            if rule is not None:
+                return rule
+        return self.by_plan[type(plan)]
+
+    def rules(self) -> Iterator[type[Conversion]]:
+        """All conversions in the table."""
+        yield from self.by_plan.values()
+        yield from self.by_composite.values()
+
+
+@frozen
+class ConversionScope:
+    """The table, and the records that are being converted around a place: what makes conversions there."""
+
+    table: ConversionTable
+    enclosing: Mapping[str, Any] = field(factory=dict)
+    """By the name of the old record, its `migration.reference_conversion.RecursiveMigration`."""
+
+    def conversion(self, plan: Plan, old: TypeSerializer[Any], new: TypeSerializer[Any]) -> Conversion:
+        """The conversion that carries out a plan for the pair that it belongs to."""
+        if isinstance(old, RequiredPartSerializer):
+            conversion = self.conversion(plan, old.inner, new)
+            if conversion.reads_old_whole:
+                return evolve(conversion, old=old)
+            return RequiredConversion(self, plan, old, new)
+        if isinstance(plan, CustomPlan):
+            made: Conversion = plan.conversion(old, new, self)
+            return made
+        return self.table.rule_for(plan, old)(self, plan, old, new)
+
+    def inside(self, name: str, record: Any) -> ConversionScope:
+        """The scope inside a record."""
+        return evolve(self, enclosing={**self.enclosing, name: record})
+
+    def record_named(self, name: str) -> Any:
+        """The conversion of the enclosing record; raises `UnresolvableSerializerError` if there is none."""
+        found = self.enclosing.get(name)
+        if found is None:
+            raise UnresolvableSerializerError(
+                f"the reference to {name} stands outside the record of that name and means nothing"
+            )
+        return found
+
+
+@frozen
+class Conversion(ABC):
+    """One plan and the pair of serializers that it belongs to; subclasses are what carries plans out."""
+
+    scope: ConversionScope
+    plan: Any
     old: TypeSerializer[Any]
     new: TypeSerializer[Any]
-
-    old_class: ClassVar[type[TypeSerializer[Any]]]
-    new_class: ClassVar[type[TypeSerializer[Any]]]
 
     @abstractmethod
     def emit_value(self, reader: ReadEmitter) -> str:
@@ -85,19 +142,25 @@ class Conversion(ABC):
         return iter(())
 
 
-class PassingConversion(Conversion):
-    """The old value is the new value, because the serializers are equal."""
+class AsIsConversion(Conversion):
+    """The old bytes are the new ones, and the new serializer reads them."""
+
+    @property
+    def _reading(self) -> TypeSerializer[Any]:
+        if isinstance(self.old, RequiredPartSerializer):
+            return RequiredPartSerializer(self.new, self.old.name)
+        return self.new
 
     def emit_value(self, reader: ReadEmitter) -> str:
-        return self.old.emit_read(reader)
+        return self._reading.emit_read(reader)
 
     def emit_transcoding(self, reader: ReadEmitter) -> Write:
-        if self.old.length >= 0:
+        if self.new.length >= 0:
             return super().emit_transcoding(reader)
         # What varies in length is copied as it is, once its end is known.
         start, chunk = reader.function.fresh("start"), reader.function.fresh("b")
         reader.line(f"{start} = pos")
-        self.old.emit_read(reader)
+        self._reading.emit_read(reader)
         reader.line(f"{chunk} = data[{start}:pos]")
         return lambda writer: writer.append(chunk)
 
@@ -110,13 +173,15 @@ class PassingConversion(Conversion):
         return True
 
     def parts(self, data: bytes, position: int) -> Iterator[Part]:
-        # Equal records may hold what their class has begun to refuse.
-        rule = _rules.get((type(self.old), type(self.new)))
-        return iter(()) if rule is None else rule(self.old, self.new).parts(data, position)
+        # What has not changed may still hold what its class has begun to refuse.
+        parts_as_is = self.scope.table.parts_as_is.get(type(self.new))
+        if parts_as_is is None:
+            return iter(())
+        return self.scope.conversion(parts_as_is(self.new), self.new, self.new).parts(data, position)
 
 
-class AdoptedConversion(Conversion):
-    """A pair that only the new serializer's snapshot knows: it accepts the old value and reads it back as its own."""
+class RewritingConversion(Conversion):
+    """The new serializer accepts the value that the old one reads, and reads it back as its own."""
 
     def emit_value(self, reader: ReadEmitter) -> str:
         result = reader.function.fresh("v")
@@ -135,74 +200,23 @@ class RequiredConversion(Conversion):
 
     old: RequiredPartSerializer
 
+    def _inner(self) -> Conversion:
+        return self.scope.conversion(self.plan, self.old.inner, self.new)
+
     def emit_value(self, reader: ReadEmitter) -> str:
         start = reader.function.fresh("start")
         reader.line(f"{start} = pos")
         self.old.emit_read(reader)
         reader.line(f"pos = {start}")
-        return emit_part_value(conversion_between(self.old.inner, self.new), reader)
+        return emit_part_value(self._inner(), reader)
 
     def parts(self, data: bytes, position: int) -> Iterator[Part]:
-        return conversion_between(self.old.inner, self.new).parts(data, position)
+        return self._inner().parts(data, position)
 
 
 def passed_through(serializer: TypeSerializer[Any]) -> Callable[[Any], Any]:
     """A function that writes a value and reads it back; raises `SerializationError` for one that does not fit."""
     return lambda value: serializer.from_bytes(serializer.to_bytes(value))
-
-
-_rules: dict[tuple[type[TypeSerializer[Any]], type[TypeSerializer[Any]]], type[Conversion]] = {}
-_wrapping_rules: dict[type[TypeSerializer[Any]], type[Conversion]] = {}
-_unwrapping_rules: dict[type[TypeSerializer[Any]], type[Conversion]] = {}
-_composite_rules: list[type[Conversion]] = []
-
-
-def register_conversion(rule: type[Conversion]) -> type[Conversion]:
-    """Class decorator: the rule for its ``old_class`` and ``new_class``."""
-    _rules[rule.old_class, rule.new_class] = rule
-    return rule
-
-
-def register_wrapping_conversion(rule: type[Conversion]) -> type[Conversion]:
-    """Class decorator: the rule for ``new_class`` over any other old class, such as a nullable over a value."""
-    _wrapping_rules[rule.new_class] = rule
-    return rule
-
-
-def register_unwrapping_conversion(rule: type[Conversion]) -> type[Conversion]:
-    """Class decorator: the rule for ``old_class`` under any other new class."""
-    _unwrapping_rules[rule.old_class] = rule
-    return rule
-
-
-def register_composite_conversion(rule: type[Conversion]) -> type[Conversion]:
-    """Class decorator: the rule for two composites of the same class that have no rule of their own."""
-    _composite_rules[:] = [rule]
-    return rule
-
-
-def classes_of_foreign_rules() -> set[type[TypeSerializer[Any]]]:
-    """The new serializers whose bytes a rule makes that is not one of this library."""
-    own = __name__.partition(".")[0]
-    rules = [*((new, rule) for (_, new), rule in _rules.items()), *_wrapping_rules.items()]
-    return {new for new, rule in rules if rule.__module__.partition(".")[0] != own}
-
-
-def conversion_between(old: TypeSerializer[Any], new: TypeSerializer[Any]) -> Conversion:
-    """The conversion of a pair; the caller has made sure that the verdict allows one."""
-    if isinstance(old, RequiredPartSerializer):
-        conversion = conversion_between(old.inner, new)
-        return evolve(conversion, old=old) if conversion.reads_old_whole else RequiredConversion(old, new)
-    # References are equal by name alone: what they mean may still differ.
-    if old is new or (old == new and not holds_reference(old)):
-        return PassingConversion(old, new)
-    rule = _rules.get((type(old), type(new)))
-    if rule is None and type(old) is not type(new):
-        rule = _unwrapping_rules.get(type(old)) or _wrapping_rules.get(type(new))
-    if rule is None and type(old) is type(new):
-        is_composite = isinstance(old.snapshot_configuration(), CompositeTypeSerializerSnapshot)
-        rule = _composite_rules[0] if is_composite else None
-    return (rule or AdoptedConversion)(old, new)
 
 
 def emit_part_value(conversion: Conversion, reader: ReadEmitter) -> str:

@@ -16,11 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from migration.conversion import compile_value, conversion_between, passed_through
+from migration.conversion import ConversionScope, Read, compile_value, passed_through
 from snapshots.errors import MalformedDataError
-from typeserializers.evolution.part_evolution import resolve_part
+from typeserializers.evolution.evolution_plans import RecordConvertersPlan
 from typeserializers.kernel.field_metadata import name_of
-from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.records.record_shape import RecordField
 from typeserializers.records.records import AttrsSerializer
 
@@ -28,9 +27,16 @@ from typeserializers.records.records import AttrsSerializer
 class ConverterChain:
     """The converters between the schema versions of two record serializers, and the rules behind them."""
 
-    def __init__(self, old: AttrsSerializer[Any], new: AttrsSerializer[Any]) -> None:
+    def __init__(
+        self,
+        scope: ConversionScope,
+        plan: RecordConvertersPlan,
+        old: AttrsSerializer[Any],
+        new: AttrsSerializer[Any],
+    ) -> None:
+        self._scope = scope
+        self.plan = plan
         self.new = new
-        self.steps = new.shape.conversion_steps(old.shape.schema_version)
         self.old_serializers = {part.name: part.serializer for part in old.fields}
         self._fitted = {part.name: passed_through(part.serializer) for part in new.fields}
         self._by_rules: dict[tuple[str, str], Callable[[Any], Any]] = {}
@@ -39,7 +45,7 @@ class ConverterChain:
         """The values of the new fields, in order, from those of the old fields."""
         original = dict(zip(self.old_serializers, items, strict=True))
         values: Mapping[str, Any] = dict(original)
-        for version, converter in self.steps:
+        for version, converter in self.plan.steps:
             try:
                 values = converter(dict(values))
             except Exception as error:
@@ -76,11 +82,13 @@ class ConverterChain:
     def _converted_by_rules(self, name: str, part: RecordField) -> Callable[[Any], Any]:
         known = self._by_rules.get((name, part.name))
         if known is None:
-            old = self.old_serializers[name]
-            if resolve_part(old.snapshot_configuration(), part.serializer).is_incompatible:
+            plan = self.plan.untouched.get((name, part.name))
+            if plan is None:
                 known = self._fitting(part)
             else:
-                known = _converted(old, part.serializer)
+                old = self.old_serializers[name]
+                encode, read = old.codec.write, compile_value(self._scope.conversion(plan, old, part.serializer))
+                known = _through(encode, read)
             self._by_rules[name, part.name] = known
         return known
 
@@ -98,6 +106,5 @@ class ConverterChain:
         return fit
 
 
-def _converted(old: TypeSerializer[Any], new: TypeSerializer[Any]) -> Callable[[Any], Any]:
-    encode, read = old.codec.write, compile_value(conversion_between(old, new))
+def _through(encode: Callable[[Any], bytes], read: Read) -> Callable[[Any], Any]:
     return lambda value: read(encode(value), 0)[0]

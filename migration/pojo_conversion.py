@@ -9,34 +9,35 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from migration.conversion import (
-    Conversion,
-    Part,
-    Read,
-    compile_value,
-    conversion_between,
-    emit_part_value,
-    register_conversion,
-)
+from migration.conversion import Conversion, ConversionScope, Part, Read, compile_value, emit_part_value
 from migration.skipped_parts import skipping
 from snapshots.data_views import DataInputView
 from snapshots.errors import MalformedDataError
-from typeserializers.evolution.field_matching import match_fields
+from snapshots.plans import AS_IS
+from typeserializers.evolution.evolution_plans import PojoPlan
 from typeserializers.kernel.code_generation import ReadEmitter
 from typeserializers.pojos.pojo_shape import PojoField
 from typeserializers.pojos.pojo_tags import EXACT_CLASS, NULL, REGISTERED_SUBCLASS, UNREGISTERED_SUBCLASS
 from typeserializers.pojos.pojos import PojoSerializer
 
 
-@register_conversion
 class PojoConversion(Conversion):
-    """Fields by name and former names; removed ones are stepped over, added ones get their default."""
+    """Fields by the plan; removed ones are stepped over, added ones get their default."""
 
-    old_class = PojoSerializer
-    new_class = PojoSerializer
-
+    plan: PojoPlan
     old: PojoSerializer[Any]
     new: PojoSerializer[Any]
+
+    def _successors(self) -> dict[int, tuple[PojoField, Conversion]]:
+        """By the index of an old field the new one that goes on from it."""
+        return {
+            origin.index: (
+                part,
+                self.scope.conversion(origin.plan, self.old.fields[origin.index].serializer, part.serializer),
+            )
+            for part, origin in zip(self.new.fields, self.plan.origins, strict=True)
+            if origin is not None
+        }
 
     def emit_value(self, reader: ReadEmitter) -> str:
         function = reader.function
@@ -45,23 +46,22 @@ class PojoConversion(Conversion):
         arguments = self._emit_fields(exact)
         exact.line(f"{result} = {self.new.emit_construction(exact, arguments)}")
         reader.block(f"if {flags} == {EXACT_CLASS}:", exact)
-        other = function.bind("read_other", OtherPojos(self.old, self.new).read)
+        other = function.bind("read_other", OtherPojos(self.scope, self.plan, self.old, self.new).read)
         reader.line(f"else: {result}, pos = {other}(data, pos, {flags})")
         return result
 
     def _emit_fields(self, reader: ReadEmitter) -> list[str]:
-        matches = match_fields(self.old.fields, self.new.fields)
-        new_of = {match.old_index: match.new for match in matches if match.old_index is not None}
+        successors = self._successors()
         values: dict[str, str] = {}
         for index, part in enumerate(self.old.fields):
-            new = new_of.get(index)
+            successor = successors.get(index)
             is_null, item = reader.fixed("?"), reader.function.fresh("x")
             present = reader.child()
-            if new is None:
+            if successor is None:
                 skipping(part.serializer).emit_read(present)
                 reader.block(f"if not {is_null}:", present)
                 continue
-            conversion = conversion_between(part.serializer, new.serializer)
+            new, conversion = successor
             present.line(f"{item} = {emit_part_value(conversion, present)}")
             reader.line(f"if {is_null}: {item} = {self._null(reader, new)}")
             reader.block("else:", present)
@@ -75,14 +75,14 @@ class PojoConversion(Conversion):
         flags, position = data[position], position + 1
         if flags != EXACT_CLASS:
             return
-        new_of = {match.old_index: match.new for match in match_fields(self.old.fields, self.new.fields)}
+        successors = self._successors()
         for index, part in enumerate(self.old.fields):
-            new, is_null = new_of.get(index), data[position]
+            successor, is_null = successors.get(index), data[position]
             position += 1
             if is_null:
                 continue
-            if new is not None:
-                yield f".{new.name}", conversion_between(part.serializer, new.serializer), position
+            if successor is not None:
+                yield f".{successor[0].name}", successor[1], position
             _, position = skipping(part.serializer).codec.read(data, position)
 
     def _null(self, reader: ReadEmitter, new: PojoField) -> str:
@@ -94,7 +94,11 @@ class PojoConversion(Conversion):
 class OtherPojos:
     """What is not exactly the class: nulls and subclasses."""
 
-    def __init__(self, old: PojoSerializer[Any], new: PojoSerializer[Any]) -> None:
+    def __init__(
+        self, scope: ConversionScope, plan: PojoPlan, old: PojoSerializer[Any], new: PojoSerializer[Any]
+    ) -> None:
+        self._scope = scope
+        self.plan = plan
         self.old = old
         self.new = new
         self._reads: dict[str, Read] = {}
@@ -119,10 +123,10 @@ class OtherPojos:
         return read(data, source.position)
 
     def _compiled(self, subclass: PojoSerializer[Any]) -> Read:
-        new = self.new.subclass_named(subclass.shape.name)
-        if new is None:
-            new = self.new.keep_subclass(subclass)
-        return compile_value(conversion_between(subclass, new))
+        name = subclass.shape.name
+        new = self.new.subclass_named(name) or self.new.keep_subclass(subclass)
+        # One that the snapshot does not name was found by the old serializer in this program, as it is here.
+        return compile_value(self._scope.conversion(self.plan.subclasses.get(name, AS_IS), subclass, new))
 
 
 def fresh_default(part: PojoField) -> Any:

@@ -1,87 +1,60 @@
 """The conversion of a record inside itself: a call of the conversion of the record, looked up when it runs.
 
-The two records of a pair are converted in one way wherever they stand, so there is one migration for each pair, which
-its own generated code refers to. It lives as long as some generated code does.
+Each record that is converted is known by its name to what is inside it (`ConversionScope.inside`), as one migration, to
+which its own generated code refers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
-from weakref import WeakValueDictionary
 
-from migration.conversion import (
-    Conversion,
-    Part,
-    Read,
-    Write,
-    compile_transcoding,
-    compile_value,
-    conversion_between,
-    register_conversion,
-)
+from migration.conversion import Conversion, Part, Read, Write, compile_transcoding, compile_value
+from typeserializers.evolution.evolution_plans import ReferencePlan
 from typeserializers.kernel.code_generation import ReadEmitter
-from typeserializers.kernel.references import ReferenceSerializer
-from typeserializers.kernel.type_serializer import TypeSerializer
 
 
 class RecursiveMigration:
-    """The two functions of a pair of records, compiled when the first value inside a value is met."""
+    """The two functions of the conversion of a record, compiled when the first value inside a value is met."""
 
-    def __init__(self, old: TypeSerializer[Any], new: TypeSerializer[Any]) -> None:
-        self.old = old
-        self.new = new
+    def __init__(self, conversion: Conversion) -> None:
+        self.conversion = conversion
         self._read: Read | None = None
         self._transcode: Read | None = None
 
     def read(self, data: bytes, position: int) -> tuple[Any, int]:
         """The new value of an old one inside the data."""
         if self._read is None:
-            self._read = compile_value(conversion_between(self.old, self.new))
+            self._read = compile_value(self.conversion)
         return self._read(data, position)
 
     def transcode(self, data: bytes, position: int) -> tuple[Any, int]:
         """The new bytes of an old value inside the data."""
         if self._transcode is None:
-            self._transcode = compile_transcoding(conversion_between(self.old, self.new))
+            self._transcode = compile_transcoding(self.conversion)
         return self._transcode(data, position)
 
 
-# The migration holds both serializers, so an identity cannot be given to another one while its entry is there.
-_migrations: WeakValueDictionary[tuple[int, int], RecursiveMigration] = WeakValueDictionary()
-
-
-def recursive_migration(old: TypeSerializer[Any], new: TypeSerializer[Any]) -> RecursiveMigration:
-    """The one migration of the pair."""
-    key = id(old), id(new)
-    found = _migrations.get(key)
-    if found is None:
-        found = _migrations[key] = RecursiveMigration(old, new)
-    return found
-
-
-@register_conversion
 class ReferenceConversion(Conversion):
-    """The record that is meant, converted as it is at the top."""
+    """The record that is meant, converted as it is around the reference."""
 
-    old_class = ReferenceSerializer
-    new_class = ReferenceSerializer
+    plan: ReferencePlan
 
-    old: ReferenceSerializer
-    new: ReferenceSerializer
-
-    def _migration(self, reader: ReadEmitter) -> str:
-        return reader.function.bind("migration", recursive_migration(self.old.target, self.new.target))
+    def _record(self) -> RecursiveMigration:
+        record: RecursiveMigration = self.scope.record_named(self.plan.name)
+        return record
 
     def parts(self, data: bytes, position: int) -> Iterator[Part]:
-        yield "", conversion_between(self.old.target, self.new.target), position
+        yield "", self._record().conversion, position
 
     def emit_value(self, reader: ReadEmitter) -> str:
         result = reader.function.fresh("v")
-        reader.line(f"{result}, pos = {self._migration(reader)}.read(data, pos)")
+        record = reader.function.bind("record", self._record())
+        reader.line(f"{result}, pos = {record}.read(data, pos)")
         return result
 
     def emit_transcoding(self, reader: ReadEmitter) -> Write:
         encoded = reader.function.fresh("b")
-        reader.line(f"{encoded}, pos = {self._migration(reader)}.transcode(data, pos)")
+        record = reader.function.bind("record", self._record())
+        reader.line(f"{encoded}, pos = {record}.transcode(data, pos)")
         return lambda writer: writer.append(encoded)

@@ -1,7 +1,7 @@
 """A migration: two generated functions from old bytes to a new value and to new bytes.
 
-It is made from the old snapshot and the new serializer once their verdict is known, and is then run over every entry
-of a state. New bytes are read once by the new serializer before they count, where that could find anything
+It is made from the old snapshot, the new serializer and the plan of their verdict, and is then run over every entry of
+a state. New bytes are read once by the new serializer before they count, where that could find anything
 (`migration.reading_back`): a converter may have made what a record refuses, and a class may have a validator that
 refuses what it accepted before. What fails is found, with its path, by
 `SchemaMigration.failure`; the caller adds which entry of which state it was.
@@ -13,21 +13,21 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-import migration.arrow_conversion
-import migration.avro_conversion
-import migration.composite_conversion
-import migration.container_conversion
-import migration.converter_conversion
-import migration.enum_conversion
-import migration.pojo_conversion
-import migration.record_conversion
-import migration.reference_conversion
-import migration.ttl_conversion
-import migration.union_conversion  # noqa: F401  (these register the built-in conversions)
-from migration.conversion import Conversion, Read, compile_transcoding, compile_value, conversion_between
+from migration.conversion import (
+    Conversion,
+    ConversionScope,
+    ConversionTable,
+    Read,
+    compile_transcoding,
+    compile_value,
+)
+from migration.conversion_table import CONVERSIONS
 from migration.reading_back import must_be_read_back
+from snapshots.compatibility import TypeSerializerSchemaCompatibility
 from snapshots.data_views import DataInputView
 from snapshots.errors import StateFormatError
+from snapshots.plans import Plan
+from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from snapshots.value_text import shown
 from typeserializers.kernel.type_serializer import TypeSerializer
 
@@ -39,19 +39,42 @@ class MigrationError(StateFormatError):
 
 
 class SchemaMigration(Generic[T]):
-    """Turns what ``old`` wrote into values and bytes of ``new``; both compiled on first use."""
+    """Turns what ``old`` wrote into values and bytes of ``new``, by a plan; both compiled on first use.
 
-    def __init__(self, old: TypeSerializer[Any], new: TypeSerializer[T]) -> None:
+    ``old`` is what the old snapshot restores, ``plan`` that of the verdict on the two, and ``table`` says which code
+    carries plans out.
+    """
+
+    def __init__(
+        self, old: TypeSerializer[Any], new: TypeSerializer[T], plan: Plan, table: ConversionTable = CONVERSIONS
+    ) -> None:
         self.old = old
         self.new = new
+        self.plan = plan
+        self._scope = ConversionScope(table)
         self._read: Callable[[bytes, int], tuple[T, int]] | None = None
         self._transcode: Callable[[bytes, int], tuple[bytes, int]] | None = None
+
+    @classmethod
+    def of_verdict(
+        cls,
+        old_snapshot: TypeSerializerSnapshot[Any],
+        new_serializer: TypeSerializer[T],
+        verdict: TypeSerializerSchemaCompatibility[T],
+    ) -> SchemaMigration[T]:
+        """The migration that a verdict of ``old_snapshot`` on ``new_serializer`` asks for."""
+        return cls(old_snapshot.restore_serializer(), new_serializer, verdict.plan)
+
+    @property
+    def conversion(self) -> Conversion:
+        """What carries the plan out."""
+        return self._scope.conversion(self.plan, self.old, self.new)
 
     @property
     def read(self) -> Callable[[bytes, int], tuple[T, int]]:
         """``read(data, position)`` gives the new value of old bytes and the position behind them."""
         if self._read is None:
-            self._read = compile_value(conversion_between(self.old, self.new))
+            self._read = compile_value(self.conversion)
         return self._read
 
     @property
@@ -61,7 +84,7 @@ class SchemaMigration(Generic[T]):
         It raises whatever reading the new bytes does, too, where that may raise anything.
         """
         if self._transcode is None:
-            conversion = conversion_between(self.old, self.new)
+            conversion = self.conversion
             is_read_back = must_be_read_back(conversion)
             self._transcode = _read_back(conversion) if is_read_back else compile_transcoding(conversion)
         return self._transcode
@@ -88,7 +111,7 @@ class SchemaMigration(Generic[T]):
                 f"{pair}: the old value ends at byte {end} of {len(data)}; "
                 f"these bytes were written by another serializer"
             )
-        found = _located(conversion_between(self.old, self.new), data, 0, {})
+        found = _located(self.conversion, data, 0, {})
         if found is None:
             return MigrationError(f"{pair}: {type(error).__name__}: {error}")
         path, cause, old_value = found

@@ -2,52 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from migration.conversion import (
-    Conversion,
-    Write,
-    conversion_between,
-    emit_part_value,
-    register_conversion,
-    register_wrapping_conversion,
-)
+from migration.conversion import Conversion, Write, emit_part_value
 from migration.reading_parts import RequiredPartSerializer
-from snapshots.errors import UnresolvableSerializerError
 from typeserializers.containers.unions import UnionSerializer
-from typeserializers.evolution.union_evolution import match_members
+from typeserializers.evolution.evolution_plans import BecameUnionPlan, UnionPlan
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
-from typeserializers.kernel.type_serializer import TypeSerializer
 
 
-def _continuing(old: TypeSerializer[Any], new: UnionSerializer) -> list[int]:
-    """The index of the new member that goes on from each old one: of a union, or of one type that becomes a member."""
-    old = old.inner if isinstance(old, RequiredPartSerializer) else old
-    olds = old.member_serializers if isinstance(old, UnionSerializer) else (old,)
-    matches = match_members([member.snapshot_configuration() for member in olds], new.member_serializers)
-    indexes = [match.new_index for match in matches if match.new_index is not None]
-    if len(indexes) != len(olds):
-        raise UnresolvableSerializerError(f"{old!r} cannot become {new!r}: some member has nothing to go on as")
-    return indexes
-
-
-@register_conversion
 class UnionConversion(Conversion):
     """Member by member."""
 
-    old_class = UnionSerializer
-    new_class = UnionSerializer
-
+    plan: UnionPlan
     old: UnionSerializer
     new: UnionSerializer
 
     def _members(self) -> list[tuple[int, Conversion]]:
         members = []
-        for member, index in zip(self.old.member_serializers, _continuing(self.old, self.new), strict=True):
+        for member, successor in zip(self.old.member_serializers, self.plan.successors, strict=True):
             reading = member
             if self.old.refuses_none(member):
                 reading = RequiredPartSerializer(member, f"{{member {member.type_name}}}")
-            members.append((index, conversion_between(reading, self.new.member_serializers[index])))
+            new = self.new.member_serializers[successor.index]
+            members.append((successor.index, self.scope.conversion(successor.plan, reading, new)))
         return members
 
     def emit_value(self, reader: ReadEmitter) -> str:
@@ -77,30 +53,28 @@ class UnionConversion(Conversion):
         return lambda outer: outer.append(encoded)
 
 
-@register_wrapping_conversion
 class BecameUnionConversion(Conversion):
     """Every old value is of one member."""
 
-    new_class = UnionSerializer
-
+    plan: BecameUnionPlan
     new: UnionSerializer
 
-    def _conversion(self) -> tuple[int, Conversion]:
-        (index,) = _continuing(self.old, self.new)
+    def _value(self) -> Conversion:
+        member = self.new.member_serializers[self.plan.successor.index]
         reading = self.old
-        if reading.accepts_none and self.new.refuses_none(self.new.member_serializers[index]):
+        if reading.accepts_none and self.new.refuses_none(member):
             reading = RequiredPartSerializer(reading, reading.type_name)
-        return index, conversion_between(reading, self.new.member_serializers[index])
+        return self.scope.conversion(self.plan.successor.plan, reading, member)
 
     def emit_value(self, reader: ReadEmitter) -> str:
-        return emit_part_value(self._conversion()[1], reader)
+        return emit_part_value(self._value(), reader)
 
     def emit_transcoding(self, reader: ReadEmitter) -> Write:
-        index, conversion = self._conversion()
-        write = conversion.emit_transcoding(reader)
+        prefix = repr(self.new.prefixes[self.plan.successor.index])
+        write = self._value().emit_transcoding(reader)
 
         def write_member(writer: WriteEmitter) -> None:
-            writer.append(repr(self.new.prefixes[index]))
+            writer.append(prefix)
             write(writer)
 
         return write_member

@@ -26,6 +26,7 @@ from snapshots.errors import (
     UnknownSnapshotError,
     UnresolvableSerializerError,
 )
+from snapshots.plans import AsIsPlan, CustomPlan, PartsPlan, Plan, RewritePlan
 from snapshots.registry import (
     allow_snapshot_modules,
     allowed_snapshot_modules,
@@ -34,19 +35,27 @@ from snapshots.registry import (
     snapshot_class_for,
     snapshot_class_name,
 )
-from snapshots.simple import SimpleTypeSerializerSnapshot
-from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
+from snapshots.type_serializer_snapshot import (
+    SimpleTypeSerializerSnapshot,
+    TypeSerializerSnapshot,
+    resolve_compatibility,
+)
 from snapshots.verdict_tree import VerdictNode, format_tree, verdict_tree
 
 __all__ = [
+    "AsIsPlan",
     "CompatibilityKind",
     "CompositeTypeSerializerSnapshot",
+    "CustomPlan",
     "DataInputView",
     "DataOutputView",
     "EndOfDataError",
     "FieldVerdict",
     "Finding",
     "MalformedDataError",
+    "PartsPlan",
+    "Plan",
+    "RewritePlan",
     "SerializationError",
     "SimpleTypeSerializerSnapshot",
     "SnapshotFormatError",

@@ -5,6 +5,8 @@ carries its findings: one per field path, each with a rule id, the reason and wh
 several parts is the worst of its parts in the order *incompatible* > *after migration* > *reconfigured* > *as is*
 (`worst_kind`); a lossy finding is a migration that drops something, and says so.
 
+A verdict that is not *incompatible* also carries its plan (`snapshots.plans`): what becomes of the bytes, part by part.
+
 Paths: a record field is ``.name``, a list element ``[]``, a map's key and value ``{key}`` and ``{value}``, a tuple
 field ``[2]``; the root is the empty path.
 """
@@ -16,6 +18,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from attrs import evolve, field, frozen
+
+from snapshots.plans import AS_IS, REWRITE, Plan
 
 if TYPE_CHECKING:
     from typeserializers.kernel.type_serializer import TypeSerializer
@@ -106,27 +110,39 @@ class TypeSerializerSchemaCompatibility(Generic[T]):
     unchanged: tuple[str, ...] = field(default=(), kw_only=True)
     """The paths of record fields about which there is nothing to say: the same name, place and type."""
 
+    _plan: Plan | None = field(default=None, kw_only=True, eq=False)
+
     def __attrs_post_init__(self) -> None:
         carries = self._reconfigured_serializer is not None
         if carries != (self.kind is CompatibilityKind.WITH_RECONFIGURED_SERIALIZER):
             raise ValueError(f"a verdict '{self.kind.label}' and a reconfigured serializer do not go together")
 
     @classmethod
-    def compatible_as_is(cls, findings: Iterable[Finding] = ()) -> TypeSerializerSchemaCompatibility[T]:
+    def compatible_as_is(
+        cls, findings: Iterable[Finding] = (), *, plan: Plan | None = None
+    ) -> TypeSerializerSchemaCompatibility[T]:
         """The new serializer reads the old bytes and writes them alike."""
-        return cls(CompatibilityKind.AS_IS, tuple(findings))
+        return cls(CompatibilityKind.AS_IS, tuple(findings), plan=plan)
 
     @classmethod
-    def compatible_after_migration(cls, findings: Iterable[Finding] = ()) -> TypeSerializerSchemaCompatibility[T]:
-        """The old bytes must be read by the old serializer and written by the new one before use."""
-        return cls(CompatibilityKind.AFTER_MIGRATION, tuple(findings))
+    def compatible_after_migration(
+        cls, findings: Iterable[Finding] = (), *, plan: Plan | None = None
+    ) -> TypeSerializerSchemaCompatibility[T]:
+        """The old bytes must be made those of the new serializer before use.
+
+        Without a plan they are read by the old serializer, and what it returns is written by the new one.
+        """
+        return cls(CompatibilityKind.AFTER_MIGRATION, tuple(findings), plan=plan)
 
     @classmethod
     def compatible_with_reconfigured_serializer(
-        cls, serializer: TypeSerializer[T], findings: Iterable[Finding] = ()
+        cls, serializer: TypeSerializer[T], findings: Iterable[Finding] = (), *, plan: Plan | None = None
     ) -> TypeSerializerSchemaCompatibility[T]:
-        """``serializer``, a reconfigured form of the new one, reads the old bytes and is to be used."""
-        return cls(CompatibilityKind.WITH_RECONFIGURED_SERIALIZER, tuple(findings), serializer)
+        """``serializer``, a reconfigured form of the new one, reads the old bytes and is to be used.
+
+        The plan leads to the new serializer as it was judged: it is followed where something around asks for migration.
+        """
+        return cls(CompatibilityKind.WITH_RECONFIGURED_SERIALIZER, tuple(findings), serializer, plan=plan)
 
     @classmethod
     def incompatible(cls, *findings: Finding) -> TypeSerializerSchemaCompatibility[T]:
@@ -155,6 +171,13 @@ class TypeSerializerSchemaCompatibility(Generic[T]):
         if self._reconfigured_serializer is None:
             raise ValueError(f"a verdict '{self.kind.label}' carries no reconfigured serializer")
         return self._reconfigured_serializer
+
+    @property
+    def plan(self) -> Plan:
+        """What becomes of the bytes; an error if nothing does, because the verdict is *incompatible*."""
+        if self.is_incompatible:
+            raise ValueError(f"a verdict '{self.kind.label}' has no plan")
+        return self._plan or (AS_IS if self.is_as_is else REWRITE)
 
     def with_verdict(self, verdict: FieldVerdict) -> tuple[Finding, ...]:
         """The findings with that verdict, in path order of discovery."""

@@ -8,7 +8,8 @@ format has two independent versions, its own and that of the subclass (Flink's l
 The verdict: exactly the same outer serializer class, else *incompatible*; the same number of nested serializers, else
 *incompatible*; then the worst of the outer check and the nested verdicts. *With reconfigured serializer* is only ever
 caused by a nested one: the outer serializer is then rebuilt around the reconfigured and the untouched nested ones. If
-anything needs migration, the answer is migration and a reconfigured instance is not carried.
+anything needs migration, the answer is migration and a reconfigured instance is not carried. The plan is one plan for
+each part, unless nothing at all changes.
 
 Flink 2 lets a composite of another class pass when the nested serializers agree (a list for a set) and then misreads
 the bytes. The class check here is always made.
@@ -32,10 +33,13 @@ from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import read_versioned_snapshot, write_versioned_snapshot
 from snapshots.errors import SnapshotFormatError, StateFormatError
 from snapshots.merging import merge_all
-from snapshots.simple import another_serializer
+from snapshots.plans import AS_IS, AsIsPlan, PartsPlan, Plan
+from snapshots.refusals import another_serializer
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from typeserializers.kernel.type_serializer import TypeSerializer
 
 T = TypeVar("T")
@@ -59,6 +63,13 @@ class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T, S]):
         if serializer is not None:
             self._nested = tuple(nested.snapshot_configuration() for nested in self.nested_serializers(serializer))
             self.take_outer_snapshot(serializer)
+
+    @classmethod
+    def around(cls, *nested: TypeSerializerSnapshot[Any]) -> Self:
+        """A snapshot with an empty outer configuration around what other snapshots describe."""
+        snapshot = cls()
+        snapshot._nested = nested
+        return snapshot
 
     @property
     @abstractmethod
@@ -191,6 +202,11 @@ class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T, S]):
             findings += [finding.below(path) for finding in nested_verdict.findings]
             unchanged += [path + unchanged_path for unchanged_path in nested_verdict.unchanged]
         kind = worst_kind([finding.verdict.kind for finding in findings] + [part.kind for part in verdicts])
+        plan: Plan | None = None
+        if kind is not CompatibilityKind.INCOMPATIBLE:
+            parts = tuple(part.plan for part in verdicts)
+            stays = kind is CompatibilityKind.AS_IS and all(isinstance(part, AsIsPlan) for part in parts)
+            plan = AS_IS if stays else PartsPlan(parts)
         if kind is CompatibilityKind.WITH_RECONFIGURED_SERIALIZER:
             mixed = [
                 part.reconfigured_serializer if part.is_with_reconfigured_serializer else new
@@ -199,11 +215,11 @@ class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T, S]):
             self_like = type(self)(outer)
             verdict: TypeSerializerSchemaCompatibility[T] = (
                 TypeSerializerSchemaCompatibility.compatible_with_reconfigured_serializer(
-                    self_like.create_outer_serializer(mixed), findings
+                    self_like.create_outer_serializer(mixed), findings, plan=plan
                 )
             )
             return verdict.with_unchanged(unchanged)
-        return TypeSerializerSchemaCompatibility(kind, tuple(findings), unchanged=tuple(unchanged))
+        return TypeSerializerSchemaCompatibility(kind, tuple(findings), unchanged=tuple(unchanged), plan=plan)
 
     def type_name_of_state(self) -> str:
         """The type of the values as people write it, or the serializer's class where nothing can be rebuilt."""

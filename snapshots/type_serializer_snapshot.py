@@ -7,17 +7,24 @@ change when the serializer it was taken from goes on living.
 Who judges: the old snapshot judges the new serializer. An old class cannot foresee its replacements, so where it
 finds the new serializer incompatible, the new serializer's own snapshot is asked whether it adopts the old one
 (Flink's FLIP-263 turned its interface round for this reason). `resolve_compatibility` runs both steps.
+
+A snapshot that needs only itself to judge does it itself, as the two general forms do: `SimpleTypeSerializerSnapshot`,
+the same class or nothing, and `snapshots.composite`, part by part. Where two schemas have to be compared, the rule is
+in a room above those of the snapshots (`typeserializers.evolution`), and is looked up by the class of the snapshot: a
+`RuledTypeSerializerSnapshot` asks `RULES`. That table is one for the process; it is filled while the modules of the
+rules are imported, and by nothing else.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from snapshots.compatibility import TypeSerializerSchemaCompatibility
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.errors import SnapshotFormatError
+from snapshots.refusals import another_serializer
 
 if TYPE_CHECKING:
     from typeserializers.kernel.type_serializer import TypeSerializer
@@ -95,6 +102,127 @@ class TypeSerializerSnapshot(ABC, Generic[T]):
         return None
 
 
+Judge = Callable[[Any, Any], "TypeSerializerSchemaCompatibility[Any]"]
+"""``judge(old_snapshot, new_serializer)``: the verdict."""
+
+Adopt = Callable[[Any, Any], "TypeSerializerSchemaCompatibility[Any] | None"]
+"""``adopt(old_snapshot, new_serializer)``: the verdict of the new side, or None for no opinion."""
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class VerdictRules:
+    """Which function judges for the old snapshots of a class, and which adopts for the new ones of a class.
+
+    A class has the rules of its base classes if it has none of its own.
+    """
+
+    def __init__(self) -> None:
+        self._judges: dict[type[Any], Judge] = {}
+        self._adopts: dict[type[Any], Adopt] = {}
+
+    def judges(self, *snapshot_classes: type[TypeSerializerSnapshot[Any]]) -> Callable[[Function], Function]:
+        """Decorator: the rule by which old snapshots of these classes judge."""
+
+        def register(rule: Function) -> Function:
+            self._judges.update(dict.fromkeys(snapshot_classes, rule))
+            return rule
+
+        return register
+
+    def adopts(self, *snapshot_classes: type[TypeSerializerSnapshot[Any]]) -> Callable[[Function], Function]:
+        """Decorator: the rule by which serializers with snapshots of these classes adopt what refused them."""
+
+        def register(rule: Function) -> Function:
+            self._adopts.update(dict.fromkeys(snapshot_classes, rule))
+            return rule
+
+        return register
+
+    def judge(
+        self, old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[Any]
+    ) -> TypeSerializerSchemaCompatibility[Any]:
+        """The verdict by the rule of the old snapshot's class; raises `TypeError` if it has none."""
+        for snapshot_class in type(old_snapshot).__mro__:
+            rule = self._judges.get(snapshot_class)
+            if rule is not None:
+                return rule(old_snapshot, new_serializer)
+        raise TypeError(f"no rule judges for {type(old_snapshot).__name__}: define resolve_schema_compatibility")
+
+    def adopt(
+        self, old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[Any]
+    ) -> TypeSerializerSchemaCompatibility[Any] | None:
+        """What the new side says: by the rule of its snapshot's class, else by the snapshot itself."""
+        snapshot = new_serializer.snapshot_configuration()
+        for snapshot_class in type(snapshot).__mro__:
+            rule = self._adopts.get(snapshot_class)
+            if rule is not None:
+                return rule(old_snapshot, new_serializer)
+            if "adopt_schema" in snapshot_class.__dict__:
+                break
+        return snapshot.adopt_schema(old_snapshot)
+
+
+RULES: Final = VerdictRules()
+"""The rules of this library, complete once `typeserializers` is imported."""
+
+
+class RuledTypeSerializerSnapshot(TypeSerializerSnapshot[T]):
+    """A snapshot for which a rule of `RULES` judges."""
+
+    def resolve_schema_compatibility(self, new_serializer: TypeSerializer[T]) -> TypeSerializerSchemaCompatibility[T]:
+        return RULES.judge(self, new_serializer)
+
+
+class SimpleTypeSerializerSnapshot(TypeSerializerSnapshot[T]):
+    """The snapshot of a serializer without configuration: the same serializer class, or incompatible.
+
+    Its content is empty. A subclass names its serializer:
+
+        @register_snapshot("my.project.PointSerializerSnapshot")
+        class PointSerializerSnapshot(SimpleTypeSerializerSnapshot[Point]):
+            serializer_class = PointSerializer
+    """
+
+    VERSION: ClassVar[int] = 3
+    """Flink's current version of this format; versions 1 and 2 held names and are not written any more."""
+
+    serializer_class: ClassVar[type[TypeSerializer[Any]] | None] = None
+    """What `create_serializer` makes an instance of."""
+
+    def create_serializer(self) -> TypeSerializer[T]:
+        """A new instance of the serializer; to be overridden where its class alone does not say how to make one."""
+        if self.serializer_class is None:
+            raise SnapshotFormatError(
+                f"{type(self).__name__} is the snapshot of no serializer: it has no serializer_class"
+            )
+        return self.serializer_class()
+
+    @property
+    def current_version(self) -> int:
+        return self.VERSION
+
+    def write_snapshot(self, out: DataOutputView) -> None:
+        """There is nothing to write."""
+
+    def read_snapshot(self, read_version: int, source: DataInputView) -> None:
+        self.check_version(read_version)
+        if read_version == 2:
+            # Version 2 repeated the name of the serializer class, which the envelope implies.
+            source.read_utf()
+
+    def restore_serializer(self) -> TypeSerializer[T]:
+        return self.create_serializer()
+
+    def resolve_schema_compatibility(self, new_serializer: TypeSerializer[T]) -> TypeSerializerSchemaCompatibility[T]:
+        old_serializer = self.create_serializer()
+        if type(new_serializer) is type(old_serializer):
+            return TypeSerializerSchemaCompatibility.compatible_as_is()
+        return TypeSerializerSchemaCompatibility.incompatible(
+            another_serializer(old_serializer.type_name, type(old_serializer).__name__, new_serializer)
+        )
+
+
 def resolve_compatibility(
     old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[T]
 ) -> TypeSerializerSchemaCompatibility[T]:
@@ -102,4 +230,4 @@ def resolve_compatibility(
     verdict = old_snapshot.resolve_schema_compatibility(new_serializer)
     if not verdict.is_incompatible:
         return verdict
-    return new_serializer.snapshot_configuration().adopt_schema(old_snapshot) or verdict
+    return RULES.adopt(old_snapshot, new_serializer) or verdict

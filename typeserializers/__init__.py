@@ -1,6 +1,7 @@
 """Values to bytes and back, in Flink's layout; records that evolve; serializers inferred from type hints."""
 
 import statebackend_floors  # noqa: F401  first: it names a file that stands in the place of a package
+import typeserializers.evolution.rules  # noqa: F401  (fills the table of rules)
 from snapshots.errors import (
     EndOfDataError,
     MalformedDataError,

@@ -304,7 +304,7 @@ def migration_contenders() -> tuple[Contender, Contender]:
     verdict = resolve_compatibility(snapshot, new)
     if not verdict.is_after_migration:
         raise AssertionError(f"the upgrade is meant to need a migration: {verdict}")
-    migration = SchemaMigration(snapshot.restore_serializer(), new)
+    migration = SchemaMigration.of_verdict(snapshot, new, verdict)
     transcode, encoded = migration.transcode, [old.to_bytes(value) for value in flights()]
     read, write = old.codec.read, new.codec.write
 

@@ -12,7 +12,7 @@ from statebackend.api.descriptors import USER_KEY_ROLE, StateDescriptor, storage
 from statebackend.api.errors import StateMigrationException
 from statebackend.keyed.key_context import has_namespaces
 from statebackend.keyed.state_meta import StateMeta
-from statebackend.ttl.migration_source import migrated_storage_serializer
+from statebackend.ttl.migration_plan import storage_plan
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 
@@ -25,7 +25,9 @@ def state_migration(old: StateMeta, descriptor: StateDescriptor, now_ms: int) ->
     old_serializers = {role: snapshot.restore_serializer() for role, snapshot in old.role_snapshots.items()}
     kind, serializers = descriptor.kind, descriptor.serializers
     return SchemaMigration(
-        migrated_storage_serializer(kind, old_serializers, serializers, now_ms), storage_serializer(kind, serializers)
+        storage_serializer(kind, old_serializers),
+        storage_serializer(kind, serializers),
+        storage_plan(kind, old.role_snapshots, serializers, now_ms),
     )
 
 

@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar, cast, overload
 from attrs import define, field, frozen
 
 from checkpointing.storage.file_system import CheckpointFileSystem
+from migration.schema_migration import SchemaMigration
 from snapshots.compatibility import CompatibilityKind
 from snapshots.errors import StateFormatError
 from snapshots.type_serializer_snapshot import resolve_compatibility
@@ -55,7 +56,6 @@ from statebackend.operator_state.snapshot_task import (
 )
 from statebackend.operator_state.states import BroadcastState
 from statebackend.operator_state.tables import TABLES, OperatorStateTable
-from typeserializers.kernel.type_serializer import TypeSerializer
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -251,20 +251,21 @@ class OperatorStateBackend:
     def _load(self, table: OperatorStateTable, part: StatePart, migrated_before: int) -> int:
         """Loads one part into a table; returns how many rows were migrated."""
         assert self._restored_files is not None
-        migrated_from: dict[str, TypeSerializer[Any]] = {}
+        migrations: dict[str, SchemaMigration[Any]] = {}
         try:
             for role, serializer in table.serializers.items():
                 snapshot = part.snapshot(table.name, role)
-                if resolve_compatibility(snapshot, serializer).is_after_migration:
-                    migrated_from[role] = snapshot.restore_serializer()
-            rows = table.load_rows(read_slices(self._restored_files, part.slices), migrated_from)
+                verdict = resolve_compatibility(snapshot, serializer)
+                if verdict.is_after_migration:
+                    migrations[role] = SchemaMigration.of_verdict(snapshot, serializer, verdict)
+            rows = table.load_rows(read_slices(self._restored_files, part.slices), migrations)
         except (StateFormatError, StateBackendError) as error:
             kind = StateMigrationException if isinstance(error, StateMigrationException) else StateRestoreError
             where = ", ".join(self._restored_files.location(one.file.path) for one in part.slices)
             raise kind(
                 f"operator {self.parameters.operator_uid!r}, {error}. It was restored from {where}, which is unchanged"
             ) from error
-        if not migrated_from:
+        if not migrations:
             return 0
         self.parameters.progress(table.name, migrated_before + rows)
         return rows

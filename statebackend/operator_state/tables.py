@@ -35,6 +35,9 @@ V = TypeVar("V")
 Serializers = Mapping[str, TypeSerializer[Any]]
 """Serializers by role."""
 
+Migrations = Mapping[str, SchemaMigration[Any]]
+"""What leads to the serializers of a table, for the roles that are migrated."""
+
 FrozenRows = Callable[[Serializers], Iterator[Row]]
 """The rows of a frozen table, written by these duplicates of its serializers, on any thread."""
 
@@ -60,24 +63,24 @@ class OperatorStateTable:
         """The state, as it is called in messages."""
         return f"operator state {self.name!r}"
 
-    def load_rows(self, rows: Iterable[Row], migrated_from: Serializers) -> int:
-        """Adds restored rows, the roles in ``migrated_from`` by migration from these old serializers; returns how many.
+    def load_rows(self, rows: Iterable[Row], migrations: Migrations) -> int:
+        """Adds restored rows, some roles by ``migrations`` to its serializers; returns how many.
 
         Raises `StateMigrationException` or `StateRestoreError`, naming the row, for one that cannot be taken over; the
         table is then of no use.
         """
-        load = self._row_loader(migrated_from)
+        load = self._row_loader(migrations)
         count = 0
         try:
             for count, row in enumerate(rows, 1):  # noqa: B007  (the error names the row)
                 load(row)
         except StateFormatError as error:
-            raise (StateMigrationException if migrated_from else StateRestoreError)(
+            raise (StateMigrationException if migrations else StateRestoreError)(
                 f"{self.describe()}, row {count}: {error}"
             ) from error
         return count
 
-    def _row_loader(self, migrated_from: Serializers) -> Callable[[Row], None]:
+    def _row_loader(self, migrations: Migrations) -> Callable[[Row], None]:
         raise NotImplementedError
 
     def freeze(self) -> tuple[int, FrozenRows]:
@@ -104,10 +107,10 @@ class _ValueForm:
         else:
             self.store = compile_exact(serializer, describe)
 
-    def loader(self, old: TypeSerializer[Any] | None) -> Callable[[bytes], Any]:
+    def loader(self, migration: SchemaMigration[Any] | None) -> Callable[[bytes], Any]:
         """From restored bytes to what is kept; bytes are read once, so that a bad one is found now and not later."""
         form = StoredForm(self.serializer, self.is_encoded)
-        if old is None:
+        if migration is None:
             if not self.is_encoded:
                 return self.serializer.from_bytes
             from_bytes = self.serializer.from_bytes
@@ -117,7 +120,6 @@ class _ValueForm:
                 return data
 
             return checked
-        migration = SchemaMigration(old, form.serializer)
         load = form.load_migrated(migration)
 
         def migrated(data: bytes) -> Any:
@@ -177,8 +179,8 @@ class ListTable(OperatorStateTable, ListState[T]):
     def close(self) -> None:
         self._elements = _ClosedRows(self.name)
 
-    def _row_loader(self, migrated_from: Serializers) -> Callable[[Row], None]:
-        load, append = self._form.loader(migrated_from.get(ELEMENT_ROLE)), self._elements.append
+    def _row_loader(self, migrations: Migrations) -> Callable[[Row], None]:
+        load, append = self._form.loader(migrations.get(ELEMENT_ROLE)), self._elements.append
 
         def load_row(row: Row) -> None:
             if row[0] is not None or row[1] is None:
@@ -271,14 +273,11 @@ class BroadcastTable(OperatorStateTable, BroadcastState[K, V]):
     def _stored(self, value: V | None) -> Any:
         return None if value is None else self._form.store(value)
 
-    def _row_loader(self, migrated_from: Serializers) -> Callable[[Row], None]:
-        old_key = migrated_from.get(KEY_ROLE)
+    def _row_loader(self, migrations: Migrations) -> Callable[[Row], None]:
+        of_keys = migrations.get(KEY_ROLE)
         # Checked as a put would be: a custom pair of serializers may pass a key through that does not fit.
-        if old_key is None:
-            key_of = self._keys.serializer.from_bytes
-        else:
-            key_of = SchemaMigration(old_key, self._keys.serializer).to_value
-        load, entries, entry_key = self._form.loader(migrated_from.get(VALUE_ROLE)), self._entries, self._entry_key
+        key_of = self._keys.serializer.from_bytes if of_keys is None else of_keys.to_value
+        load, entries, entry_key = self._form.loader(migrations.get(VALUE_ROLE)), self._entries, self._entry_key
 
         def load_row(row: Row) -> None:
             if row[0] is None:

@@ -33,8 +33,8 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.records.records import AttrsSerializer
 from typeserializers.scalars.strings import StringSerializer
 
-ORDER_NAME = "testkit.backends.Order"
-LINE_NAME = "testkit.backends.OrderLine"
+ORDER_NAME = "statebackend.contract.Order"
+LINE_NAME = "statebackend.contract.OrderLine"
 
 REJECTED = 13
 """The number for which every conversion below fails."""

@@ -60,5 +60,5 @@ IMMUTABLE_SUM: AggregatingStateDescriptor[int, int, str] = AggregatingStateDescr
     "immutable sum", ImmutableSum(), int
 )
 MUTABLE_SUM: AggregatingStateDescriptor[int, Tally, str] = AggregatingStateDescriptor(
-    "mutable sum", MutableSum(), AttrsSerializer(Tally, name="testkit.backends.Tally")
+    "mutable sum", MutableSum(), AttrsSerializer(Tally, name="statebackend.contract.Tally")
 )

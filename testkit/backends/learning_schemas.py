@@ -24,9 +24,9 @@ from typeserializers.scalars.fixed_width import IntSerializer
 
 Int = Annotated[int, IntSerializer()]
 
-BASE_NAME = "testkit.backends.Place"
-TOWN_NAME = "testkit.backends.Town"
-PORT_NAME = "testkit.backends.Port"
+BASE_NAME = "statebackend.contract.Place"
+TOWN_NAME = "statebackend.contract.Town"
+PORT_NAME = "statebackend.contract.Port"
 
 
 @attrs.define
@@ -191,7 +191,7 @@ class LearningWordSerializer(TypeSerializer[str]):
         return f"LearningWordSerializer({', '.join(self.words)})"
 
 
-@register_snapshot("testkit.backends.LearningWordSerializerSnapshot")
+@register_snapshot("statebackend.contract.LearningWordSerializerSnapshot")
 class LearningWordSerializerSnapshot(TypeSerializerSnapshot[str]):
     """The words by their numbers. A new serializer is reconfigured to know them."""
 

@@ -148,7 +148,7 @@ class MergingContract(ContractBase):
                 AggregatingStateDescriptor(
                     "mutable sum",
                     UnmergeableMutableSum(),
-                    AttrsSerializer(Tally, name="testkit.backends.Tally"),
+                    AttrsSerializer(Tally, name="statebackend.contract.Tally"),
                 ),
             ),
         ],

@@ -15,14 +15,13 @@ from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaC
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.errors import MalformedDataError
 from snapshots.registry import register_snapshot
-from snapshots.simple import SimpleTypeSerializerSnapshot
-from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot, TypeSerializerSnapshot
 from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.records.record_shape import former_names
 from typeserializers.records.records import AttrsSerializer
 
-RECORD_NAME = "testkit.backends.Flight"
+RECORD_NAME = "statebackend.contract.Flight"
 
 
 @attrs.frozen
@@ -174,7 +173,7 @@ class WordSerializer(TypeSerializer[str]):
         return f"WordSerializer{self.words!r}"
 
 
-@register_snapshot("testkit.backends.WordSerializerSnapshot")
+@register_snapshot("statebackend.contract.WordSerializerSnapshot")
 class WordSerializerSnapshot(TypeSerializerSnapshot[str]):
     """The words in their order; reconfigures a serializer that has all of them."""
 
@@ -243,7 +242,7 @@ class UncheckedLongSerializer(CheckedLongSerializer):
         return UncheckedLongSerializerSnapshot()
 
 
-@register_snapshot("testkit.backends.CheckedLongSerializerSnapshot")
+@register_snapshot("statebackend.contract.CheckedLongSerializerSnapshot")
 class CheckedLongSerializerSnapshot(SimpleTypeSerializerSnapshot[int]):
     def create_serializer(self) -> CheckedLongSerializer:
         return CheckedLongSerializer()
@@ -254,7 +253,7 @@ class CheckedLongSerializerSnapshot(SimpleTypeSerializerSnapshot[int]):
         return None
 
 
-@register_snapshot("testkit.backends.UncheckedLongSerializerSnapshot")
+@register_snapshot("statebackend.contract.UncheckedLongSerializerSnapshot")
 class UncheckedLongSerializerSnapshot(SimpleTypeSerializerSnapshot[int]):
     def create_serializer(self) -> UncheckedLongSerializer:
         return UncheckedLongSerializer()

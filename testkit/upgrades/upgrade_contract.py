@@ -39,6 +39,15 @@ def _equal(left: Any, right: Any) -> bool:
     return bool(left == right) or (left != left and right != right)
 
 
+def migration_between(
+    old: TypeSerializer[Any] | TypeSerializerSnapshot[Any], new: TypeSerializer[Any]
+) -> SchemaMigration[Any]:
+    """The migration from what ``old`` wrote, as its verdict plans it; an error if the verdict is a refusal."""
+    snapshot = old if isinstance(old, TypeSerializerSnapshot) else old.snapshot_configuration()
+    snapshot = snapshot_from_bytes(snapshot_to_bytes(snapshot))
+    return SchemaMigration.of_verdict(snapshot, new, resolve_compatibility(snapshot, new))
+
+
 def assert_valid(serializer: TypeSerializer[Any], data: bytes, expected: Any, equal: Equal = _equal) -> None:
     """The serializer reads the value and rewrites it, and so do the one its snapshot restores and a duplicate of it."""
     snapshot = snapshot_from_bytes(snapshot_to_bytes(serializer.snapshot_configuration()))
@@ -67,7 +76,7 @@ def check_upgrade(
         old_value = restored.from_bytes(data)
         assert restored.to_bytes(old_value) == data
         if expected is CompatibilityKind.AFTER_MIGRATION:
-            migration: SchemaMigration[Any] = SchemaMigration(restored, new)
+            migration = SchemaMigration(restored, new, verdict.plan)
             migrated = migration.to_bytes(data)
             assert_valid(new, migrated, value, equal)
             assert equal(migration.to_value(data), value)

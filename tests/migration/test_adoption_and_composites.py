@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 import typeserializers as ts
-from migration import MigrationError, SchemaMigration
+from migration import MigrationError
 from snapshots import (
     CompositeTypeSerializerSnapshot,
     DataInputView,
@@ -25,6 +25,7 @@ from snapshots import (
     snapshot_from_bytes,
     snapshot_to_bytes,
 )
+from testkit.upgrades.upgrade_contract import migration_between
 
 
 def stored(serializer: ts.TypeSerializer[Any]) -> TypeSerializerSnapshot[Any]:
@@ -70,7 +71,7 @@ def test_an_adopting_serializer_gets_bytes_and_values_of_its_own() -> None:
     old, new = ts.DoubleSerializer(), CelsiusSerializer()
     assert resolve_compatibility(stored(old), new).is_after_migration
     assert resolve_compatibility(stored(ts.LongSerializer()), new).is_incompatible
-    migration = SchemaMigration(stored(old).restore_serializer(), new)
+    migration = migration_between(stored(old), new)
     assert migration.to_bytes(old.to_bytes(1.5)) == (1500).to_bytes(8, "big")
     value = migration.to_value(old.to_bytes(1.5))
     assert (type(value), value) == (Celsius, 1.5)
@@ -87,7 +88,7 @@ def test_adoption_works_inside_lists_and_records() -> None:
     old, new = reading(ts.DoubleSerializer()), reading(CelsiusSerializer())
     verdict = resolve_compatibility(stored(old), new)
     assert [(finding.path, finding.rule) for finding in verdict.findings] == [(".values[]", "celsius")]
-    migration = SchemaMigration(stored(old).restore_serializer(), new)
+    migration = migration_between(stored(old), new)
     value = migration.to_value(old.to_bytes(Reading([1.5, 2.5])))
     assert value == Reading([Celsius(1.5), Celsius(2.5)])
     assert {type(item) for item in value.values} == {Celsius}
@@ -97,7 +98,7 @@ def test_adoption_works_inside_lists_and_records() -> None:
 def test_an_adopted_date_comes_as_the_new_type_also_as_a_value() -> None:
     old, new = ts.LocalDateSerializer(), ts.PythonDateSerializer()
     assert resolve_compatibility(stored(old), new).is_after_migration
-    migration = SchemaMigration(old, new)
+    migration = migration_between(old, new)
     assert migration.to_value(old.to_bytes(ts.LocalDate(2024, 2, 29))) == datetime.date(2024, 2, 29)
     with pytest.raises(MigrationError):
         migration.to_value(old.to_bytes(ts.LocalDate(12024, 2, 29)))
@@ -178,7 +179,7 @@ def test_a_record_evolves_inside_every_composite(around: Any, hold: Any) -> None
     verdict = resolve_compatibility(stored(old), new)
     assert verdict.is_after_migration, str(verdict)
     data = old.to_bytes(hold(old_part.record_class(3)))
-    migration = SchemaMigration(stored(old).restore_serializer(), new)
+    migration = migration_between(stored(old), new)
     value = migration.to_value(data)
     assert value == hold(new_part.record_class(3.0, "x"))
     assert type(value) is type(new.from_bytes(new.to_bytes(value)))
@@ -189,7 +190,9 @@ def test_lists_of_either_class_take_over_from_one_another_while_their_elements_e
     old_part, new_part = versions()
     old, new = ts.ArrayListSerializer(old_part), ts.ListSerializer(new_part)
     assert resolve_compatibility(stored(old), new).is_after_migration
-    assert SchemaMigration(old, new).to_value(old.to_bytes([old_part.record_class(1)])) == [new_part.record_class(1.0)]
+    assert migration_between(old, new).to_value(old.to_bytes([old_part.record_class(1)])) == [
+        new_part.record_class(1.0)
+    ]
 
 
 def test_a_type_nested_deeper_than_python_nests_blocks_is_migrated() -> None:
@@ -200,7 +203,7 @@ def test_a_type_nested_deeper_than_python_nests_blocks_is_migrated() -> None:
     for _ in range(25):
         deep_old, deep_new = ts.ListSerializer(deep_old), ts.ListSerializer(deep_new)
         old_value, new_value = [old_value, old_value][:1], [new_value]
-    migration = SchemaMigration(deep_old, deep_new)
+    migration = migration_between(deep_old, deep_new)
     assert migration.to_value(deep_old.to_bytes(old_value)) == new_value
     assert migration.to_bytes(deep_old.to_bytes(old_value)) == deep_new.to_bytes(new_value)
 
@@ -210,7 +213,7 @@ def test_truncated_and_trailing_bytes_are_refused(cut: int) -> None:
     old_part, new_part = versions()
     old, new = ts.ListSerializer(old_part), ts.ListSerializer(new_part)
     data = old.to_bytes([old_part.record_class(7)] * 2)
-    migration = SchemaMigration(old, new)
+    migration = migration_between(old, new)
     for damaged in (data[:cut], data + b"\0" * (cut + 1)):
         with pytest.raises(MigrationError):
             migration.to_bytes(damaged)

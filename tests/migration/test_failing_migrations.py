@@ -8,11 +8,14 @@ import attrs
 import pytest
 
 import typeserializers as ts
-from migration import Conversion, MigrationError, SchemaMigration, conversion, register_conversion
-from migration.conversion import Write, conversion_between
+from migration import CONVERSIONS, Conversion, MigrationError, SchemaMigration
+from migration.conversion import RewritingConversion, Write
 from migration.reading_back import must_be_read_back
-from snapshots import resolve_compatibility
+from snapshots import CustomPlan, PartsPlan, resolve_compatibility
+from snapshots.plans import AS_IS
+from testkit.upgrades.upgrade_contract import migration_between
 from typeserializers import converted_by
+from typeserializers.evolution.part_evolution import resolve_part
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 
 Int = Annotated[int, ts.IntSerializer()]
@@ -21,7 +24,7 @@ Int = Annotated[int, ts.IntSerializer()]
 def migration(old: ts.TypeSerializer[Any], new: ts.TypeSerializer[Any]) -> SchemaMigration[Any]:
     snapshot = old.snapshot_configuration()
     assert resolve_compatibility(snapshot, new).is_after_migration
-    return SchemaMigration(snapshot.restore_serializer(), new)
+    return migration_between(snapshot, new)
 
 
 def refused(value: str) -> int:
@@ -121,14 +124,8 @@ def test_a_required_part_goes_through_the_converter_of_its_serializer() -> None:
         migration(old, new).to_bytes(old.to_bytes(Text("twelve")))
 
 
-class OneWaySerializer(ts.LongSerializer):
-    """What its conversion writes has more bytes than it reads."""
-
-
-@register_conversion
 class OneWayConversion(Conversion):
-    old_class = ts.IntSerializer
-    new_class = OneWaySerializer
+    """Writes more bytes than the new serializer reads."""
 
     def emit_value(self, reader: ReadEmitter) -> str:
         return self.old.emit_read(reader)
@@ -143,14 +140,24 @@ class OneWayConversion(Conversion):
         return write
 
 
+class OneWayPlan(CustomPlan):
+    """A plan with code of its own."""
+
+    def conversion(self, old: ts.TypeSerializer[Any], new: ts.TypeSerializer[Any], plans: Any) -> Conversion:
+        return OneWayConversion(plans, self, old, new)
+
+
+WIDENED = resolve_part(ts.IntSerializer().snapshot_configuration(), ts.LongSerializer()).plan
+
+
 def test_bytes_that_their_serializer_does_not_read_to_the_end_do_not_count() -> None:
     old = ts.IntSerializer()
     with pytest.raises(MigrationError, match="does not read what it has written to the end"):
-        SchemaMigration(old, OneWaySerializer()).to_bytes(old.to_bytes(1))
+        SchemaMigration(old, ts.LongSerializer(), OneWayPlan()).to_bytes(old.to_bytes(1))
 
 
 def test_old_bytes_with_more_behind_them_are_told_apart_from_those_that_cannot_be_converted() -> None:
-    long = SchemaMigration(ts.IntSerializer(), ts.LongSerializer())
+    long = SchemaMigration(ts.IntSerializer(), ts.LongSerializer(), WIDENED)
     with pytest.raises(MigrationError, match="the old value ends at byte 4 of 5"):
         long.to_bytes(b"\0\0\0\1\0")
     with pytest.raises(MigrationError, match="the old value ends at byte 4 of 5"):
@@ -205,16 +212,23 @@ READ_BACK = [
 
 @pytest.mark.parametrize(("new", "expected"), READ_BACK)
 def test_new_bytes_are_read_back_only_where_that_could_find_something(new: Any, expected: bool) -> None:
-    assert must_be_read_back(conversion_between(new, new)) is expected
+    assert must_be_read_back(SchemaMigration(new, new, AS_IS).conversion) is expected
 
 
-def test_bytes_of_a_rule_of_somebody_elses_are_read_back_wherever_it_is_used(monkeypatch: Any) -> None:
-    plain = conversion_between(ts.IntSerializer(), ts.ListSerializer(ts.LongSerializer()))
-    assert not must_be_read_back(plain)
-    own = type("Own", (OneWayConversion,), {"old_class": ts.StringSerializer, "new_class": ts.LongSerializer})
-    by_pair, by_new = (conversion._rules, (own.old_class, own.new_class)), (conversion._wrapping_rules, own.new_class)
-    for rules, key in (by_pair, by_new):
-        with monkeypatch.context() as patched:
-            patched.setitem(rules, key, own)
-            assert must_be_read_back(plain)
-    assert not must_be_read_back(plain)
+def test_bytes_of_code_of_somebody_elses_are_read_back_wherever_it_is_used() -> None:
+    old, new = ts.ListSerializer(ts.IntSerializer()), ts.ListSerializer(ts.LongSerializer())
+    assert not must_be_read_back(SchemaMigration(old, new, PartsPlan((WIDENED,))).conversion)
+    assert must_be_read_back(SchemaMigration(old, new, PartsPlan((OneWayPlan(),))).conversion)
+    for table in (
+        attrs.evolve(CONVERSIONS, by_plan={**CONVERSIONS.by_plan, OneWayPlan: OneWayConversion}),
+        attrs.evolve(CONVERSIONS, by_composite={ts.SetSerializer: OneWayConversion}),
+    ):
+        assert must_be_read_back(SchemaMigration(old, new, PartsPlan((WIDENED,)), table).conversion)
+
+
+def test_a_table_that_is_passed_says_how_a_plan_is_carried_out() -> None:
+    table = attrs.evolve(CONVERSIONS, by_plan={**CONVERSIONS.by_plan, type(WIDENED): RewritingConversion})
+    old = ts.StringSerializer()
+    migration = SchemaMigration(old, ts.BytesSerializer(), WIDENED, table)
+    with pytest.raises(MigrationError, match="cannot write this value"):
+        migration.to_bytes(old.to_bytes("a"))

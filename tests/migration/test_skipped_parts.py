@@ -8,9 +8,10 @@ import attrs
 import pytest
 
 import typeserializers as ts
-from migration import MigrationError, SchemaMigration
+from migration import MigrationError
 from snapshots import resolve_compatibility
 from snapshots.envelope import snapshot_from_bytes, snapshot_to_bytes
+from testkit.upgrades.upgrade_contract import migration_between
 from typeserializers import converted_by
 from typeserializers.opaque.pickles import _chosen
 
@@ -99,7 +100,7 @@ def test_what_the_verdict_says_is_dropped_is_dropped_without_being_unpickled(
     forgotten()
     restored = snapshot_from_bytes(snapshot)
     assert resolve_compatibility(restored, new).is_after_migration
-    migration = SchemaMigration(restored.restore_serializer(), new)
+    migration = migration_between(restored, new)
     assert migration.to_value(data) == New("a", "z")
     assert new.from_bytes(migration.to_bytes(data)) == New("a", "z")
     for end in range(len(data)):
@@ -136,7 +137,7 @@ def test_a_record_that_contains_itself_is_stepped_over_at_every_depth(new_class:
     restored = snapshot_from_bytes(snapshot)
     assert resolve_compatibility(restored, new).is_after_migration
     expected = Leaf("outer") if new_class is Leaf else NewNode([NewNode([], "inner")], "outer")
-    migration = SchemaMigration(restored.restore_serializer(), new)
+    migration = migration_between(restored, new)
     assert migration.to_value(data) == expected
     assert new.from_bytes(migration.to_bytes(data)) == expected
     assert not ran
@@ -184,7 +185,7 @@ def test_a_field_of_a_pojo_is_stepped_over_too(forgotten: Any) -> None:
     forgotten()
     restored, new = snapshot_from_bytes(snapshot), ts.PojoSerializer(NewPojo)
     assert resolve_compatibility(restored, new).is_after_migration
-    assert SchemaMigration(restored.restore_serializer(), new).to_value(data) == NewPojo("a")
+    assert migration_between(restored, new).to_value(data) == NewPojo("a")
     assert not ran
     # A removed field of a record whose values are POJOs around such a field.
     outer, without = records(old)
@@ -195,5 +196,5 @@ def test_a_field_of_a_pojo_is_stepped_over_too(forgotten: Any) -> None:
     )
     forgotten()
     restored = snapshot_from_bytes(snapshot)
-    assert SchemaMigration(restored.restore_serializer(), without).to_value(data) == New("a", "z")
+    assert migration_between(restored, without).to_value(data) == New("a", "z")
     assert not ran

@@ -172,7 +172,11 @@ def test_a_snapshot_class_that_cannot_be_made_or_fails_is_a_format_error() -> No
     with pytest.raises(SnapshotFormatError, match="without arguments"):
         snapshot_from_bytes(envelope(f"{__name__}:NeedsMore", 3))
     with pytest.raises(SnapshotFormatError, match="without arguments"):
-        snapshot_from_bytes(envelope("snapshots.simple:SimpleTypeSerializerSnapshot", 3))
+        snapshot_from_bytes(envelope("snapshots.composite:CompositeTypeSerializerSnapshot", 3))
+    of_nothing = snapshot_from_bytes(envelope("snapshots.type_serializer_snapshot:SimpleTypeSerializerSnapshot", 3))
+    for use in (of_nothing.restore_serializer, lambda: of_nothing.resolve_schema_compatibility(ts.LongSerializer())):
+        with pytest.raises(SnapshotFormatError, match="no serializer_class"):
+            use()
     with pytest.raises(SnapshotFormatError, match="KeyError: 'a part that is missing'"):
         snapshot_from_bytes(envelope(f"{__name__}:Careless", 3))
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import typeserializers as ts
 from migration import SchemaMigration
 from snapshots import CompatibilityKind, resolve_compatibility, snapshot_from_bytes, snapshot_to_bytes
+from testkit.upgrades.upgrade_contract import migration_between
 from typeserializers import former_names
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
@@ -170,7 +171,7 @@ def test_the_verdict_is_what_happens_to_the_bytes(
     if expected is CompatibilityKind.AS_IS:
         assert new.from_bytes(data) == value
         assert new.to_bytes(value) == data
-    migration: SchemaMigration[Any] = SchemaMigration(snapshot.restore_serializer(), new)
+    migration: SchemaMigration[Any] = migration_between(snapshot, new)
     assert migration.to_value(data) == value
     assert migration.to_bytes(data) == new.to_bytes(value)
 
@@ -188,7 +189,7 @@ def test_a_migration_of_damaged_bytes_gives_a_value_or_an_error(
     if not encoded:
         return
     encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
-    migration: SchemaMigration[Any] = SchemaMigration(old, new)
+    migration: SchemaMigration[Any] = migration_between(old, new)
     try:
         value = migration.to_value(bytes(encoded))
     except ts.StateFormatError:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from snapshots.errors import EndOfDataError, MalformedDataError
-from typeserializers.avro.avro_resolution import NamedSchemas, type_of
+from typeserializers.avro.avro_schemas import NamedSchemas, type_of
 from typeserializers.kernel.counts import MAX_EMPTY_ELEMENTS
 
 MAX_DEPTH: Final = 200

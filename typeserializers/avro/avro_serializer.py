@@ -3,8 +3,8 @@
     value := the binary encoding of Avro for the schema
 
 Values are what fastavro reads: dicts for records, Python's own types for logical types. Evolution follows Avro's
-schema resolution, decided on the two schemas alone (`typeserializers.avro.avro_resolution`), so that a verdict is known
-before the first value is read. The snapshot (ours; Flink's own names a Java class, which has no meaning here):
+schema resolution, decided on the two schemas alone (`typeserializers.evolution.avro_evolution`), so that a verdict is
+known before the first value is read. The snapshot (ours; Flink's own names a Java class, which has no meaning here):
 
     content := i32(length) JSON of the schema, in UTF-8
 """
@@ -21,19 +21,16 @@ from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from fastavro.schema import SchemaParseException
 from fastavro.validation import ValidationError, validate
 
-from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility, worst_kind
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.errors import EndOfDataError, SnapshotFormatError
 from snapshots.registry import register_snapshot
-from snapshots.simple import another_serializer
-from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from snapshots.type_serializer_snapshot import RuledTypeSerializerSnapshot
 from snapshots.value_text import cut
 from typeserializers.avro.avro_bounds import check_depth, is_recursive, is_risky, may_be_free, skip
-from typeserializers.avro.avro_resolution import named_schemas, resolve_schemas, type_of
 from typeserializers.avro.avro_schema_check import check_schema
+from typeserializers.avro.avro_schemas import layout_of, named_schemas, type_of
 from typeserializers.kernel.type_serializer import Codec, TypeSerializer
 
-_LAYOUT_FREE_KEYS = ("doc", "aliases")
 _ZEROS = {"null": None, "boolean": False, "int": 0, "long": 0, "float": 0.0, "double": 0.0, "bytes": b"", "string": ""}
 
 
@@ -53,7 +50,7 @@ class AvroSerializer(TypeSerializer[Any]):
         self._is_recursive = is_recursive(self.named)
 
     def configuration(self) -> Hashable:
-        return json.dumps(_stripped(self.schema), sort_keys=True)
+        return json.dumps(layout_of(self.schema), sort_keys=True)
 
     @property
     def accepts_none(self) -> bool:
@@ -162,7 +159,7 @@ class AvroSerializer(TypeSerializer[Any]):
 
 
 @register_snapshot("statebackend.AvroSerializerSnapshot")
-class AvroSerializerSnapshot(TypeSerializerSnapshot[Any]):
+class AvroSerializerSnapshot(RuledTypeSerializerSnapshot[Any]):
     """The schema that the values were written with."""
 
     def __init__(self, serializer: AvroSerializer | None = None) -> None:
@@ -185,23 +182,6 @@ class AvroSerializerSnapshot(TypeSerializerSnapshot[Any]):
     def restore_serializer(self) -> AvroSerializer:
         return AvroSerializer(self.schema)
 
-    def resolve_schema_compatibility(
-        self, new_serializer: TypeSerializer[Any]
-    ) -> TypeSerializerSchemaCompatibility[Any]:
-        if type(new_serializer) is not AvroSerializer:
-            return TypeSerializerSchemaCompatibility.incompatible(
-                another_serializer("Avro data", "AvroSerializer", new_serializer)
-            )
-        findings = resolve_schemas(named_schemas(self.schema), new_serializer.named)
-        if _stripped(self.schema) == _stripped(new_serializer.schema):
-            return TypeSerializerSchemaCompatibility.compatible_as_is(findings)
-        if all(finding.verdict is FieldVerdict.AS_IS for finding in findings):
-            reason = "the schema is another one, though the bytes are not"
-            findings.append(Finding("", FieldVerdict.MIGRATE, "avro-schema-changed", reason))
-        return TypeSerializerSchemaCompatibility(
-            worst_kind(finding.verdict.kind for finding in findings), tuple(findings)
-        )
-
 
 def _parsed(schema: Any) -> Any:
     try:
@@ -218,13 +198,4 @@ def _plain(schema: Any) -> Any:
         return [_plain(item) for item in schema]
     if isinstance(schema, dict):
         return {key: _plain(item) for key, item in schema.items() if not key.startswith("__")}
-    return schema
-
-
-def _stripped(schema: Any) -> Any:
-    """The schema without what has no part in reading or writing."""
-    if isinstance(schema, list):
-        return [_stripped(item) for item in schema]
-    if isinstance(schema, dict):
-        return {key: _stripped(item) for key, item in schema.items() if key not in _LAYOUT_FREE_KEYS}
     return schema

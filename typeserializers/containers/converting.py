@@ -19,11 +19,7 @@ from typing import Any, Generic, TypeVar
 
 from attrs import frozen
 
-from snapshots.compatibility import (
-    FieldVerdict,
-    Finding,
-    TypeSerializerSchemaCompatibility,
-)
+from snapshots.compatibility import TypeSerializerSchemaCompatibility
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import read_versioned_snapshot, write_versioned_snapshot
 from snapshots.merging import merge_snapshots
@@ -84,6 +80,10 @@ class ConvertingSerializer(CompiledTypeSerializer[T], Generic[T]):
     def equal_values_have_equal_bytes(self) -> bool:
         return self.inner.equal_values_have_equal_bytes
 
+    @property
+    def may_refuse_what_it_wrote(self) -> bool:
+        return True
+
     def configuration(self) -> Hashable:
         return self.inner
 
@@ -118,15 +118,6 @@ class ConvertingSerializer(CompiledTypeSerializer[T], Generic[T]):
         inner = rebound(self.inner, name, target)
         return self if inner is self.inner else self.around(inner)
 
-    def converter_for(self, old_snapshot: TypeSerializerSnapshot[Any]) -> Converter | None:
-        """The first converter whose source may read the old state, if the inner serializer may not take it over."""
-        if not resolve_compatibility(old_snapshot, self.inner).is_incompatible:
-            return None
-        for converter in self.converters:
-            if not resolve_compatibility(old_snapshot, converter.source).is_incompatible:
-                return converter
-        return None
-
     def write_to(self, value: T, out: DataOutputView) -> None:
         self.inner.serialize(value, out)
 
@@ -158,7 +149,6 @@ class ConvertingSerializerSnapshot(TypeSerializerSnapshot[T]):
     """The snapshot of the inner serializer, which is all that the bytes depend on."""
 
     def __init__(self, serializer: ConvertingSerializer[T] | None = None) -> None:
-        self._serializer = serializer
         self._inner: TypeSerializerSnapshot[T] | None = None
         if serializer is not None:
             self._inner = serializer.inner.snapshot_configuration()
@@ -196,25 +186,3 @@ class ConvertingSerializerSnapshot(TypeSerializerSnapshot[T]):
 
     def resolve_schema_compatibility(self, new_serializer: TypeSerializer[T]) -> TypeSerializerSchemaCompatibility[T]:
         return resolve_compatibility(self.inner, new_serializer)
-
-    def adopt_schema(self, old_snapshot: TypeSerializerSnapshot[Any]) -> TypeSerializerSchemaCompatibility[T] | None:
-        """The inner serializer's own verdict if it allows anything, else the first converter that fits."""
-        if self._serializer is None:
-            return None
-        verdict = resolve_compatibility(old_snapshot, self._serializer.inner)
-        if verdict.is_with_reconfigured_serializer:
-            wrapped: TypeSerializerSchemaCompatibility[T] = (
-                TypeSerializerSchemaCompatibility.compatible_with_reconfigured_serializer(
-                    self._serializer.around(verdict.reconfigured_serializer), verdict.findings
-                )
-            )
-            return wrapped.with_unchanged(verdict.unchanged)
-        if not verdict.is_incompatible:
-            return verdict
-        converter = self._serializer.converter_for(old_snapshot)
-        if converter is None:
-            return verdict
-        reason = f"each {converter.source.type_name} goes through {name_of(converter.function)}"
-        return TypeSerializerSchemaCompatibility.compatible_after_migration(
-            [Finding("", FieldVerdict.MIGRATE, "value-converted", reason)]
-        )

@@ -11,11 +11,9 @@ import struct
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
-from snapshots.compatibility import TypeSerializerSchemaCompatibility
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.registry import register_snapshot
-from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from snapshots.value_text import misfit
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter, indented
 from typeserializers.kernel.compiled import CompiledTypeSerializer
@@ -140,16 +138,6 @@ class ListSerializerSnapshot(CompositeTypeSerializerSnapshot["list[E]", ListSeri
 
     def nested_path(self, index: int) -> str:
         return "[]"
-
-    def adopt_schema(
-        self, old_snapshot: TypeSerializerSnapshot[Any]
-    ) -> TypeSerializerSchemaCompatibility[list[E]] | None:
-        """Lists of the same layout but another class (`ArrayListSerializer`) take over from each other."""
-        if not isinstance(old_snapshot, ListSerializerSnapshot) or type(old_snapshot) is type(self):
-            return None
-        relabelled = type(self)()
-        relabelled._nested = old_snapshot.nested_snapshots
-        return relabelled.resolve_schema_compatibility(self.restore_serializer())
 
 
 class ArrayListSerializer(ListSerializer[E], Generic[E]):

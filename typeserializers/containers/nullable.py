@@ -14,7 +14,6 @@ from snapshots.compatibility import FieldVerdict, Finding
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.registry import register_snapshot
-from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter, indented
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.flink_names import RUNTIME, nested_snapshot
@@ -129,13 +128,6 @@ class NullableSerializerSnapshot(CompositeTypeSerializerSnapshot["T | None", Nul
     outer_serializer_class = NullableSerializer
 
     padding_length = 0
-
-    @classmethod
-    def around(cls, inner: TypeSerializerSnapshot[Any]) -> NullableSerializerSnapshot[Any]:
-        """The snapshot of a nullable, without padding, around what another snapshot describes."""
-        snapshot: NullableSerializerSnapshot[Any] = cls()
-        snapshot._nested = (inner,)
-        return snapshot
 
     def nested_serializers(self, outer: NullableSerializer[Any]) -> Sequence[TypeSerializer[Any]]:
         return (outer.inner,)

@@ -16,7 +16,7 @@ from snapshots.compatibility import FieldVerdict, Finding
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.registry import register_snapshot
-from snapshots.simple import SimpleTypeSerializerSnapshot
+from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
 from snapshots.value_text import misfit
 from typeserializers.containers.lists import checked_list
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter, indented
@@ -210,8 +210,7 @@ class GenericArraySerializer(CompiledTypeSerializer["list[E | None]"], Generic[E
 
 @register_snapshot(nested_snapshot(ARRAY, "StringArraySerializer"))
 class StringArraySerializerSnapshot(SimpleTypeSerializerSnapshot["list[str | None]"]):
-    def create_serializer(self) -> StringArraySerializer:
-        return StringArraySerializer()
+    serializer_class = StringArraySerializer
 
 
 @register_snapshot(BASE + "GenericArraySerializerSnapshot")

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, TypeVar
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.errors import EndOfDataError, MalformedDataError
 from snapshots.registry import register_snapshot
-from snapshots.simple import SimpleTypeSerializerSnapshot
+from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
 from snapshots.value_text import misfit
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
@@ -274,41 +274,34 @@ class CharPrimitiveArraySerializer(PrimitiveArraySerializer[str]):
 
 @register_snapshot(nested_snapshot(ARRAY, "ShortPrimitiveArraySerializer"))
 class ShortPrimitiveArraySerializerSnapshot(SimpleTypeSerializerSnapshot["array.array[Any]"]):
-    def create_serializer(self) -> ShortPrimitiveArraySerializer:
-        return ShortPrimitiveArraySerializer()
+    serializer_class = ShortPrimitiveArraySerializer
 
 
 @register_snapshot(nested_snapshot(ARRAY, "IntPrimitiveArraySerializer"))
 class IntPrimitiveArraySerializerSnapshot(SimpleTypeSerializerSnapshot["array.array[Any]"]):
-    def create_serializer(self) -> IntPrimitiveArraySerializer:
-        return IntPrimitiveArraySerializer()
+    serializer_class = IntPrimitiveArraySerializer
 
 
 @register_snapshot(nested_snapshot(ARRAY, "LongPrimitiveArraySerializer"))
 class LongPrimitiveArraySerializerSnapshot(SimpleTypeSerializerSnapshot["array.array[Any]"]):
-    def create_serializer(self) -> LongPrimitiveArraySerializer:
-        return LongPrimitiveArraySerializer()
+    serializer_class = LongPrimitiveArraySerializer
 
 
 @register_snapshot(nested_snapshot(ARRAY, "FloatPrimitiveArraySerializer"))
 class FloatPrimitiveArraySerializerSnapshot(SimpleTypeSerializerSnapshot["array.array[Any]"]):
-    def create_serializer(self) -> FloatPrimitiveArraySerializer:
-        return FloatPrimitiveArraySerializer()
+    serializer_class = FloatPrimitiveArraySerializer
 
 
 @register_snapshot(nested_snapshot(ARRAY, "DoublePrimitiveArraySerializer"))
 class DoublePrimitiveArraySerializerSnapshot(SimpleTypeSerializerSnapshot["array.array[Any]"]):
-    def create_serializer(self) -> DoublePrimitiveArraySerializer:
-        return DoublePrimitiveArraySerializer()
+    serializer_class = DoublePrimitiveArraySerializer
 
 
 @register_snapshot(nested_snapshot(ARRAY, "BooleanPrimitiveArraySerializer"))
 class BooleanPrimitiveArraySerializerSnapshot(SimpleTypeSerializerSnapshot["list[bool]"]):
-    def create_serializer(self) -> BooleanPrimitiveArraySerializer:
-        return BooleanPrimitiveArraySerializer()
+    serializer_class = BooleanPrimitiveArraySerializer
 
 
 @register_snapshot(nested_snapshot(ARRAY, "CharPrimitiveArraySerializer"))
 class CharPrimitiveArraySerializerSnapshot(SimpleTypeSerializerSnapshot[str]):
-    def create_serializer(self) -> CharPrimitiveArraySerializer:
-        return CharPrimitiveArraySerializer()
+    serializer_class = CharPrimitiveArraySerializer

@@ -12,7 +12,7 @@ from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.errors import MalformedDataError, SnapshotFormatError
 from snapshots.registry import register_snapshot
-from snapshots.simple import SimpleTypeSerializerSnapshot
+from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
 from snapshots.value_text import misfit
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
@@ -194,5 +194,4 @@ class TupleSerializerSnapshot(CompositeTypeSerializerSnapshot["tuple[Any, ...]",
 
 @register_snapshot(RUNTIME + "Tuple0SerializerSnapshot")
 class Tuple0SerializerSnapshot(SimpleTypeSerializerSnapshot["tuple[()]"]):
-    def create_serializer(self) -> Tuple0Serializer:
-        return Tuple0Serializer()
+    serializer_class = Tuple0Serializer

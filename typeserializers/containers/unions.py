@@ -17,17 +17,15 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
-from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility
+from snapshots.compatibility import TypeSerializerSchemaCompatibility
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
-from snapshots.errors import MalformedDataError, UnresolvableSerializerError
+from snapshots.errors import MalformedDataError
 from snapshots.registry import register_snapshot
-from snapshots.simple import another_serializer
-from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from snapshots.type_serializer_snapshot import RULES, TypeSerializerSnapshot
 from snapshots.value_text import misfit, shown
 from typeserializers.containers.eithers import EitherSerializer
-from typeserializers.containers.nullable import NullableSerializer, NullableSerializerSnapshot
-from typeserializers.evolution.union_evolution import judge_new_union, judge_union
+from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter, indented
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.references import ReferenceSerializer
@@ -231,10 +229,6 @@ class UnionSerializerSnapshot(CompositeTypeSerializerSnapshot[Any, UnionSerializ
 
     outer_serializer_class = UnionSerializer
 
-    def __init__(self, serializer: UnionSerializer | None = None) -> None:
-        super().__init__(serializer)
-        self._serializer = serializer
-
     def nested_serializers(self, outer: UnionSerializer) -> Sequence[TypeSerializer[Any]]:
         return outer.member_serializers
 
@@ -251,31 +245,5 @@ class UnionSerializerSnapshot(CompositeTypeSerializerSnapshot[Any, UnionSerializ
             [TypeSerializerSnapshot[Any], TypeSerializer[Any]], TypeSerializerSchemaCompatibility[Any]
         ],
     ) -> TypeSerializerSchemaCompatibility[Any]:
-        """The verdict, which is the same everywhere: members are judged as parts even at the top of a state."""
-        if type(new_serializer) is not UnionSerializer:
-            return TypeSerializerSchemaCompatibility.incompatible(
-                another_serializer(self.type_name_of_state(), UnionSerializer.__name__, new_serializer)
-            )
-        try:
-            judgement = judge_union(self.nested_snapshots, new_serializer.member_serializers)
-        except UnresolvableSerializerError as error:
-            return TypeSerializerSchemaCompatibility.incompatible(
-                Finding("", FieldVerdict.REFUSE, "union-member-unknown", str(error), "Register the state anew")
-            )
-        if judgement.reconfigured:
-            verdict: TypeSerializerSchemaCompatibility[Any] = (
-                TypeSerializerSchemaCompatibility.compatible_with_reconfigured_serializer(
-                    UnionSerializer(judgement.reconfigured), judgement.findings
-                )
-            )
-            return verdict.with_unchanged(judgement.unchanged)
-        return TypeSerializerSchemaCompatibility(judgement.kind, judgement.findings, unchanged=judgement.unchanged)
-
-    def adopt_schema(self, old_snapshot: TypeSerializerSnapshot[Any]) -> TypeSerializerSchemaCompatibility[Any] | None:
-        """``X`` may become ``X | Y``."""
-        if self._serializer is None or isinstance(old_snapshot, (UnionSerializerSnapshot, NullableSerializerSnapshot)):
-            return None
-        try:
-            return judge_new_union(old_snapshot, self._serializer.member_serializers)
-        except UnresolvableSerializerError:
-            return None  # The old snapshot says itself why nothing can be known of its values.
+        """The verdict of the rule for unions, which is the same in a record as at the top of a state."""
+        return RULES.judge(self, new_serializer)

@@ -12,10 +12,15 @@ from typing import Any
 from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.errors import UnresolvableSerializerError
-from snapshots.simple import names_apart
-from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
+from snapshots.refusals import names_apart
+from snapshots.type_serializer_snapshot import (
+    SimpleTypeSerializerSnapshot,
+    TypeSerializerSnapshot,
+    resolve_compatibility,
+)
 from typeserializers.containers.nullable import NullableSerializer, NullableSerializerSnapshot
-from typeserializers.evolution.promotions import PROMOTIONS, Promotion
+from typeserializers.evolution.evolution_plans import BecameOptionalPlan, PromotionPlan
+from typeserializers.evolution.promotions import PROMOTIONS
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 
@@ -23,6 +28,10 @@ def resolve_part(
     old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[Any]
 ) -> TypeSerializerSchemaCompatibility[Any]:
     """The verdict on a part of a record: what the snapshots allow, and promotions and optionality beyond."""
+    if isinstance(old_snapshot, SimpleTypeSerializerSnapshot):
+        widened = _widened(old_snapshot.create_serializer(), new_serializer)
+        if widened is not None:
+            return widened
     verdict = resolve_compatibility(old_snapshot, new_serializer)
     if not verdict.is_incompatible:
         return verdict
@@ -34,17 +43,11 @@ def resolve_part(
         old_serializer = old_snapshot.restore_serializer()
     except UnresolvableSerializerError:
         return verdict
-    promotion = promotion_between(old_serializer, new_serializer)
-    if promotion is not None:
-        return TypeSerializerSchemaCompatibility.compatible_after_migration(
-            [Finding("", FieldVerdict.MIGRATE, "field-widened", promotion.reason)]
-        )
+    widened = _widened(old_serializer, new_serializer)
+    if widened is not None:
+        return widened
     if isinstance(new_serializer, NullableSerializer) and not isinstance(old_snapshot, NullableSerializerSnapshot):
-        inner = resolve_part(old_snapshot, new_serializer.inner)
-        if inner.is_incompatible:
-            return inner
-        optional = Finding("", FieldVerdict.MIGRATE, "field-became-optional", "every old value is present")
-        return TypeSerializerSchemaCompatibility.compatible_after_migration([optional, *inner.findings])
+        return _optional(resolve_part(old_snapshot, new_serializer.inner))
     if isinstance(old_snapshot, NullableSerializerSnapshot) and not isinstance(new_serializer, NullableSerializer):
         return TypeSerializerSchemaCompatibility.incompatible(
             Finding(
@@ -61,14 +64,32 @@ def resolve_part(
     return verdict
 
 
-def promotion_between(old: TypeSerializer[Any], new: TypeSerializer[Any]) -> Promotion | None:
-    """The widening from one scalar to another, if there is one."""
-    return PROMOTIONS.get((type(old), type(new)))
+def is_promotion(old: TypeSerializer[Any], new: TypeSerializer[Any]) -> bool:
+    """Whether a scalar may be widened to another."""
+    return (type(old), type(new)) in PROMOTIONS
+
+
+def _widened(old: TypeSerializer[Any], new: TypeSerializer[Any]) -> TypeSerializerSchemaCompatibility[Any] | None:
+    promotion = PROMOTIONS.get((type(old), type(new)))
+    if promotion is None:
+        return None
+    return TypeSerializerSchemaCompatibility.compatible_after_migration(
+        [Finding("", FieldVerdict.MIGRATE, "field-widened", promotion.reason)], plan=PromotionPlan(promotion)
+    )
+
+
+def _optional(inner: TypeSerializerSchemaCompatibility[Any]) -> TypeSerializerSchemaCompatibility[Any]:
+    if inner.is_incompatible:
+        return inner
+    optional = Finding("", FieldVerdict.MIGRATE, "field-became-optional", "every old value is present")
+    return TypeSerializerSchemaCompatibility.compatible_after_migration(
+        [optional, *inner.findings], plan=BecameOptionalPlan(inner.plan)
+    )
 
 
 def _type_changed(old: TypeSerializer[Any], new: TypeSerializer[Any]) -> Finding:
     old_name, new_name = names_apart(old.type_name, type(old).__name__, new)
-    what = "narrowed" if promotion_between(new, old) is not None else "changed"
+    what = "narrowed" if is_promotion(new, old) else "changed"
     return Finding(
         "",
         FieldVerdict.REFUSE,

@@ -17,10 +17,9 @@ without a default gets None if it is optional, else the zero of its type, which 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from attrs import frozen
+from attrs import define, field
 
 from snapshots.compatibility import (
     CompatibilityKind,
@@ -30,35 +29,48 @@ from snapshots.compatibility import (
     worst_kind,
 )
 from snapshots.errors import UnresolvableSerializerError
-from snapshots.type_serializer_snapshot import resolve_compatibility
-from typeserializers.evolution.field_matching import match_fields
+from snapshots.plans import AS_IS, Plan
+from snapshots.refusals import another_serializer
+from snapshots.type_serializer_snapshot import RULES, resolve_compatibility
+from typeserializers.evolution.evolution_plans import Origin, PojoPlan
+from typeserializers.evolution.record_evolution import match_fields
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.pojos.pojo_format import UnreadableSnapshot, WrittenPart, WrittenPojo
-
-if TYPE_CHECKING:
-    from typeserializers.pojos.pojo_shape import PojoField
-    from typeserializers.pojos.pojos import PojoSerializer
+from typeserializers.pojos.pojo_shape import PojoField
+from typeserializers.pojos.pojos import PojoSerializer, PojoSerializerSnapshot
 
 
-@frozen
-class PojoJudgement:
-    """The verdict, and the serializers of fields and subclasses that must be reconfigured, by name."""
+@define
+class _Judgement:
+    """What has been found so far: of the parts, and by name what is to be used for the fields and subclasses."""
 
-    kind: CompatibilityKind
-    findings: tuple[Finding, ...]
-    reconfigured_fields: Mapping[str, TypeSerializer[Any]]
-    subclasses: Mapping[str, Any]
-    """The serializer to use for each old subclass, by class name."""
+    findings: list[Finding] = field(factory=list)
+    kinds: list[CompatibilityKind] = field(factory=list)
+    origins: list[Origin | None] = field(factory=list)
+    reconfigured_fields: dict[str, TypeSerializer[Any]] = field(factory=dict)
+    subclasses: dict[str, PojoSerializer[Any]] = field(factory=dict)
+    subclass_plans: dict[str, Plan] = field(factory=dict)
+
+    def add(self, path: str, verdict: TypeSerializerSchemaCompatibility[Any]) -> None:
+        """Takes in the verdict on a part."""
+        self.kinds.append(verdict.kind)
+        self.findings += [finding.below(path) for finding in verdict.findings]
 
 
-def judge_pojo(old: WrittenPojo, new: PojoSerializer[Any]) -> PojoJudgement:
+@RULES.judges(PojoSerializerSnapshot)
+def judge_pojo(
+    old_snapshot: PojoSerializerSnapshot[Any], new: TypeSerializer[Any]
+) -> TypeSerializerSchemaCompatibility[Any]:
     """The verdict on a new POJO serializer taking over an old POJO."""
-    findings: list[Finding] = []
-    kinds: list[CompatibilityKind] = []
+    old = old_snapshot.pojo
+    if type(new) is not PojoSerializer:
+        return TypeSerializerSchemaCompatibility.incompatible(another_serializer(old.name, "PojoSerializer", new))
+    judgement = _Judgement()
+    findings = judgement.findings
     if old.name != new.shape.name:
         findings.append(_renamed(old.name, new))
-    fields = _judge_fields(old, new, findings, kinds)
-    subclasses = _judge_subclasses(old, new, findings, kinds)
+    _judge_fields(old, new, judgement)
+    _judge_subclasses(old, new, judgement)
     old_tags = [part.name for part in old.registered]
     new_tags = [subclass.shape.name for subclass in new.registered_subclasses]
     if new_tags[: len(old_tags)] != old_tags:
@@ -68,30 +80,37 @@ def judge_pojo(old: WrittenPojo, new: PojoSerializer[Any]) -> PojoJudgement:
         names = ", ".join(part.name for part in old.unregistered)
         reason = f"the state holds {names}, which were not registered; they stay readable"
         findings.append(Finding("", FieldVerdict.RECONFIGURE, "pojo-unregistered-subclasses", reason))
-    kind = worst_kind([*kinds, *(finding.verdict.kind for finding in findings)])
-    return PojoJudgement(kind, tuple(findings), fields, subclasses)
+    kind = worst_kind([*judgement.kinds, *(finding.verdict.kind for finding in findings)])
+    plan: Plan | None = None
+    if kind is not CompatibilityKind.INCOMPATIBLE:
+        as_is = kind is CompatibilityKind.AS_IS
+        plan = AS_IS if as_is else PojoPlan(tuple(judgement.origins), judgement.subclass_plans)
+    reconfigured: TypeSerializer[Any] | None = None
+    if kind is CompatibilityKind.WITH_RECONFIGURED_SERIALIZER:
+        reconfigured = new.reconfigured(judgement.reconfigured_fields, judgement.subclasses, old_tags)
+    return TypeSerializerSchemaCompatibility(kind, tuple(findings), reconfigured, plan=plan)
 
 
-def _judge_fields(
-    old: WrittenPojo, new: PojoSerializer[Any], findings: list[Finding], kinds: list[CompatibilityKind]
-) -> dict[str, TypeSerializer[Any]]:
-    reconfigured: dict[str, TypeSerializer[Any]] = {}
+def _judge_fields(old: WrittenPojo, new: PojoSerializer[Any], judgement: _Judgement) -> None:
+    findings = judgement.findings
     matches = match_fields(old.fields, new.shape.fields)
     matched = {match.old_index for match in matches}
     for match in matches:
         path = f".{match.new.name}"
         if match.old_index is None:
             findings.append(_added(match.new, path))
+            judgement.origins.append(None)
             continue
         written = old.fields[match.old_index]
         if written.name != match.new.name:
             # The order on the wire is that of the names, so a new name may be another place.
             findings.append(Finding(path, FieldVerdict.MIGRATE, "pojo-field-renamed", f"was {written.name}"))
         verdict: TypeSerializerSchemaCompatibility[Any] = resolve_compatibility(written.snapshot, match.new.serializer)
-        kinds.append(verdict.kind)
-        findings += [finding.below(path) for finding in verdict.findings]
+        judgement.add(path, verdict)
+        if not verdict.is_incompatible:
+            judgement.origins.append(Origin(match.old_index, verdict.plan))
         if verdict.is_with_reconfigured_serializer:
-            reconfigured[match.new.name] = verdict.reconfigured_serializer
+            judgement.reconfigured_fields[match.new.name] = verdict.reconfigured_serializer
     for index, written in enumerate(old.fields):
         if index in matched:
             continue
@@ -105,28 +124,29 @@ def _judge_fields(
                 findings.append(Finding(path, FieldVerdict.REFUSE, "pojo-field-unreadable", str(error)))
         reason = "the field is gone, its values are lost"
         findings.append(Finding(path, FieldVerdict.LOSSY, "pojo-field-removed", reason))
-    return reconfigured
 
 
-def _judge_subclasses(
-    old: WrittenPojo, new: PojoSerializer[Any], findings: list[Finding], kinds: list[CompatibilityKind]
-) -> dict[str, Any]:
-    serializers: dict[str, Any] = {}
+def _judge_subclasses(old: WrittenPojo, new: PojoSerializer[Any], judgement: _Judgement) -> None:
     for part in (*old.registered, *old.unregistered):
         path = f"<{part.name}>"
         taking_over = new.subclass_named(part.name)
         if taking_over is None:
             if not new.shape.is_stand_in or isinstance(part.snapshot, UnreadableSnapshot):
-                findings.append(_missing(part, path, new))
+                judgement.findings.append(_missing(part, path, new))
                 continue
-            serializers[part.name] = part.snapshot.restore_serializer()
+            kept = part.snapshot.restore_serializer()
+            assert isinstance(kept, PojoSerializer)
+            judgement.subclasses[part.name], judgement.subclass_plans[part.name] = kept, AS_IS
             continue
         verdict: TypeSerializerSchemaCompatibility[Any] = resolve_compatibility(part.snapshot, taking_over)
-        kinds.append(verdict.kind)
-        findings += [finding.below(path) for finding in verdict.findings]
-        reconfigured = verdict.is_with_reconfigured_serializer
-        serializers[part.name] = verdict.reconfigured_serializer if reconfigured else taking_over
-    return serializers
+        judgement.add(path, verdict)
+        if not verdict.is_incompatible:
+            judgement.subclass_plans[part.name] = verdict.plan
+        judgement.subclasses[part.name] = taking_over
+        if verdict.is_with_reconfigured_serializer:
+            reconfigured = verdict.reconfigured_serializer
+            assert isinstance(reconfigured, PojoSerializer)
+            judgement.subclasses[part.name] = reconfigured
 
 
 def _added(new: PojoField, path: str) -> Finding:

@@ -1,7 +1,7 @@
 """The rules by which a record may change between two versions of a program.
 
-Fields are matched by name, then by declared former names (`typeserializers.evolution.field_matching`). The rules, each
-with its id in the findings:
+Fields are matched by name, then by declared former names, never by position and never by guess (`match_fields`). The
+rules, each with its id in the findings:
 
     field-renamed               declared: costs nothing by itself, the bytes carry no names
     field-added                 the default completes old records; without one: field-added-without-default, refused
@@ -20,33 +20,57 @@ with its id in the findings:
     schema-version-older        refused: the state was written under a later schema version than that of the program
 
 Inside a record more is allowed than at the top of a state: there, a simple serializer is the same class or nothing.
+
+Matching has one case that needs the declarations which were in force when the state was written, and which the snapshot
+therefore has: a field may be declared a former name that still exists as a field of its own, as when two fields swap
+their names. If the old field of the same name already declared it, nothing has happened since. If it did not, the
+declaration is news, and the field continues the one it names, provided that the old field of its own name goes on
+elsewhere too; otherwise one of the two would be lost, and the declaration is ambiguous.
+
+    old: a, b     new: a (formerly b), b (formerly a)             a continues b, b continues a
+    old: a (formerly b), b (formerly a)     new: the same         a continues a, b continues b
+    old: late, minutes_late     new: minutes_late (formerly late)     ambiguous
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final, Generic, Protocol, TypeVar
 
-from attrs import evolve, field, frozen
+from attrs import evolve, frozen
 
 from snapshots.compatibility import (
     CompatibilityKind,
     FieldVerdict,
     Finding,
+    TypeSerializerSchemaCompatibility,
     worst_kind,
 )
 from snapshots.errors import UnresolvableSerializerError
-from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from snapshots.plans import AS_IS, AsIsPlan, Plan
+from snapshots.refusals import another_serializer
+from snapshots.type_serializer_snapshot import RULES
 from snapshots.value_text import shown
-from typeserializers.evolution.field_matching import FieldMatch, match_fields
+from typeserializers.evolution.evolution_plans import (
+    FieldConverterPlan,
+    Origin,
+    Origins,
+    RecordConvertersPlan,
+    RecordPlan,
+    ReferencePlan,
+)
 from typeserializers.evolution.part_evolution import resolve_part
-from typeserializers.kernel.field_metadata import name_of
+from typeserializers.kernel.field_metadata import RecordConverter, name_of
 from typeserializers.kernel.held_parts import all_inside
+from typeserializers.kernel.references import ReferenceSerializer, ReferenceSerializerSnapshot
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.opaque.pickles import PickleSerializer
 from typeserializers.records.record_checks import default_problem
+from typeserializers.records.record_format import WrittenField, WrittenRecord
 from typeserializers.records.record_shape import RecordField, RecordShape
+from typeserializers.records.records import AttrsSerializer, AttrsSerializerSnapshot
 
 SIMILAR_NAMES = 0.5
 """From this ratio of matching characters on, a removed field is mentioned as the possible origin of a new one."""
@@ -55,42 +79,64 @@ MAX_COMPARED_NAMES = 100
 """With more fields on either side no likeness is looked for: every pair of names would be compared."""
 
 
-@frozen
-class WrittenField:
-    """A field as the snapshot has it."""
+class NamedField(Protocol):
+    """What matching needs to know of a field."""
 
-    name: str
-    snapshot: TypeSerializerSnapshot[Any] = field(eq=False)
-    former_names: tuple[str, ...] = ()
-    default_is_made: bool = False
-    default: bytes | None = None
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def former_names(self) -> tuple[str, ...]: ...
 
 
-@frozen
-class WrittenRecord:
-    """A record as the snapshot has it."""
-
-    name: str
-    fields: tuple[WrittenField, ...]
-    schema_version: int = 1
+F = TypeVar("F", bound=NamedField)
 
 
 @frozen
-class RecordJudgement:
-    """The verdict on a record, the fields that did not change, and the serializers of those to be reconfigured."""
+class FieldMatch(Generic[F]):
+    """Which old field a new field takes over: ``old_index`` is None for an added one."""
 
-    kind: CompatibilityKind
-    findings: tuple[Finding, ...]
-    reconfigured: Mapping[str, TypeSerializer[Any]]
-    unchanged: tuple[str, ...] = ()
+    new: F
+    old_index: int | None
 
 
-def judge_record(old: WrittenRecord, new: RecordShape) -> RecordJudgement:
-    """The verdict on a new record shape taking over an old record."""
-    findings = [*_judge_name(old, new), *_judge_version(old, new)]
+def match_fields(old_fields: Sequence[NamedField], new_fields: Sequence[F]) -> list[FieldMatch[F]]:
+    """For each new field the old one that it continues, in the order of the new fields."""
+    index_of = {part.name: index for index, part in enumerate(old_fields)}
+    moved = _moved_names(old_fields, new_fields)
+    taken = {index_of[name] for name in moved.values()}
+    taken |= {index_of[part.name] for part in new_fields if part.name in index_of and part.name not in moved}
+    matches = []
+    for part in new_fields:
+        index = index_of.get(moved.get(part.name, part.name))
+        if index is None:
+            for former in part.former_names:
+                candidate = index_of.get(former)
+                if candidate is not None and candidate not in taken:
+                    index = candidate
+                    taken.add(candidate)
+                    break
+        matches.append(FieldMatch(part, index))
+    return matches
+
+
+@RULES.judges(AttrsSerializerSnapshot)
+def judge_record(
+    old_snapshot: AttrsSerializerSnapshot[Any], new_serializer: TypeSerializer[Any]
+) -> TypeSerializerSchemaCompatibility[Any]:
+    """The verdict on a new record taking over an old one."""
+    old = old_snapshot.record
+    if type(new_serializer) is not AttrsSerializer:
+        return TypeSerializerSchemaCompatibility.incompatible(
+            another_serializer(old.name, "AttrsSerializer", new_serializer)
+        )
+    new = new_serializer.shape
+    steps = _steps(old, new)
+    findings = [*_judge_name(old, new), *_judge_version(old, new, steps)]
     kinds: list[CompatibilityKind] = []
     unchanged: list[str] = []
     reconfigured: dict[str, TypeSerializer[Any]] = {}
+    origins: list[Origin | None] = []
     matches = match_fields(old.fields, new.fields)
     matched = [match.old_index for match in matches if match.old_index is not None]
     goes_on = set(matched)
@@ -99,6 +145,7 @@ def judge_record(old: WrittenRecord, new: RecordShape) -> RecordJudgement:
         path = f".{match.new.name}"
         if match.old_index is None:
             findings.append(_added(match.new, removed))
+            origins.append(None)
             continue
         written = old.fields[match.old_index]
         told = len(findings)
@@ -107,7 +154,11 @@ def judge_record(old: WrittenRecord, new: RecordShape) -> RecordJudgement:
         verdict = resolve_part(written.snapshot, match.new.serializer)
         if verdict.is_incompatible and match.new.converter is not None:
             findings += _needed(written) or [_converted(match.new)]
+            by_converter = FieldConverterPlan(match.new.converter, match.new.refuses_none)
+            origins.append(Origin(match.old_index, by_converter))
             continue
+        if not verdict.is_incompatible:
+            origins.append(Origin(match.old_index, verdict.plan))
         kinds.append(verdict.kind)
         findings += [finding.below(path) for finding in verdict.findings]
         unchanged += [path + inner for inner in verdict.unchanged]
@@ -120,12 +171,81 @@ def judge_record(old: WrittenRecord, new: RecordShape) -> RecordJudgement:
         findings.append(
             Finding("", FieldVerdict.MIGRATE, "fields-reordered", "the fields are written in another order")
         )
-    if new.conversion_steps(old.schema_version):
+    if steps:
         findings = _left_to_converters(findings)
         findings += [finding for part in old.fields for finding in _needed(part)]
         kinds = []
     kind = worst_kind([*kinds, *(finding.verdict.kind for finding in findings)])
-    return RecordJudgement(kind, tuple(findings), reconfigured, tuple(unchanged))
+    plan: Plan | None = None
+    if kind is not CompatibilityKind.INCOMPATIBLE:
+        plan = RecordConvertersPlan(steps, _untouched(old, new)) if steps else _plan(kind, tuple(origins))
+    return TypeSerializerSchemaCompatibility(
+        kind,
+        tuple(findings),
+        new_serializer.with_serializers(reconfigured) if kind is _RECONFIGURED else None,
+        unchanged=tuple(unchanged),
+        plan=plan,
+    )
+
+
+@RULES.judges(ReferenceSerializerSnapshot)
+def judge_reference(
+    old_snapshot: ReferenceSerializerSnapshot, new_serializer: TypeSerializer[Any]
+) -> TypeSerializerSchemaCompatibility[Any]:
+    """The verdict on a record inside itself, which is judged where it stands: here it must only be the same one."""
+    name = old_snapshot.name
+    if not isinstance(new_serializer, ReferenceSerializer):
+        return TypeSerializerSchemaCompatibility.incompatible(
+            another_serializer(name, "ReferenceSerializer", new_serializer)
+        )
+    if name != new_serializer.name and name not in _former_names(new_serializer):
+        reason = f"the state holds the record {name} here, the new class {new_serializer.name}"
+        return TypeSerializerSchemaCompatibility.incompatible(
+            Finding("", FieldVerdict.REFUSE, "record-renamed", reason, "Declare the former name on the new class")
+        )
+    return TypeSerializerSchemaCompatibility.compatible_as_is(plan=ReferencePlan(name))
+
+
+_RECONFIGURED: Final = CompatibilityKind.WITH_RECONFIGURED_SERIALIZER
+
+
+def _former_names(reference: ReferenceSerializer) -> tuple[str, ...]:
+    try:
+        target = reference.target
+    except UnresolvableSerializerError:
+        return ()
+    return target.shape.former_names if isinstance(target, AttrsSerializer) else ()
+
+
+def _plan(kind: CompatibilityKind, origins: Origins) -> Plan:
+    # A record that is as is but holds references is not: what is around it may not be.
+    stays = kind is CompatibilityKind.AS_IS and all(
+        origin is not None and isinstance(origin.plan, AsIsPlan) for origin in origins
+    )
+    return AS_IS if stays else RecordPlan(origins)
+
+
+def _steps(old: WrittenRecord, new: RecordShape) -> tuple[tuple[int, RecordConverter], ...]:
+    """The converters that lead from the old version to the new one, each with the version it starts from."""
+    return tuple(
+        (version, new.converters[version])
+        for version in range(old.schema_version, new.schema_version)
+        if version in new.converters
+    )
+
+
+def _untouched(old: WrittenRecord, new: RecordShape) -> dict[tuple[str, str], Plan]:
+    """What becomes of the value of an old field that no converter replaces, in each new one that may take it."""
+    written = {part.name: part for part in old.fields}
+    plans: dict[tuple[str, str], Plan] = {}
+    for part in new.fields:
+        for name in (part.name, *part.former_names):
+            if name not in written:
+                continue
+            verdict = resolve_part(written[name].snapshot, part.serializer)
+            if not verdict.is_incompatible:
+                plans[name, part.name] = verdict.plan
+    return plans
 
 
 def _judge_name(old: WrittenRecord, new: RecordShape) -> Sequence[Finding]:
@@ -144,7 +264,9 @@ def _judge_name(old: WrittenRecord, new: RecordShape) -> Sequence[Finding]:
     )
 
 
-def _judge_version(old: WrittenRecord, new: RecordShape) -> Sequence[Finding]:
+def _judge_version(
+    old: WrittenRecord, new: RecordShape, steps: Sequence[tuple[int, RecordConverter]]
+) -> Sequence[Finding]:
     if old.schema_version > new.schema_version:
         return (
             Finding(
@@ -155,7 +277,6 @@ def _judge_version(old: WrittenRecord, new: RecordShape) -> Sequence[Finding]:
                 "Restore with the program that wrote it, or a later one",
             ),
         )
-    steps = new.conversion_steps(old.schema_version)
     if not steps:
         return ()
     path = ", ".join(f"{version} -> {version + 1} by {name_of(converter)}" for version, converter in steps)
@@ -263,3 +384,26 @@ def _looks_like(name: str, candidates: Sequence[str]) -> str | None:
         return None
     close = difflib.get_close_matches(name, candidates, n=1, cutoff=SIMILAR_NAMES)
     return close[0] if close else None
+
+
+def _moved_names(old_fields: Sequence[NamedField], new_fields: Sequence[NamedField]) -> dict[str, str]:
+    """New names that exist in the old record as well but continue another field of it: new name -> old name."""
+    old = {part.name: part for part in old_fields}
+    moved: dict[str, str] = {}
+    for part in new_fields:
+        if part.name not in old:
+            continue
+        news = [name for name in part.former_names if name in old and name not in old[part.name].former_names]
+        if len(news) == 1:
+            moved[part.name] = news[0]
+    added = {
+        name: part.name for part in new_fields if part.name not in old for name in part.former_names if name in old
+    }
+    # Only names that are handed on in a circle, or on to a new field, lose nothing; every other claim is left alone.
+    while True:
+        claims = Counter(moved.values())
+        lost = [name for name, origin in moved.items() if claims[origin] > 1 or not (name in claims or name in added)]
+        if not lost:
+            return moved
+        for name in lost:
+            del moved[name]

@@ -23,6 +23,7 @@ from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_c
 from typeserializers.containers.lists import ListSerializer, ListSerializerSnapshot
 from typeserializers.containers.maps import MapSerializer, MapSerializerSnapshot
 from typeserializers.containers.ttl import TtlSerializer, TtlSerializerSnapshot, TtlValue
+from typeserializers.evolution.evolution_plans import TimestampPlan, TimestampRemovalPlan
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 T = TypeVar("T")
@@ -78,30 +79,25 @@ class TtlAwareSerializerSnapshot(TypeSerializerSnapshot[T]):
             return resolve_compatibility(old, new)
         if isinstance(new, TtlSerializer):
             verdict = resolve_compatibility(old, new.value_serializer)
-            change = TTL_ENABLED
         else:
             assert isinstance(old, TtlSerializerSnapshot)
             verdict = resolve_compatibility(old.value_snapshot, new)
-            change = TTL_DISABLED
         if verdict.is_incompatible:
             return TypeSerializerSchemaCompatibility.incompatible(*verdict.findings)
-        return TypeSerializerSchemaCompatibility.compatible_after_migration([change, *verdict.findings])
+        change = TTL_ENABLED if becomes_enabled else TTL_DISABLED
+        plan = TimestampPlan(verdict.plan) if becomes_enabled else TimestampRemovalPlan(verdict.plan)
+        return TypeSerializerSchemaCompatibility.compatible_after_migration([change, *verdict.findings], plan=plan)
 
 
 def ttl_aware(snapshot: TypeSerializerSnapshot[Any]) -> TypeSerializerSnapshot[Any]:
     """The snapshot as a keyed backend looks at it: aware of time-to-live in values, list elements and map values."""
     if isinstance(snapshot, TtlAwareSerializerSnapshot):
         return snapshot
-    aware: TypeSerializerSnapshot[Any]
     if isinstance(snapshot, ListSerializerSnapshot):
-        aware = type(snapshot)()
-        aware._nested = tuple(ttl_aware_part(nested) for nested in snapshot.nested_snapshots)
-        return aware
+        return type(snapshot).around(*(ttl_aware_part(nested) for nested in snapshot.nested_snapshots))
     if isinstance(snapshot, MapSerializerSnapshot):
-        aware = type(snapshot)()
         key, value = snapshot.nested_snapshots
-        aware._nested = (key, ttl_aware_part(value))
-        return aware
+        return type(snapshot).around(key, ttl_aware_part(value))
     return TtlAwareSerializerSnapshot(snapshot)
 
 

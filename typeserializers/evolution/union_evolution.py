@@ -29,9 +29,14 @@ from snapshots.compatibility import (
     TypeSerializerSchemaCompatibility,
     worst_kind,
 )
-from snapshots.errors import StateFormatError
-from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
-from typeserializers.evolution.part_evolution import promotion_between, resolve_part
+from snapshots.errors import StateFormatError, UnresolvableSerializerError
+from snapshots.plans import AS_IS, AsIsPlan, Plan
+from snapshots.refusals import another_serializer
+from snapshots.type_serializer_snapshot import RULES, TypeSerializerSnapshot
+from typeserializers.containers.nullable import NullableSerializerSnapshot
+from typeserializers.containers.unions import UnionSerializer, UnionSerializerSnapshot
+from typeserializers.evolution.evolution_plans import BecameUnionPlan, Origin, UnionPlan
+from typeserializers.evolution.part_evolution import is_promotion, resolve_part
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 
@@ -47,15 +52,12 @@ class MemberMatch:
     verdict: TypeSerializerSchemaCompatibility[Any] | None = None
     rivals: tuple[str, ...] = ()
 
-
-@frozen
-class UnionJudgement:
-    """The verdict on a union; ``reconfigured`` are the members that read and write what the old ones did."""
-
-    kind: CompatibilityKind
-    findings: tuple[Finding, ...]
-    unchanged: tuple[str, ...] = ()
-    reconfigured: tuple[TypeSerializer[Any], ...] = ()
+    @property
+    def successor(self) -> Origin:
+        """The new member, with the plan for the values; only of a match that nothing refuses."""
+        assert self.new_index is not None
+        assert self.verdict is not None
+        return Origin(self.new_index, self.verdict.plan)
 
 
 def resolve_member(
@@ -66,10 +68,7 @@ def resolve_member(
     if verdict.is_incompatible:
         return verdict
     old_serializer = old_snapshot.restore_serializer()
-    if (
-        promotion_between(old_serializer, new_serializer) is None
-        or old_serializer.python_type is new_serializer.python_type
-    ):
+    if not is_promotion(old_serializer, new_serializer) or old_serializer.python_type is new_serializer.python_type:
         return verdict
     reason = f"values of {old_serializer.type_name} in a union do not become {new_serializer.type_name}"
     return TypeSerializerSchemaCompatibility.incompatible(Finding("", FieldVerdict.REFUSE, "union-member", reason))
@@ -114,11 +113,22 @@ def match_members(
     return tuple(matches.get(old, MemberMatch(member.type_name)) for old, member in enumerate(old_members))
 
 
+@RULES.judges(UnionSerializerSnapshot)
 def judge_union(
-    old_snapshots: Sequence[TypeSerializerSnapshot[Any]], new_members: Sequence[TypeSerializer[Any]]
-) -> UnionJudgement:
-    """The verdict on a union of ``new_members`` taking over what a union of the old ones wrote."""
-    matches = match_members(old_snapshots, new_members)
+    old_snapshot: UnionSerializerSnapshot, new_serializer: TypeSerializer[Any]
+) -> TypeSerializerSchemaCompatibility[Any]:
+    """The verdict on a union taking over what another one wrote, which is the same at the top and in a record."""
+    if type(new_serializer) is not UnionSerializer:
+        return TypeSerializerSchemaCompatibility.incompatible(
+            another_serializer(old_snapshot.type_name_of_state(), UnionSerializer.__name__, new_serializer)
+        )
+    new_members = new_serializer.member_serializers
+    try:
+        matches = match_members(old_snapshot.nested_snapshots, new_members)
+    except UnresolvableSerializerError as error:
+        return TypeSerializerSchemaCompatibility.incompatible(
+            Finding("", FieldVerdict.REFUSE, "union-member-unknown", str(error), "Register the state anew")
+        )
     findings, unchanged = _told_of(matches, new_members)
     continued = [match.new_index for match in matches]
     added = [member for index, member in enumerate(new_members) if index not in continued]
@@ -133,17 +143,27 @@ def judge_union(
         findings.append(Finding("", FieldVerdict.RECONFIGURE, "union-members-reordered", reason))
     verdicts = [match.verdict for match in matches if match.verdict is not None]
     kind = worst_kind([*(finding.verdict.kind for finding in findings), *(verdict.kind for verdict in verdicts)])
-    reconfigured: tuple[TypeSerializer[Any], ...] = ()
+    plan: Plan | None = None
+    if kind is not CompatibilityKind.INCOMPATIBLE:
+        plan = _plan(kind, tuple(match.successor for match in matches))
+    reconfigured: TypeSerializer[Any] | None = None
     if kind is CompatibilityKind.WITH_RECONFIGURED_SERIALIZER:
-        reconfigured = tuple(_going_on(match, new_members) for match in matches)
-    return UnionJudgement(kind, tuple(findings), unchanged, reconfigured)
+        reconfigured = UnionSerializer([_going_on(match, new_members) for match in matches])
+    return TypeSerializerSchemaCompatibility(kind, tuple(findings), reconfigured, unchanged=unchanged, plan=plan)
 
 
-def judge_new_union(
-    old_snapshot: TypeSerializerSnapshot[Any], new_members: Sequence[TypeSerializer[Any]]
-) -> TypeSerializerSchemaCompatibility[Any]:
-    """The verdict on a union of ``new_members`` taking over state whose values were all of one type."""
-    (match,) = matches = match_members([old_snapshot], new_members)
+@RULES.adopts(UnionSerializerSnapshot)
+def adopt_one_type(
+    old_snapshot: TypeSerializerSnapshot[Any], new_serializer: UnionSerializer
+) -> TypeSerializerSchemaCompatibility[Any] | None:
+    """``X`` may become ``X | Y``: the verdict on a union taking over state whose values were all of one type."""
+    if isinstance(old_snapshot, (UnionSerializerSnapshot, NullableSerializerSnapshot)):
+        return None
+    new_members = new_serializer.member_serializers
+    try:
+        (match,) = matches = match_members([old_snapshot], new_members)
+    except UnresolvableSerializerError:
+        return None  # The old snapshot says itself why nothing can be known of its values.
     if match.new_index is None:
         new_type = " | ".join(member.type_name for member in new_members)
         return TypeSerializerSchemaCompatibility.incompatible(
@@ -158,7 +178,14 @@ def judge_new_union(
     findings, _ = _told_of(matches, new_members)
     became = Finding("", FieldVerdict.MIGRATE, "became-union", f"every old value is {match.old_name}")
     kind = worst_kind([finding.verdict.kind for finding in (became, *findings)])
-    return TypeSerializerSchemaCompatibility(kind, (became, *findings))
+    plan = None if kind is CompatibilityKind.INCOMPATIBLE else BecameUnionPlan(match.successor)
+    return TypeSerializerSchemaCompatibility(kind, (became, *findings), plan=plan)
+
+
+def _plan(kind: CompatibilityKind, successors: tuple[Origin, ...]) -> Plan:
+    # Members that are as is and in their order; one with a reference inside depends on what is around it.
+    stays = kind is CompatibilityKind.AS_IS and all(isinstance(member.plan, AsIsPlan) for member in successors)
+    return AS_IS if stays else UnionPlan(successors)
 
 
 def _told_of(

@@ -17,13 +17,11 @@ from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.errors import UnresolvableSerializerError
 from snapshots.registry import register_snapshot
-from snapshots.simple import another_serializer
-from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from snapshots.type_serializer_snapshot import RuledTypeSerializerSnapshot
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer, emit_called_read, emit_called_write
 from typeserializers.kernel.type_serializer import Codec, TypeSerializer
@@ -170,8 +168,8 @@ def holds_reference(serializer: TypeSerializer[Any]) -> bool:
 
 
 @register_snapshot("statebackend.ReferenceSerializerSnapshot")
-class ReferenceSerializerSnapshot(TypeSerializerSnapshot[Any]):
-    """``content := UTF(record name)``. The record itself is judged where it stands, so a reference is as is."""
+class ReferenceSerializerSnapshot(RuledTypeSerializerSnapshot[Any]):
+    """``content := UTF(record name)``. What it means is judged where it stands."""
 
     def __init__(self, serializer: ReferenceSerializer | None = None) -> None:
         self.name = serializer.name if serializer is not None else ""
@@ -189,18 +187,3 @@ class ReferenceSerializerSnapshot(TypeSerializerSnapshot[Any]):
 
     def restore_serializer(self) -> ReferenceSerializer:
         return open_reference(self.name, self.name)
-
-    def resolve_schema_compatibility(
-        self, new_serializer: TypeSerializer[Any]
-    ) -> TypeSerializerSchemaCompatibility[Any]:
-        if not isinstance(new_serializer, ReferenceSerializer):
-            return TypeSerializerSchemaCompatibility.incompatible(
-                another_serializer(self.name, "ReferenceSerializer", new_serializer)
-            )
-        former: tuple[str, ...] = getattr(getattr(new_serializer._target, "shape", None), "former_names", ())
-        if self.name not in (new_serializer.name, *former):
-            reason = f"the state holds the record {self.name} here, the new class {new_serializer.name}"
-            return TypeSerializerSchemaCompatibility.incompatible(
-                Finding("", FieldVerdict.REFUSE, "record-renamed", reason, "Declare the former name on the new class")
-            )
-        return TypeSerializerSchemaCompatibility.compatible_as_is()

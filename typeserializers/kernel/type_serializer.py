@@ -28,8 +28,7 @@ from snapshots.errors import (
     StateFormatError,
     TrailingBytesError,
 )
-from snapshots.simple import SimpleTypeSerializerSnapshot
-from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot, TypeSerializerSnapshot
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 
 if TYPE_CHECKING:
@@ -121,6 +120,16 @@ class TypeSerializer(ABC, Generic[T]):
     def equal_values_have_equal_bytes(self) -> bool:
         """Whether ``a == b`` implies equal encodings, so that values can stand for their bytes in a dict."""
         return False
+
+    @property
+    def may_refuse_what_it_wrote(self) -> bool:
+        """Whether reading bytes that were put together from parts, each of which was read, could find a fault.
+
+        A migration reads such new bytes once before they count. False where reading runs nothing of a user's own (a
+        constructor, a validator) and says no more than that the bytes are there; True, to be sure, for any class that
+        is not of this library, unless it knows better. What is inside is asked for itself.
+        """
+        return type(self).__module__.partition(".")[0] != __name__.partition(".")[0]
 
     def copy(self, value: T) -> T:
         """A value that shares no mutable part with the given one."""

@@ -111,8 +111,8 @@ _HOW = (
 class TypeSerializerConfigSnapshot(PickledSerializerSnapshot[T]):
     """The deprecated base of snapshots: the serializer persisted whole, and a configuration of its own beside it.
 
-    A subclass reads and writes its configuration. Do not derive new ones: derive from
-    `snapshots.simple.SimpleTypeSerializerSnapshot` or `snapshots.composite.CompositeTypeSerializerSnapshot`.
+    A subclass reads and writes its configuration. Do not derive new ones: derive from `SimpleTypeSerializerSnapshot`
+    or `CompositeTypeSerializerSnapshot`.
     """
 
     configuration_version: ClassVar[int] = 1

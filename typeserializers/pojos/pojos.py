@@ -26,14 +26,11 @@ from typing import Any, Generic, TypeVar
 
 import attrs
 
-from snapshots.compatibility import CompatibilityKind, TypeSerializerSchemaCompatibility
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.errors import MalformedDataError, SnapshotFormatError
 from snapshots.registry import register_snapshot
-from snapshots.simple import another_serializer
-from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from snapshots.type_serializer_snapshot import RuledTypeSerializerSnapshot, TypeSerializerSnapshot
 from snapshots.value_text import misfit, shown
-from typeserializers.evolution.pojo_evolution import judge_pojo
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter, indented
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.flink_names import RUNTIME
@@ -52,6 +49,7 @@ from typeserializers.pojos.pojo_tags import (
     UNREGISTERED_SUBCLASS,
     unregistered_prefix,
 )
+from typeserializers.records.record_construction import settable_twin
 from typeserializers.records.record_shape import is_record_class
 
 R = TypeVar("R")
@@ -117,6 +115,10 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
     @property
     def accepts_none(self) -> bool:
         return True
+
+    @property
+    def may_refuse_what_it_wrote(self) -> bool:
+        return settable_twin(self.record_class) is None or super().may_refuse_what_it_wrote
 
     def configuration(self) -> Hashable:
         return self.shape, self.shape.record_class, self.registered_subclasses
@@ -354,7 +356,7 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
 
 
 @register_snapshot(RUNTIME + "PojoSerializerSnapshot")
-class PojoSerializerSnapshot(TypeSerializerSnapshot["R | None"], Generic[R]):
+class PojoSerializerSnapshot(RuledTypeSerializerSnapshot["R | None"], Generic[R]):
     """The class, its fields, and the subclasses that were registered or met."""
 
     def __init__(self, serializer: PojoSerializer[R] | None = None) -> None:
@@ -401,23 +403,6 @@ class PojoSerializerSnapshot(TypeSerializerSnapshot["R | None"], Generic[R]):
         merged: PojoSerializerSnapshot[R] = PojoSerializerSnapshot()
         merged.pojo = pojo
         return merged
-
-    def resolve_schema_compatibility(
-        self, new_serializer: TypeSerializer[R | None]
-    ) -> TypeSerializerSchemaCompatibility[R | None]:
-        if type(new_serializer) is not PojoSerializer:
-            return TypeSerializerSchemaCompatibility.incompatible(
-                another_serializer(self.pojo.name, "PojoSerializer", new_serializer)
-            )
-        judgement = judge_pojo(self.pojo, new_serializer)
-        if judgement.kind is not CompatibilityKind.WITH_RECONFIGURED_SERIALIZER:
-            return TypeSerializerSchemaCompatibility(judgement.kind, judgement.findings)
-        return TypeSerializerSchemaCompatibility.compatible_with_reconfigured_serializer(
-            new_serializer.reconfigured(
-                judgement.reconfigured_fields, judgement.subclasses, [part.name for part in self.pojo.registered]
-            ),
-            judgement.findings,
-        )
 
 
 def _subclass_serializer(item: type | PojoSerializer[Any]) -> PojoSerializer[Any]:

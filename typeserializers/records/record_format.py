@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from attrs import evolve
+from attrs import evolve, field, frozen
 
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import read_versioned_snapshot, write_versioned_snapshot
 from snapshots.errors import SerializationError, SnapshotFormatError
 from snapshots.merging import merge_all
-from typeserializers.evolution.record_evolution import WrittenField, WrittenRecord
+from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.records.record_shape import ABSENT, RecordField, RecordShape, is_field_name
 
@@ -29,6 +29,26 @@ NEWEST_VERSION: Final = 2
 
 # A field takes at least a name length, a count of former names, a default flag and an envelope.
 _MINIMUM_FIELD_BYTES: Final = 13
+
+
+@frozen
+class WrittenField:
+    """A field as the snapshot has it."""
+
+    name: str
+    snapshot: TypeSerializerSnapshot[Any] = field(eq=False)
+    former_names: tuple[str, ...] = ()
+    default_is_made: bool = False
+    default: bytes | None = None
+
+
+@frozen
+class WrittenRecord:
+    """A record as the snapshot has it."""
+
+    name: str
+    fields: tuple[WrittenField, ...]
+    schema_version: int = 1
 
 
 def written_record(shape: RecordShape) -> WrittenRecord:

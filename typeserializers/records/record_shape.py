@@ -105,14 +105,6 @@ class RecordShape:
                 f"schema_version is {self.schema_version}; a converter n leads from version n to version n + 1"
             )
 
-    def conversion_steps(self, old_version: int) -> tuple[tuple[int, RecordConverter], ...]:
-        """The converters that lead from an old version to this one, each with the version it starts from."""
-        return tuple(
-            (version, self.converters[version])
-            for version in range(old_version, self.schema_version)
-            if version in self.converters
-        )
-
 
 _known_shapes: dict[str, list[RecordShape]] = {}
 

@@ -25,14 +25,11 @@ from typing import Any, TypeVar
 
 import attrs
 
-from snapshots.compatibility import CompatibilityKind, TypeSerializerSchemaCompatibility
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.errors import MalformedDataError
 from snapshots.registry import register_snapshot
-from snapshots.simple import another_serializer
-from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from snapshots.type_serializer_snapshot import RuledTypeSerializerSnapshot, TypeSerializerSnapshot
 from snapshots.value_text import misfit, shown
-from typeserializers.evolution.record_evolution import WrittenRecord, judge_record
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.field_metadata import RecordConverter
@@ -43,6 +40,7 @@ from typeserializers.records.record_checks import check_defaults, check_shape, r
 from typeserializers.records.record_construction import arguments_of, emit_fields, settable_twin, stand_in_class
 from typeserializers.records.record_format import (
     NEWEST_VERSION,
+    WrittenRecord,
     decoded_default,
     merged_record,
     read_record,
@@ -123,6 +121,12 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
     @property
     def is_immutable_type(self) -> bool:
         return self.shape.is_frozen and all(part.serializer.is_immutable_type for part in self.fields)
+
+    @property
+    def may_refuse_what_it_wrote(self) -> bool:
+        # A converter may return anything, and a constructor that does more than set fields may refuse it.
+        has_converter = bool(self.shape.converters) or any(part.converter for part in self.fields)
+        return has_converter or settable_twin(self.record_class) is None or super().may_refuse_what_it_wrote
 
     def configuration(self) -> Hashable:
         return self.shape, self.shape.record_class
@@ -266,7 +270,7 @@ def _refuse_null(name: str) -> None:
 
 
 @register_snapshot("statebackend.AttrsSerializerSnapshot")
-class AttrsSerializerSnapshot(TypeSerializerSnapshot[R]):
+class AttrsSerializerSnapshot(RuledTypeSerializerSnapshot[R]):
     """The record as it was written: names, former names, defaults and the snapshots of the field serializers."""
 
     def __init__(self, serializer: AttrsSerializer[R] | None = None) -> None:
@@ -324,17 +328,3 @@ class AttrsSerializerSnapshot(TypeSerializerSnapshot[R]):
             return None
         merged.record, merged._is_filled = record, True
         return merged
-
-    def resolve_schema_compatibility(self, new_serializer: TypeSerializer[R]) -> TypeSerializerSchemaCompatibility[R]:
-        if type(new_serializer) is not AttrsSerializer:
-            return TypeSerializerSchemaCompatibility.incompatible(
-                another_serializer(self.record.name, "AttrsSerializer", new_serializer)
-            )
-        judgement = judge_record(self.record, new_serializer.shape)
-        if judgement.kind is not CompatibilityKind.WITH_RECONFIGURED_SERIALIZER:
-            return TypeSerializerSchemaCompatibility(judgement.kind, judgement.findings, unchanged=judgement.unchanged)
-        reconfigured = new_serializer.with_serializers(judgement.reconfigured)
-        verdict: TypeSerializerSchemaCompatibility[R] = (
-            TypeSerializerSchemaCompatibility.compatible_with_reconfigured_serializer(reconfigured, judgement.findings)
-        )
-        return verdict.with_unchanged(judgement.unchanged)

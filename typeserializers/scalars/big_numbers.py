@@ -19,7 +19,7 @@ from typing import Any, Final
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.errors import EndOfDataError, MalformedDataError
 from snapshots.registry import register_snapshot
-from snapshots.simple import SimpleTypeSerializerSnapshot
+from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
 from snapshots.value_text import misfit
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
@@ -206,11 +206,9 @@ class BigDecSerializer(CompiledTypeSerializer["decimal.Decimal | None"]):
 
 @register_snapshot(nested_snapshot(BASE, "BigIntSerializer"))
 class BigIntSerializerSnapshot(SimpleTypeSerializerSnapshot["int | None"]):
-    def create_serializer(self) -> BigIntSerializer:
-        return BigIntSerializer()
+    serializer_class = BigIntSerializer
 
 
 @register_snapshot(nested_snapshot(BASE, "BigDecSerializer"))
 class BigDecSerializerSnapshot(SimpleTypeSerializerSnapshot["decimal.Decimal | None"]):
-    def create_serializer(self) -> BigDecSerializer:
-        return BigDecSerializer()
+    serializer_class = BigDecSerializer

@@ -11,7 +11,7 @@ from typing import Any
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.errors import EndOfDataError
 from snapshots.registry import register_snapshot
-from snapshots.simple import SimpleTypeSerializerSnapshot
+from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
 from snapshots.value_text import misfit
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
@@ -85,5 +85,4 @@ class BytesSerializer(CompiledTypeSerializer[bytes]):
 
 @register_snapshot(nested_snapshot(ARRAY, "BytePrimitiveArraySerializer"))
 class BytesSerializerSnapshot(SimpleTypeSerializerSnapshot[bytes]):
-    def create_serializer(self) -> BytesSerializer:
-        return BytesSerializer()
+    serializer_class = BytesSerializer

@@ -10,7 +10,7 @@ from typing import Any
 
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.registry import register_snapshot
-from snapshots.simple import SimpleTypeSerializerSnapshot
+from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
 from snapshots.value_text import misfit
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
@@ -69,5 +69,4 @@ class CharSerializer(CompiledTypeSerializer[str]):
 
 @register_snapshot(nested_snapshot(BASE, "CharSerializer"))
 class CharSerializerSnapshot(SimpleTypeSerializerSnapshot[str]):
-    def create_serializer(self) -> CharSerializer:
-        return CharSerializer()
+    serializer_class = CharSerializer

@@ -1,4 +1,4 @@
-"""The serializer of enums, and what may change about one.
+"""The serializer of enums.
 
     constant := i32(ordinal)      the place of the constant in the *snapshot's* list of names, not in the class
 
@@ -6,41 +6,28 @@ The snapshot holds the name of the enum and the names of its constants in wire o
 
     content := UTF(enum name) i32(constants) UTF(constant name)*
 
-So constants may be added, inserted and reordered: old data keeps its ordinals, because the new serializer is
-reconfigured to the old order with new constants behind it. A constant that is gone makes the verdict *incompatible*,
-naming it. (Flink throws while it reads the snapshot, before there is a verdict, and inside a POJO only when the
-serializer is restored, after it has said that all is well.) A constant is renamed by leaving its old name as an alias,
-which Python's enums have:
-
-    class Colour(enum.Enum):
-        CRIMSON = 1
-        RED = CRIMSON  # the former name
+How an enum may change is in `typeserializers.evolution.enum_evolution`.
 """
 
 from __future__ import annotations
 
-import difflib
 import enum
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
-from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.errors import SnapshotFormatError, UnresolvableSerializerError
 from snapshots.registry import register_snapshot
-from snapshots.simple import another_serializer
-from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from snapshots.type_serializer_snapshot import RuledTypeSerializerSnapshot
 from snapshots.value_text import cut, misfit
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.flink_names import BASE, nested_snapshot
-from typeserializers.kernel.type_serializer import TypeSerializer
 
 C = TypeVar("C", bound=enum.Enum)
 
 FORMER_NAMES_ATTRIBUTE: Final = "__former_names__"
 MAX_CONSTANTS: Final = 1 << 14
-MAX_COMPARED_NAMES: Final = 100
 """The most constants of an enum; Java's own limit is a few thousand."""
 
 _STAND_IN_ATTRIBUTE: Final = "__stands_in_for__"
@@ -191,7 +178,7 @@ def stand_in_for(name: str, constants: Sequence[str]) -> type[enum.Enum]:
 
 
 @register_snapshot(nested_snapshot(BASE, "EnumSerializer"))
-class EnumSerializerSnapshot(TypeSerializerSnapshot[C]):
+class EnumSerializerSnapshot(RuledTypeSerializerSnapshot[C]):
     """The name of the enum and its constants in wire order."""
 
     def __init__(self, serializer: EnumSerializer[C] | None = None) -> None:
@@ -237,80 +224,3 @@ class EnumSerializerSnapshot(TypeSerializerSnapshot[C]):
             return EnumSerializer(next(exact, candidates[0]), self.constants, name=self.name)  # type: ignore[arg-type]
         stand_in: Any = stand_in_for(self.name, self.constants)
         return EnumSerializer(stand_in, self.constants, name=self.name)
-
-    def resolve_schema_compatibility(self, new_serializer: TypeSerializer[C]) -> TypeSerializerSchemaCompatibility[C]:
-        if type(new_serializer) is not EnumSerializer:
-            return TypeSerializerSchemaCompatibility.incompatible(
-                another_serializer(self.name, "EnumSerializer", new_serializer)
-            )
-        if self.name != new_serializer.name and self.name not in new_serializer.former_names:
-            return TypeSerializerSchemaCompatibility.incompatible(_renamed(self.name, new_serializer.name))
-        findings = []
-        if self.name != new_serializer.name:
-            findings.append(Finding("", FieldVerdict.AS_IS, "enum-renamed", f"was {self.name}"))
-        if self.constants == new_serializer.constants:
-            return TypeSerializerSchemaCompatibility.compatible_as_is(findings)
-        known = new_serializer.enum_class.__members__
-        added = self._added(known, new_serializer.constants)
-        removed = [constant for constant in self.constants if constant not in known]
-        if removed:
-            return TypeSerializerSchemaCompatibility.incompatible(_removed(self.name, removed, added))
-        if added:
-            reason = f"new: {', '.join(added)}; the old constants keep their ordinals"
-            findings.append(Finding("", FieldVerdict.RECONFIGURE, "enum-constants-added", reason))
-        renamed = {old: known[old].name for old in self.constants if known[old].name != old}
-        for old, new in renamed.items():
-            findings.append(Finding("", FieldVerdict.RECONFIGURE, "enum-constant-renamed", f"{old} is now {new}"))
-        if not findings or findings[-1].verdict is FieldVerdict.AS_IS:
-            reason = "the constants are in another order; the old ones keep their ordinals"
-            findings.append(Finding("", FieldVerdict.RECONFIGURE, "enum-constants-reordered", reason))
-        return TypeSerializerSchemaCompatibility.compatible_with_reconfigured_serializer(
-            EnumSerializer(
-                new_serializer.enum_class,
-                (*self._named_anew(known), *added),
-                name=new_serializer.name,
-                former_names=new_serializer.former_names,
-            ),
-            findings,
-        )
-
-    def _added(self, known: Any, order: Sequence[str]) -> list[str]:
-        """The constants that old data cannot hold, in the order given."""
-        old = {known[constant].name for constant in self.constants if constant in known}
-        return [constant for constant in order if known[constant].name not in old]
-
-    def _named_anew(self, known: Any) -> list[str]:
-        """The old constants under their new names; two that became one keep both, so that no ordinal is lost."""
-        names: list[str] = []
-        canonical = {known[constant].name for constant in self.constants if known[constant].name == constant}
-        for constant in self.constants:
-            name = known[constant].name
-            names.append(name if name not in names and (name == constant or name not in canonical) else constant)
-        return names
-
-
-def _renamed(old: str, new: str) -> Finding:
-    return Finding(
-        "",
-        FieldVerdict.REFUSE,
-        "enum-class",
-        f"the state holds constants of {old}, the new enum is {new}",
-        f'If {new} is what {old} became, declare __former_names__ = ("{old}",) on it',
-    )
-
-
-def _removed(name: str, removed: list[str], added: list[str]) -> Finding:
-    hints = []
-    # With more constants on either side every pair of names would be compared.
-    comparable = len(removed) <= MAX_COMPARED_NAMES and len(added) <= MAX_COMPARED_NAMES
-    for constant in removed if comparable else ():
-        close = difflib.get_close_matches(constant, added, n=1, cutoff=0.5)
-        if close:
-            hints.append(f"if {constant} became {close[0]}, keep {constant} as an alias of it")
-    return Finding(
-        "",
-        FieldVerdict.REFUSE,
-        "enum-constants-removed",
-        f"{name} no longer has {', '.join(removed)}, which the state may hold",
-        "; ".join(["Keep what was removed", *hints]),
-    )

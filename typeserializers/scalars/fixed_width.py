@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.registry import register_snapshot
-from snapshots.simple import SimpleTypeSerializerSnapshot
+from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
 from snapshots.value_text import misfit
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
@@ -180,41 +180,34 @@ class DoubleSerializer(FloatingPointSerializer):
 
 @register_snapshot(nested_snapshot(BASE, "BooleanSerializer"))
 class BooleanSerializerSnapshot(SimpleTypeSerializerSnapshot[bool]):
-    def create_serializer(self) -> BooleanSerializer:
-        return BooleanSerializer()
+    serializer_class = BooleanSerializer
 
 
 @register_snapshot(nested_snapshot(BASE, "ByteSerializer"))
 class ByteSerializerSnapshot(SimpleTypeSerializerSnapshot[int]):
-    def create_serializer(self) -> ByteSerializer:
-        return ByteSerializer()
+    serializer_class = ByteSerializer
 
 
 @register_snapshot(nested_snapshot(BASE, "ShortSerializer"))
 class ShortSerializerSnapshot(SimpleTypeSerializerSnapshot[int]):
-    def create_serializer(self) -> ShortSerializer:
-        return ShortSerializer()
+    serializer_class = ShortSerializer
 
 
 @register_snapshot(nested_snapshot(BASE, "IntSerializer"))
 class IntSerializerSnapshot(SimpleTypeSerializerSnapshot[int]):
-    def create_serializer(self) -> IntSerializer:
-        return IntSerializer()
+    serializer_class = IntSerializer
 
 
 @register_snapshot(nested_snapshot(BASE, "LongSerializer"))
 class LongSerializerSnapshot(SimpleTypeSerializerSnapshot[int]):
-    def create_serializer(self) -> LongSerializer:
-        return LongSerializer()
+    serializer_class = LongSerializer
 
 
 @register_snapshot(nested_snapshot(BASE, "FloatSerializer"))
 class FloatSerializerSnapshot(SimpleTypeSerializerSnapshot[float]):
-    def create_serializer(self) -> FloatSerializer:
-        return FloatSerializer()
+    serializer_class = FloatSerializer
 
 
 @register_snapshot(nested_snapshot(BASE, "DoubleSerializer"))
 class DoubleSerializerSnapshot(SimpleTypeSerializerSnapshot[float]):
-    def create_serializer(self) -> DoubleSerializer:
-        return DoubleSerializer()
+    serializer_class = DoubleSerializer

@@ -10,7 +10,7 @@ from typing import Any
 
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.registry import register_snapshot
-from snapshots.simple import SimpleTypeSerializerSnapshot
+from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
 from snapshots.value_text import misfit
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
@@ -80,5 +80,4 @@ class StringSerializer(CompiledTypeSerializer["str | None"]):
 
 @register_snapshot(nested_snapshot(BASE, "StringSerializer"))
 class StringSerializerSnapshot(SimpleTypeSerializerSnapshot["str | None"]):
-    def create_serializer(self) -> StringSerializer:
-        return StringSerializer()
+    serializer_class = StringSerializer

@@ -8,7 +8,7 @@ from typing import Any
 
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.registry import register_snapshot
-from snapshots.simple import SimpleTypeSerializerSnapshot
+from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
 from snapshots.value_text import misfit
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
@@ -70,5 +70,4 @@ class UuidSerializer(CompiledTypeSerializer[uuid.UUID]):
 
 @register_snapshot(nested_snapshot(BASE, "UuidSerializer"))
 class UuidSerializerSnapshot(SimpleTypeSerializerSnapshot[uuid.UUID]):
-    def create_serializer(self) -> UuidSerializer:
-        return UuidSerializer()
+    serializer_class = UuidSerializer

@@ -14,7 +14,7 @@ from typing import Any
 
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.registry import register_snapshot
-from snapshots.simple import SimpleTypeSerializerSnapshot
+from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
 from snapshots.value_text import misfit
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
@@ -139,53 +139,44 @@ class StringValueSerializer(CompiledTypeSerializer[str]):
 
 @register_snapshot(nested_snapshot(BASE, "BooleanValueSerializer"))
 class BooleanValueSerializerSnapshot(SimpleTypeSerializerSnapshot[bool]):
-    def create_serializer(self) -> BooleanValueSerializer:
-        return BooleanValueSerializer()
+    serializer_class = BooleanValueSerializer
 
 
 @register_snapshot(nested_snapshot(BASE, "ByteValueSerializer"))
 class ByteValueSerializerSnapshot(SimpleTypeSerializerSnapshot[int]):
-    def create_serializer(self) -> ByteValueSerializer:
-        return ByteValueSerializer()
+    serializer_class = ByteValueSerializer
 
 
 @register_snapshot(nested_snapshot(BASE, "ShortValueSerializer"))
 class ShortValueSerializerSnapshot(SimpleTypeSerializerSnapshot[int]):
-    def create_serializer(self) -> ShortValueSerializer:
-        return ShortValueSerializer()
+    serializer_class = ShortValueSerializer
 
 
 @register_snapshot(nested_snapshot(BASE, "IntValueSerializer"))
 class IntValueSerializerSnapshot(SimpleTypeSerializerSnapshot[int]):
-    def create_serializer(self) -> IntValueSerializer:
-        return IntValueSerializer()
+    serializer_class = IntValueSerializer
 
 
 @register_snapshot(nested_snapshot(BASE, "LongValueSerializer"))
 class LongValueSerializerSnapshot(SimpleTypeSerializerSnapshot[int]):
-    def create_serializer(self) -> LongValueSerializer:
-        return LongValueSerializer()
+    serializer_class = LongValueSerializer
 
 
 @register_snapshot(nested_snapshot(BASE, "FloatValueSerializer"))
 class FloatValueSerializerSnapshot(SimpleTypeSerializerSnapshot[float]):
-    def create_serializer(self) -> FloatValueSerializer:
-        return FloatValueSerializer()
+    serializer_class = FloatValueSerializer
 
 
 @register_snapshot(nested_snapshot(BASE, "DoubleValueSerializer"))
 class DoubleValueSerializerSnapshot(SimpleTypeSerializerSnapshot[float]):
-    def create_serializer(self) -> DoubleValueSerializer:
-        return DoubleValueSerializer()
+    serializer_class = DoubleValueSerializer
 
 
 @register_snapshot(nested_snapshot(BASE, "CharValueSerializer"))
 class CharValueSerializerSnapshot(SimpleTypeSerializerSnapshot[str]):
-    def create_serializer(self) -> CharValueSerializer:
-        return CharValueSerializer()
+    serializer_class = CharValueSerializer
 
 
 @register_snapshot(nested_snapshot(BASE, "StringValueSerializer"))
 class StringValueSerializerSnapshot(SimpleTypeSerializerSnapshot[str]):
-    def create_serializer(self) -> StringValueSerializer:
-        return StringValueSerializer()
+    serializer_class = StringValueSerializer

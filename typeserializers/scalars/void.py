@@ -10,7 +10,7 @@ from typing import Any, Final, final
 
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.registry import register_snapshot
-from snapshots.simple import SimpleTypeSerializerSnapshot
+from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
 from snapshots.value_text import misfit, shown
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
@@ -121,17 +121,14 @@ class NullValueSerializer(VoidSerializer):
 
 @register_snapshot(nested_snapshot("org.apache.flink.runtime.state.", "VoidNamespaceSerializer"))
 class VoidNamespaceSerializerSnapshot(SimpleTypeSerializerSnapshot[VoidNamespace]):
-    def create_serializer(self) -> VoidNamespaceSerializer:
-        return VoidNamespaceSerializer()
+    serializer_class = VoidNamespaceSerializer
 
 
 @register_snapshot(nested_snapshot(BASE, "VoidSerializer"))
 class VoidSerializerSnapshot(SimpleTypeSerializerSnapshot[None]):
-    def create_serializer(self) -> VoidSerializer:
-        return VoidSerializer()
+    serializer_class = VoidSerializer
 
 
 @register_snapshot(nested_snapshot(BASE, "NullValueSerializer"))
 class NullValueSerializerSnapshot(SimpleTypeSerializerSnapshot[None]):
-    def create_serializer(self) -> NullValueSerializer:
-        return NullValueSerializer()
+    serializer_class = NullValueSerializer

@@ -18,7 +18,7 @@ import datetime
 from typing import Any
 
 from snapshots.registry import register_snapshot
-from snapshots.simple import SimpleTypeSerializerSnapshot
+from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
 from typeserializers.kernel.adoption import AdoptingTypeSerializerSnapshot
 from typeserializers.kernel.fixed_fields import FixedFieldsSerializer
 from typeserializers.kernel.flink_names import BASE, nested_snapshot
@@ -129,29 +129,24 @@ class SqlTimestampSerializer(FixedFieldsSerializer["SqlTimestamp | None"]):
 class InstantSerializerSnapshot(AdoptingTypeSerializerSnapshot["Instant | None"]):
     adopted_snapshots = ("statebackend.PythonDateTimeSerializerSnapshot",)
 
-    def create_serializer(self) -> InstantSerializer:
-        return InstantSerializer()
+    serializer_class = InstantSerializer
 
 
 @register_snapshot(nested_snapshot(BASE, "DateSerializer"))
 class DateSerializerSnapshot(SimpleTypeSerializerSnapshot["Date | None"]):
-    def create_serializer(self) -> DateSerializer:
-        return DateSerializer()
+    serializer_class = DateSerializer
 
 
 @register_snapshot(nested_snapshot(BASE, "SqlDateSerializer"))
 class SqlDateSerializerSnapshot(SimpleTypeSerializerSnapshot["SqlDate | None"]):
-    def create_serializer(self) -> SqlDateSerializer:
-        return SqlDateSerializer()
+    serializer_class = SqlDateSerializer
 
 
 @register_snapshot(nested_snapshot(BASE, "SqlTimeSerializer"))
 class SqlTimeSerializerSnapshot(SimpleTypeSerializerSnapshot["SqlTime | None"]):
-    def create_serializer(self) -> SqlTimeSerializer:
-        return SqlTimeSerializer()
+    serializer_class = SqlTimeSerializer
 
 
 @register_snapshot(nested_snapshot(BASE, "SqlTimestampSerializer"))
 class SqlTimestampSerializerSnapshot(SimpleTypeSerializerSnapshot["SqlTimestamp | None"]):
-    def create_serializer(self) -> SqlTimestampSerializer:
-        return SqlTimestampSerializer()
+    serializer_class = SqlTimestampSerializer

@@ -89,21 +89,18 @@ class LocalDateTimeSerializer(FixedFieldsSerializer["LocalDateTime | None"]):
 class LocalDateSerializerSnapshot(AdoptingTypeSerializerSnapshot["LocalDate | None"]):
     adopted_snapshots = ("statebackend.PythonDateSerializerSnapshot",)
 
-    def create_serializer(self) -> LocalDateSerializer:
-        return LocalDateSerializer()
+    serializer_class = LocalDateSerializer
 
 
 @register_snapshot(nested_snapshot(BASE, "LocalTimeSerializer"))
 class LocalTimeSerializerSnapshot(AdoptingTypeSerializerSnapshot["LocalTime | None"]):
     adopted_snapshots = ("statebackend.PythonTimeSerializerSnapshot",)
 
-    def create_serializer(self) -> LocalTimeSerializer:
-        return LocalTimeSerializer()
+    serializer_class = LocalTimeSerializer
 
 
 @register_snapshot(nested_snapshot(BASE, "LocalDateTimeSerializer"))
 class LocalDateTimeSerializerSnapshot(AdoptingTypeSerializerSnapshot["LocalDateTime | None"]):
     adopted_snapshots = ("statebackend.PythonDateTimeSerializerSnapshot",)
 
-    def create_serializer(self) -> LocalDateTimeSerializer:
-        return LocalDateTimeSerializer()
+    serializer_class = LocalDateTimeSerializer

@@ -24,7 +24,7 @@ from typing import Any, Final
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.errors import MalformedDataError
 from snapshots.registry import register_snapshot
-from snapshots.simple import SimpleTypeSerializerSnapshot
+from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
 from snapshots.value_text import misfit, shown
 from typeserializers.kernel.adoption import AdoptingTypeSerializerSnapshot
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
@@ -257,16 +257,14 @@ def _decode_zone(kind: int, data: bytes, position: int) -> tuple[datetime.tzinfo
 class PythonDateSerializerSnapshot(AdoptingTypeSerializerSnapshot[datetime.date]):
     adopted_snapshots = (nested_snapshot(BASE, "LocalDateSerializer"),)
 
-    def create_serializer(self) -> PythonDateSerializer:
-        return PythonDateSerializer()
+    serializer_class = PythonDateSerializer
 
 
 @register_snapshot("statebackend.PythonTimeSerializerSnapshot")
 class PythonTimeSerializerSnapshot(AdoptingTypeSerializerSnapshot[datetime.time]):
     adopted_snapshots = (nested_snapshot(BASE, "LocalTimeSerializer"),)
 
-    def create_serializer(self) -> PythonTimeSerializer:
-        return PythonTimeSerializer()
+    serializer_class = PythonTimeSerializer
 
 
 @register_snapshot("statebackend.PythonDateTimeSerializerSnapshot")
@@ -276,11 +274,9 @@ class PythonDateTimeSerializerSnapshot(AdoptingTypeSerializerSnapshot[datetime.d
         for name in ("LocalDateTimeSerializer", "InstantSerializer", "DateSerializer", "SqlTimestampSerializer")
     )
 
-    def create_serializer(self) -> PythonDateTimeSerializer:
-        return PythonDateTimeSerializer()
+    serializer_class = PythonDateTimeSerializer
 
 
 @register_snapshot("statebackend.TimedeltaSerializerSnapshot")
 class TimedeltaSerializerSnapshot(SimpleTypeSerializerSnapshot[datetime.timedelta]):
-    def create_serializer(self) -> TimedeltaSerializer:
-        return TimedeltaSerializer()
+    serializer_class = TimedeltaSerializer

@@ -10,7 +10,7 @@ from typing import Final, final
 from attrs import frozen
 
 from snapshots.registry import register_snapshot
-from snapshots.simple import SimpleTypeSerializerSnapshot
+from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
 from typeserializers.kernel.fixed_fields import FixedFieldsSerializer
 from typeserializers.kernel.single_values import SingleValueSerializer
 
@@ -79,11 +79,9 @@ class GlobalWindowSerializer(SingleValueSerializer[GlobalWindow]):
 
 @register_snapshot(WINDOWS + "TimeWindow$Serializer$TimeWindowSerializerSnapshot")
 class TimeWindowSerializerSnapshot(SimpleTypeSerializerSnapshot[TimeWindow]):
-    def create_serializer(self) -> TimeWindowSerializer:
-        return TimeWindowSerializer()
+    serializer_class = TimeWindowSerializer
 
 
 @register_snapshot(WINDOWS + "GlobalWindow$Serializer$GlobalWindowSerializerSnapshot")
 class GlobalWindowSerializerSnapshot(SimpleTypeSerializerSnapshot[GlobalWindow]):
-    def create_serializer(self) -> GlobalWindowSerializer:
-        return GlobalWindowSerializer()
+    serializer_class = GlobalWindowSerializer

@@ -75,7 +75,7 @@ def test_namespaces_that_were_learned_apart_are_merged():
 
     merged = merge_metas([in_namespaces(met(TownV1(1))), in_namespaces(met(PortV1(2)))])
     names = [part.name for part in merged.state("a").namespace_snapshot.pojo.unregistered]
-    assert names == ["testkit.backends.Town", "testkit.backends.Port"]
+    assert names == ["statebackend.contract.Town", "statebackend.contract.Port"]
     with pytest.raises(StateRestoreError, match="state 'a' was written under different schemas"):
         merge_metas([in_namespaces(LongSerializer()), in_namespaces(IntSerializer())])
 

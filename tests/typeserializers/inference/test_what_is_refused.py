@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 import typeserializers as ts
-from migration import MigrationError, SchemaMigration
+from migration import MigrationError
 from snapshots import (
     DataInputView,
     DataOutputView,
@@ -20,6 +20,7 @@ from snapshots import (
     snapshot_from_bytes,
     snapshot_to_bytes,
 )
+from testkit.upgrades.upgrade_contract import migration_between
 from typeserializers.evolution.part_evolution import resolve_part
 from typeserializers.kernel.references import ReferenceSerializerSnapshot
 
@@ -98,7 +99,7 @@ def test_a_reference_of_an_unknown_version_is_refused(version: int) -> None:
 
 
 def test_bytes_that_no_part_is_to_blame_for_fail_with_their_reason() -> None:
-    migration = SchemaMigration(
+    migration = migration_between(
         ts.AttrsSerializer(Narrow, name="widths.Width"), ts.AttrsSerializer(Wide, name="widths.Width")
     )
     data = migration.old.to_bytes(Narrow(7))

@@ -21,6 +21,7 @@ from snapshots import (
     snapshot_from_bytes,
     snapshot_to_bytes,
 )
+from testkit.upgrades.upgrade_contract import migration_between
 from typeserializers.scalars import enums
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "flink"
@@ -147,7 +148,7 @@ def test_old_data_is_rewritten_as_flink_does(name: str) -> None:
 def test_old_data_is_migrated_as_flink_does(name: str) -> None:
     case = CASES[name]
     old, new = old_snapshot(case).restore_serializer(), new_serializer(case)
-    migration: SchemaMigration[Any] = SchemaMigration(old, new)
+    migration: SchemaMigration[Any] = migration_between(old, new)
     data, position, migrated, values = bytes.fromhex(case["oldDataHex"]), 0, b"", []
     while position < len(data):
         start = position
@@ -160,7 +161,7 @@ def test_old_data_is_migrated_as_flink_does(name: str) -> None:
 
 def test_a_removed_component_of_a_java_record_is_migrated_where_flink_fails() -> None:
     case = CASES["record-field-removed"]
-    migration: SchemaMigration[Any] = SchemaMigration(old_snapshot(case).restore_serializer(), new_serializer(case))
+    migration: SchemaMigration[Any] = migration_between(old_snapshot(case), new_serializer(case))
     data, position, values = bytes.fromhex(case["oldDataHex"]), 0, []
     while position < len(data):
         value, position = migration.read(data, position)

@@ -12,6 +12,7 @@ from snapshots import (
     snapshot_from_bytes,
     snapshot_to_bytes,
 )
+from testkit.upgrades.upgrade_contract import migration_between
 
 
 def written(serializer: ts.TypeSerializer[Any]) -> Any:
@@ -31,7 +32,7 @@ def rules(verdict: TypeSerializerSchemaCompatibility[Any]) -> dict[str, str]:
 
 def migrated(old: ts.TypeSerializer[Any], new: ts.TypeSerializer[Any], value: Any) -> Any:
     """What an old value becomes; the two ways to it must agree."""
-    migration: SchemaMigration[Any] = SchemaMigration(written(old).restore_serializer(), new)
+    migration: SchemaMigration[Any] = migration_between(written(old), new)
     data = old.to_bytes(value)
     result = migration.to_value(data)
     assert new.from_bytes(migration.to_bytes(data)) == result

@@ -10,9 +10,10 @@ import pytest
 from record_versions import judged, migrated, rules, written
 
 import typeserializers as ts
-from migration import MigrationError, SchemaMigration
+from migration import MigrationError
 from snapshots import FieldVerdict
-from typeserializers.arrow.arrow_evolution import resolve_types
+from testkit.upgrades.upgrade_contract import migration_between
+from typeserializers.evolution.arrow_evolution import resolve_types
 
 SCHEMA = pa.schema([("a", pa.int32()), ("b", pa.string()), ("c", pa.list_(pa.int8()))])
 BATCH = pa.record_batch([[1, None], ["x", "é"], [[1], None]], schema=SCHEMA)
@@ -151,7 +152,7 @@ def test_batches_and_structs_are_migrated() -> None:
 def test_a_value_that_a_cast_would_change_stops_the_migration() -> None:
     old, new = structs(("a", pa.int64())), structs(("a", pa.float64()))
     with pytest.raises(MigrationError):
-        SchemaMigration(old, new).to_value(old.to_bytes({"a": 2**53 + 1}))
+        migration_between(old, new).to_value(old.to_bytes({"a": 2**53 + 1}))
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from record_versions import judged, migrated, rules, written
 import typeserializers as ts
 from migration import MigrationError, SchemaMigration
 from snapshots import SnapshotFormatError, StateFormatError
+from testkit.upgrades.upgrade_contract import migration_between
 from typeserializers.avro.avro_bounds import is_recursive, is_risky, skip
 from typeserializers.avro.avro_serializer import AvroSerializer
 
@@ -171,7 +172,7 @@ def test_a_recursive_schema_evolves() -> None:
 
 
 def test_bytes_that_are_no_text_stop_the_migration() -> None:
-    migration: SchemaMigration[Any] = SchemaMigration(AvroSerializer("bytes"), AvroSerializer("string"))
+    migration: SchemaMigration[Any] = migration_between(AvroSerializer("bytes"), AvroSerializer("string"))
     with pytest.raises(MigrationError, match="utf-8"):
         migration.to_bytes(AvroSerializer("bytes").to_bytes(b"\xff"))
 
@@ -220,7 +221,7 @@ def test_whatever_the_verdict_allows_can_be_read(data: st.DataObject, old: AvroS
     assert old.to_bytes(old.from_bytes(encoded)) == encoded
     if verdict.is_incompatible:
         return
-    migration: SchemaMigration[Any] = SchemaMigration(old, new)
+    migration: SchemaMigration[Any] = migration_between(old, new)
     result = migration.to_value(encoded)
     assert new.to_bytes(result) == migration.to_bytes(encoded)
     if verdict.is_as_is:

@@ -3,12 +3,13 @@
 import attrs
 import pytest
 
-from migration import MigrationError, SchemaMigration
+from migration import MigrationError
 from snapshots import UnresolvableSerializerError
 from snapshots.compatibility import FieldVerdict
 from snapshots.envelope import snapshot_to_bytes
 from snapshots.errors import SerializationError
-from snapshots.simple import SimpleTypeSerializerSnapshot
+from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
+from testkit.upgrades.upgrade_contract import migration_between
 from typeserializers import AttrsSerializer, LongSerializer, PickleSerializer, PojoSerializer
 
 
@@ -51,7 +52,7 @@ def test_a_factory_that_makes_none_in_the_middle_of_a_migration_stops_it():
         text: str = attrs.field(factory=lambda: answers[-1])
 
     old, new = AttrsSerializer(Before, name="made.Record"), AttrsSerializer(After, name="made.Record")
-    migration = SchemaMigration(old, new)
+    migration = migration_between(old, new)
     data = old.to_bytes(Before(1))
     assert new.from_bytes(migration.to_bytes(data)) == After(1, "a")
     answers.append(None)

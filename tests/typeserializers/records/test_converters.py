@@ -12,6 +12,7 @@ from record_versions import judged, migrated, rules, written
 import typeserializers as ts
 from migration import MigrationError, SchemaMigration
 from snapshots import FieldVerdict, snapshot_to_bytes
+from testkit.upgrades.upgrade_contract import migration_between
 from typeserializers import converted_by, former_names
 
 
@@ -157,7 +158,7 @@ def test_untouched_nested_records_evolve_by_the_rules() -> None:
 )
 def test_a_converter_that_goes_wrong_stops_the_migration_and_says_where(converter: Any, message: str) -> None:
     old, new = ts.AttrsSerializer(first()), second(converters={1: converter})
-    migration: SchemaMigration[Any] = SchemaMigration(written(old).restore_serializer(), new)
+    migration: SchemaMigration[Any] = migration_between(written(old), new)
     data = old.to_bytes(old.record_class(90, "x", "y"))
     with pytest.raises(MigrationError, match=message):
         migration.to_value(data)
@@ -209,7 +210,7 @@ def test_a_field_is_converted_only_where_the_rules_end() -> None:
 def test_what_a_field_converter_returns_must_fit() -> None:
     old, new = field_version(str), field_version(int, converted_by(lambda text: text))
     with pytest.raises(MigrationError, match="not an integer"):
-        SchemaMigration(old, new).to_value(old.to_bytes(old.record_class("x", 1)))
+        migration_between(old, new).to_value(old.to_bytes(old.record_class("x", 1)))
 
 
 def test_a_value_that_is_no_record_is_converted_by_a_wrapper() -> None:
@@ -260,7 +261,7 @@ def test_a_wrapper_keeps_working_around_a_serializer_that_evolves() -> None:
 
 def test_what_the_wrapper_makes_must_fit() -> None:
     new = ts.ConvertingSerializer(ts.IntSerializer(), {ts.LongSerializer(): lambda value: value})
-    migration: SchemaMigration[Any] = SchemaMigration(ts.LongSerializer(), new)
+    migration: SchemaMigration[Any] = migration_between(ts.LongSerializer(), new)
     assert migration.to_value(ts.LongSerializer().to_bytes(5)) == 5
     with pytest.raises(MigrationError, match=r"2\*\*31"):
         migration.to_value(ts.LongSerializer().to_bytes(2**40))

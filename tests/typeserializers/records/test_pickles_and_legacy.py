@@ -10,7 +10,6 @@ import pytest
 from record_versions import judged, written
 
 import typeserializers as ts
-from migration import SchemaMigration
 from snapshots import (
     DataInputView,
     DataOutputView,
@@ -21,6 +20,7 @@ from snapshots import (
     snapshot_from_bytes,
     snapshot_to_bytes,
 )
+from testkit.upgrades.upgrade_contract import migration_between
 from typeserializers.opaque.legacy import ALLOW_VARIABLE, PickledSerializerSnapshot
 
 
@@ -79,7 +79,7 @@ def test_the_way_out_of_pickle_is_a_converting_serializer() -> None:
     old = ts.PickleSerializer(Basket)
     new = ts.ConvertingSerializer(ts.ListSerializer(ts.StringSerializer()), {old: lambda basket: basket.items})
     assert judged(old, new).is_after_migration
-    migration = SchemaMigration(written(old).restore_serializer(), new)
+    migration = migration_between(written(old), new)
     assert migration.to_value(old.to_bytes(Basket("a", "b"))) == ["a", "b"]
     assert migration.to_bytes(old.to_bytes(Basket("a"))) == ts.ListSerializer(ts.StringSerializer()).to_bytes(["a"])
 

@@ -16,6 +16,7 @@ from snapshots import (
     snapshot_from_bytes,
     snapshot_to_bytes,
 )
+from testkit.upgrades.upgrade_contract import migration_between
 from typeserializers import former_names
 
 Int = Annotated[int, ts.IntSerializer()]
@@ -157,7 +158,7 @@ def test_an_unregistered_subclass_that_evolved_is_migrated_where_flink_misreads(
     new = ts.PojoSerializer(NewParent)
     verdict = snapshot.resolve_schema_compatibility(new)
     assert verdict.is_after_migration, str(verdict)
-    migration: SchemaMigration[Any] = SchemaMigration(snapshot.restore_serializer(), new)
+    migration: SchemaMigration[Any] = migration_between(snapshot, new)
     assert migration.to_value(data) == NewChild(1, "x", 9)
 
 

@@ -21,6 +21,7 @@ from snapshots import (
     snapshot_to_bytes,
     verdict_tree,
 )
+from testkit.upgrades.upgrade_contract import migration_between
 from typeserializers import former_names
 from typeserializers.records.records import AttrsSerializerSnapshot
 
@@ -195,7 +196,7 @@ def test_fields_are_widened_also_inside_whatever_holds_them(
 
 def test_bytes_that_are_no_text_stop_the_migration() -> None:
     old, new = record(a=bytes), record(a=str)
-    migration: SchemaMigration[Any] = SchemaMigration(*serializers(old, new))
+    migration: SchemaMigration[Any] = migration_between(*serializers(old, new))
     with pytest.raises(MigrationError, match="utf-8"):
         migration.to_bytes(ts.serializer_for(old).to_bytes(old(b"\xff")))
 
@@ -256,7 +257,7 @@ def test_nested_records_evolve_through_everything_that_can_hold_them() -> None:
 def test_keys_of_a_map_that_become_equal_are_refused_because_one_would_be_lost() -> None:
     old, new = record(a=dict[int, str]), record(a=dict[float, str])
     data = ts.serializer_for(old).to_bytes(old({2**53: "x", 2**53 + 1: "y"}))
-    migration: SchemaMigration[Any] = SchemaMigration(*serializers(old, new))
+    migration: SchemaMigration[Any] = migration_between(*serializers(old, new))
     with pytest.raises(MigrationError, match="only 1 of them differ"):
         migration.to_bytes(data)
     with pytest.raises(MigrationError, match="only 1 of them differ"):
@@ -369,11 +370,11 @@ def test_a_factory_that_never_gives_the_same_leaves_the_snapshot_the_same() -> N
 
 def test_a_null_where_none_was_allowed_stops_the_migration() -> None:
     old, new = record(a=str), record(a=[bytes, b""], b=[int, 0])
-    migration: SchemaMigration[Any] = SchemaMigration(*serializers(old, new))
+    migration: SchemaMigration[Any] = migration_between(*serializers(old, new))
     with pytest.raises(MigrationError):
         migration.to_bytes(b"\x00")
     same, more = record(a=str), record(a=str, b=[int, 0])
     with pytest.raises(MigrationError, match="null"):
-        SchemaMigration(*serializers(same, more)).to_bytes(b"\x00")
+        migration_between(*serializers(same, more)).to_bytes(b"\x00")
     with pytest.raises(MigrationError, match="null"):
-        SchemaMigration(*serializers(same, more)).to_value(b"\x00")
+        migration_between(*serializers(same, more)).to_value(b"\x00")

@@ -8,7 +8,8 @@ import pytest
 from record_versions import judged, migrated, rules
 
 import typeserializers as ts
-from migration import MigrationError, SchemaMigration
+from migration import MigrationError
+from testkit.upgrades.upgrade_contract import migration_between
 from typeserializers import former_names
 
 
@@ -123,4 +124,4 @@ def test_a_value_nested_deeper_than_the_stack_is_refused_and_not_fatal() -> None
         with pytest.raises(ts.StateFormatError):
             read(deep)
     with pytest.raises(MigrationError):
-        SchemaMigration(old, new).to_value(deep)
+        migration_between(old, new).to_value(deep)

@@ -14,10 +14,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from attrs import frozen
-
-from snapshots.compatibility import FieldVerdict, Finding
+from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility, worst_kind
+from snapshots.refusals import another_serializer
+from snapshots.type_serializer_snapshot import RULES
 from snapshots.value_text import shown
+from typeserializers.avro.avro_schemas import NAMED_KINDS, NamedSchemas, layout_of, named_schemas, type_of
+from typeserializers.avro.avro_serializer import AvroSerializer, AvroSerializerSnapshot
+from typeserializers.evolution.evolution_plans import AvroPlan
+from typeserializers.kernel.type_serializer import TypeSerializer
 
 PROMOTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "int": ("long", "float", "double"),
@@ -33,57 +37,20 @@ _FINER_TIMES: Final[Mapping[str, tuple[str, ...]]] = {
     "local-timestamp-millis": ("local-timestamp-micros",),
 }
 
-_NAMED: Final = ("record", "error", "enum", "fixed")
 
-
-def type_of(schema: Any) -> str:
-    """The type of a schema; a union is a list."""
-    if isinstance(schema, list):
-        return "union"
-    return schema["type"] if isinstance(schema, dict) else schema  # type: ignore[no-any-return]
-
-
-@frozen
-class NamedSchemas:
-    """A parsed schema, with the named types that it refers to by name."""
-
-    schema: Any
-    names: Mapping[str, Any]
-
-    def resolved(self, schema: Any) -> Any:
-        """The schema itself, or the definition if it is a name."""
-        while isinstance(schema, str) and schema in self.names:
-            schema = self.names[schema]
-        if isinstance(schema, dict) and isinstance(schema["type"], (dict, list)):
-            return self.resolved(schema["type"])
-        return schema
-
-
-def named_schemas(schema: Any) -> NamedSchemas:
-    """Collects the named types of a parsed schema, in which every name is a full one."""
-    names: dict[str, Any] = {}
-    _collect(schema, names)
-    return NamedSchemas(schema, names)
-
-
-def _collect(schema: Any, names: dict[str, Any]) -> None:
-    if isinstance(schema, list):
-        for branch in schema:
-            _collect(branch, names)
-        return
-    if not isinstance(schema, dict):
-        return
-    kind = schema["type"]
-    if isinstance(kind, (dict, list)):
-        _collect(kind, names)
-        return
-    if kind in _NAMED:
-        names[schema["name"]] = schema
-    for part in schema.get("fields", ()):
-        _collect(part["type"], names)
-    for key in ("items", "values"):
-        if key in schema:
-            _collect(schema[key], names)
+@RULES.judges(AvroSerializerSnapshot)
+def judge_avro(old: AvroSerializerSnapshot, new: TypeSerializer[Any]) -> TypeSerializerSchemaCompatibility[Any]:
+    """The verdict on a schema taking over the data of another one."""
+    if type(new) is not AvroSerializer:
+        return TypeSerializerSchemaCompatibility.incompatible(another_serializer("Avro data", "AvroSerializer", new))
+    findings = resolve_schemas(named_schemas(old.schema), new.named)
+    if layout_of(old.schema) == layout_of(new.schema):
+        return TypeSerializerSchemaCompatibility.compatible_as_is(findings)
+    if all(finding.verdict is FieldVerdict.AS_IS for finding in findings):
+        reason = "the schema is another one, though the bytes are not"
+        findings.append(Finding("", FieldVerdict.MIGRATE, "avro-schema-changed", reason))
+    kind = worst_kind(finding.verdict.kind for finding in findings)
+    return TypeSerializerSchemaCompatibility(kind, tuple(findings), plan=AvroPlan())
 
 
 def resolve_schemas(writer: NamedSchemas, reader: NamedSchemas) -> list[Finding]:
@@ -164,7 +131,7 @@ class _Resolution:
     def _branch_name(self, side: NamedSchemas, schema: Any) -> str:
         resolved = side.resolved(schema)
         kind = type_of(resolved)
-        return str(resolved["name"]) if kind in _NAMED else kind
+        return str(resolved["name"]) if kind in NAMED_KINDS else kind
 
     def _record(self, old: Any, new: Any, path: str) -> list[Finding]:
         found = _names(old, new, path)

@@ -1,4 +1,4 @@
-"""What may change about Arrow types, and how columns of an old type become those of a new one.
+"""What may change about Arrow types.
 
 Fields are matched by name, in record batches as in structs at any depth. Integers, floats and decimals may widen, times
 may become finer, strings may become binary or get longer offsets; a cast that would lose a value stops the migration.
@@ -12,7 +12,19 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.types as pat
 
-from snapshots.compatibility import FieldVerdict, Finding
+from snapshots.compatibility import (
+    CompatibilityKind,
+    FieldVerdict,
+    Finding,
+    TypeSerializerSchemaCompatibility,
+    worst_kind,
+)
+from snapshots.plans import AS_IS, Plan
+from snapshots.refusals import another_serializer
+from snapshots.type_serializer_snapshot import RULES
+from typeserializers.arrow.arrow_serializer import ArrowIpcSerializer, ArrowIpcSerializerSnapshot
+from typeserializers.evolution.evolution_plans import ArrowPlan
+from typeserializers.kernel.type_serializer import TypeSerializer
 
 _INTEGER_BITS: Final = {
     pa.int8(): (8, True),
@@ -34,6 +46,24 @@ _LONGER: Final = {
     (pa.large_string(), pa.large_binary()),
     (pa.date32(), pa.date64()),
 }
+
+
+@RULES.judges(ArrowIpcSerializerSnapshot)
+def judge_arrow(
+    old: ArrowIpcSerializerSnapshot[Any], new: TypeSerializer[Any]
+) -> TypeSerializerSchemaCompatibility[Any]:
+    """The verdict on a schema taking over the batches, or structs, of another one."""
+    if type(new) is not old.serializer_class:
+        return TypeSerializerSchemaCompatibility.incompatible(
+            another_serializer("Arrow data", old.serializer_class.__name__, new)
+        )
+    assert isinstance(new, ArrowIpcSerializer)
+    findings = resolve_fields(list(old.schema), list(new.schema), "")
+    kind = worst_kind(finding.verdict.kind for finding in findings)
+    names = list(old.schema.names)
+    columns = tuple(names.index(name) if name in names else None for name in new.schema.names)
+    plan: Plan = AS_IS if kind is CompatibilityKind.AS_IS else ArrowPlan(columns)
+    return TypeSerializerSchemaCompatibility(kind, tuple(findings), plan=plan)
 
 
 def resolve_fields(old: list[pa.Field], new: list[pa.Field], path: str) -> list[Finding]:
@@ -86,17 +116,6 @@ def resolve_types(old: pa.DataType, new: pa.DataType, path: str) -> list[Finding
     if _is_widening(old, new):
         return [Finding(path, FieldVerdict.MIGRATE, "arrow-type-widened", f"{old} is widened to {new}")]
     return [_changed(old, new, path)]
-
-
-def convert_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch under a new schema that the verdict allowed; raises `pyarrow.ArrowInvalid` if values would change."""
-    columns = []
-    for part in schema:
-        place = batch.schema.get_field_index(part.name)
-        columns.append(
-            pa.nulls(batch.num_rows, part.type) if place < 0 else batch.column(place).cast(part.type, safe=True)
-        )
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _added(part: pa.Field, where: str) -> Finding:

@@ -1,0 +1,71 @@
+"""Parsed Avro schemas, and the named types in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from attrs import frozen
+
+_LAYOUT_FREE_KEYS: Final = ("doc", "aliases")
+
+NAMED_KINDS: Final = ("record", "error", "enum", "fixed")
+
+
+def type_of(schema: Any) -> str:
+    """The type of a schema; a union is a list."""
+    if isinstance(schema, list):
+        return "union"
+    return schema["type"] if isinstance(schema, dict) else schema  # type: ignore[no-any-return]
+
+
+@frozen
+class NamedSchemas:
+    """A parsed schema, with the named types that it refers to by name."""
+
+    schema: Any
+    names: Mapping[str, Any]
+
+    def resolved(self, schema: Any) -> Any:
+        """The schema itself, or the definition if it is a name."""
+        while isinstance(schema, str) and schema in self.names:
+            schema = self.names[schema]
+        if isinstance(schema, dict) and isinstance(schema["type"], (dict, list)):
+            return self.resolved(schema["type"])
+        return schema
+
+
+def named_schemas(schema: Any) -> NamedSchemas:
+    """Collects the named types of a parsed schema, in which every name is a full one."""
+    names: dict[str, Any] = {}
+    _collect(schema, names)
+    return NamedSchemas(schema, names)
+
+
+def _collect(schema: Any, names: dict[str, Any]) -> None:
+    if isinstance(schema, list):
+        for branch in schema:
+            _collect(branch, names)
+        return
+    if not isinstance(schema, dict):
+        return
+    kind = schema["type"]
+    if isinstance(kind, (dict, list)):
+        _collect(kind, names)
+        return
+    if kind in NAMED_KINDS:
+        names[schema["name"]] = schema
+    for part in schema.get("fields", ()):
+        _collect(part["type"], names)
+    for key in ("items", "values"):
+        if key in schema:
+            _collect(schema[key], names)
+
+
+def layout_of(schema: Any) -> Any:
+    """The schema without what has no part in reading or writing."""
+    if isinstance(schema, list):
+        return [layout_of(item) for item in schema]
+    if isinstance(schema, dict):
+        return {key: layout_of(item) for key, item in schema.items() if key not in _LAYOUT_FREE_KEYS}
+    return schema

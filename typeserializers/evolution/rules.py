@@ -1,0 +1,21 @@
+"""All modules with rules, so that the table is complete where this one is imported."""
+
+from typeserializers.evolution import (
+    adoption_evolution,
+    arrow_evolution,
+    avro_evolution,
+    enum_evolution,
+    pojo_evolution,
+    record_evolution,
+    union_evolution,
+)
+
+__all__ = [
+    "adoption_evolution",
+    "arrow_evolution",
+    "avro_evolution",
+    "enum_evolution",
+    "pojo_evolution",
+    "record_evolution",
+    "union_evolution",
+]
