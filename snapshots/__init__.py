@@ -12,6 +12,10 @@ from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import (
     read_versioned_snapshot,
+    register_snapshot,
+    registered_names,
+    snapshot_class_for,
+    snapshot_class_name,
     snapshot_from_bytes,
     snapshot_to_bytes,
     write_versioned_snapshot,
@@ -26,15 +30,8 @@ from snapshots.errors import (
     UnknownSnapshotError,
     UnresolvableSerializerError,
 )
+from snapshots.permitted_modules import allow_snapshot_modules, allowed_snapshot_modules
 from snapshots.plans import AsIsPlan, CustomPlan, PartsPlan, Plan, RewritePlan
-from snapshots.registry import (
-    allow_snapshot_modules,
-    allowed_snapshot_modules,
-    register_snapshot,
-    registered_names,
-    snapshot_class_for,
-    snapshot_class_name,
-)
 from snapshots.type_serializer_snapshot import (
     SimpleTypeSerializerSnapshot,
     TypeSerializerSnapshot,

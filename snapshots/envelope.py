@@ -1,22 +1,102 @@
-"""The versioned envelope around a snapshot: Flink's ``writeVersionedSnapshot``.
+"""The versioned envelope around a snapshot, Flink's ``writeVersionedSnapshot``, and the names in it.
 
     envelope := UTF(stable name of the snapshot class) i32(version) content
 
 Example, a long: ``0050 "org.apache.flink...LongSerializer$LongSerializerSnapshot" 00000003``, no content.
+
+A registered class is known by a frozen name and any number of aliases, so it may move or be renamed. A class that is
+not registered is written as ``module:qualified.name`` and found if this process has defined a class of that name; what
+may be imported for it is in `snapshots.permitted_modules`. Where a serializer is one of Flink's, its stable name is the
+name of Flink's snapshot class, so that the bytes are Flink's too. Names are one table for the process, because bytes
+mean the same to all of it; it is filled by decorators while modules are imported. Only subclasses of
+`TypeSerializerSnapshot` are ever instantiated, and nothing is unpickled.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.errors import SnapshotFormatError, StateFormatError, UnknownSnapshotError
-from snapshots.registry import snapshot_class_for, snapshot_class_name
-from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from snapshots.permitted_modules import import_class_of
+from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, defined_snapshot_classes, location_of
 from snapshots.unopened import UnopenedSnapshot
+
+SnapshotClass = TypeVar("SnapshotClass", bound=type[TypeSerializerSnapshot[Any]])
+
+_class_by_name: dict[str, type[TypeSerializerSnapshot[Any]]] = {}
+_name_by_class: dict[type[TypeSerializerSnapshot[Any]], str] = {}
 
 MAX_NESTING = 64
 """How deep snapshots may be nested in one another; deeper bytes are refused as hostile."""
+
+
+def register_snapshot(name: str, *, aliases: tuple[str, ...] = ()) -> Callable[[SnapshotClass], SnapshotClass]:
+    """Class decorator: gives a snapshot class its frozen name, and the former names it must stay readable under.
+
+    Raises `ValueError` when a name already belongs to another class.
+    """
+
+    def register(snapshot_class: SnapshotClass) -> SnapshotClass:
+        for known in (name, *aliases):
+            owner = _class_by_name.get(known)
+            if owner is not None and location_of(owner) != location_of(snapshot_class):
+                raise ValueError(
+                    f"the snapshot name {known!r} belongs to {location_of(owner)}; "
+                    f"choose another name for {location_of(snapshot_class)}"
+                )
+        for known in (name, *aliases):
+            _class_by_name[known] = snapshot_class
+        _name_by_class[snapshot_class] = name
+        return snapshot_class
+
+    return register
+
+
+def registered_names() -> dict[str, type[TypeSerializerSnapshot[Any]]]:
+    """All registered names and aliases with their classes, as a copy."""
+    return dict(_class_by_name)
+
+
+def known_snapshot_classes() -> dict[type[TypeSerializerSnapshot[Any]], tuple[str, ...]]:
+    """All snapshot classes of this process that can be written, each with its name and then its aliases."""
+    known: dict[type[TypeSerializerSnapshot[Any]], tuple[str, ...]] = {
+        snapshot_class: (snapshot_class_name(snapshot_class),)
+        for snapshot_class in (*defined_snapshot_classes().values(), *_name_by_class)
+    }
+    for name, snapshot_class in _class_by_name.items():
+        if name not in known[snapshot_class]:
+            known[snapshot_class] = (*known[snapshot_class], name)
+    return known
+
+
+def snapshot_class_name(snapshot_class: type[TypeSerializerSnapshot[Any]]) -> str:
+    """The name to write for a snapshot class; refuses a class that could not be found again."""
+    name = _name_by_class.get(snapshot_class)
+    if name is not None:
+        return name
+    if "<locals>" in snapshot_class.__qualname__:
+        raise SnapshotFormatError(
+            f"the snapshot class {location_of(snapshot_class)} is local to a function and could not be found again: "
+            f"move it to the top of its module or give it a name with @register_snapshot"
+        )
+    return location_of(snapshot_class)
+
+
+def snapshot_class_for(name: str) -> type[TypeSerializerSnapshot[Any]]:
+    """The snapshot class of a written name; raises `UnknownSnapshotError` when there is none."""
+    known = _class_by_name.get(name) or defined_snapshot_classes().get(name)
+    if known is not None:
+        return known
+    import_class_of(name)
+    found = _class_by_name.get(name) or defined_snapshot_classes().get(name)
+    if found is None:
+        raise UnknownSnapshotError(
+            f"the module of the serializer snapshot {name!r} does not define it any more: "
+            f"register the name as an alias of the class that replaced it"
+        )
+    return found
 
 
 def write_versioned_snapshot(out: DataOutputView, snapshot: TypeSerializerSnapshot[Any]) -> None:

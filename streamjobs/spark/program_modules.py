@@ -15,13 +15,12 @@ from collections.abc import Iterator, Mapping
 from attrs import frozen
 from pyspark import cloudpickle
 
-from snapshots.registry import (
+from snapshots.envelope import known_snapshot_classes, register_snapshot
+from snapshots.permitted_modules import (
     allow_snapshot_modules,
     allowed_snapshot_modules,
     declare_snapshot_modules,
     declare_unavailable_snapshots,
-    known_snapshot_classes,
-    register_snapshot,
 )
 from streamjobs.errors import MissingModuleError
 from streamjobs.user_errors import shown

@@ -15,8 +15,8 @@ import attrs
 
 from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility
 from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.envelope import register_snapshot
 from snapshots.errors import MalformedDataError
-from snapshots.registry import register_snapshot
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.pojos.pojos import PojoSerializer

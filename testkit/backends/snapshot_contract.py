@@ -11,9 +11,8 @@ from attrs import evolve
 from checkpointing.errors import CheckpointError, CorruptFileError, MissingFileError
 from checkpointing.handles.state_handles import KeyedStateHandle
 from snapshots import envelope
-from snapshots.envelope import snapshot_to_bytes
+from snapshots.envelope import snapshot_class_for, snapshot_to_bytes
 from snapshots.errors import UnknownSnapshotError
-from snapshots.registry import snapshot_class_for
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.api.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from statebackend.api.errors import StateMigrationException, StateRestoreError

@@ -25,8 +25,8 @@ from snapshots import (
     snapshot_to_bytes,
     write_versioned_snapshot,
 )
-from snapshots.envelope import MAX_NESTING, snapshot_or_unopened
-from snapshots.registry import declare_snapshot_modules, declare_unavailable_snapshots, snapshot_class_for
+from snapshots.envelope import MAX_NESTING, snapshot_class_for, snapshot_or_unopened
+from snapshots.permitted_modules import declare_snapshot_modules, declare_unavailable_snapshots
 from snapshots.type_serializer_snapshot import defined_snapshot_classes
 
 LONG = snapshot_to_bytes(ts.LongSerializer().snapshot_configuration())

@@ -22,8 +22,8 @@ import pyarrow.types as pat
 from pyarrow import ipc
 
 from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.envelope import register_snapshot
 from snapshots.errors import MalformedDataError, SnapshotFormatError
-from snapshots.registry import register_snapshot
 from snapshots.type_serializer_snapshot import RuledTypeSerializerSnapshot
 from snapshots.value_text import shown
 from typeserializers.kernel.counts import MAX_EMPTY_ELEMENTS

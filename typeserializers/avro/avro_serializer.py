@@ -22,8 +22,8 @@ from fastavro.schema import SchemaParseException
 from fastavro.validation import ValidationError, validate
 
 from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.envelope import register_snapshot
 from snapshots.errors import EndOfDataError, SnapshotFormatError
-from snapshots.registry import register_snapshot
 from snapshots.type_serializer_snapshot import RuledTypeSerializerSnapshot
 from snapshots.value_text import cut
 from typeserializers.avro.avro_bounds import check_depth, is_recursive, is_risky, may_be_free, skip

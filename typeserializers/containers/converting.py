@@ -21,9 +21,8 @@ from attrs import frozen
 
 from snapshots.compatibility import TypeSerializerSchemaCompatibility
 from snapshots.data_views import DataInputView, DataOutputView
-from snapshots.envelope import read_versioned_snapshot, write_versioned_snapshot
+from snapshots.envelope import read_versioned_snapshot, register_snapshot, write_versioned_snapshot
 from snapshots.merging import merge_snapshots
-from snapshots.registry import register_snapshot
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer

@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 from snapshots.compatibility import FieldVerdict, Finding
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
-from snapshots.registry import register_snapshot
+from snapshots.envelope import register_snapshot
 from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
 from snapshots.value_text import misfit
 from typeserializers.containers.lists import checked_list

@@ -18,7 +18,7 @@ from typing import Any, Final
 from snapshots.compatibility import FieldVerdict, Finding
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
-from snapshots.registry import register_snapshot
+from snapshots.envelope import register_snapshot
 from snapshots.value_text import misfit
 from typeserializers.containers.row_values import Row, RowKind
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter, indented

@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
-from snapshots.registry import register_snapshot
+from snapshots.envelope import register_snapshot
 from snapshots.value_text import misfit, shown
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter, indented
 from typeserializers.kernel.compiled import CompiledTypeSerializer

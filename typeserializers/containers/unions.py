@@ -20,8 +20,8 @@ from typing import Any
 from snapshots.compatibility import TypeSerializerSchemaCompatibility
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.envelope import register_snapshot
 from snapshots.errors import MalformedDataError
-from snapshots.registry import register_snapshot
 from snapshots.type_serializer_snapshot import RULES, TypeSerializerSnapshot
 from snapshots.value_text import misfit, shown
 from typeserializers.containers.eithers import EitherSerializer

@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import Any
 
 from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility
+from snapshots.envelope import snapshot_class_name
 from snapshots.plans import REWRITE
 from snapshots.refusals import names_apart
-from snapshots.registry import snapshot_class_name
 from snapshots.type_serializer_snapshot import RULES, TypeSerializerSnapshot, resolve_compatibility
 from typeserializers.containers.converting import ConvertingSerializer, ConvertingSerializerSnapshot
 from typeserializers.containers.lists import ListSerializer, ListSerializerSnapshot

@@ -16,9 +16,8 @@ from typing import Any, Final, TypeVar
 
 from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility
 from snapshots.data_views import DataInputView, DataOutputView
-from snapshots.envelope import read_versioned_snapshot, write_versioned_snapshot
+from snapshots.envelope import read_versioned_snapshot, register_snapshot, write_versioned_snapshot
 from snapshots.errors import SnapshotFormatError
-from snapshots.registry import register_snapshot
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
 from typeserializers.containers.lists import ListSerializer, ListSerializerSnapshot
 from typeserializers.containers.maps import MapSerializer, MapSerializerSnapshot

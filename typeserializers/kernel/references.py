@@ -19,8 +19,8 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.envelope import register_snapshot
 from snapshots.errors import UnresolvableSerializerError
-from snapshots.registry import register_snapshot
 from snapshots.type_serializer_snapshot import RuledTypeSerializerSnapshot
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer, emit_called_read, emit_called_write

@@ -26,8 +26,8 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility
 from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.envelope import register_snapshot
 from snapshots.errors import UnresolvableSerializerError
-from snapshots.registry import register_snapshot
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.opaque.moved_modules import unpickled

@@ -21,9 +21,9 @@ from typing import Any, Generic, TypeVar
 
 from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility
 from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.envelope import register_snapshot
 from snapshots.errors import SnapshotFormatError, UnresolvableSerializerError
 from snapshots.refusals import another_serializer
-from snapshots.registry import register_snapshot
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from snapshots.value_text import misfit, shown
 from typeserializers.kernel.type_serializer import TypeSerializer

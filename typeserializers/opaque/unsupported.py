@@ -15,8 +15,8 @@ from typing import Any, Final, NoReturn
 
 from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility
 from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.envelope import register_snapshot
 from snapshots.errors import UnresolvableSerializerError
-from snapshots.registry import register_snapshot
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from typeserializers.containers.optional_maps import OptionalEntry, read_optional_map, write_optional_map
 from typeserializers.kernel.flink_names import BASE, RUNTIME, nested_snapshot

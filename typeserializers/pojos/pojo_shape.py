@@ -20,7 +20,8 @@ from typeserializers.kernel.serializer_inference import Inference, UnknownTypeEr
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.records.record_checks import check_defaults, check_shape, refuse_undecorated
 from typeserializers.records.record_construction import arguments_of, stand_in_class
-from typeserializers.records.record_shape import RecordField, RecordShape, is_field_name, shape_of
+from typeserializers.records.record_format import is_field_name
+from typeserializers.records.record_shape import RecordField, RecordShape, shape_of
 from typeserializers.records.records import AttrsSerializer
 
 POJO_CLASS_ATTRIBUTE: Final = "__pojo_class__"

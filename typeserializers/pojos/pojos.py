@@ -27,8 +27,8 @@ from typing import Any, Generic, TypeVar
 import attrs
 
 from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.envelope import register_snapshot
 from snapshots.errors import MalformedDataError, SnapshotFormatError
-from snapshots.registry import register_snapshot
 from snapshots.type_serializer_snapshot import RuledTypeSerializerSnapshot, TypeSerializerSnapshot
 from snapshots.value_text import misfit, shown
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter, indented

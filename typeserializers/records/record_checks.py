@@ -16,7 +16,8 @@ import attrs
 from snapshots.errors import UnresolvableSerializerError
 from snapshots.value_text import shown
 from typeserializers.kernel.serializer_inference import UnknownTypeError
-from typeserializers.records.record_shape import RecordField, RecordShape, is_field_name
+from typeserializers.records.record_format import is_field_name
+from typeserializers.records.record_shape import RecordField, RecordShape
 
 
 def check_shape(shape: RecordShape, where: str) -> None:

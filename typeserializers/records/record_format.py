@@ -13,6 +13,8 @@ the same serializer must always have the same snapshot.
 
 from __future__ import annotations
 
+import keyword
+import unicodedata
 from typing import Any, Final
 
 from attrs import evolve, field, frozen
@@ -23,7 +25,7 @@ from snapshots.errors import SerializationError, SnapshotFormatError
 from snapshots.merging import merge_all
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.records.record_shape import ABSENT, RecordField, RecordShape, is_field_name
+from typeserializers.records.record_shape import ABSENT, RecordField, RecordShape
 
 NEWEST_VERSION: Final = 2
 
@@ -118,6 +120,20 @@ def merged_record(one: WrittenRecord, other: WrittenRecord) -> WrittenRecord | N
         return None
     fields = tuple(evolve(part, snapshot=snapshot) for part, snapshot in zip(one.fields, snapshots, strict=True))
     return evolve(one, fields=fields)
+
+
+def is_field_name(name: str) -> bool:
+    """Whether generated code can mention the name and means this field by it.
+
+    Python reads two spellings that normalise to one name as that name, and gives names with two underscores around
+    them a meaning of its own.
+    """
+    return (
+        name.isidentifier()
+        and not keyword.iskeyword(name)
+        and not (name.startswith("__") and name.endswith("__"))
+        and unicodedata.normalize("NFKC", name) == name
+    )
 
 
 def encoded_default(part: RecordField) -> bytes | None:

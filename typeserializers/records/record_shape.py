@@ -8,9 +8,7 @@ record restored without its class compares equal to one with it.
 from __future__ import annotations
 
 import dataclasses
-import keyword
 import typing
-import unicodedata
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -67,10 +65,11 @@ class RecordField:
     argument: str = field(default="", eq=False)
     keyword_only: bool = field(default=False, eq=False)
     converter: FieldConverter | None = field(default=None, eq=False)
+    has_default: bool = field(init=False, eq=False, repr=False)
+    """Whether a record written without this field can be completed."""
 
-    @property
-    def has_default(self) -> bool:
-        """Whether a record written without this field can be completed."""
+    @has_default.default
+    def _has_default(self) -> bool:
         return self.default is not ABSENT or self.default_factory is not None
 
     def make_default(self) -> Any:
@@ -170,20 +169,6 @@ def shape_of(
         is_frozen=is_frozen,
         schema_version=record_class.__dict__.get("__schema_version__", 1),
         converters=dict(record_class.__dict__.get("__converters__", {})),
-    )
-
-
-def is_field_name(name: str) -> bool:
-    """Whether generated code can mention the name and means this field by it.
-
-    Python reads two spellings that normalise to one name as that name, and gives names with two underscores around
-    them a meaning of its own.
-    """
-    return (
-        name.isidentifier()
-        and not keyword.iskeyword(name)
-        and not (name.startswith("__") and name.endswith("__"))
-        and unicodedata.normalize("NFKC", name) == name
     )
 
 

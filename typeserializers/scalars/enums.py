@@ -16,8 +16,8 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.envelope import register_snapshot
 from snapshots.errors import SnapshotFormatError, UnresolvableSerializerError
-from snapshots.registry import register_snapshot
 from snapshots.type_serializer_snapshot import RuledTypeSerializerSnapshot
 from snapshots.value_text import cut, misfit
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from snapshots.data_views import DataInputView, DataOutputView
-from snapshots.registry import register_snapshot
+from snapshots.envelope import register_snapshot
 from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
 from snapshots.value_text import misfit
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter

@@ -17,7 +17,7 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-from snapshots.registry import register_snapshot
+from snapshots.envelope import register_snapshot
 from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
 from typeserializers.kernel.adoption import AdoptingTypeSerializerSnapshot
 from typeserializers.kernel.fixed_fields import FixedFieldsSerializer

@@ -14,7 +14,7 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-from snapshots.registry import register_snapshot
+from snapshots.envelope import register_snapshot
 from typeserializers.kernel.adoption import AdoptingTypeSerializerSnapshot
 from typeserializers.kernel.fixed_fields import FixedFieldsSerializer
 from typeserializers.kernel.flink_names import BASE, nested_snapshot

@@ -22,8 +22,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.envelope import register_snapshot
 from snapshots.errors import MalformedDataError
-from snapshots.registry import register_snapshot
 from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
 from snapshots.value_text import misfit, shown
 from typeserializers.kernel.adoption import AdoptingTypeSerializerSnapshot

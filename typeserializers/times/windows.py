@@ -9,7 +9,7 @@ from typing import Final, final
 
 from attrs import frozen
 
-from snapshots.registry import register_snapshot
+from snapshots.envelope import register_snapshot
 from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
 from typeserializers.kernel.fixed_fields import FixedFieldsSerializer
 from typeserializers.kernel.single_values import SingleValueSerializer
