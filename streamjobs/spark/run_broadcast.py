@@ -3,11 +3,16 @@
 It is a broadcast variable of Spark, which each executor fetches once and the driver destroys at the end of the run. A
 worker keeps the parts of the last few runs unpickled, for Spark may take a broadcast away from a worker between two
 tasks.
+
+Spark's workers collect cyclic garbage after every task, and look at every object that they have for it: modules,
+classes and functions, some 50 ms of processor time for a task that itself takes 20. So when a worker gets to know a
+run, what is there by then is set aside from the collector, until the next run comes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -53,9 +58,18 @@ class RunReference:
             parts = _parts_by_run[self.run_id] = RunParts(cloudpickle.loads(operators))
             if len(_parts_by_run) > KEPT_RUNS:
                 _parts_by_run.popitem(last=False)
+            _set_aside()
         else:
             _parts_by_run.move_to_end(self.run_id)
         return parts
+
+
+def _set_aside() -> None:
+    """Keeps the collector from looking at what is there and is no garbage."""
+    # What was set aside before may be garbage by now: parts of runs that are kept no more.
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 class RunBroadcast:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -70,6 +72,31 @@ def test_a_worker_keeps_the_parts_of_the_last_few_runs(kept_runs: Any) -> None:
     references[1].parts()
     assert sent[1].asked == 2
     assert len(kept_runs) == KEPT_RUNS
+
+
+class Knot:
+    """Garbage as soon as nobody holds it, for the collector alone."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_what_a_worker_has_is_set_aside_from_the_collector_until_the_next_run(kept_runs: Any) -> None:
+    runs: list[Any] = [RunReference(f"run-{number}", Sent({})) for number in range(2)]  # type: ignore[arg-type]
+    knot = Knot()
+    watched = weakref.ref(knot)
+    try:
+        runs[0].parts()
+        assert gc.get_freeze_count()
+        del knot
+        gc.collect()
+        assert watched() is not None
+        runs[0].parts()
+        assert watched() is not None
+        runs[1].parts()
+        assert watched() is None
+    finally:
+        gc.unfreeze()
 
 
 def files_of_spark(spark: SparkSession) -> dict[Path, int]:
