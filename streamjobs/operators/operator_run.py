@@ -70,6 +70,7 @@ class OperatorRun:
     @contextlib.contextmanager
     def opened(self, context: SubtaskContext, emitter: Emitter) -> Iterator[None]:
         """`open`, and `close` behind the block, also after a failure, which stays the one that is told."""
+        self._following(Call.OPEN)
         try:
             with self._call(Call.OPEN):
                 self._operator.open(context, emitter)
@@ -120,13 +121,17 @@ class OperatorRun:
 
     @contextlib.contextmanager
     def _call(self, call: Call) -> Iterator[None]:
-        following = TRANSITIONS.get((self._phase, call))
-        if following is None:
-            raise OperatorCallError(f"operator {self._uid!r} is {self._phase.value}, and was told {call.value}")
+        following = self._following(call)
         # What raises leaves the operator where nothing but close is left.
         self._phase = Phase.CLOSED if call is Call.CLOSE else Phase.FAILED
         yield
         self._phase = following
+
+    def _following(self, call: Call) -> Phase:
+        following = TRANSITIONS.get((self._phase, call))
+        if following is None:
+            raise OperatorCallError(f"operator {self._uid!r} is {self._phase.value}, and was told {call.value}")
+        return following
 
 
 def _both(error: Exception, closing: Exception) -> Exception:

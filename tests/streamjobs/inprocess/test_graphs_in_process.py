@@ -1,0 +1,104 @@
+"""Jobs of several sources, sinks, readers and side outputs in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statebackend import ValueStateDescriptor
+from streamjobs import KeyedProcessFunction, OutputTag, ProcessContext, RuntimeContext, UserFunctionError
+from streamjobs.inprocess import LocalStreamEnvironment
+
+ODD = OutputTag[Any]("odd", schema="key string, number int")
+SEEN = "key string, number int, times int"
+
+
+class Count(KeyedProcessFunction[Any, Any, Any]):
+    """Emits ``{key, number, times}``; odd numbers go to a side output as well."""
+
+    def open(self, context: RuntimeContext) -> None:
+        self.times = context.get_state(ValueStateDescriptor("times", int, default=0))
+
+    def process_element(self, value: Any, context: ProcessContext[Any]) -> Iterator[Any]:
+        self.times.update(self.times.value() + 1)
+        if value["number"] % 2:
+            context.output(ODD, {"key": value["key"], "number": value["number"]})
+            context.output(OutputTag("unread"), value)
+        yield {"key": value["key"], "number": value["number"], "times": self.times.value()}
+
+
+def records(text: str) -> list[dict[str, Any]]:
+    """``a1 b2`` as records."""
+    return [{"key": word[0], "number": int(word[1:])} for word in text.split()]
+
+
+def run(job_dir: Path, left: str, right: str, **options: Any) -> tuple[list[str], list[str], list[str], Any]:
+    """Two sources; the second operator counts the odd numbers of the first source and all of the second."""
+    counted: list[Any] = []
+    odd: list[Any] = []
+    late: list[Any] = []
+    environment = LocalStreamEnvironment(job_dir=job_dir, max_parallelism=8, **options)
+    first = environment.from_elements(records(left)).key_by("key").process(Count(), uid="first", schema=SEEN)
+    first.sink_to(counted, uid="counted")
+    first.side_output(ODD).sink_to(odd, uid="odd")
+    both = first.side_output(ODD).union(environment.from_elements(records(right)))
+    both.key_by("key").process(Count(), uid="second", schema=SEEN).sink_to(late, uid="late")
+    job = environment.execute()
+    return (
+        sorted("{key}{number}:{times}".format(**one) for one in counted),
+        sorted("{key}{number}".format(**one) for one in odd),
+        sorted("{key}{number}:{times}".format(**one) for one in late),
+        job,
+    )
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_a_graph_forks_at_a_side_output_and_joins_another_source(tmp_path: Path, parallelism: int) -> None:
+    counted, odd, late, _ = run(tmp_path / "job", "a1 b2 a3", "b5 c7", parallelism=parallelism)
+    assert counted == ["a1:1", "a3:2", "b2:1"]
+    assert odd == ["a1", "a3"]
+    assert late == ["a1:1", "a3:2", "b5:1", "c7:1"]
+    counted, odd, late, _ = run(tmp_path / "job", "a2", "a4", parallelism=parallelism + 1)
+    assert (counted, odd, late) == (["a2:3"], [], ["a4:3"])
+
+
+def test_an_epoch_has_its_part_of_every_source_until_the_longest_is_at_its_end(tmp_path: Path) -> None:
+    counted, _, late, job = run(tmp_path / "job", "a1 a2 a3 a4 a5", "a10 a20", epoch_size=2)
+    assert job.epochs == 3
+    assert counted == ["a1:1", "a2:2", "a3:3", "a4:4", "a5:5"]
+    assert late == ["a10:2", "a1:1", "a20:3", "a3:4", "a5:5"]
+
+
+def test_no_sink_is_given_anything_of_an_epoch_that_fails(tmp_path: Path) -> None:
+    class FailsAtSeven(Count):
+        def process_element(self, value: Any, context: ProcessContext[Any]) -> Iterator[Any]:
+            if value["number"] == 7:
+                raise ArithmeticError("seven")
+            return super().process_element(value, context)
+
+    results: dict[str, list[Any]] = {"first": [], "second": [], "raw": []}
+    environment = LocalStreamEnvironment(job_dir=tmp_path / "job", epoch_size=1)
+    numbers = environment.from_elements(records("a1 a7"))
+    first = numbers.key_by("key").process(Count(), uid="first", schema=SEEN)
+    first.sink_to(results["first"], uid="first")
+    first.key_by("key").process(FailsAtSeven(), uid="second", schema=SEEN).sink_to(results["second"], uid="second")
+    numbers.sink_to(results["raw"], uid="raw")
+    with pytest.raises(UserFunctionError, match=r"operator 'second', key 'a'.*seven"):
+        environment.execute()
+    assert {name: len(rows) for name, rows in results.items()} == {"first": 1, "second": 1, "raw": 1}
+
+
+@pytest.mark.parametrize("tag", [None, "odd", 7])
+def test_output_takes_a_tag(tmp_path: Path, tag: Any) -> None:
+    class Wrong(Count):
+        def process_element(self, value: Any, context: ProcessContext[Any]) -> Iterator[Any]:
+            context.output(tag, value)
+            return iter(())
+
+    environment = LocalStreamEnvironment(job_dir=tmp_path / "job")
+    environment.from_elements(records("a1")).key_by("key").process(Wrong(), uid="u").sink_to([])
+    with pytest.raises(UserFunctionError, match=r"output\(\) takes an OutputTag and a record, and was given"):
+        environment.execute()
