@@ -203,9 +203,9 @@ _SAVEPOINT_IDENTITY = {
     "name": "statebackend.SavepointIdentity",
     "doc": "What tells a savepoint from all others: fields of its own metadata.",
     "fields": [
-        {"name": "job_id", "type": "string"},
-        {"name": "checkpoint_id", "type": "long"},
-        {"name": "timestamp_ms", "type": "long"},
+        {"name": "job_id", "type": "string", "doc": "Its job directory."},
+        {"name": "checkpoint_id", "type": "long", "doc": "Its id."},
+        {"name": "timestamp_ms", "type": "long", "doc": "When it completed."},
     ],
 }
 

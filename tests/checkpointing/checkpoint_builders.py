@@ -11,6 +11,7 @@ from checkpointing import (
     FileHandle,
     KeyedStateHandle,
     OperatorState,
+    SourcePositions,
     SubtaskState,
 )
 from checkpointing.handles.checksum import checksum_of_bytes
@@ -31,11 +32,10 @@ def operator_state(uid: str = "counter", files: tuple[FileHandle, ...] = ()) -> 
     return OperatorState(
         uid=uid,
         name=uid.title(),
-        parallelism=2,
         max_parallelism=4,
         subtasks=(
-            SubtaskState(0, state_handle(f"{uid}-0", 0, 1, files)),
-            SubtaskState(1, state_handle(f"{uid}-1", 2, 3)),
+            SubtaskState(state_handle(f"{uid}-0", 0, 1, files)),
+            SubtaskState(state_handle(f"{uid}-1", 2, 3)),
         ),
     )
 
@@ -49,8 +49,7 @@ def metadata_of(checkpoint_id: int = 1, files: tuple[FileHandle, ...] = (), **ch
         "timestamp_ms": 1_700_000_000_000 + checkpoint_id,
         "max_parallelism": 4,
         "operators": (operator_state(files=files),),
-        "source_progress": {"sources/0/0": b"log", "offsets/0": b"offsets"},
-        "source_offsets": b'{"logOffset":1}',
+        "source_positions": SourcePositions(batch_id=checkpoint_id, offsets=b'{"logOffset":1}'),
         "sink_committables": {"sink": b"\0\1"},
         "properties": {"watermark_ms": "42"},
     }
@@ -78,6 +77,8 @@ def acknowledgement(
         subtask_index=subtask_index,
         attempt_id="attempt-0",
         digest=digest,
-        handle=state_handle(state_id or f"{operator_uid}-{checkpoint_id}-{subtask_index}", start, start + 1, files),
+        state=SubtaskState(
+            state_handle(state_id or f"{operator_uid}-{checkpoint_id}-{subtask_index}", start, start + 1, files)
+        ),
         **changes,
     )

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import attrs
 import pytest
 from checkpoint_builders import acknowledgement, file_handle
 from hypothesis import given
@@ -10,9 +11,12 @@ from hypothesis import strategies as st
 from checkpointing import (
     MAX_ACKNOWLEDGEMENT_BYTES,
     Acknowledgement,
+    ChannelTimestamp,
     InvariantViolationError,
     KeyedStateHandle,
     MalformedAcknowledgementError,
+    OpaqueStateHandle,
+    SubtaskState,
     TaskId,
 )
 
@@ -35,12 +39,12 @@ def test_what_is_encoded_is_decoded(report, metrics, meta, number_of_files, uid)
         3,
         "attempt",
         "digest",
-        KeyedStateHandle("s", "heap", 1, 2, meta, files),
+        SubtaskState(KeyedStateHandle("s", "heap", 1, 2, meta, files), OpaqueStateHandle("format", meta, files[:1])),
         report,
         metrics,
     )
     two = Acknowledgement.decode(one.encode())
-    assert (two.handle, two.task, two.checkpoint_id) == (one.handle, TaskId(uid, 3), 7)
+    assert (two.state, two.task, two.checkpoint_id) == (one.state, TaskId(uid, 3), 7)
     for name in ("report", "metrics"):
         before, after = getattr(one, name), getattr(two, name)
         assert list(after) == list(before)
@@ -67,20 +71,20 @@ def test_every_truncation_and_every_flipped_bit_is_found() -> None:
 def test_hostile_bodies_with_a_right_checksum_are_refused_cheaply(body) -> None:
     import xxhash
 
-    data = b"SBAK\x01" + xxhash.xxh3_64_digest(body) + body
+    data = b"SBAK\x02" + xxhash.xxh3_64_digest(body) + body
     with pytest.raises(MalformedAcknowledgementError):
         Acknowledgement.decode(data)
 
 
 def test_errors_say_what_is_wrong() -> None:
     data = acknowledgement().encode()
-    with pytest.raises(MalformedAcknowledgementError, match=r"version 2, this release reads 1"):
-        Acknowledgement.decode(data[:4] + b"\x02" + data[5:])
+    with pytest.raises(MalformedAcknowledgementError, match=r"version 1, this release reads 2"):
+        Acknowledgement.decode(data[:4] + b"\x01" + data[5:])
     with pytest.raises(MalformedAcknowledgementError, match="starts with b'PAR1'"):
         Acknowledgement.decode(b"PAR1" + data[4:])
     with pytest.raises(MalformedAcknowledgementError, match="limit"):
         Acknowledgement.decode(bytes(MAX_ACKNOWLEDGEMENT_BYTES + 1))
-    big = KeyedStateHandle("s", "heap", 0, 0, bytes(MAX_ACKNOWLEDGEMENT_BYTES), ())
+    big = SubtaskState(KeyedStateHandle("s", "heap", 0, 0, bytes(MAX_ACKNOWLEDGEMENT_BYTES), ()))
     with pytest.raises(MalformedAcknowledgementError, match="Move state from meta into files"):
         Acknowledgement("job", "run", 1, "op", 0, "attempt", "digest", big).encode()
 
@@ -102,4 +106,24 @@ def test_bytes_behind_the_record_are_refused_though_the_checksum_is_right() -> N
 
     body = acknowledgement().encode()[13:] + b"\0"
     with pytest.raises(MalformedAcknowledgementError, match="has 1 bytes after its end"):
-        Acknowledgement.decode(b"SBAK\x01" + xxhash.xxh3_64_digest(body) + body)
+        Acknowledgement.decode(b"SBAK\x02" + xxhash.xxh3_64_digest(body) + body)
+
+
+@given(
+    timestamps=st.dictionaries(st.tuples(TEXT, st.just("") | TEXT), st.integers(-(1 << 63), (1 << 63) - 1), max_size=4),
+    event_time_ms=st.none() | st.integers(-(1 << 63), (1 << 63) - 1),
+    processing_time_ms=st.none() | st.integers(-(1 << 63), (1 << 63) - 1),
+)
+def test_what_decides_about_time_travels_too(timestamps, event_time_ms, processing_time_ms) -> None:
+    one = acknowledgement(
+        channel_timestamps=tuple(ChannelTimestamp(*name, time_ms) for name, time_ms in timestamps.items()),
+        event_time_timer_ms=event_time_ms,
+        processing_time_timer_ms=processing_time_ms,
+    )
+    assert Acknowledgement.decode(one.encode()) == one
+    assert one.has_timers == (event_time_ms is not None or processing_time_ms is not None)
+
+
+def test_a_subtask_without_state_acknowledges() -> None:
+    one = attrs.evolve(acknowledgement(), state=SubtaskState())
+    assert Acknowledgement.decode(one.encode()) == one

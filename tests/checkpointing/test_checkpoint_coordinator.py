@@ -45,14 +45,14 @@ def test_all_acknowledgements_complete_a_checkpoint(coordinator) -> None:
     assert coordinator.missing_tasks(1) == (TASKS[0],)
     assert coordinator.acknowledge(first).outcome is Outcome.SUCCESS
     assert coordinator.state_of(1) is CheckpointState.ACKNOWLEDGED
-    (operator,) = coordinator.complete(1)
+    (operator,) = coordinator.complete(1).operators
     assert (operator.uid, operator.name, operator.parallelism, operator.max_parallelism) == (
         "counter",
         "Counter",
         2,
         4,
     )
-    assert [subtask.handle for subtask in operator.subtasks] == [first.handle, second.handle]
+    assert operator.subtasks == (first.state, second.state)
     assert coordinator.last_completed_id == 1
     assert coordinator.pending_ids == ()
     assert coordinator.acknowledgements(1) == {TASKS[0]: first, TASKS[1]: second}
@@ -70,16 +70,16 @@ def test_completion_is_refused_naming_the_missing_tasks(coordinator) -> None:
 def test_the_same_message_again_is_a_duplicate_with_nothing_to_discard(coordinator) -> None:
     coordinator.acknowledge(acknowledgement(1, 0))
     result = coordinator.acknowledge(acknowledgement(1, 0))
-    assert (result.outcome, result.handles_to_discard) == (Outcome.DUPLICATE, ())
+    assert (result.outcome, result.states_to_discard) == (Outcome.DUPLICATE, ())
 
 
 def test_another_attempt_with_the_same_content_is_a_duplicate_whose_own_copy_is_surplus(coordinator) -> None:
     first, second = acknowledgement(1, 0, state_id="a"), acknowledgement(1, 0, state_id="b")
     coordinator.acknowledge(first)
     result = coordinator.acknowledge(second)
-    assert (result.outcome, result.handles_to_discard) == (Outcome.DUPLICATE, (second.handle,))
+    assert (result.outcome, result.states_to_discard) == (Outcome.DUPLICATE, (second.state,))
     coordinator.acknowledge(acknowledgement(1, 1))
-    assert coordinator.complete(1)[0].subtasks[0].handle == first.handle
+    assert coordinator.complete(1).operators[0].subtasks[0] == first.state
 
 
 @pytest.mark.parametrize("is_last", [False, True])
@@ -90,47 +90,47 @@ def test_other_content_is_a_conflict_after_which_the_checkpoint_can_only_end(coo
     if is_last:
         coordinator.acknowledge(third)
     result = coordinator.acknowledge(second)
-    assert (result.outcome, result.handles_to_discard) == (Outcome.CONFLICT, (second.handle,))
+    assert (result.outcome, result.states_to_discard) == (Outcome.CONFLICT, (second.state,))
     assert "digest digest" in result.detail
     assert "digest other" in result.detail
     if not is_last:
         late = coordinator.acknowledge(third)
-        assert (late.outcome, late.handles_to_discard) == (Outcome.DISCARDED, (third.handle,))
+        assert (late.outcome, late.states_to_discard) == (Outcome.DISCARDED, (third.state,))
     assert coordinator.acknowledge(second).outcome is Outcome.CONFLICT
     with pytest.raises(IllegalTransitionError, match="COMPLETE is not legal in state CONFLICTED"):
         coordinator.complete(1)
     aborted = coordinator.abort(1, "conflict")
-    assert aborted.handles_to_discard == ((first.handle, third.handle) if is_last else (first.handle,))
+    assert aborted.states_to_discard == ((first.state, third.state) if is_last else (first.state,))
 
 
 def test_an_unknown_task_is_answered_and_its_state_discarded(coordinator) -> None:
     for stranger in (acknowledgement(1, 2), acknowledgement(1, 0, operator_uid="other")):
         result = coordinator.acknowledge(stranger)
-        assert (result.outcome, result.handles_to_discard) == (Outcome.UNKNOWN, (stranger.handle,))
+        assert (result.outcome, result.states_to_discard) == (Outcome.UNKNOWN, (stranger.state,))
 
 
 def test_messages_of_another_job_or_run_are_not_touched(coordinator) -> None:
     for stranger in (acknowledgement(1, 0, job_id="other"), acknowledgement(1, 0, run_id="other")):
         result = coordinator.acknowledge(stranger)
-        assert (result.outcome, result.handles_to_discard) == (Outcome.FOREIGN, ())
+        assert (result.outcome, result.states_to_discard) == (Outcome.FOREIGN, ())
     assert coordinator.missing_tasks(1) == TASKS
 
 
 def test_late_messages_are_discarded(coordinator) -> None:
     coordinator.acknowledge(acknowledgement(1, 0))
     aborted = coordinator.abort(1, "task failed")
-    assert (aborted.reason, len(aborted.handles_to_discard)) == ("task failed", 1)
+    assert (aborted.reason, len(aborted.states_to_discard)) == ("task failed", 1)
     for late in (acknowledgement(1, 1), acknowledgement(9, 0)):
         result = coordinator.acknowledge(late)
-        assert (result.outcome, result.handles_to_discard) == (Outcome.DISCARDED, (late.handle,))
+        assert (result.outcome, result.states_to_discard) == (Outcome.DISCARDED, (late.state,))
 
 
 def test_a_repetition_after_completion_does_not_discard_what_the_checkpoint_owns(coordinator) -> None:
     complete(coordinator, 1)
     result = coordinator.acknowledge(acknowledgement(1, 0))
-    assert (result.outcome, result.handles_to_discard) == (Outcome.DISCARDED, ())
+    assert (result.outcome, result.states_to_discard) == (Outcome.DISCARDED, ())
     other = acknowledgement(1, 0, state_id="other")
-    assert coordinator.acknowledge(other).handles_to_discard == (other.handle,)
+    assert coordinator.acknowledge(other).states_to_discard == (other.state,)
 
 
 def test_ids_strictly_increase_even_after_an_abort(coordinator) -> None:
@@ -154,7 +154,7 @@ def test_one_pending_checkpoint_is_the_limit_unless_more_are_allowed(coordinator
     complete(several, 2)
     (subsumed,) = several.subsume(2)
     assert (subsumed.checkpoint_id, subsumed.state) == (1, CheckpointState.SUBSUMED)
-    assert subsumed.handles_to_discard == (acknowledgement(1, 0).handle,)
+    assert subsumed.states_to_discard == (acknowledgement(1, 0).state,)
     with pytest.raises(IllegalTransitionError, match="SUBSUME"):
         several.subsume(1)
 
@@ -165,7 +165,7 @@ def test_a_timeout_expires_what_was_triggered_long_enough_ago(coordinator) -> No
     (expired,) = coordinator.expire(1000)
     assert expired.state is CheckpointState.EXPIRED
     assert "counter[1]" in expired.reason
-    assert expired.handles_to_discard == (acknowledgement(1, 0).handle,)
+    assert expired.states_to_discard == (acknowledgement(1, 0).state,)
     with pytest.raises(IllegalTransitionError, match=r"ABORT .* EXPIRED.*not complete after 1000 ms"):
         coordinator.abort(1, "again")
 
@@ -178,13 +178,13 @@ def test_key_groups_that_do_not_cover_the_operator_refuse_completion_and_change_
     with pytest.raises(InvariantViolationError, match="must cover key groups 0 to 4"):
         coordinator.complete(1)
     assert coordinator.state_of(1) is CheckpointState.ACKNOWLEDGED
-    assert len(coordinator.abort(1, "broken").handles_to_discard) == 2
+    assert len(coordinator.abort(1, "broken").states_to_discard) == 2
 
 
 def test_a_completion_that_could_not_be_stored_is_taken_back(coordinator) -> None:
     complete(coordinator, 1)
     taken_back = coordinator.storing_failed(1, "disk full")
-    assert (taken_back.state, len(taken_back.handles_to_discard)) == (CheckpointState.ABORTED, 2)
+    assert (taken_back.state, len(taken_back.states_to_discard)) == (CheckpointState.ABORTED, 2)
     assert coordinator.last_completed_id is None
     with pytest.raises(IllegalTransitionError, match=r"FAIL_STORING .* ABORTED.*disk full"):
         coordinator.storing_failed(1, "again")
@@ -290,7 +290,7 @@ def test_without_a_given_one_max_parallelism_is_taken_from_the_key_groups_and_th
     coordinator.trigger(1, TASKS, 0)
     for index in (1, 0):
         coordinator.acknowledge(acknowledgement(1, index))
-    (operator,) = coordinator.complete(1)
+    (operator,) = coordinator.complete(1).operators
     assert (operator.max_parallelism, operator.name) == (4, "counter")
 
 
@@ -299,10 +299,10 @@ def test_a_checkpoint_in_conflict_takes_nothing_more(coordinator) -> None:
     for digest in ("another", "a third"):
         conflict = coordinator.acknowledge(acknowledgement(1, 0, digest=digest, state_id=digest))
         assert conflict.outcome is Outcome.CONFLICT
-        assert [handle.state_id for handle in conflict.handles_to_discard] == [digest]
+        assert [state.keyed.state_id for state in conflict.states_to_discard] == [digest]
     late = acknowledgement(1, 1)
     result = coordinator.acknowledge(late)
-    assert (result.outcome, result.handles_to_discard) == (Outcome.DISCARDED, (late.handle,))
+    assert (result.outcome, result.states_to_discard) == (Outcome.DISCARDED, (late.state,))
     assert coordinator.missing_tasks(1) == (TASKS[1],)
     with pytest.raises(IllegalTransitionError):
         coordinator.complete(1)
@@ -342,7 +342,7 @@ class RandomEvents(RuleBasedStateMachine):
             return None
 
     def give_out(self, aborted) -> None:
-        self.given_out += [handle.state_id for handle in aborted.handles_to_discard]
+        self.given_out += [state.keyed.state_id for state in aborted.states_to_discard]
 
     @rule(checkpoint_id=st.integers(0, 6), passed_ms=st.integers(0, 4))
     def trigger(self, checkpoint_id: int, passed_ms: int) -> None:
@@ -363,20 +363,20 @@ class RandomEvents(RuleBasedStateMachine):
         message = acknowledgement(checkpoint_id, subtask, state_id=state_id, digest=digest, run_id=run_id)
         before = snapshot_of(self.coordinator)
         result = self.coordinator.acknowledge(message)
-        assert set(result.handles_to_discard) <= {message.handle}
+        assert set(result.states_to_discard) <= {message.state}
         if result.outcome is Outcome.FOREIGN:
-            assert result.handles_to_discard == ()
+            assert result.states_to_discard == ()
         else:
             self.handed_in.add(state_id)
         if result.outcome not in (Outcome.SUCCESS, Outcome.CONFLICT):
             assert snapshot_of(self.coordinator) == before
-        self.given_out += [handle.state_id for handle in result.handles_to_discard]
+        self.given_out += [state.keyed.state_id for state in result.states_to_discard]
 
     @rule(checkpoint_id=st.integers(0, 6))
     def complete(self, checkpoint_id: int) -> None:
-        operators = self.attempt(lambda: self.coordinator.complete(checkpoint_id))
-        if operators is not None:
-            self.completed = [subtask.handle.state_id for one in operators for subtask in one.subtasks]
+        completed = self.attempt(lambda: self.coordinator.complete(checkpoint_id))
+        if completed is not None:
+            self.completed = [subtask.keyed.state_id for one in completed.operators for subtask in one.subtasks]
             self.given_out += self.completed
             self.completed_ids.append(checkpoint_id)
             for subsumed in self.coordinator.subsume(checkpoint_id):
@@ -396,7 +396,7 @@ class RandomEvents(RuleBasedStateMachine):
 
     @invariant()
     def every_handle_is_in_exactly_one_place(self) -> None:
-        held = [handle.state_id for one in self.coordinator._pending.values() for handle in one.handles]
+        held = [state.keyed.state_id for one in self.coordinator._pending.values() for state in one.states]
         assert sorted(held + self.given_out) == sorted(self.handed_in)
 
     @invariant()

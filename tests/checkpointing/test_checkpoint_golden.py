@@ -5,57 +5,141 @@ They are never regenerated: a new version gets new files next to the old ones.
 
 from __future__ import annotations
 
+import io
 import pathlib
+import zlib
 
-from checkpoint_builders import acknowledgement, file_handle, metadata_of
+import fastavro
+import pytest
+from checkpoint_builders import acknowledgement, file_handle, metadata_of, operator_state
 
 from checkpointing import (
     Acknowledgement,
+    ChannelTimestamp,
+    ChannelWatermark,
     CheckpointFileSystem,
     CheckpointKind,
+    CheckpointMetadata,
     JobDirectory,
     JobIdentity,
     JobOrigin,
+    MalformedAcknowledgementError,
+    OpaqueStateHandle,
+    OperatorState,
+    SavepointIdentity,
+    SourcePositions,
+    SubtaskState,
+    TimersDue,
+    WatermarkState,
     read_metadata,
     read_origin,
     write_origin,
 )
 from checkpointing.handles.checksum import checksum_of_bytes
+from checkpointing.metadata.metadata_record import encode_metadata_record
+from checkpointing.metadata.metadata_schema import BLOCK_SCHEMA, HEADER_SCHEMA
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
+
+METADATA_3 = metadata_of(
+    7,
+    parent_checkpoint_id=6,
+    parent_digest=checksum_of_bytes(b"parent"),
+    processing_time_ms=1_700_000_000_123,
+    source_positions=SourcePositions(batch_id=5, offsets=b'{"logOffset":1}', sources=("FileSource[/data/in]", "rate")),
+    watermarks=WatermarkState(
+        42,
+        (
+            ChannelWatermark(
+                source="FileSource[/data/in]",
+                largest_timestamp_ms=52,
+                watermark_ms=42,
+                last_active_ms=1_700_000_000_123,
+            ),
+            ChannelWatermark(source="rate", channel="partition 3", is_idle=True),
+        ),
+    ),
+    timers_due=(TimersDue("counter", event_time_ms=50), TimersDue("rules", -5, 1_700_000_060_000)),
+    restored_from=SavepointIdentity("other job", 3, 1_600_000_000_000),
+    sink_identities={"sink": "ParquetSink(/data/out)"},
+    properties={"kept": "as it is"},
+    operators=(
+        operator_state(files=(file_handle("shared/a"),)),
+        OperatorState(
+            "rules",
+            "Rules",
+            4,
+            (
+                SubtaskState(
+                    operator=OpaqueStateHandle("operator_state", b"meta", (file_handle("shared/b"),)),
+                    input_channels=OpaqueStateHandle("records", b"in"),
+                    output_channels=OpaqueStateHandle("records", b"out", (file_handle("shared/c"),)),
+                ),
+                SubtaskState(),
+            ),
+        ),
+    ),
+)
+
+SAVEPOINT_3 = metadata_of(
+    7,
+    (file_handle("operators/a"),),
+    kind=CheckpointKind.SAVEPOINT,
+    source_progress_files=(file_handle("source-progress/metadata"), file_handle("source-progress/offsets/7")),
+    sink_committables={},
+)
 
 ACKNOWLEDGEMENT = acknowledgement(
     7,
     1,
     files=(file_handle("shared/a"),),
-    report={"watermark_ms": -5, "idle": False, "source": "flights", "none": None},
+    report={"idle": False, "source": "flights", "none": None},
     metrics={"seconds": 0.5},
+    channel_timestamps=(ChannelTimestamp("rate", "partition 3", 52),),
+    event_time_timer_ms=50,
 )
 
 
 def test_metadata_of_version_1_is_read() -> None:
     expected = metadata_of(
-        7, (file_handle("shared/a"),), parent_checkpoint_id=6, parent_digest=checksum_of_bytes(b"parent")
+        7,
+        (file_handle("shared/a"),),
+        parent_checkpoint_id=6,
+        parent_digest=checksum_of_bytes(b"parent"),
+        source_progress={"sources/0/0": b"log", "offsets/0": b"offsets"},
     )
     assert read_metadata(CheckpointFileSystem.from_uri(GOLDEN), "metadata-1") == expected
 
 
 def test_metadata_of_version_2_is_read() -> None:
-    expected = metadata_of(
-        7,
-        (file_handle("operators/a"),),
-        kind=CheckpointKind.SAVEPOINT,
-        source_progress={},
-        source_progress_files=(file_handle("source-progress/metadata"), file_handle("source-progress/offsets/7")),
-        sink_committables={},
-    )
-    assert read_metadata(CheckpointFileSystem.from_uri(GOLDEN), "metadata-2") == expected
+    assert read_metadata(CheckpointFileSystem.from_uri(GOLDEN), "metadata-2") == SAVEPOINT_3
 
 
-def test_an_acknowledgement_of_version_1_is_read_and_written_byte_for_byte() -> None:
-    data = (GOLDEN / "acknowledgement-1.bin").read_bytes()
+@pytest.mark.parametrize(("name", "metadata"), [("metadata-3", METADATA_3), ("savepoint-3", SAVEPOINT_3)])
+def test_metadata_of_version_3_is_read_and_written_byte_for_byte(name: str, metadata: CheckpointMetadata) -> None:
+    data = (GOLDEN / name / "_metadata").read_bytes()
+    assert read_metadata(CheckpointFileSystem.from_uri(GOLDEN), name) == metadata
+    assert encode_metadata_record(metadata) == record_in(data)
+
+
+def record_in(data: bytes) -> bytes:
+    """The record of a file before it is compressed: how small a library makes it is not part of the format."""
+    source = io.BytesIO(data)
+    fastavro.schemaless_reader(source, fastavro.parse_schema(HEADER_SCHEMA), None)
+    block = fastavro.schemaless_reader(source, fastavro.parse_schema(BLOCK_SCHEMA), None)
+    return zlib.decompressobj(-15).decompress(block["data"])
+
+
+def test_an_acknowledgement_of_this_version_is_read_and_written_byte_for_byte() -> None:
+    data = (GOLDEN / "acknowledgement-2.bin").read_bytes()
     assert Acknowledgement.decode(data) == ACKNOWLEDGEMENT
     assert ACKNOWLEDGEMENT.encode() == data
+
+
+def test_an_acknowledgement_of_another_version_is_refused() -> None:
+    data = (GOLDEN / "acknowledgement-1.bin").read_bytes()
+    with pytest.raises(MalformedAcknowledgementError, match="has version 1, this release reads 2; run"):
+        Acknowledgement.decode(data)
 
 
 def test_a_job_identity_of_version_1_is_read() -> None:

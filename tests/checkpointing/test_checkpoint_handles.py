@@ -13,6 +13,7 @@ from checkpointing import (
     FileHandle,
     InvariantViolationError,
     KeyedStateHandle,
+    OpaqueStateHandle,
     OperatorState,
     SubtaskState,
     check_operator_state,
@@ -22,8 +23,8 @@ from checkpointing import (
 
 
 def operator_of(ranges: list[tuple[int, int]], max_parallelism: int) -> OperatorState:
-    subtasks = [SubtaskState(index, state_handle(f"s{index}", start, end)) for index, (start, end) in enumerate(ranges)]
-    return OperatorState("op", "op", len(ranges), max_parallelism, tuple(subtasks))
+    subtasks = [SubtaskState(state_handle(f"s{index}", start, end)) for index, (start, end) in enumerate(ranges)]
+    return OperatorState("op", "op", max_parallelism, tuple(subtasks))
 
 
 @given(st.integers(1, 300), st.data())
@@ -48,9 +49,9 @@ def test_a_gap_names_operator_subtask_and_range() -> None:
 
 def test_missing_and_misplaced_subtasks_are_refused() -> None:
     good = operator_state()
-    with pytest.raises(InvariantViolationError, match="must be 0 to 1 in order"):
+    with pytest.raises(InvariantViolationError, match="must cover key groups 0 to 3"):
         check_operator_state(attrs.evolve(good, subtasks=good.subtasks[:1]))
-    with pytest.raises(InvariantViolationError, match="in order"):
+    with pytest.raises(InvariantViolationError, match="must start at 0"):
         check_operator_state(attrs.evolve(good, subtasks=good.subtasks[::-1]))
 
 
@@ -87,12 +88,19 @@ def test_a_shared_file_is_listed_once() -> None:
         lambda: KeyedStateHandle("s", "heap", 0, 0, b"", [file_handle("a")]),
         lambda: KeyedStateHandle("s", "heap", 0, 0, b"", ("a",)),
         lambda: state_handle(files=(file_handle("a"), file_handle("a"))),
-        lambda: SubtaskState(-1, state_handle()),
-        lambda: SubtaskState(0, None),
-        lambda: OperatorState("", "n", 1, 1, ()),
-        lambda: OperatorState("u", "n", 2, 1, ()),
-        lambda: OperatorState("u", "n", 1, 40_000, ()),
-        lambda: OperatorState("u", "\ud800", 1, 1, ()),
+        lambda: SubtaskState(OpaqueStateHandle("format", b"")),
+        lambda: SubtaskState(operator=state_handle()),
+        lambda: SubtaskState(input_channels=b""),
+        lambda: SubtaskState(output_channels=state_handle()),
+        lambda: OpaqueStateHandle("", b""),
+        lambda: OpaqueStateHandle("format", "text"),
+        lambda: OpaqueStateHandle("format", b"", [file_handle("a")]),
+        lambda: OpaqueStateHandle("format", b"", (file_handle("a"), file_handle("a"))),
+        lambda: OperatorState("", "n", 1, (SubtaskState(),)),
+        lambda: OperatorState("u", "n", 1, ()),
+        lambda: OperatorState("u", "n", 1, (SubtaskState(), SubtaskState())),
+        lambda: OperatorState("u", "n", 40_000, (SubtaskState(),)),
+        lambda: OperatorState("u", "\ud800", 1, (SubtaskState(),)),
     ],
 )
 def test_senseless_values_cannot_be_built(build) -> None:
@@ -103,5 +111,36 @@ def test_senseless_values_cannot_be_built(build) -> None:
 def test_handles_travel_by_pickle_and_know_their_size() -> None:
     operator = operator_state(files=(file_handle("a", b"12345"),))
     assert pickle.loads(pickle.dumps(operator)) == operator
-    handle = operator.subtasks[0].handle
-    assert handle.size_bytes == len(handle.meta) + 5
+    handle = operator.subtasks[0].keyed
+    assert handle is not None
+    assert handle.size_bytes == operator.subtasks[0].size_bytes == len(handle.meta) + 5
+
+
+def test_the_parts_of_a_subtasks_state_are_there_or_not() -> None:
+    assert SubtaskState().parts == ()
+    keyed, operator = state_handle(files=(file_handle("a"),)), OpaqueStateHandle("format", b"12", (file_handle("b"),))
+    inputs, outputs = OpaqueStateHandle("in", b"3", (file_handle("c"),)), OpaqueStateHandle("out", b"")
+    state = SubtaskState(keyed, operator, inputs, outputs)
+    assert state.parts == (keyed, operator, inputs, outputs)
+    assert [file.path for file in state.files] == ["a", "b", "c"]
+    assert state.meta_bytes == len(keyed.meta) + 3
+    assert state.size_bytes == state.meta_bytes + 3 * 4
+    assert pickle.loads(pickle.dumps(state)) == state
+
+
+def test_an_operator_without_keyed_state_is_valid() -> None:
+    of_its_own = SubtaskState(operator=OpaqueStateHandle("format", b""))
+    stateless = OperatorState("op", "op", 4, (of_its_own, SubtaskState()))
+    check_operator_state(stateless)
+    assert stateless.keyed_handles == ()
+    # Who has no keyed state leaves no gap, as long as the others have all of it.
+    check_operator_state(OperatorState("op", "op", 4, (SubtaskState(state_handle()), SubtaskState())))
+    with pytest.raises(InvariantViolationError, match="must cover key groups 0 to 3, but its subtasks end at 1"):
+        check_operator_state(OperatorState("op", "op", 4, (SubtaskState(state_handle(end=1)), of_its_own)))
+
+
+def test_a_file_of_operator_state_is_described_as_one_of_keyed_state() -> None:
+    one = operator_state("one", (file_handle("shared/x", b"1"),))
+    other = SubtaskState(operator=OpaqueStateHandle("format", b"", (file_handle("shared/x", b"2"),)))
+    with pytest.raises(InvariantViolationError, match="described in two ways"):
+        check_operator_states([one, OperatorState("two", "two", 4, (other,))])

@@ -7,10 +7,12 @@ from typing import Any
 
 import attrs
 import pytest
-from checkpoint_builders import acknowledgement, file_handle, operator_state, state_handle
+from checkpoint_builders import acknowledgement, file_handle, operator_state
 
 from checkpointing import (
     Acknowledgement,
+    ChannelTimestamp,
+    ChannelWatermark,
     CheckpointCoordinator,
     CheckpointError,
     CheckpointKind,
@@ -19,10 +21,15 @@ from checkpointing import (
     InvariantViolationError,
     KeyedStateHandle,
     MalformedAcknowledgementError,
+    OpaqueStateHandle,
     OperatorState,
+    SavepointIdentity,
+    SourcePositions,
     SubtaskState,
     TaskId,
+    TimersDue,
     UnsafePathError,
+    WatermarkState,
     check_operator_states,
 )
 from checkpointing.coordinator import acknowledgement as acknowledgements
@@ -61,17 +68,27 @@ FITS: list[Callable[[], object]] = [
     lambda: FileHandle("a", LARGEST_LONG, CHECKSUM),
     lambda: KeyedStateHandle(LONGEST, LONGEST, 0, 0, b""),
     lambda: KeyedStateHandle("s", "heap", (1 << 15) - 1, (1 << 15) - 1, b""),
-    lambda: SubtaskState(0, state_handle()),
-    lambda: SubtaskState((1 << 15) - 1, state_handle()),
-    lambda: OperatorState(LONGEST, LONGEST, 1, 1, ()),
-    lambda: OperatorState("u", "n", 1 << 15, 1 << 15, ()),
+    lambda: SubtaskState(),
+    lambda: OpaqueStateHandle(LONGEST, b""),
+    lambda: OperatorState(LONGEST, LONGEST, 1, (SubtaskState(),)),
+    lambda: OperatorState("u", "n", 1 << 15, (SubtaskState(),) * (1 << 15)),
+    lambda: ChannelTimestamp("source", "", -(1 << 63)),
+    lambda: ChannelTimestamp(LONGEST, LONGEST, LARGEST_LONG),
+    lambda: ChannelWatermark(source="source", watermark_ms=-(1 << 63), last_active_ms=0),
+    lambda: TimersDue("u", -(1 << 63), LARGEST_LONG),
+    lambda: SourcePositions(batch_id=LARGEST_LONG, offsets=b"", sources=("",)),
+    lambda: SavepointIdentity("job", 0, 0),
+    lambda: acknowledgement(event_time_timer_ms=-(1 << 63), processing_time_timer_ms=LARGEST_LONG),
+    lambda: CheckpointCoordinator("job", "run", 1).trigger(
+        0, (TaskId("u", 0),), 0, source_batch_id=0, processing_time_ms=LARGEST_LONG
+    ),
     lambda: TaskId("u", 0),
     lambda: TaskId(LONGEST, (1 << 31) - 1),
     lambda: acknowledgement(checkpoint_id=0, subtask_index=0),
     lambda: attrs.evolve(acknowledgement(), checkpoint_id=LARGEST_LONG, subtask_index=(1 << 31) - 1),
     lambda: acknowledgement(report={"a": -(1 << 63), "b": LARGEST_LONG, "c": None, "d": "", "e": True, "f": 0.5}),
     lambda: acknowledgement(report=of_reports(10_000), metrics=of_reports(10_000)),
-    lambda: metadata(checkpoint_id=0, timestamp_ms=0, max_parallelism=1, format_version=1),
+    lambda: metadata(checkpoint_id=0, timestamp_ms=0, max_parallelism=1, processing_time_ms=0),
     lambda: metadata(checkpoint_id=LARGEST_LONG, timestamp_ms=LARGEST_LONG, max_parallelism=1 << 15),
     lambda: metadata(job_id=LONGEST, job_name=LONGEST, properties={LONGEST: ""}, sink_committables={LONGEST: b""}),
     lambda: metadata(parent_checkpoint_id=0, parent_digest=CHECKSUM),
@@ -96,13 +113,39 @@ DOES_NOT_FIT: list[Callable[[], object]] = [
     lambda: KeyedStateHandle("s", "heap", 1 << 15, 1 << 15, b""),
     lambda: KeyedStateHandle("s", "heap", 0, 0, bytearray()),
     lambda: KeyedStateHandle("s", "heap", 0, 0, b"", (file_handle("a"), "b")),
-    lambda: SubtaskState(1 << 15, state_handle()),
-    lambda: OperatorState(TOO_LONG, "n", 1, 1, ()),
-    lambda: OperatorState("u", "", 1, 1, ()),
-    lambda: OperatorState("u", TOO_LONG, 1, 1, ()),
-    lambda: OperatorState("u", "n", 0, 1, ()),
-    lambda: OperatorState("u", "n", 1, 0, ()),
-    lambda: OperatorState("u", "n", 1, (1 << 15) + 1, ()),
+    lambda: OpaqueStateHandle(TOO_LONG, b""),
+    lambda: OperatorState(TOO_LONG, "n", 1, (SubtaskState(),)),
+    lambda: OperatorState("u", "", 1, (SubtaskState(),)),
+    lambda: OperatorState("u", TOO_LONG, 1, (SubtaskState(),)),
+    lambda: OperatorState("u", "n", 1, ()),
+    lambda: OperatorState("u", "n", 0, (SubtaskState(),)),
+    lambda: OperatorState("u", "n", (1 << 15) + 1, (SubtaskState(),)),
+    lambda: ChannelTimestamp("", "", 0),
+    lambda: ChannelTimestamp("source", None, 0),
+    lambda: ChannelTimestamp("source", TOO_LONG, 0),
+    lambda: ChannelTimestamp("source", "", None),
+    lambda: ChannelTimestamp("source", "", LARGEST_LONG + 1),
+    lambda: ChannelWatermark(source="source", watermark_ms=-(1 << 63) - 1),
+    lambda: ChannelWatermark(source="source", last_active_ms=-1),
+    lambda: ChannelWatermark(source="source", is_idle=1),
+    lambda: WatermarkState(0.5),
+    lambda: WatermarkState(0, [ChannelWatermark(source="source")]),
+    lambda: WatermarkState(0, (ChannelWatermark(source="source"), ChannelWatermark(source="source", watermark_ms=1))),
+    lambda: TimersDue("u", LARGEST_LONG + 1),
+    lambda: TimersDue("", 1),
+    lambda: SourcePositions(batch_id=-1, offsets=b""),
+    lambda: SourcePositions(batch_id=None, offsets=b""),
+    lambda: SourcePositions(batch_id=1, offsets="text"),
+    lambda: SourcePositions(batch_id=1, offsets=b"", sources=["a"]),
+    lambda: SourcePositions(batch_id=1, offsets=b"", sources=("\ud800",)),
+    lambda: SavepointIdentity("", 0, 0),
+    lambda: SavepointIdentity("job", -1, 0),
+    lambda: acknowledgement(event_time_timer_ms=LARGEST_LONG + 1),
+    lambda: acknowledgement(processing_time_timer_ms=0.5),
+    lambda: acknowledgement(channel_timestamps=[]),
+    lambda: acknowledgement(channel_timestamps=(ChannelTimestamp("a", "", 1), ChannelTimestamp("a", "", 2))),
+    lambda: CheckpointCoordinator("job", "run", 1).trigger(0, (TaskId("u", 0),), 0, source_batch_id=-1),
+    lambda: CheckpointCoordinator("job", "run", 1).trigger(0, (TaskId("u", 0),), 0, processing_time_ms=-1),
     lambda: altered(subtasks=list(PLAIN.subtasks)),
     lambda: altered(subtasks=(*PLAIN.subtasks, None)),
     lambda: check_operator_states([altered(subtasks=())]),
@@ -117,7 +160,7 @@ DOES_NOT_FIT: list[Callable[[], object]] = [
         lambda name=name: attrs.evolve(acknowledgement(), **{name: ""})
         for name in ("job_id", "run_id", "operator_uid", "attempt_id", "digest")
     ],
-    lambda: attrs.evolve(acknowledgement(), handle=None),
+    lambda: attrs.evolve(acknowledgement(), state=None),
     lambda: acknowledgement(report={"a": -(1 << 63) - 1}),
     lambda: acknowledgement(metrics={"a": 1 << 63}),
     lambda: acknowledgement(report=of_reports(10_001)),
@@ -126,14 +169,13 @@ DOES_NOT_FIT: list[Callable[[], object]] = [
     lambda: metadata(timestamp_ms=1 << 63),
     lambda: metadata(timestamp_ms=-1),
     lambda: metadata(max_parallelism=(1 << 15) + 1),
-    lambda: metadata(format_version=0),
     lambda: metadata(job_id=""),
     lambda: metadata(job_name=TOO_LONG),
     lambda: metadata(operators=(None,)),
     lambda: metadata(operators=[]),
     lambda: metadata(parent_checkpoint_id=2, parent_digest=CHECKSUM),
     lambda: metadata(parent_checkpoint_id=-1, parent_digest=CHECKSUM),
-    lambda: metadata(source_offsets=bytearray()),
+    lambda: metadata(source_positions=bytearray()),
     lambda: metadata(source_progress={"a": bytearray()}),
     lambda: metadata(source_progress={"\x7f": b""}),
     lambda: metadata(sink_committables={"a": "text"}),
@@ -201,7 +243,7 @@ def test_a_name_is_cut_only_if_it_is_too_long_for_a_segment() -> None:
 
 def test_one_file_may_be_described_twice_alike_by_equal_handles() -> None:
     ours, theirs = (operator_state(uid, (file_handle("shared/x", b"1"),)) for uid in ("one", "two"))
-    assert ours.subtasks[0].handle.files[0] is not theirs.subtasks[0].handle.files[0]
+    assert ours.subtasks[0].files[0] is not theirs.subtasks[0].files[0]
     check_operator_states([ours, theirs])
 
 

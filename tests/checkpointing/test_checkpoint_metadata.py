@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpointing import (
+    ChannelWatermark,
     CheckpointFileSystem,
     CheckpointKind,
     CheckpointMetadata,
@@ -19,13 +20,17 @@ from checkpointing import (
     CorruptMetadataError,
     InvariantViolationError,
     MissingFileError,
+    SavepointIdentity,
+    SourcePositions,
+    TimersDue,
     UnsafePathError,
     UnsupportedMetadataVersionError,
+    WatermarkState,
     read_metadata,
     write_metadata,
 )
 from checkpointing.handles.checksum import checksum_of_bytes
-from checkpointing.metadata import metadata_file as metadata_module
+from checkpointing.metadata import metadata_bytes as metadata_module
 from checkpointing.metadata.metadata_bytes import check_metadata_size
 from checkpointing.metadata.metadata_schema import BLOCK_SCHEMA, HEADER_SCHEMA, METADATA_SCHEMAS
 from checkpointing.storage.savepoint_directory import SavedSourceProgress, write_source_progress
@@ -40,14 +45,18 @@ def fs(tmp_path) -> CheckpointFileSystem:
     return CheckpointFileSystem.from_uri(tmp_path)
 
 
-def container(record: dict, *, schema: object = None, version: str = "1", **options) -> bytes:
+def container(record: dict, *, schema: object = None, version: str = "3", **options) -> bytes:
     """A container file with a right checksum, whatever is in it."""
     output = io.BytesIO()
     keys = {"statebackend.format_version": version, "statebackend.checksum": NO_CHECKSUM}
     options.setdefault("codec", "deflate")
-    fastavro.writer(output, schema or METADATA_SCHEMAS[1], [record], metadata=keys, **options)
+    fastavro.writer(output, schema or METADATA_SCHEMAS[3], [record], metadata=keys, **options)
     data = output.getvalue()
     return data.replace(NO_CHECKSUM.encode(), checksum_of_bytes(data).encode(), 1)
+
+
+def offsets_of(offsets: bytes) -> SourcePositions:
+    return SourcePositions(batch_id=1, offsets=offsets)
 
 
 def record_of(fs: CheckpointFileSystem, metadata: CheckpointMetadata) -> dict:
@@ -72,19 +81,36 @@ def test_what_is_written_is_read_back(fs) -> None:
 
 
 @given(
-    source_progress=st.dictionaries(st.sampled_from(["a", "b/0", "b/1"]), st.binary()),
+    sources=st.none() | st.lists(st.text(st.characters(codec="utf-8")), max_size=3).map(tuple),
+    times=st.lists(st.none() | st.integers(-(1 << 63), (1 << 63) - 1), min_size=5, max_size=5),
+    batch_id=st.integers(0, (1 << 63) - 1),
+    channels=st.sets(st.tuples(TEXT, st.just("") | TEXT), max_size=3),
     sinks=st.dictionaries(TEXT, st.binary(), max_size=3),
     properties=st.dictionaries(TEXT, st.text(st.characters(codec="utf-8")), max_size=3),
     offsets=st.binary(),
     kind=st.sampled_from(CheckpointKind),
 )
-def test_any_content_survives(tmp_path_factory, source_progress, sinks, properties, offsets, kind) -> None:
+def test_any_content_survives(
+    tmp_path_factory, sources, times, batch_id, channels, sinks, properties, offsets, kind
+) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path_factory.mktemp("any"))
     metadata = metadata_of(
-        source_progress=source_progress,
+        source_positions=SourcePositions(batch_id=batch_id, offsets=offsets, sources=sources),
+        processing_time_ms=None if times[0] is None else times[0] % (1 << 63),
+        watermarks=WatermarkState(
+            times[1],
+            tuple(
+                ChannelWatermark(
+                    source=source, channel=channel, largest_timestamp_ms=times[2], watermark_ms=times[3], is_idle=True
+                )
+                for source, channel in sorted(channels)
+            ),
+        ),
+        timers_due=(TimersDue("counter", times[3], times[4]),),
+        restored_from=SavepointIdentity("job/of/another", 3, 5),
         sink_committables=sinks,
+        sink_identities={name: name for name in sorted(sinks)[:1]},
         properties=properties,
-        source_offsets=offsets,
         kind=kind,
     )
     write_metadata(fs, "", metadata)
@@ -94,7 +120,7 @@ def test_any_content_survives(tmp_path_factory, source_progress, sinks, properti
 def test_any_avro_tool_reads_it(fs) -> None:
     record = record_of(fs, metadata_of(7))
     assert record["checkpoint_id"] == 7
-    assert record["operators"][0]["subtasks"][1]["handle"]["key_group_start"] == 2
+    assert record["operators"][0]["subtasks"][1]["keyed"]["key_group_start"] == 2
 
 
 def test_every_field_of_the_schema_is_documented() -> None:
@@ -108,7 +134,7 @@ def test_every_field_of_the_schema_is_documented() -> None:
                 check(field["type"], f"{where}.{field['name']}")
             check(schema.get("items"), where)
 
-    check(METADATA_SCHEMAS[1], "metadata")
+    check(METADATA_SCHEMAS[3], "metadata")
 
 
 def test_every_truncation_is_found(fs) -> None:
@@ -116,7 +142,7 @@ def test_every_truncation_is_found(fs) -> None:
     data = fs.read_file("good/_metadata")
     for length in range(len(data)):
         with pytest.raises(CorruptMetadataError, match="x is not usable"):
-            metadata_module._decode(data[:length], "x")
+            metadata_module.decode_metadata(data[:length], "x")
     check_refused(fs, data[:-1])
     check_refused(fs, b"")
     check_refused(fs, data + b"\0")
@@ -128,7 +154,7 @@ def test_every_flipped_bit_is_found(fs) -> None:
     for bit in range(8 * len(data)):
         data[bit // 8] ^= 1 << bit % 8
         with pytest.raises(CorruptMetadataError) as caught:
-            metadata_module._decode(bytes(data), "x")
+            metadata_module.decode_metadata(bytes(data), "x")
         assert not isinstance(caught.value, UnsupportedMetadataVersionError)
         data[bit // 8] ^= 1 << bit % 8
 
@@ -150,8 +176,8 @@ def test_foreign_files_are_refused(fs) -> None:
 
 
 def test_a_newer_format_is_refused_as_newer(fs) -> None:
-    fs.write_file("bad/_metadata", container(record_of(fs, metadata_of()), version="3"))
-    with pytest.raises(UnsupportedMetadataVersionError, match=r"bad/_metadata has format version 3.*up to 2"):
+    fs.write_file("bad/_metadata", container(record_of(fs, metadata_of()), version="4"))
+    with pytest.raises(UnsupportedMetadataVersionError, match=r"bad/_metadata has format version 4.*up to 3"):
         read_metadata(fs, "bad")
 
 
@@ -161,21 +187,21 @@ def test_a_schema_that_is_not_ours_is_refused_before_it_is_used(fs) -> None:
         "name": "statebackend.CheckpointMetadata",
         "fields": [{"name": "operators", "type": {"type": "array", "items": "null"}}],
     }
-    check_refused(fs, container({"operators": [None] * 1000}, schema=bomb), "schema is not that of format version 1")
+    check_refused(fs, container({"operators": [None] * 1000}, schema=bomb), "schema is not that of format version 3")
 
 
 def test_texts_in_the_schema_may_change(fs) -> None:
-    schema = {**METADATA_SCHEMAS[1], "doc": "Said otherwise."}
+    schema = {**METADATA_SCHEMAS[3], "doc": "Said otherwise."}
     fs.write_file("other/_metadata", container(record_of(fs, metadata_of()), schema=schema))
     assert read_metadata(fs, "other") == metadata_of()
 
 
 def test_a_record_that_breaks_an_invariant_is_refused(fs) -> None:
     record = record_of(fs, metadata_of())
-    record["operators"][0]["subtasks"][1]["handle"]["key_group_end"] = 2
+    record["operators"][0]["subtasks"][1]["keyed"]["key_group_end"] = 2
     check_refused(fs, container(record), "breaks an invariant: operator 'counter' must cover key groups 0 to 3")
     record = record_of(fs, metadata_of(files=(file_handle("shared/a"),)))
-    record["operators"][0]["subtasks"][0]["handle"]["files"][0]["path"] = "../../etc/passwd"
+    record["operators"][0]["subtasks"][0]["keyed"]["files"][0]["path"] = "../../etc/passwd"
     check_refused(fs, container(record), r"breaks an invariant: path '../../etc/passwd'")
 
 
@@ -185,10 +211,10 @@ def test_other_codecs_and_several_records_are_refused(fs) -> None:
     output = io.BytesIO()
     fastavro.writer(
         output,
-        METADATA_SCHEMAS[1],
+        METADATA_SCHEMAS[3],
         [record, record],
         codec="deflate",
-        metadata={"statebackend.format_version": "1", "statebackend.checksum": NO_CHECKSUM},
+        metadata={"statebackend.format_version": "3", "statebackend.checksum": NO_CHECKSUM},
     )
     data = output.getvalue()
     check_refused(fs, data.replace(NO_CHECKSUM.encode(), checksum_of_bytes(data).encode(), 1), "exactly one record")
@@ -197,7 +223,7 @@ def test_other_codecs_and_several_records_are_refused(fs) -> None:
 def test_a_decompression_bomb_is_refused(fs, monkeypatch) -> None:
     monkeypatch.setattr(metadata_module, "MAX_METADATA_BYTES", 100_000)
     record = record_of(fs, metadata_of())
-    record["source_offsets"] = bytes(1_000_000)
+    record["source_positions"]["offsets"] = bytes(1_000_000)
     data = container(record)
     assert len(data) < 100_000
     check_refused(fs, data, "more than the limit of 100000 bytes")
@@ -206,7 +232,7 @@ def test_a_decompression_bomb_is_refused(fs, monkeypatch) -> None:
 def test_what_could_not_be_read_is_not_written(fs, monkeypatch) -> None:
     monkeypatch.setattr(metadata_module, "MAX_METADATA_BYTES", 100_000)
     with pytest.raises(InvariantViolationError, match="limit"):
-        write_metadata(fs, "a", metadata_of(source_offsets=bytes(1_000_000)))
+        write_metadata(fs, "a", metadata_of(source_positions=offsets_of(bytes(1_000_000))))
     assert fs.list_files() == ()
 
 
@@ -226,7 +252,7 @@ def with_block(file: bytes, **changes: object) -> bytes:
 def test_bytes_behind_the_record_are_refused(fs) -> None:
     record = record_of(fs, metadata_of())
     body = io.BytesIO()
-    fastavro.schemaless_writer(body, METADATA_SCHEMAS[1], record)
+    fastavro.schemaless_writer(body, METADATA_SCHEMAS[3], record)
 
     def block(content: bytes) -> bytes:
         deflate = zlib.compressobj(wbits=-15)
@@ -251,24 +277,23 @@ def test_bytes_behind_the_block_are_refused(fs) -> None:
     check_refused(fs, longer, "exactly one record in one block")
 
 
-def test_a_savepoint_has_its_source_progress_in_files_and_its_metadata_in_the_version_that_tells_so(fs) -> None:
+def test_a_savepoint_has_its_source_progress_in_files(fs) -> None:
     content = {"offsets/7": b"offsets", "sources/0/9.compact": b"log" * 1000, "metadata": b"{}"}
     files = write_source_progress(fs, content)
     assert [file.path for file in files] == [f"source-progress/{name}" for name in sorted(content)]
     savepoint = metadata_of(kind=CheckpointKind.SAVEPOINT, source_progress={}, source_progress_files=files)
     assert set(files) <= set(savepoint.files)
     write_metadata(fs, "new", savepoint)
-    assert b"format_version\x02" + b"2" in fs.read_file("new/_metadata")
     assert read_metadata(fs, "new") == savepoint
     assert dict(SavedSourceProgress(fs, savepoint)) == content
     assert len(SavedSourceProgress(fs, savepoint)) == 3
     with pytest.raises(KeyError):
         SavedSourceProgress(fs, savepoint)["offsets/8"]
-    # What can be told in the first version is, so that older releases read it.
-    old = metadata_of(kind=CheckpointKind.SAVEPOINT)
-    write_metadata(fs, "old", old)
-    assert b"format_version\x02" + b"1" in fs.read_file("old/_metadata")
-    assert dict(SavedSourceProgress(fs, old)) == old.source_progress
+    # Savepoints of the first version have it in their metadata, where it is not written any more.
+    old = metadata_of(kind=CheckpointKind.SAVEPOINT, source_progress=content)
+    assert dict(SavedSourceProgress(fs, old)) == content
+    with pytest.raises(InvariantViolationError, match="no longer into its metadata"):
+        write_metadata(fs, "old", old)
     fs.write_file("source-progress/offsets/7", b"offsetz")
     with pytest.raises(CorruptFileError, match="source-progress/offsets/7"):
         SavedSourceProgress(fs, savepoint)["offsets/7"]
@@ -299,13 +324,13 @@ def test_the_size_of_metadata_can_be_asked_for_before_anything_is_written(fs, mo
     check_metadata_size(metadata_of())
     monkeypatch.setattr(metadata_module, "MAX_METADATA_BYTES", 100_000)
     with pytest.raises(InvariantViolationError, match="the limit is 100000"):
-        check_metadata_size(metadata_of(source_offsets=bytes(1_000_000)))
+        check_metadata_size(metadata_of(source_positions=offsets_of(bytes(1_000_000))))
 
 
 def test_a_stream_cut_before_its_end_is_refused(fs) -> None:
     record = record_of(fs, metadata_of())
     body = io.BytesIO()
-    fastavro.schemaless_writer(body, METADATA_SCHEMAS[1], record)
+    fastavro.schemaless_writer(body, METADATA_SCHEMAS[3], record)
     whole = zlib.compress(body.getvalue())[2:-4]
     data = container(record)
     start = data.index(whole[:20])
@@ -341,11 +366,17 @@ def test_a_stream_cut_before_its_end_is_refused(fs) -> None:
         {"parent_digest": NO_CHECKSUM},
         {"parent_checkpoint_id": 1, "parent_digest": NO_CHECKSUM},
         {"parent_checkpoint_id": 0, "parent_digest": "x"},
-        {"source_offsets": "text"},
+        {"source_positions": b"text"},
+        {"watermarks": 5},
+        {"timers_due": [TimersDue("counter", 1)]},
+        {"timers_due": (TimersDue("counter", 1), TimersDue("counter", 2))},
+        {"processing_time_ms": -1},
+        {"restored_from": "job/1/5"},
+        {"sink_identities": {"none": "a sink"}},
+        {"sink_identities": {"sink": 5}},
         {"source_progress": {"a": "text"}},
         {"sink_committables": {"": b""}},
         {"properties": {"a": 1}},
-        {"format_version": 3},
     ],
 )
 def test_senseless_metadata_cannot_be_built(changes) -> None:
@@ -409,9 +440,9 @@ def test_a_checksum_that_is_none_is_shown(fs, checksum) -> None:
 
 
 def test_metadata_may_be_as_large_as_the_limit_and_not_larger(fs, monkeypatch) -> None:
-    metadata = metadata_of(source_offsets=bytes(range(256)) * 4)
+    metadata = metadata_of(source_positions=offsets_of(bytes(range(256)) * 4))
     body = io.BytesIO()
-    fastavro.schemaless_writer(body, METADATA_SCHEMAS[1], record_of(fs, metadata))
+    fastavro.schemaless_writer(body, METADATA_SCHEMAS[3], record_of(fs, metadata))
     monkeypatch.setattr(metadata_module, "MAX_METADATA_BYTES", body.tell())
     with monkeypatch.context() as patched:
         patched.setattr(metadata_module, "MAX_METADATA_BYTES", body.tell() - 1)
@@ -427,9 +458,9 @@ def test_metadata_may_be_as_large_as_the_limit_and_not_larger(fs, monkeypatch) -
 
 
 def test_a_record_may_be_as_large_as_the_limit_once_it_is_decompressed(fs, monkeypatch) -> None:
-    metadata = metadata_of(source_offsets=bytes(100_000))
+    metadata = metadata_of(source_positions=offsets_of(bytes(100_000)))
     body = io.BytesIO()
-    fastavro.schemaless_writer(body, METADATA_SCHEMAS[1], record_of(fs, metadata))
+    fastavro.schemaless_writer(body, METADATA_SCHEMAS[3], record_of(fs, metadata))
     write_metadata(fs, "a", metadata)
     monkeypatch.setattr(metadata_module, "MAX_METADATA_BYTES", body.tell())
     assert read_metadata(fs, "a") == metadata
@@ -441,6 +472,6 @@ def test_a_record_may_be_as_large_as_the_limit_once_it_is_decompressed(fs, monke
 def test_the_size_of_a_checkpoint_is_that_of_metas_and_distinct_files() -> None:
     shared = file_handle("shared/a", b"12345")
     one = metadata_of(operators=(operator_state("one", (shared,)), operator_state("two", (shared,))))
-    metas = sum(len(subtask.handle.meta) for operator in one.operators for subtask in operator.subtasks)
+    metas = sum(len(subtask.keyed.meta) for operator in one.operators for subtask in operator.subtasks)
     assert one.files == (shared,)
     assert one.size_bytes == metas + 5

@@ -22,6 +22,7 @@ from checkpointing import (
     StorageError,
 )
 from checkpointing.handles.checksum import checksum_of_bytes
+from checkpointing.handles.state_handles import SubtaskState
 from checkpointing.storage.local_storage import LocalStorage
 
 
@@ -274,7 +275,7 @@ def test_discarding_state_spares_what_others_need(fs) -> None:
     handles = tuple(file_handle(f"shared/{name}") for name in ("shared-with-1", "pending", "gone", "mine"))
     for handle in (handles[1], handles[3]):
         fs.write_file(handle.path, b"data")
-    discarded = store.discard([state_handle(files=handles)], in_use={"shared/pending"})
+    discarded = store.discard([SubtaskState(state_handle(files=handles))], in_use={"shared/pending"})
     assert discarded == ("shared/gone", "shared/mine")
     assert fs.list_files("shared") == ("shared/pending", "shared/shared-with-1")
 

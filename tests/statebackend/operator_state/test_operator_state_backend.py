@@ -10,7 +10,6 @@ from statebackend.operator_state import (
     OperatorStateMode,
     SplitListStateDescriptor,
     UnionListStateDescriptor,
-    split_handle,
 )
 
 
@@ -33,13 +32,11 @@ def test_a_fresh_backend_has_no_states(operator):
     assert backend.state_names() == ()
 
 
-def test_nothing_registered_leaves_the_keyed_handle_as_it_is_and_is_restored(operator):
+def test_nothing_registered_leaves_no_part_and_is_restored(operator):
     (backend,) = operator.start()
-    handle = backend.snapshot(1, "snapshot-1").handle
-    assert handle.states == ()
-    keyed = operator.keyed_handle(0, 1)
-    assert split_handle(keyed) == (keyed, handle)
-    (restored,) = operator.start([keyed])
+    assert backend.snapshot(1, "snapshot-1").handle.states == ()
+    assert operator.snapshot([backend]) == [None]
+    (restored,) = operator.start([None])
     assert restored.state_names() == ()
 
 

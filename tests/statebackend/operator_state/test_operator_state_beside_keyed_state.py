@@ -1,4 +1,4 @@
-"""Keyed and operator state of one operator in the same handles, through a checkpoint's metadata, on both backends."""
+"""Keyed and operator state of one operator beside each other, through a checkpoint's metadata, on both backends."""
 
 import pytest
 
@@ -15,11 +15,10 @@ from statebackend.operator_state import (
     OperatorStateBackend,
     OperatorStateBackendParameters,
     SplitListStateDescriptor,
+    decode_operator_state,
+    encode_operator_state,
     export_operator_state,
-    join_handles,
-    join_snapshots,
     restored_operator_state,
-    split_handle,
 )
 from testkit.backends.harness import OPERATOR_UID, BackendHarness
 
@@ -35,10 +34,11 @@ class OperatorWithBoth:
         self.harness = BackendHarness(str(directory), MAX_PARALLELISM)
         self.backend = state_backend(backend)
 
-    def start(self, handles, parallelism, file_system=None):
+    def start(self, states, parallelism, file_system=None):
         store, self.harness.file_system = self.harness.file_system, file_system or self.harness.file_system
-        split = [split_handle(handle)[0] for handle in handles]
-        operator = restored_operator_state(handles, self.harness.file_system, parallelism) if handles else ()
+        split = [state.keyed for state in states]
+        parts = [state.operator for state in states]
+        operator = restored_operator_state(parts, self.harness.file_system, parallelism) if states else ()
         keyed = []
         for subtask in range(parallelism):
             own = self.harness.parameters(subtask=subtask, parallelism=parallelism).key_group_range
@@ -63,15 +63,14 @@ class OperatorWithBoth:
         ]
 
     def checkpoint(self, subtasks, number):
-        handles = []
+        states = []
         for index, (keyed, operator) in enumerate(subtasks):
             state_id = f"state-{number}-{index}"
-            joined = join_snapshots(keyed.snapshot(number, state_id), operator.snapshot(number, state_id))
-            acknowledgement = Acknowledgement(
-                "job", "run", number, OPERATOR_UID, index, "attempt", joined.digest, joined.handle
-            )
-            handles.append(Acknowledgement.decode(acknowledgement.encode()).handle)
-        return handles
+            own, ours = keyed.snapshot(number, state_id), operator.snapshot(number, state_id)
+            state = SubtaskState(own.handle, encode_operator_state(ours.handle))
+            acknowledgement = Acknowledgement("job", "run", number, OPERATOR_UID, index, "attempt", own.digest, state)
+            states.append(Acknowledgement.decode(acknowledgement.encode()).state)
+        return states
 
     def contents(self, subtasks):
         totals = {}
@@ -83,8 +82,7 @@ class OperatorWithBoth:
         return totals, [operator.get_state(OFFSETS).get() for _, operator in subtasks]
 
 
-def metadata_of(handles):
-    subtasks = tuple(SubtaskState(index, handle) for index, handle in enumerate(handles))
+def metadata_of(states):
     return CheckpointMetadata(
         checkpoint_id=9,
         kind=CheckpointKind.SAVEPOINT,
@@ -92,7 +90,7 @@ def metadata_of(handles):
         job_name="job",
         timestamp_ms=0,
         max_parallelism=MAX_PARALLELISM,
-        operators=(OperatorState(OPERATOR_UID, "operator", len(handles), MAX_PARALLELISM, subtasks),),
+        operators=(OperatorState(OPERATOR_UID, "operator", MAX_PARALLELISM, tuple(states)),),
     )
 
 
@@ -108,32 +106,32 @@ def test_both_are_restored_from_a_checkpoint_and_from_a_savepoint(tmp_path, back
         state.update(key * 100)
     for index, (_, own) in enumerate(subtasks):
         own.get_state(OFFSETS).add_all(range(index * 10, index * 10 + 3))
-    handles = operator.checkpoint(subtasks, 1)
+    states = operator.checkpoint(subtasks, 1)
     totals, expected = {key: key * 100 for key in range(10)}, [0, 1, 2, 10, 11, 12]
 
-    restored = operator.contents(operator.start(handles, parallelism))
+    restored = operator.contents(operator.start(states, parallelism))
     assert restored[0] == totals
     assert [offset for part in restored[1] for offset in part] == expected
 
     target = create_savepoint_directory(str(tmp_path / "savepoint"))
     exported = []
-    for index, (keyed, _) in enumerate(operator.start(handles, 2)):
+    for index, (keyed, _) in enumerate(operator.start(states, 2)):
         canonical, _ = export_canonical_handle(keyed, target, "operators/o", f"part-{index}", f"savepoint-{index}")
-        own = split_handle(handles[index])[1]
+        own = states[index].operator
         copied, rows = export_operator_state(own, operator.harness.file_system, target, "operators/o", f"part-{index}")
         assert rows == {"same name": 3}
-        exported.append(join_handles(canonical, copied))
+        exported.append(SubtaskState(canonical, copied))
     write_savepoint(target, metadata_of(exported))
     source, metadata = read_savepoint(str(tmp_path / "savepoint"))
-    handles = [subtask.handle for subtask in metadata.operators[0].subtasks]
-    assert handles == exported
-    restored = operator.contents(operator.start(handles, parallelism, source))
+    states = list(metadata.operators[0].subtasks)
+    assert states == exported
+    restored = operator.contents(operator.start(states, parallelism, source))
     assert restored[0] == totals
     assert [offset for part in restored[1] for offset in part] == expected
     operator.harness.close()
 
 
-def test_a_file_may_be_shared_by_the_handles_of_several_subtasks(tmp_path):
+def test_a_file_may_be_shared_by_the_states_of_several_subtasks(tmp_path):
     operator = OperatorWithBoth(tmp_path, "heap")
     subtasks = operator.start([], 1)
     keyed, own = subtasks[0]
@@ -142,9 +140,9 @@ def test_a_file_may_be_shared_by_the_handles_of_several_subtasks(tmp_path):
     state.update(1)
     own.get_state(OFFSETS).add_all(range(6))
     rescaled = operator.start(operator.checkpoint(subtasks, 1), 3)
-    handles = operator.checkpoint(rescaled, 2)
-    assert len({file.path for handle in handles for file in split_handle(handle)[1].files}) == 1
+    states = operator.checkpoint(rescaled, 2)
+    assert len({file.path for state in states for file in decode_operator_state(state.operator).files}) == 1
     target = CheckpointFileSystem.from_uri(operator.harness.file_system.uri)
-    target.verify_present(metadata_of(handles).files)
-    assert operator.contents(operator.start(handles, 3)) == ({1: 1}, [[0, 1], [2, 3], [4, 5]])
+    target.verify_present(metadata_of(states).files)
+    assert operator.contents(operator.start(states, 3)) == ({1: 1}, [[0, 1], [2, 3], [4, 5]])
     operator.harness.close()

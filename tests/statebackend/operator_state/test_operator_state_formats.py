@@ -1,4 +1,4 @@
-"""Operator state in a state handle, byte for byte, and as written by released versions.
+"""Operator state in the state of a subtask, byte for byte, and as written by released versions.
 
 The golden files are never regenerated: a new version gets new files next to the old ones.
 """
@@ -11,23 +11,20 @@ import attrs
 import pyarrow.parquet as pq
 import pytest
 
-from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle
+from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle, OpaqueStateHandle
+from checkpointing.metadata.former_records import separated_handle
 from checkpointing.storage.file_system import CheckpointFileSystem
 from snapshots.envelope import snapshot_to_bytes
 from statebackend.api.errors import StateRestoreError
-from statebackend.keyed.backend_parameters import KeyedStateSnapshot
-from statebackend.keyed.state_meta import decode_meta
 from statebackend.operator_state import (
     BroadcastStateDescriptor,
     OperatorStateHandle,
     OperatorStateMeta,
     OperatorStateMode,
-    OperatorStateSnapshot,
     SplitListStateDescriptor,
     UnionListStateDescriptor,
-    join_handles,
-    join_snapshots,
-    split_handle,
+    decode_operator_state,
+    encode_operator_state,
 )
 from statebackend.operator_state.handles import FileSlice, StatePart
 from testkit.backends.schemas import LegV1, LegV2, leg_v1, leg_v2
@@ -36,7 +33,7 @@ from typeserializers import LongSerializer
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 CHECKSUM = "xxh3:" + "0" * 32
 ENVELOPE = snapshot_to_bytes(LongSerializer().snapshot_configuration())
-KEYED_FILE, FIRST_FILE, SECOND_FILE = (FileHandle(path, 1, CHECKSUM) for path in ("keyed", "first", "second"))
+FIRST_FILE, SECOND_FILE = (FileHandle(path, 1, CHECKSUM) for path in ("first", "second"))
 SLICE = FileSlice(SECOND_FILE, 2, 5)
 
 
@@ -44,26 +41,19 @@ def state(name="offsets", mode=OperatorStateMode.UNION, slices=(SLICE,), **envel
     return OperatorStateMeta(name, mode, (StatePart(envelopes or {"element": ENVELOPE}, tuple(slices)),))
 
 
-def keyed_handle(operator):
-    return attrs.evolve(operator.keyed_handle(0, 1), files=(KEYED_FILE,))
-
-
-def test_operator_state_is_written_byte_for_byte_as_documented(operator):
-    keyed = keyed_handle(operator)
+def test_operator_state_is_written_byte_for_byte_as_documented():
     states = (
         state("rules", OperatorStateMode.BROADCAST, [FileSlice(FIRST_FILE, 0, 7)], value=ENVELOPE, key=ENVELOPE),
         state(slices=[FileSlice(SECOND_FILE, 2, 5), FileSlice(FIRST_FILE, 7, 8)]),
         state("empty", OperatorStateMode.SPLIT, []),
     )
-    joined = join_handles(keyed, OperatorStateHandle(states))
-    assert joined.files == (KEYED_FILE, FIRST_FILE, SECOND_FILE)
-    assert (joined.state_id, joined.backend) == (keyed.state_id, keyed.backend)
+    part = encode_operator_state(OperatorStateHandle(states))
+    assert part.files == (FIRST_FILE, SECOND_FILE)
+    assert part.format == "operator_state"
     element = i32(1) + utf("element") + sized(ENVELOPE)
-    assert joined.meta == (
-        b"SBO1"
-        + i32(1)
-        + i32(1)
-        + sized(keyed.meta)
+    assert part.meta == (
+        b"SBO2"
+        + i32(0)
         + i32(3)
         + utf("rules")
         + utf("broadcast")
@@ -74,49 +64,26 @@ def test_operator_state_is_written_byte_for_byte_as_documented(operator):
         + utf("value")
         + sized(ENVELOPE)
         + i32(1)
-        + file_slice(1, 0, 7)
+        + file_slice(0, 0, 7)
         + utf("offsets")
         + utf("union")
         + i32(1)
         + element
         + i32(2)
-        + file_slice(2, 2, 5)
-        + file_slice(1, 7, 8)
+        + file_slice(1, 2, 5)
+        + file_slice(0, 7, 8)
         + utf("empty")
         + utf("split")
         + i32(1)
         + element
         + i32(0)
     )
-    assert split_handle(joined) == (keyed, OperatorStateHandle(states))
+    assert decode_operator_state(part) == OperatorStateHandle(states)
 
 
-def test_without_operator_state_a_handle_and_a_snapshot_stay_as_they_are(operator):
-    keyed = keyed_handle(operator)
-    assert join_handles(keyed, OperatorStateHandle()) is keyed
-    snapshot = KeyedStateSnapshot(keyed, "digest", 1, 2)
-    assert join_snapshots(snapshot, OperatorStateSnapshot(OperatorStateHandle(), "other", 0, 0)) is snapshot
-
-
-def test_a_joined_snapshot_counts_both_and_its_digest_depends_on_both(operator):
-    handle = OperatorStateHandle((state(),))
-    snapshots = [
-        join_snapshots(
-            KeyedStateSnapshot(keyed_handle(operator), keyed, 1, 10), OperatorStateSnapshot(handle, own, 2, 20)
-        )
-        for keyed, own in (("a", "b"), ("a", "c"), ("b", "b"))
-    ]
-    assert {(one.entries_written, one.bytes_written) for one in snapshots} == {(3, 30)}
-    assert len({one.digest for one in snapshots}) == 3
-    assert split_handle(snapshots[0].handle)[1] == handle
-
-
-def test_keyed_state_with_operator_state_is_refused_by_name_where_it_was_not_split(operator):
-    joined = join_handles(operator.keyed_handle(0, 1), OperatorStateHandle((state(slices=()),)))
-    with pytest.raises(StateRestoreError, match=r"0x53424f31.*not ours"):
-        decode_meta(joined.meta, 0)
-    with pytest.raises(ValueError, match="carries operator state already"):
-        join_handles(joined, OperatorStateHandle((state(slices=()),)))
+def test_without_state_there_is_no_part():
+    assert encode_operator_state(OperatorStateHandle()) is None
+    assert decode_operator_state(None) == OperatorStateHandle()
 
 
 @pytest.mark.parametrize(
@@ -129,18 +96,15 @@ def test_keyed_state_with_operator_state_is_refused_by_name_where_it_was_not_spl
         ((state(slices=[FileSlice(FIRST_FILE, -1, 3)]),), "rows -1 to 3"),
     ],
 )
-def test_what_breaks_an_invariant_is_not_written(operator, states, what):
+def test_what_breaks_an_invariant_is_not_written(states, what):
     with pytest.raises(StateRestoreError, match=what):
-        join_handles(keyed_handle(operator), OperatorStateHandle(states))
+        encode_operator_state(OperatorStateHandle(states))
 
 
-def joined_parts(operator, *, version=1, keyed_files=1, states=1, mode="union", index=1, first=0, last=5):
-    keyed = keyed_handle(operator)
+def part_of(*, magic=b"SBO2", first_file=3, states=1, mode="union", index=3, first=0, last=5, files=1):
     meta = (
-        b"SBO1"
-        + i32(version)
-        + i32(keyed_files)
-        + sized(keyed.meta)
+        magic
+        + i32(first_file)
         + i32(states)
         + utf("offsets")
         + utf(mode)
@@ -151,41 +115,41 @@ def joined_parts(operator, *, version=1, keyed_files=1, states=1, mode="union", 
         + i32(1)
         + file_slice(index, first, last)
     )
-    return attrs.evolve(keyed, meta=meta, files=(KEYED_FILE, FIRST_FILE))
+    return OpaqueStateHandle("operator_state", meta, (FIRST_FILE, SECOND_FILE)[:files])
 
 
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"version": 2}, "version 2.*newer release"),
-        ({"keyed_files": 3}, "has 2 files, not 3"),
-        ({"keyed_files": -1}, "has 2 files, not -1"),
-        ({"keyed_files": 2}, "refers to file 1, which is not one of its own"),
-        ({"keyed_files": 0}, "files that no state refers to"),
+        ({"magic": b"SBO3"}, "0x53424f33.*newer release"),
+        ({"first_file": 2}, "refers to file 3, which is not one of its own"),
+        ({"first_file": -1}, "refers to file 3, which is not one of its own"),
+        ({"files": 0}, "refers to file 3, which is not one of its own"),
+        ({"files": 2}, "files of operator state that no state refers to"),
         ({"states": 10**6}, "does not fit the"),
         ({"states": -1}, "does not fit the"),
         ({"states": 0}, "bytes follow"),
         ({"mode": "other"}, "'other' state, which is not known"),
         ({"mode": "broadcast"}, "a broadcast state with the serializers element"),
-        ({"index": 0}, "refers to file 0"),
         ({"index": 2}, "refers to file 2"),
+        ({"index": 4}, "refers to file 4"),
         ({"first": 5}, "rows 5 to 5"),
         ({"first": -1}, "rows -1 to 5"),
     ],
 )
-def test_what_breaks_an_invariant_is_not_read(operator, changes, what):
-    assert split_handle(joined_parts(operator))[1].state("offsets") is not None
+def test_what_breaks_an_invariant_is_not_read(changes, what):
+    assert decode_operator_state(part_of()).state("offsets") is not None
     with pytest.raises(StateRestoreError, match=f"(?s){what}"):
-        split_handle(joined_parts(operator, **changes))
+        decode_operator_state(part_of(**changes))
 
 
-def test_every_truncation_and_every_extra_byte_is_refused(operator):
-    joined = joined_parts(operator)
-    for length in range(4, len(joined.meta)):
+def test_every_truncation_and_every_extra_byte_is_refused():
+    part = part_of()
+    for length in range(len(part.meta)):
         with pytest.raises(StateRestoreError):
-            split_handle(attrs.evolve(joined, meta=joined.meta[:length]))
+            decode_operator_state(attrs.evolve(part, meta=part.meta[:length]))
     with pytest.raises(StateRestoreError, match="1 bytes follow"):
-        split_handle(attrs.evolve(joined, meta=joined.meta + b"\0"))
+        decode_operator_state(attrs.evolve(part, meta=part.meta + b"\0"))
 
 
 def test_state_whose_serializer_nobody_knows_travels_on(operator):
@@ -193,15 +157,15 @@ def test_state_whose_serializer_nobody_knows_travels_on(operator):
     backends = operator.start()
     backends[0].get_state(numbers).add_all([1, 2, 3])
     (handle,) = operator.snapshot(backends)
-    keyed, own = split_handle(handle)
+    own = decode_operator_state(handle)
     (part,) = own.states[0].parts
     strange = attrs.evolve(part, envelopes={"element": b"\0\x05alien\0\0\0\x01"})
     alien = OperatorStateHandle((attrs.evolve(own.states[0], parts=(strange,)),))
-    backends = operator.start([join_handles(keyed, alien)], 2)
+    backends = operator.start([encode_operator_state(alien)], 2)
     with pytest.raises(StateRestoreError, match=r"'numbers'.*alien"):
         backends[0].get_state(numbers)
     exported, _ = operator.savepoint(operator.snapshot(operator.restart(backends, 1)))
-    (state_in_savepoint,) = split_handle(exported[0])[1].states
+    (state_in_savepoint,) = decode_operator_state(exported[0]).states
     assert state_in_savepoint.row_count == 3
     assert state_in_savepoint.parts[0].envelopes == strange.envelopes
 
@@ -214,12 +178,17 @@ def golden_handles(name):
     return handles
 
 
+def golden_parts(name):
+    """The operator parts of what released versions wrote beside keyed state in one handle."""
+    return [separated_handle(handle).operator for handle in golden_handles(name)]
+
+
 @pytest.mark.parametrize("name", ["checkpoint-1", "savepoint-1"])
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
 @pytest.mark.parametrize(("version", "serializer"), [(1, leg_v1), (2, leg_v2)])
 def test_operator_state_of_version_1_is_restored(operator, name, parallelism, version, serializer):
     source = CheckpointFileSystem.from_uri(GOLDEN / name / "store")
-    backends = operator.start(golden_handles(name), parallelism, source)
+    backends = operator.start(golden_parts(name), parallelism, source)
     legs = [LegV1("EWR", 1), LegV1("JFK", 2), LegV1("LGA", 3)]
     expected = legs if version == 1 else [LegV2(leg.airport, float(leg.minutes)) for leg in legs]
     split = [backend.get_state(SplitListStateDescriptor("legs", serializer())).get() for backend in backends]
@@ -234,10 +203,12 @@ def test_operator_state_of_version_1_is_restored(operator, name, parallelism, ve
     assert backends[0].state_names() == ("legs", "offsets", "by leg", "empty")
 
 
-@pytest.mark.parametrize("name", ["checkpoint-1", "savepoint-1"])
-def test_the_meta_data_of_version_1_is_written_alike(name):
-    for handle in golden_handles(name):
-        assert join_handles(*split_handle(handle)) == handle
+def test_the_meta_data_of_version_2_says_what_that_of_version_1_did_and_is_written_alike():
+    written = [bytes.fromhex(meta) for meta in json.loads((GOLDEN / "meta-2.json").read_text())]
+    for part, meta in zip(golden_parts("checkpoint-1"), written, strict=True):
+        own = decode_operator_state(part)
+        assert encode_operator_state(own).meta == meta
+        assert decode_operator_state(attrs.evolve(part, meta=meta)) == own
 
 
 def test_the_files_of_version_1_are_parquet_that_any_tool_reads():

@@ -13,10 +13,10 @@ from statebackend.operator_state import (
     OperatorStateBackendParameters,
     SplitListStateDescriptor,
     UnionListStateDescriptor,
+    decode_operator_state,
     judge_operator_state,
     operator_state_metas,
     restored_operator_state,
-    split_handle,
 )
 from testkit.backends.schemas import (
     CheckedLongSerializer,
@@ -58,7 +58,7 @@ def written(operator, descriptor, content):
 
 
 def schema_of(handle, name, role):
-    (part,) = split_handle(handle)[1].state(name).parts
+    (part,) = decode_operator_state(handle).state(name).parts
     return snapshot_from_bytes(part.envelopes[role]).restore_serializer()
 
 
@@ -124,7 +124,7 @@ def test_an_incompatible_list_is_refused_and_nothing_is_changed(operator, list_d
         backends[0].get_state(list_descriptor("flights", flight_v3()))
     assert backends[0].unregistered_names() == ("flights",)
     again = operator.snapshot(backends)
-    assert split_handle(again[0])[1] == split_handle(handles[0])[1]
+    assert decode_operator_state(again[0]) == decode_operator_state(handles[0])
     assert backends[0].get_state(list_descriptor("flights", flight_v1())).get() == FLIGHTS
 
 
@@ -295,7 +295,7 @@ def test_a_state_that_only_some_subtasks_migrated_is_read_under_each_of_its_sche
     (backend,) = operator.restart(backends, 1)
     state = backend.get_state(list_descriptor("flights", flight_v2()))
     assert state.get() == [migrated_flight(flight) for flight in expected]
-    again = split_handle(operator.snapshot([backend])[0])[1]
+    again = decode_operator_state(operator.snapshot([backend])[0])
     assert len(again.state("flights").parts) == 1
 
 

@@ -15,7 +15,7 @@ from statebackend.operator_state import (
     OperatorStateMode,
     SplitListStateDescriptor,
     UnionListStateDescriptor,
-    split_handle,
+    decode_operator_state,
 )
 from statebackend.operator_state.handles import FileSlice, StatePart, check_states
 from statebackend.operator_state.redistribution import redistribute
@@ -126,7 +126,7 @@ def test_slices_that_continue_each_other_become_one(operator):
     for parallelism in (3, 2, 5, 1):
         backends = operator.restart(backends, parallelism)
     (handle,) = operator.snapshot(backends)
-    (part,) = split_handle(handle)[1].state("numbers").parts
+    (part,) = decode_operator_state(handle).state("numbers").parts
     assert [(one.start, one.stop) for one in part.slices] == [(0, 10)]
     assert backends[0].get_state(numbers).get() == list(range(10))
 

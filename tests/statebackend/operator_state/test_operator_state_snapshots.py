@@ -12,9 +12,9 @@ from statebackend.keyed.snapshot_task import TRANSITIONS, SnapshotEvent, Snapsho
 from statebackend.operator_state import (
     BroadcastStateDescriptor,
     SplitListStateDescriptor,
-    join_handles,
+    decode_operator_state,
+    encode_operator_state,
     snapshot_task,
-    split_handle,
 )
 from statebackend.operator_state.backend import MAX_SLICES
 from typeserializers import LongSerializer
@@ -40,7 +40,7 @@ class GateSerializer(LongSerializer):
 
 def content_of(operator, snapshot):
     """What the snapshot restores to."""
-    (backend,) = operator.start([join_handles(operator.keyed_handle(0, 1), snapshot.handle)])
+    (backend,) = operator.start([encode_operator_state(snapshot.handle)])
     lists = {
         descriptor.name: backend.get_state(descriptor).get()
         for descriptor in (NUMBERS, LISTS)
@@ -217,10 +217,10 @@ def test_a_change_back_and_forth_during_a_snapshot_is_written_again(operator):
 def test_restored_state_refers_to_its_files_until_it_changes(operator):
     handles = operator.snapshot([filled(operator)])
     (backend,) = operator.start(handles)
-    assert backend.snapshot(7, "snapshot-7").handle == split_handle(handles[0])[1]
+    assert backend.snapshot(7, "snapshot-7").handle == decode_operator_state(handles[0])
     backend.get_state(NUMBERS)
     unchanged = backend.snapshot(8, "snapshot-8")
-    assert (unchanged.handle, unchanged.entries_written) == (split_handle(handles[0])[1], 0)
+    assert (unchanged.handle, unchanged.entries_written) == (decode_operator_state(handles[0]), 0)
     backend.get_state(NUMBERS).add(3)
     assert backend.snapshot(9, "snapshot-9").entries_written == 3
 
@@ -245,7 +245,7 @@ def test_a_state_in_shreds_is_written_anew(operator, is_registered):
 @pytest.mark.parametrize("is_registered", [True, False])
 def test_a_savepoint_stands_alone_and_its_files_are_never_referred_to(operator, is_registered):
     handles, source = operator.savepoint(operator.snapshot([filled(operator)]))
-    assert [file.path for file in split_handle(handles[0])[1].files] == [
+    assert [file.path for file in decode_operator_state(handles[0]).files] == [
         "operator/operator=split/numbers/part-00000.parquet",
         "operator/operator=split/lists/part-00000.parquet",
         "operator/operator=broadcast/table/part-00000.parquet",
@@ -295,7 +295,7 @@ def test_names_that_are_no_file_names_are_exported(operator):
 )
 def test_a_damaged_file_is_named_and_nothing_is_changed(operator, damage, error):
     handles = operator.snapshot([filled(operator)])
-    path = split_handle(handles[0])[1].files[0].path
+    path = decode_operator_state(handles[0]).files[0].path
     data = operator.file_system.read_file(path)
     damaged = damage(data)
     if damaged is None:
@@ -316,15 +316,15 @@ def test_a_damaged_file_is_named_and_nothing_is_changed(operator, damage, error)
 
 def test_a_file_that_is_something_else_is_refused(operator):
     handles = operator.snapshot([filled(operator)])
-    state = split_handle(handles[0])[1].state("table")
+    state = decode_operator_state(handles[0]).state("table")
     (part,) = state.parts
     (one,) = part.slices
     longer = attrs.evolve(state, parts=(attrs.evolve(part, slices=(attrs.evolve(one, stop=one.stop + 1),)),))
     other = operator.file_system.write_file("other", b"PAR1 is how Parquet begins, this is something else")
     foreign = attrs.evolve(state, parts=(attrs.evolve(part, slices=(attrs.evolve(one, file=other),)),))
     for changed, what in ((longer, "has 2 rows, but rows up to 3"), (foreign, "cannot be read as operator state")):
-        operator_handle = attrs.evolve(split_handle(handles[0])[1], states=(changed,))
-        (backend,) = operator.start([join_handles(operator.keyed_handle(0, 1), operator_handle)])
+        operator_handle = attrs.evolve(decode_operator_state(handles[0]), states=(changed,))
+        (backend,) = operator.start([encode_operator_state(operator_handle)])
         with pytest.raises(StateRestoreError, match=what):
             backend.get_state(TABLE)
 
