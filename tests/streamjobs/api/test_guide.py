@@ -1,0 +1,17 @@
+"""The guide to jobs: what it shows as a whole program runs, and does what it says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+GUIDE = Path(__file__).resolve().parents[3] / "docs" / "writing-a-job.md"
+PROGRAM = re.compile(r"<!-- tests/streamjobs/api/test_guide.py runs this -->\n```python\n(.*?)```", re.DOTALL)
+
+
+def test_the_job_of_several_sources_sinks_and_side_outputs_does_what_it_says() -> None:
+    [program] = PROGRAM.findall(GUIDE.read_text(encoding="utf-8"))
+    names: dict[str, Any] = {}
+    exec(program, names)
+    assert len(names["totals"]) == len(names["damaged"]) == 2
