@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+PYTHON_DAEMON = REPOSITORY / "tests" / "spark_daemon"
 
 # A test's JVM lives for seconds: compiling its hot code twice, collecting garbage on all cores, and a helper process
 # to start each `chmod` cost more than they bring. Loading Spark's classes costs most, and `make test` prepares them.
@@ -50,8 +51,9 @@ SLOWEST_FILES = 15
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session with two local cores, two shuffle partitions, the time zone UTC, and no web interface.
 
-    Its workers run on this interpreter and can import the repository's packages. Tests may change its
-    configuration only through `streamjobs.spark.session.configured`, which puts the old values back.
+    Its workers run on this interpreter and can import the repository's packages, which their daemon has done before it
+    forks them. Tests may change its configuration only through `streamjobs.spark.session.configured`, which puts the
+    old values back.
     """
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -66,7 +68,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={scratch / 'java'}")
-        .config("spark.executorEnv.PYTHONPATH", str(REPOSITORY))
+        .config("spark.executorEnv.PYTHONPATH", os.pathsep.join(map(str, (REPOSITORY, PYTHON_DAEMON))))
+        .config("spark.python.daemon.module", "python_daemon")
         .config("spark.local.dir", str(scratch / "local"))
         .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
         .config("spark.sql.session.timeZone", "UTC")

@@ -14,12 +14,13 @@ pytestmark = pytest.mark.spark
 
 PROGRAMS = Path(__file__).parent / "programs"
 REPOSITORY = Path(__file__).resolve().parents[3]
+PYTHON_DAEMON = REPOSITORY / "tests" / "spark_daemon"
 
 
 def test_fresh_workers_restore_state_of_serializers_that_only_the_program_knows(tmp_path: Path) -> None:
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(PROGRAMS / "modules")]),
+        "PYTHONPATH": os.pathsep.join(map(str, (REPOSITORY, PYTHON_DAEMON, PROGRAMS / "modules"))),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
     }

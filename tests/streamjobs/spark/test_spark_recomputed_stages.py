@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import glob
 import os
 import time
@@ -14,7 +15,7 @@ from chain_runner import COUNTED, CountPerKey, run_chain
 
 from checkpointing import CompletedCheckpointStore
 from checkpointing.storage.file_system import CheckpointFileSystem
-from streamjobs import EpochError, KeyedProcessFunction, ProcessContext, RuntimeContext
+from streamjobs import EpochError, KeyedProcessFunction, ProcessContext
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,20 +36,25 @@ class CountAndStamp(CountPerKey):
 
 
 class LoseShuffledRows(CountPerKey):
-    """The first of its subtasks removes all that was shuffled, so that the later ones find nothing."""
+    """The first of its subtasks that has rows removes all that was shuffled, so that the last one finds nothing.
+
+    The first have read by then what is theirs. No other passes while it is removed: with more subtasks than cores, the
+    last one is started when one of the others has ended.
+    """
 
     def __init__(self, shuffled: str, marker: str) -> None:
         self.shuffled = shuffled
         self.marker = marker
 
-    def open(self, context: RuntimeContext) -> None:
-        super().open(context)
-        if context.epoch_id < 0 or os.path.exists(self.marker):
-            return
-        with open(self.marker, "w"):
-            pass
-        for path in glob.glob(self.shuffled, recursive=True):
-            os.remove(path)
+    def process_element(self, value: Any, context: ProcessContext[Any]) -> Iterator[tuple[str, int]]:
+        with open(self.marker, "a+") as marker:
+            fcntl.flock(marker, fcntl.LOCK_EX)
+            marker.seek(0)
+            if not marker.read():
+                for path in glob.glob(self.shuffled, recursive=True):
+                    os.remove(path)
+                marker.write("lost")
+        yield from super().process_element(value, context)
 
 
 def chain_of(first: KeyedProcessFunction[Any, Any, Any], second: KeyedProcessFunction[Any, Any, Any], sink: Any) -> Any:

@@ -105,6 +105,8 @@ def main(work: Path, hidden: str) -> None:
         .config("spark.local.dir", str(work / "spark-local"))
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.python.worker.reuse", "false")
+        # It has imported this project's packages when it forks a worker, and nothing of the program.
+        .config("spark.python.daemon.module", "python_daemon")
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("OFF")

@@ -44,6 +44,7 @@ def main(work_directory: str) -> None:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "1g")
+        .config("spark.executor.extraJavaOptions", os.environ.get("SPARK_SUBMIT_OPTS", ""))
         .config("spark.local.dir", str(work / "spark-local"))
         .config("spark.shuffle.reduceLocality.enabled", "false")
         # A task on a busy machine takes long, and the others are to wait for their executor all the same.

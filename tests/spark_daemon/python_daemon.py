@@ -1,0 +1,11 @@
+"""PySpark's daemon, with imported what every worker needs: it forks a worker, which then has not to import it again.
+
+A worker is forked for each task slot, and again after each task that failed, which tests let happen all the time.
+"""
+
+from pyspark import daemon
+
+import streamjobs.spark.epoch_task  # noqa: F401
+
+if __name__ == "__main__":
+    daemon.manager()
