@@ -18,7 +18,7 @@ from checkpointing.metadata.checkpoint_metadata import CheckpointKind, Checkpoin
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.savepoint_directory import write_savepoint
 from savepoints.handle_export import ExportedSubtask, ExportTask, ScratchSpace
-from statebackend.api.descriptors import StateDescriptor
+from statebackend import StateDescriptor
 
 
 @frozen

@@ -22,9 +22,9 @@ from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend.api.clock import StoppedClock
 from statebackend.api.key_groups import KeyGroupRange
 from statebackend.api.time_to_live import StateTtlConfig
-from statebackend.canonical.canonical_handles import export_canonical_handle
 from statebackend.keyed.backend_parameters import KeyedStateBackendParameters, RestoredHandle
 from statebackend.keyed.backend_registry import state_backend
+from statebackend.keyed.canonical_export import export_canonical_handle
 from statebackend.keyed.state_meta import decode_meta
 from statebackend.operator_state import export_operator_state
 

@@ -2,16 +2,6 @@
 
 import statebackend_floors  # noqa: F401  first: it names a file that stands in the place of a package
 from statebackend.api.aggregate_function import AggregateFunction, ReduceFunction
-from statebackend.api.descriptors import (
-    AggregatingStateDescriptor,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    PriorityQueueDescriptor,
-    ReducingStateDescriptor,
-    StateDescriptor,
-    StateKind,
-    ValueStateDescriptor,
-)
 from statebackend.api.errors import (
     NoCurrentKeyError,
     StateBackendClosedError,
@@ -39,8 +29,14 @@ from statebackend.keyed.backend_parameters import (
     StateRestoreReport,
 )
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
-from statebackend.keyed.schema_resolution import SchemaReport, StateVerdict
 from statebackend.keyed.state_backend import StateBackend
+from statebackend.keyed.state_verdicts import SchemaReport, StateVerdict
+from statebackend.kinds.aggregating_kind import AggregatingStateDescriptor
+from statebackend.kinds.list_kind import ListStateDescriptor
+from statebackend.kinds.map_kind import MapStateDescriptor
+from statebackend.kinds.reducing_kind import ReducingStateDescriptor
+from statebackend.kinds.state_kind import StateDescriptor, StateKind
+from statebackend.kinds.value_kind import ValueStateDescriptor
 from statebackend.metrics import LatencyHistogram, StateMetrics, StateMetricsConfig
 from statebackend.operator_state import (
     BroadcastState,
@@ -53,6 +49,7 @@ from statebackend.operator_state import (
     SplitListStateDescriptor,
     UnionListStateDescriptor,
 )
+from statebackend.queues.queue_kind import PriorityQueueDescriptor
 
 __all__ = [
     "AggregateFunction",

@@ -16,7 +16,7 @@ from benchmarks.backends.records import ReadingV1, migrated, reading_v1, reading
 from benchmarks.backends.setting import MAX_PARALLELISM
 from benchmarks.backends.subtask import Subtask
 from checkpointing.handles.state_handles import KeyedStateHandle
-from statebackend import KeyedStateBackend, StateKind, ValueStateDescriptor
+from statebackend import KeyedStateBackend, ValueStateDescriptor
 from statebackend.canonical.canonical_entries import BATCH_ROWS, CanonicalBatch, write_canonical
 from statebackend.keyed.state_meta import KeyedStateMeta, StateFile, StateMeta, encode_meta
 from typeserializers.scalars.fixed_width import LongSerializer
@@ -36,9 +36,9 @@ def write_savepoint(subtask: Subtask, entries: int) -> None:
     path = str(Path(subtask.directory) / "savepoint.parquet")
     write_canonical(path, _batches(entries))
     file = subtask.file_system.upload(path, "savepoint/part.parquet")
-    state = StateMeta(
+    state = StateMeta.of_one_schema(
         _NAME,
-        StateKind.VALUE,
+        ValueStateDescriptor.kind,
         VoidNamespaceSerializer().snapshot_configuration(),
         {"value": reading_v1().snapshot_configuration()},
         files=(StateFile(0, "savepoint"),),

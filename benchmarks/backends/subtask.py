@@ -12,9 +12,9 @@ from checkpointing.handles.state_handles import KeyedStateHandle
 from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend import KeyedStateBackend, KeyedStateBackendParameters, StateBackend, StateMetricsConfig
 from statebackend.api.key_groups import key_group_range_of_subtask
-from statebackend.canonical.canonical_handles import export_canonical_handle
 from statebackend.keyed.backend_parameters import RestoredHandle
 from statebackend.keyed.backend_registry import state_backend
+from statebackend.keyed.canonical_export import export_canonical_handle
 from typeserializers.scalars.fixed_width import LongSerializer
 
 OPERATOR_UID = "benchmark"

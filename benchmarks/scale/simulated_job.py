@@ -18,7 +18,7 @@ from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle, Su
 from checkpointing.metadata.checkpoint_metadata import CheckpointKind, CheckpointMetadata
 from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
 from checkpointing.storage.file_system import CheckpointFileSystem
-from statebackend.api.descriptors import ValueStateDescriptor
+from statebackend import ValueStateDescriptor
 from statebackend.api.key_groups import key_group_range_of_subtask
 from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
 from statebackend.keyed.state_meta import KeyedStateMeta, StateFile, encode_meta, meta_of_descriptor

@@ -18,7 +18,8 @@ import pyarrow.parquet
 from checkpointing.handles.state_handles import KeyedStateHandle
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.savepoint_directory import read_savepoint
-from statebackend.api.descriptors import USER_KEY_ROLE, StateKind, storage_serializer
+from statebackend import ListStateDescriptor, ValueStateDescriptor
+from statebackend.api.descriptors import USER_KEY_ROLE
 from statebackend.keyed.state_meta import StateMeta, decode_meta
 
 
@@ -52,10 +53,10 @@ def state_contents(savepoint: Path, operator_uid: str, state_name: str) -> Mappi
 
 
 def _add(contents: dict[Any, Any], state: StateMeta, entry: Entry) -> None:
-    if state.kind is StateKind.LIST:
+    if state.kind is ListStateDescriptor.kind:
         contents.setdefault(entry.key, []).extend(entry.value)
         return
-    key = entry.key if state.kind is StateKind.VALUE else (entry.key, entry.user_key)
+    key = entry.key if state.kind is ValueStateDescriptor.kind else (entry.key, entry.user_key)
     if key in contents:
         raise ValueError(f"state {state.name!r} holds {key!r} twice")
     contents[key] = entry.value
@@ -65,7 +66,7 @@ def _entries(
     file_system: CheckpointFileSystem, handle: KeyedStateHandle, read_key: Any, state: StateMeta
 ) -> Iterator[Entry]:
     serializers = {role: snapshot.restore_serializer() for role, snapshot in state.role_snapshots.items()}
-    read_value = storage_serializer(state.kind, serializers).from_bytes
+    read_value = state.kind.storage_serializer(serializers).from_bytes
     read_user_key = serializers[USER_KEY_ROLE].from_bytes if USER_KEY_ROLE in serializers else None
     for file in state.files:
         table = pyarrow.parquet.read_table(io.BytesIO(file_system.read_file(handle.files[file.index])))

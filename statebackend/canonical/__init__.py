@@ -1,1 +1,4 @@
-"""The canonical form of keyed state: rows of bytes in Parquet that every backend and any tool reads."""
+"""The canonical form of keyed state: rows of bytes in Parquet that every store and any tool reads and writes.
+
+Nothing here knows what a state is, or who wrote it.
+"""

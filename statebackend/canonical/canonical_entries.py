@@ -47,6 +47,9 @@ With `BATCH_ROWS` it bounds the memory of reading and writing."""
 _STREAM_BYTES: Final = 1 << 20
 """How much of a column is read from a file at a time."""
 
+Address = tuple[int, bytes, bytes]
+"""Where the state of a key is: key group, and the bytes of key and namespace."""
+
 CanonicalRow = tuple[int, bytes, bytes, "bytes | None", "bytes | None"]
 """Key group, key, namespace, user key, value."""
 

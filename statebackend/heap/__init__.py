@@ -1,5 +1,9 @@
-"""State on the heap, for state that fits into memory. `HeapStateBackend` is all of it that is public."""
+"""The heap store: state as Python dicts, for state that fits into memory, with incremental checkpoints all the same.
 
-from statebackend.heap.keyed_backend import HeapStateBackend
+`HeapStateBackend` is all of it that is public. Nothing here knows of registrations, verdicts or current keys, and no
+other room looks into it.
+"""
+
+from statebackend.heap.heap_state_backend import HeapStateBackend
 
 __all__ = ["HeapStateBackend"]

@@ -7,8 +7,7 @@ from typing import Any
 from statebackend.api.errors import StateRestoreError, unreadable_entry
 from statebackend.heap.table import HeapTable
 from statebackend.keyed.closed_entries import ClosedEntries
-from statebackend.keyed.key_context import AnyKeyContext
-from statebackend.kinds.internal_states import InternalState
+from statebackend.kinds.internal_states import HandleContext, InternalState
 
 
 class HeapStateHandle(InternalState):
@@ -16,7 +15,7 @@ class HeapStateHandle(InternalState):
 
     __slots__ = ("_before", "_changes", "_context", "_live", "_table")
 
-    def __init__(self, table: HeapTable, context: AnyKeyContext) -> None:
+    def __init__(self, table: HeapTable, context: HandleContext) -> None:
         self._table = table
         self._context = context
         self._live: Any
@@ -25,7 +24,7 @@ class HeapStateHandle(InternalState):
         self.bind()
 
     @property
-    def key_context(self) -> AnyKeyContext:
+    def key_context(self) -> HandleContext:
         return self._context
 
     def bind(self) -> None:
@@ -43,5 +42,6 @@ class HeapStateHandle(InternalState):
             self._table.handle = None
         self._live = self._changes = ClosedEntries(self._table.name)
 
-    def _unreadable(self, error: object) -> StateRestoreError:
+    def unreadable(self, error: object) -> StateRestoreError:
+        """What to raise for a stored value that cannot be read."""
         return unreadable_entry(self.describe(), self._table.form.serializer, error)

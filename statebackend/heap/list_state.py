@@ -16,15 +16,16 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeVar
 
 from snapshots.errors import SerializationError
-from statebackend.api.descriptors import ListStateDescriptor
 from statebackend.api.errors import null_element
 from statebackend.heap.handle import HeapStateHandle
 from statebackend.heap.history import FrozenEntries
 from statebackend.heap.stored_form import Load
 from statebackend.heap.table import HeapTable, Row, address_of_row
 from statebackend.keyed.exact_values import compile_exact
-from statebackend.keyed.key_context import AnyKeyContext
-from statebackend.kinds.internal_states import InternalListState
+from statebackend.kinds.internal_states import HandleContext
+from statebackend.kinds.list_kind import InternalListState
+from typeserializers.containers.lists import ListSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
 
 T = TypeVar("T")
 
@@ -169,12 +170,11 @@ class HeapListState(HeapStateHandle, InternalListState[T]):
 
     __slots__ = ("_begin", "_read_chunk", "_read_element", "_store")
 
-    def __init__(self, table: ListTable, context: AnyKeyContext, descriptor: ListStateDescriptor[T]) -> None:
+    def __init__(self, table: ListTable, context: HandleContext, serializer: TypeSerializer[T]) -> None:
         super().__init__(table, context)
         self._begin = table.begin_change
-        serializer = descriptor.element_serializer
         self._read_element = serializer.from_bytes
-        self._read_chunk = table.form.serializer.from_bytes
+        self._read_chunk = ListSerializer(serializer).from_bytes
         self._store = serializer.to_bytes if table.form.is_encoded else compile_exact(serializer, self.describe)
 
     def get(self) -> list[T]:
@@ -190,7 +190,7 @@ class HeapListState(HeapStateHandle, InternalListState[T]):
                 else:
                     elements.append(read_element(item))
         except Exception as error:
-            raise self._unreadable(error) from error
+            raise self.unreadable(error) from error
         return elements
 
     def add(self, element: T) -> None:

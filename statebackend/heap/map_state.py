@@ -13,17 +13,18 @@ from typing import Any, Final, TypeVar
 
 from snapshots.errors import SerializationError
 from snapshots.value_text import shown
-from statebackend.api.descriptors import MapStateDescriptor
 from statebackend.api.errors import StateRestoreError
 from statebackend.api.key_groups import KeyGroupRange
 from statebackend.heap.handle import HeapStateHandle
 from statebackend.heap.history import FrozenEntries, copy_now
-from statebackend.heap.stored_form import EntryKeys, KeyForm, Load, StoredForm
+from statebackend.heap.stored_form import Load, StoredForm
 from statebackend.heap.table import MISSING, HeapTable, Row, address_of_row
+from statebackend.keyed.entry_keys import EntryKeys, KeyForm
 from statebackend.keyed.exact_values import compile_exact
-from statebackend.keyed.key_context import AnyKeyContext
-from statebackend.kinds.internal_states import InternalMapState
+from statebackend.kinds.internal_states import HandleContext
+from statebackend.kinds.map_kind import InternalMapState
 from typeserializers.containers.nullable import NullableSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -199,12 +200,12 @@ class HeapMapState(HeapStateHandle, InternalMapState[K, V]):
 
     __slots__ = ("_begin", "_entry_key", "_read", "_store", "_to_key")
 
-    def __init__(self, table: MapTable, context: AnyKeyContext, descriptor: MapStateDescriptor[K, V]) -> None:
+    def __init__(self, table: MapTable, context: HandleContext, value_serializer: TypeSerializer[V]) -> None:
         super().__init__(table, context)
         self._begin = table.begin_change
         self._entry_key = table.user_keys.compile_entry_key(lambda: f"{self.describe()}, key of the map")
         self._to_key = table.user_keys.to_key
-        storage = NullableSerializer(descriptor.value_serializer)
+        storage = NullableSerializer(value_serializer)
         self._read = storage.from_bytes if table.form.is_encoded else None
         self._store = storage.to_bytes if table.form.is_encoded else compile_exact(storage, self.describe)
 
@@ -281,7 +282,7 @@ class HeapMapState(HeapStateHandle, InternalMapState[K, V]):
         try:
             return self._read(stored)
         except Exception as error:
-            raise self._unreadable(error) from error
+            raise self.unreadable(error) from error
 
     def _stored(self, key: K, value: V | None) -> Any:
         try:

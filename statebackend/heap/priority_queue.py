@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 
 from statebackend.api.errors import StateBackendClosedError, StateRestoreError
 from statebackend.api.key_groups import KeyGroupRange
-from statebackend.heap.stored_form import EntryKeys, Load, RawKeyForm, RawStoredForm
+from statebackend.heap.stored_form import Load, StoredForm
 from statebackend.heap.table import HeapTable
 from statebackend.heap.value_state import ValueTable
 from statebackend.queues.encoded_priority_queue import KEY_GROUP_SUFFIX, EncodedPriorityQueue, key_group_of
@@ -35,17 +35,22 @@ _MIN_DEAD: Final = 1024
 """Dead entries below which the heap is left alone."""
 
 
-class QueueEntryKeys(EntryKeys):
-    """From the entries of a queue to element and void namespace; needs no serializer."""
+class QueueEntryKeys:
+    """From the entries of a queue to element and void namespace, and back; needs no serializer."""
 
-    __slots__ = ()
+    __slots__ = ("from_bytes", "to_bytes")
 
     def __init__(self) -> None:
         void = VoidNamespaceSerializer().to_bytes(VOID_NAMESPACE)
-        self._forms = (RawKeyForm(), RawKeyForm())
-        self._is_namespaced = False
-        self.to_bytes = lambda entry: (entry[:-2], void)
-        self.from_bytes = lambda element, _: element
+        self.to_bytes: Callable[[Any], tuple[bytes, bytes]] = lambda entry: (entry[:-2], void)
+        self.from_bytes: Callable[[bytes, bytes], Any] = lambda element, _: element
+
+    @property
+    def plain_key_serializer(self) -> TypeSerializer[Any] | None:
+        return None
+
+    def is_like(self, other: Any) -> bool:
+        return isinstance(other, QueueEntryKeys)
 
     def compile_check(self, describe: Callable[[], str]) -> Callable[[Any], Any]:
         return lambda entry: entry
@@ -57,7 +62,7 @@ class QueueTable(ValueTable):
     __slots__ = ("dead", "heap")
 
     def __init__(self, name: str, key_groups: KeyGroupRange) -> None:
-        super().__init__(name, QueueEntryKeys(), RawStoredForm(), key_groups)
+        super().__init__(name, QueueEntryKeys(), StoredForm(None, is_encoded=True), key_groups)
         self.heap: list[bytes] | None = None
         self.dead: set[bytes] = set()
 

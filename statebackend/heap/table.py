@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Protocol
 
 from statebackend.api.errors import StateRestoreError
 from statebackend.api.key_groups import KeyGroupRange
 from statebackend.canonical.canonical_entries import CanonicalBatch, CanonicalRow
 from statebackend.heap.history import EntryHistory, FrozenEntries
-from statebackend.heap.stored_form import EntryKeys, Load, StoredForm
+from statebackend.heap.stored_form import Load, StoredForm
+from typeserializers.kernel.type_serializer import TypeSerializer
 
 Row = CanonicalRow
 """Key group, key, namespace, user key, value."""
@@ -55,6 +56,23 @@ MISSING: Final = _Mark("MISSING")
 """There is no such map entry."""
 
 
+class TableKeys(Protocol):
+    """From the entry keys of a table to the bytes of key and namespace, and back: `EntryKeys`, or those of a queue."""
+
+    to_bytes: Callable[[Any], tuple[bytes, bytes]]
+    from_bytes: Callable[[bytes, bytes], Any]
+
+    @property
+    def plain_key_serializer(self) -> TypeSerializer[Any] | None:
+        """The serializer of the keys where each key is its own entry key, else None."""
+
+    def is_like(self, other: Any) -> bool:
+        """Whether entry keys look the same in both."""
+
+    def compile_check(self, describe: Callable[[], str]) -> Callable[[Any], Any]:
+        """A function that raises `SerializationError` for an entry key that cannot be written."""
+
+
 class _Bound(Protocol):
     """A handle that holds the dicts of a table's current epoch."""
 
@@ -66,7 +84,7 @@ class HeapTable(ABC):
 
     __slots__ = ("_check_key", "form", "handle", "history", "key_groups", "keys", "name")
 
-    def __init__(self, name: str, keys: EntryKeys, form: StoredForm, key_groups: KeyGroupRange) -> None:
+    def __init__(self, name: str, keys: TableKeys, form: StoredForm, key_groups: KeyGroupRange) -> None:
         self.name = name
         self.keys = keys
         self.form = form

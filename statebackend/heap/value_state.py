@@ -10,16 +10,15 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from snapshots.errors import SerializationError
-from statebackend.api.descriptors import ValueStateDescriptor
 from statebackend.api.key_groups import KeyGroupRange
 from statebackend.heap.handle import HeapStateHandle
 from statebackend.heap.history import FrozenEntries
-from statebackend.heap.stored_form import EntryKeys, Load, StoredForm
-from statebackend.heap.table import HeapTable, Row, address_of_row
+from statebackend.heap.stored_form import Load, StoredForm
+from statebackend.heap.table import HeapTable, Row, TableKeys, address_of_row
+from statebackend.keyed.entry_bytes import encoded
 from statebackend.keyed.exact_values import compile_exact, exact_condition, guarded
-from statebackend.keyed.key_context import AnyKeyContext
-from statebackend.kinds.internal_states import InternalValueState
+from statebackend.kinds.internal_states import HandleContext
+from statebackend.kinds.value_kind import InternalValueState
 from typeserializers.kernel.code_generation import GeneratedFunction
 from typeserializers.kernel.type_serializer import TypeSerializer
 
@@ -37,7 +36,7 @@ class ValueTable(HeapTable):
 
     __slots__ = ("complements",)
 
-    def __init__(self, name: str, keys: EntryKeys, form: StoredForm, key_groups: KeyGroupRange) -> None:
+    def __init__(self, name: str, keys: TableKeys, form: StoredForm, key_groups: KeyGroupRange) -> None:
         super().__init__(name, keys, form, key_groups)
         self.complements = _complements(key_groups.end)
 
@@ -102,7 +101,7 @@ class _HeapValueState(HeapStateHandle, InternalValueState[T]):
 
     __slots__ = ("_admit",)
 
-    def __init__(self, table: ValueTable, context: AnyKeyContext) -> None:
+    def __init__(self, table: ValueTable, context: HandleContext) -> None:
         super().__init__(table, context)
         self._admit = table.admit
 
@@ -119,10 +118,12 @@ class HeapObjectValueState(_HeapValueState[T]):
 
     __slots__ = ("_complements", "_default", "_exact", "_first_group", "_last_group")
 
-    def __init__(self, table: ValueTable, context: AnyKeyContext, descriptor: ValueStateDescriptor[T]) -> None:
+    def __init__(
+        self, table: ValueTable, context: HandleContext, serializer: TypeSerializer[T], default: T | None
+    ) -> None:
         super().__init__(table, context)
-        self._default = descriptor.default
-        self._exact = compile_exact(descriptor.serializer, self.describe)
+        self._default = default
+        self._exact = compile_exact(serializer, self.describe)
         self._complements = table.complements
         self._first_group, self._last_group = table.key_groups.start, table.key_groups.end
 
@@ -136,26 +137,27 @@ class HeapEncodedValueState(_HeapValueState[T]):
 
     __slots__ = ("_encoded_default", "_read", "_serializer", "_write")
 
-    def __init__(self, table: ValueTable, context: AnyKeyContext, descriptor: ValueStateDescriptor[T]) -> None:
+    def __init__(
+        self, table: ValueTable, context: HandleContext, serializer: TypeSerializer[T], default: T | None
+    ) -> None:
         super().__init__(table, context)
-        serializer = descriptor.serializer
         self._serializer = serializer
         self._write = serializer.codec.write
         self._read = serializer.codec.read
-        self._encoded_default = None if descriptor.default is None else self._encode(descriptor.default)
+        self._encoded_default = None if default is None else self._encode(default)
 
     def value(self) -> T | None:
-        encoded: Any = self._live.get(self._context.key)
-        if encoded is None:
-            encoded = self._encoded_default
-            if encoded is None:
+        stored: Any = self._live.get(self._context.key)
+        if stored is None:
+            stored = self._encoded_default
+            if stored is None:
                 return None
         try:
-            value, end = self._read(encoded, 0)
+            value, end = self._read(stored, 0)
         except Exception as error:
-            raise self._unreadable(error) from error
-        if end != len(encoded):
-            raise self._unreadable(f"it ends at byte {end} of {len(encoded)}")
+            raise self.unreadable(error) from error
+        if end != len(stored):
+            raise self.unreadable(f"it ends at byte {end} of {len(stored)}")
         return value
 
     def update(self, value: T | None) -> None:
@@ -163,28 +165,26 @@ class HeapEncodedValueState(_HeapValueState[T]):
             self.clear()
             return
         try:
-            encoded = self._write(value)
+            stored = self._write(value)
         except Exception:
-            encoded = self._encode(value)
+            stored = self._encode(value)
         key = self._context.key
         if key not in self._changes:
             self._admit(key, self._context.key_group)
-        self._live[key] = encoded
+        self._live[key] = stored
 
     def _encode(self, value: T) -> bytes:
-        try:
-            return self._serializer.to_bytes(value)
-        except SerializationError as error:
-            raise error.within(self.describe()) from error
+        return encoded(self._table.name, self._serializer, value)
 
 
 def create_value_state(
-    table: ValueTable, context: AnyKeyContext, descriptor: ValueStateDescriptor[Any]
-) -> HeapStateHandle:
+    table: ValueTable, context: HandleContext, serializer: TypeSerializer[Any], default: Any
+) -> _HeapValueState[Any]:
     """The handle for a table and the form it keeps its values in."""
     if table.form.is_encoded:
-        return HeapEncodedValueState(table, context, descriptor)
-    return _object_value_state(descriptor.serializer, table.keys.plain_key_serializer)(table, context, descriptor)
+        return HeapEncodedValueState(table, context, serializer, default)
+    handle = _object_value_state(serializer, table.keys.plain_key_serializer)
+    return handle(table, context, serializer, default)
 
 
 @functools.lru_cache(maxsize=256)

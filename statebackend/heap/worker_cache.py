@@ -1,38 +1,36 @@
-"""Heap backends that a worker process keeps between two epochs, so that a subtask which comes back need not restore.
+"""Heap stores that a worker process keeps between two epochs, so that a subtask which comes back need not restore.
 
-A runtime takes the backend of a subtask out, asks it to catch up with the handle that it is to continue from, and puts
-it back after a successful snapshot. A backend is in the cache or in use, never both. Nothing here decides whether a
-backend is fresh enough: that is `HeapKeyedStateBackend.catch_up`, which compares files, not epochs.
+A runtime takes the store of a subtask out, asks it to catch up with the handle that it is to continue from, and puts
+it back after a successful snapshot. A store is in the cache or in use, never both. Nothing here decides whether a
+store is fresh enough: that is `HeapStateStore.catch_up`, which compares files, not epochs.
 
 Spark deals subtasks to other workers in every epoch, so by and by each worker would hold a copy of each. What is kept
 is therefore bounded, by `KeptLimits`: in bytes over all workers of a host, of which each has an equal share, and in
-epochs since a copy was current. There is at most one backend per subtask of a job, those of another parallelism are
-dropped, and beyond a share, or `MAX_BACKENDS`, the one that was put first goes. A forked child begins with an empty
+epochs since a copy was current. There is at most one store per subtask of a job, those of another parallelism are
+dropped, and beyond a share, or `MAX_STORES`, the one that was put first goes. A forked child begins with an empty
 cache.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from attrs import frozen
 
+from statebackend.heap.heap_state_store import HeapStateStore
 from statebackend.heap.host_ledger import HostLedger
 from statebackend.keyed.private_directory import default_local_root
 
-if TYPE_CHECKING:
-    from statebackend.heap.keyed_backend import HeapKeyedStateBackend
-
-MAX_BACKENDS: Final = 256
-"""Backends kept by one process over all jobs: what is left of jobs that have ended must go some day."""
+MAX_STORES: Final = 256
+"""Stores kept by one process over all jobs: what is left of jobs that have ended must go some day."""
 
 _CGROUP_LIMIT_PATH: Final = "/sys/fs/cgroup/memory.max"
 
 
 @frozen
 class WorkerCacheKey:
-    """Whose backend it is."""
+    """Whose store it is."""
 
     job_id: str
     operator_uid: str
@@ -50,7 +48,7 @@ class KeptLimits:
 
 @frozen
 class _Kept:
-    backend: HeapKeyedStateBackend
+    store: HeapStateStore
     estimated_bytes: int
     checkpoint_id: int
 
@@ -58,26 +56,26 @@ class _Kept:
 class WorkerCache:
     """The cache of one process; see the module. Used by one thread at a time."""
 
-    def __init__(self, ledger: HostLedger, max_backends: int = MAX_BACKENDS) -> None:
+    def __init__(self, ledger: HostLedger, max_stores: int = MAX_STORES) -> None:
         self._ledger = ledger
-        self._max_backends = max_backends
+        self._max_stores = max_stores
         self._process = os.getpid()
         self._kept: dict[WorkerCacheKey, _Kept] = {}
         self.bytes_of_host = 0
         """What all workers of the host kept together when this one last counted; an estimate."""
 
-    def take(self, key: WorkerCacheKey) -> HeapKeyedStateBackend | None:
-        """Removes and returns the backend of a subtask, or None; the caller owns it from here on."""
+    def take(self, key: WorkerCacheKey) -> HeapStateStore | None:
+        """Removes and returns the store of a subtask, or None; the caller owns it from here on."""
         self._forget_parent()
         kept = self._kept.pop(key, None)
-        return None if kept is None else kept.backend
+        return None if kept is None else kept.store
 
-    def put(self, key: WorkerCacheKey, backend: HeapKeyedStateBackend, limits: KeptLimits) -> None:
-        """Keeps a backend after a successful snapshot, or closes it; its state handles are dead from here on."""
+    def put(self, key: WorkerCacheKey, store: HeapStateStore, limits: KeptLimits) -> None:
+        """Keeps a store after a successful snapshot, or closes it; its state handles are dead from here on."""
         self._forget_parent()
-        backend.release_states()
+        store.release_states()
         self._drop(key)
-        current = backend.last_checkpoint_id
+        current = store.last_checkpoint_id
         for known in [
             known
             for known, kept in self._kept.items()
@@ -88,8 +86,8 @@ class WorkerCache:
             )
         ]:
             self._drop(known)
-        self._kept[key] = _Kept(backend, backend.estimated_bytes(), current)
-        while len(self._kept) > self._max_backends:
+        self._kept[key] = _Kept(store, store.estimated_bytes(), current)
+        while len(self._kept) > self._max_stores:
             self._drop(next(iter(self._kept)))
         with self._ledger.counted() as others:
             share = min(limits.bytes_per_host // (others.count + 1), limits.bytes_per_host - others.kept_bytes)
@@ -114,7 +112,7 @@ class WorkerCache:
     def _drop(self, key: WorkerCacheKey) -> None:
         kept = self._kept.pop(key, None)
         if kept is not None:
-            kept.backend.close()
+            kept.store.close()
 
     def _forget_parent(self) -> None:
         if self._process != os.getpid():

@@ -11,8 +11,8 @@ from checkpointing.handles.state_handles import KeyedStateHandle
 from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend.api.clock import Clock, wall_clock
 from statebackend.api.key_groups import KeyGroupRange
-from statebackend.keyed.schema_resolution import StateVerdict
 from statebackend.keyed.snapshot_task import SnapshotTask
+from statebackend.keyed.state_verdicts import StateVerdict
 from statebackend.metrics.state_metrics import StateMetricsConfig
 from typeserializers.kernel.type_serializer import TypeSerializer
 

@@ -15,16 +15,14 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
 from statebackend.api.errors import StateBackendError
-from statebackend.heap.keyed_backend import HEAP_BACKEND
 from statebackend.keyed.state_backend import StateBackend
-from statebackend.rocksdb.restoring import ROCKSDB_BACKEND
 
 ENTRY_POINT_GROUP: Final = "statebackend.backends"
 
 # They are found without the metadata of this distribution, which a checkout does not have.
 _BUILT_IN: Final = {
-    HEAP_BACKEND: "statebackend.heap.keyed_backend:HeapStateBackend",
-    ROCKSDB_BACKEND: "statebackend.rocksdb.keyed_backend:RocksDBStateBackend",
+    "heap": "statebackend.heap.heap_state_backend:HeapStateBackend",
+    "rocksdb": "statebackend.rocksdb.rocksdb_state_backend:RocksDBStateBackend",
 }
 
 

@@ -77,6 +77,11 @@ class KeyContext:
         self.key_group = -1
 
     @property
+    def has_key(self) -> bool:
+        """Whether a key is current."""
+        return self.key is not NO_KEY
+
+    @property
     def namespace(self) -> Any:
         """The one namespace there is."""
         return VOID_NAMESPACE
@@ -89,6 +94,11 @@ class KeyContext:
 
     def enter(self, entry_namespace: Any) -> None:
         """Does nothing: there is one namespace."""
+
+    def leave(self) -> None:
+        """Makes no key current."""
+        self.key = NO_KEY
+        self.key_group = -1
 
 
 def compile_key_setter(

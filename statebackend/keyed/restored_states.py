@@ -3,31 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
-from statebackend.api.errors import StateRestoreError
-from statebackend.keyed.keyed_state_backend import KeyedStateBackend
+from attrs import frozen
+
+from snapshots.compatibility import CompatibilityKind
+from statebackend.api.errors import StateMigrationException, StateRestoreError
+from statebackend.keyed.backend_parameters import KeyedStateBackendParameters, RestoredHandle
 from statebackend.keyed.state_meta import KeyedStateMeta, decode_meta, merge_metas
+from statebackend.keyed.state_verdicts import incompatibility_message, judge_key_serializer
+from typeserializers.kernel.type_serializer import TypeSerializer
 
 
-def read_restored_states(
-    backend: KeyedStateBackend, readable_backends: Collection[str]
-) -> tuple[KeyedStateMeta | None, list[KeyedStateMeta]]:
-    """The states of all handles together (None for a fresh start), and those of each; takes the key serializer over.
+@frozen
+class RestoredStates:
+    """All states that a backend is to continue with: ``meta`` is of all handles together, ``handles`` has that of each.
 
-    To be called first thing in a backend's `__init__`, behind that of `KeyedStateBackend`. Raises `StateRestoreError`
-    for a handle of a backend whose files this one does not read, for meta data that is malformed, and for a state with
-    different schemas in different handles; `StateMigrationException` if the keys cannot be taken over.
+    ``key_serializer`` is the given one, or its reconfigured form.
     """
-    parameters = backend.parameters
+
+    key_serializer: TypeSerializer[Any]
+    meta: KeyedStateMeta | None = None
+    handles: tuple[tuple[RestoredHandle, KeyedStateMeta], ...] = ()
+
+
+def read_restored_states(parameters: KeyedStateBackendParameters, readable_formats: Collection[str]) -> RestoredStates:
+    """What the handles say; without any, a fresh start.
+
+    Raises `StateRestoreError` for a handle whose files are in a format that is not among the given ones, for meta data
+    that is malformed, and for a state with different schemas in different handles; `StateMigrationException` if the
+    keys were written by another serializer, or would have to be migrated: key groups and stored addresses depend on
+    their bytes.
+    """
     for restored in parameters.restore:
-        if restored.handle.backend not in readable_backends:
+        if restored.handle.backend not in readable_formats:
             raise StateRestoreError(
                 f"the state of operator {parameters.operator_uid!r} was written by the backend "
                 f"{restored.handle.backend!r}, whose own format is not among those that can be read here "
-                f"({', '.join(sorted(readable_backends))}); take a savepoint, which every backend reads"
+                f"({', '.join(sorted(readable_formats))}); take a savepoint, which every backend reads"
             )
     metas = [decode_meta(restored.handle.meta, len(restored.handle.files)) for restored in parameters.restore]
     merged = merge_metas(metas)
-    if merged is not None:
-        backend.take_over_keys(merged.key_snapshot)
-    return merged, metas
+    if merged is None:
+        return RestoredStates(parameters.key_serializer)
+    verdict = judge_key_serializer(merged.key_snapshot, parameters.key_serializer)
+    if verdict.kind is CompatibilityKind.INCOMPATIBLE:
+        raise StateMigrationException(incompatibility_message(parameters.operator_uid, [verdict]))
+    handles = tuple(zip(parameters.restore, metas, strict=True))
+    return RestoredStates(verdict.serializers["key"], merged, handles)

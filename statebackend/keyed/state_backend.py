@@ -7,12 +7,16 @@ makes belongs to one subtask and, unless the backend keeps it in the process, to
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 from attrs import frozen
 
 from statebackend.keyed.backend_parameters import KeyedStateBackendParameters
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
+from statebackend.keyed.restored_states import read_restored_states
 from statebackend.keyed.state_meta import CANONICAL_BACKEND
+from statebackend.keyed.state_store import StateStore
+from typeserializers.kernel.type_serializer import TypeSerializer
 
 
 @frozen
@@ -37,8 +41,23 @@ class StateBackend(ABC):
         return written_by in (self.name, CANONICAL_BACKEND)
 
     @abstractmethod
+    def create_store(self, parameters: KeyedStateBackendParameters, key_serializer: TypeSerializer[Any]) -> StateStore:
+        """An empty store for one subtask; ``key_serializer`` is that of the parameters, or its reconfigured form."""
+
     def create_keyed_state_backend(self, parameters: KeyedStateBackendParameters) -> KeyedStateBackend:
-        """A backend for one subtask, restored from ``parameters.restore``."""
+        """A backend for one subtask, restored from ``parameters.restore``.
+
+        Raises `StateRestoreError` and `StateMigrationException` for handles that cannot be restored here
+        (`read_restored_states`), and what the file system raises for missing and damaged files.
+        """
+        restored = read_restored_states(parameters, (self.name, CANONICAL_BACKEND))
+        store = self.create_store(parameters, restored.key_serializer)
+        try:
+            store.restore(restored)
+        except BaseException:
+            store.close()
+            raise
+        return KeyedStateBackend(parameters, store)
 
     def lease_keyed_state_backend(
         self, parameters: KeyedStateBackendParameters, subtask: SubtaskIdentity

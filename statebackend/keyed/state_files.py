@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from attrs import define, evolve, field, frozen
+from attrs import define, field, frozen
 
 from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
@@ -124,6 +124,6 @@ def handle_of_files(
         for stored in state_files.stored:
             references.append(StateFile(len(files), stored.written_by))
             files.append(stored.handle)
-        metas.append(evolve(meta, files=tuple(references)))
+        metas.append(meta.with_files(tuple(references)))
     encoded = encode_meta(KeyedStateMeta(key_snapshot, sequence, tuple(metas)))
     return KeyedStateHandle(state_id, backend, key_groups.start, key_groups.end, encoded, tuple(files))

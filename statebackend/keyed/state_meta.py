@@ -6,6 +6,10 @@
 
 The files of a state are in the order in which they apply: a later one overrides an earlier one. ``sequence`` is the
 next number of a list chunk. Invariants, checked on both sides: names are unique, kinds are known, file indexes exist.
+
+In memory a state is a list of *parts*: each is a schema, and the files that were written under it. Today there is one,
+and that is what version 1 has room for. Entries that are to stay in the schema they were written under, until they are
+accessed, are a second part; a version 2 of the format would write the parts one after the other.
 """
 
 from __future__ import annotations
@@ -20,8 +24,10 @@ from snapshots.envelope import snapshot_from_bytes, snapshot_or_unopened, snapsh
 from snapshots.errors import StateFormatError
 from snapshots.merging import merge_snapshots
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
-from statebackend.api.descriptors import StateDescriptor, StateKind
+from statebackend.api.descriptors import Descriptor, StoredKind
 from statebackend.api.errors import StateRestoreError
+from statebackend.kinds.known_kinds import STATE_KINDS
+from statebackend.queues.queue_kind import PRIORITY_QUEUE
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 CANONICAL_BACKEND: Final = "canonical"
@@ -40,14 +46,52 @@ class StateFile:
 
 
 @frozen
-class StateMeta:
-    """One state: name, kind, the snapshots of its serializers, and its files in the order in which they apply."""
+class SchemaPart:
+    """What was written under one schema: the snapshots of the serializers, and the files in their order."""
 
-    name: str
-    kind: StateKind
     namespace_snapshot: TypeSerializerSnapshot[Any]
     role_snapshots: Mapping[str, TypeSerializerSnapshot[Any]]
     files: tuple[StateFile, ...] = ()
+
+
+@frozen
+class StateMeta:
+    """One state: name, kind, and its parts, the newest schema last. There is one part today."""
+
+    name: str
+    kind: StoredKind
+    parts: tuple[SchemaPart, ...]
+
+    @classmethod
+    def of_one_schema(
+        cls,
+        name: str,
+        kind: StoredKind,
+        namespace_snapshot: TypeSerializerSnapshot[Any],
+        role_snapshots: Mapping[str, TypeSerializerSnapshot[Any]],
+        files: tuple[StateFile, ...] = (),
+    ) -> StateMeta:
+        """A state that is written under one schema as a whole."""
+        return cls(name, kind, (SchemaPart(namespace_snapshot, role_snapshots, files),))
+
+    @property
+    def namespace_snapshot(self) -> TypeSerializerSnapshot[Any]:
+        """That of the newest schema."""
+        return self.parts[-1].namespace_snapshot
+
+    @property
+    def role_snapshots(self) -> Mapping[str, TypeSerializerSnapshot[Any]]:
+        """Those of the newest schema."""
+        return self.parts[-1].role_snapshots
+
+    @property
+    def files(self) -> tuple[StateFile, ...]:
+        """The files of all parts, in the order in which they apply."""
+        return tuple(file for part in self.parts for file in part.files)
+
+    def with_files(self, files: tuple[StateFile, ...]) -> StateMeta:
+        """The same state, of these files, which are all of the newest schema."""
+        return evolve(self, parts=(evolve(self.parts[-1], files=files),))
 
     def as_written_by(self, serializers: Mapping[str, TypeSerializer[Any]]) -> StateMeta:
         """The same state under what these serializers are now, by role and "namespace".
@@ -57,7 +101,7 @@ class StateMeta:
         """
         snapshots = {role: serializer.snapshot_configuration() for role, serializer in serializers.items()}
         namespace_snapshot = snapshots.pop("namespace")
-        return evolve(self, namespace_snapshot=namespace_snapshot, role_snapshots=snapshots)
+        return StateMeta.of_one_schema(self.name, self.kind, namespace_snapshot, snapshots, self.files)
 
     def has_schema_of(self, other: StateMeta) -> bool:
         """Whether both were written under the same kind and the same serializers, to the byte."""
@@ -77,9 +121,9 @@ class KeyedStateMeta:
         return next((state for state in self.states if state.name == name), None)
 
 
-def meta_of_descriptor(descriptor: StateDescriptor, namespace_serializer: TypeSerializer[Any]) -> StateMeta:
+def meta_of_descriptor(descriptor: Descriptor, namespace_serializer: TypeSerializer[Any]) -> StateMeta:
     """A registered state as it is now, without files: what its serializers know changes with what they write."""
-    return StateMeta(
+    return StateMeta.of_one_schema(
         descriptor.name,
         descriptor.kind,
         namespace_serializer.snapshot_configuration(),
@@ -109,7 +153,7 @@ def merge_metas(metas: Sequence[KeyedStateMeta]) -> KeyedStateMeta | None:
     for meta in metas:
         for state in meta.states:
             known = states.get(state.name)
-            merged = evolve(state, files=()) if known is None else _merged_state(known, state)
+            merged = state.with_files(()) if known is None else _merged_state(known, state)
             if merged is None:
                 raise StateRestoreError(
                     f"state {state.name!r} was written under different schemas by different subtasks; restore once "
@@ -131,7 +175,7 @@ def _merged_state(one: StateMeta, other: StateMeta) -> StateMeta | None:
         if merged is None:
             return None
         roles[role] = merged
-    return evolve(one, namespace_snapshot=namespace_snapshot, role_snapshots=roles)
+    return StateMeta.of_one_schema(one.name, one.kind, namespace_snapshot, roles, one.files)
 
 
 def distinct_metas(metas: Sequence[KeyedStateMeta]) -> tuple[KeyedStateMeta, ...]:
@@ -157,8 +201,10 @@ def encode_meta(meta: KeyedStateMeta) -> bytes:
     out.write_long(meta.sequence)
     out.write_int(len(meta.states))
     for state in meta.states:
+        if len(state.parts) != 1:
+            raise StateRestoreError(f"state {state.name!r} has {len(state.parts)} parts; version {VERSION} writes one")
         out.write_utf(state.name)
-        out.write_utf(state.kind.value)
+        out.write_utf(state.kind.name)
         out.write_sized_bytes(snapshot_to_bytes(state.namespace_snapshot))
         out.write_int(len(state.role_snapshots))
         for role, snapshot in state.role_snapshots.items():
@@ -197,9 +243,10 @@ def _decode(source: DataInputView, file_count: int) -> KeyedStateMeta:
 
 
 def _decode_state(source: DataInputView, file_count: int) -> StateMeta:
-    name, kind = source.read_utf(), source.read_utf()
-    if kind not in {known.value for known in StateKind}:
-        raise StateRestoreError(f"state {name!r} is of kind {kind!r}, which is not known here")
+    name, kind_name = source.read_utf(), source.read_utf()
+    kind: StoredKind | None = PRIORITY_QUEUE if kind_name == PRIORITY_QUEUE.name else STATE_KINDS.get(kind_name)
+    if kind is None:
+        raise StateRestoreError(f"state {name!r} is of kind {kind_name!r}, which is not known here")
     try:
         namespace_snapshot = snapshot_from_bytes(source.read_sized_bytes())
         roles = {
@@ -214,4 +261,4 @@ def _decode_state(source: DataInputView, file_count: int) -> StateMeta:
     for file in files:
         if not 0 <= file.index < file_count:
             raise StateRestoreError(f"state {name!r} refers to file {file.index} of {file_count}")
-    return StateMeta(name, StateKind(kind), namespace_snapshot, roles, files)
+    return StateMeta.of_one_schema(name, kind, namespace_snapshot, roles, files)

@@ -1,25 +1,41 @@
 """State handles as operators use them: with a current namespace, and with namespaces that can be merged.
 
 A user's function sees the kinds of `statebackend.api.states`; a window operator keeps its panes in namespaces, which it
-enters one after the other and merges when sessions grow together. The names are Flink's.
+enters one after the other and merges when sessions grow together. The names are Flink's. The internal handle of each
+kind is in the file of the kind.
 """
 
 from __future__ import annotations
 
-import itertools
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from statebackend.api.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
-from statebackend.keyed.key_context import AnyKeyContext
+from statebackend.api.states import State
 
-T = TypeVar("T")
-K = TypeVar("K")
-V = TypeVar("V")
 C = TypeVar("C")
-I = TypeVar("I")  # noqa: E741
-O = TypeVar("O")  # noqa: E741
+
+
+class HandleContext(Protocol):
+    """What a handle sees of the current key and namespace, as what stands for them in caches."""
+
+    @property
+    def key(self) -> Any:
+        """What stands for the key, and for the namespace too in a state that has some."""
+
+    @property
+    def key_group(self) -> int:
+        """The key group of the key."""
+
+    @property
+    def namespace(self) -> Any:
+        """What stands for the current namespace."""
+
+    def entry_namespace(self, namespace: Any) -> Any:
+        """What stands for a namespace; raises `SerializationError` for one that does not fit."""
+
+    def enter(self, entry_namespace: Any) -> None:
+        """Makes a namespace current, given what stands for it."""
 
 
 class InternalState(State):
@@ -29,7 +45,7 @@ class InternalState(State):
 
     @property
     @abstractmethod
-    def key_context(self) -> AnyKeyContext:
+    def key_context(self) -> HandleContext:
         """The current key and namespace of this handle."""
 
     def set_current_namespace(self, namespace: Any) -> None:
@@ -39,18 +55,6 @@ class InternalState(State):
         """
         context = self.key_context
         context.enter(context.entry_namespace(namespace))
-
-
-class InternalValueState(InternalState, ValueState[T]):
-    """Value state with namespaces."""
-
-    __slots__ = ()
-
-
-class InternalMapState(InternalState, MapState[K, V]):
-    """Map state with namespaces."""
-
-    __slots__ = ()
 
 
 class MergingState(InternalState):
@@ -66,33 +70,6 @@ class MergingState(InternalState):
         was. Raises `SerializationError` for a namespace that is None or does not fit; if that or the folding fails,
         nothing has changed.
         """
-
-
-class InternalListState(MergingState, ListState[T]):
-    """List state with namespaces: merging appends the lists of the sources to that of the target."""
-
-    __slots__ = ()
-
-    def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
-        fold_namespaces(self, target, sources, self._get_or_none, self._add_lists)
-
-    def _get_or_none(self) -> list[T] | None:
-        return self.get() or None
-
-    def _add_lists(self, lists: list[list[T]]) -> None:
-        self.add_all(itertools.chain.from_iterable(lists))
-
-
-class InternalReducingState(MergingState, ReducingState[T]):
-    """Reducing state with namespaces: merging reduces the values."""
-
-    __slots__ = ()
-
-
-class InternalAggregatingState(MergingState, AggregatingState[I, O]):
-    """Aggregating state with namespaces: merging merges the accumulators."""
-
-    __slots__ = ()
 
 
 def fold_namespaces(

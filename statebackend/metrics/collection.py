@@ -1,21 +1,23 @@
-"""Putting together what measured handles counted, what the backend knows, and what a snapshot's handle says."""
+"""Putting together what measured handles counted, what the store knows, and the sizes of the states in a snapshot."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from checkpointing.handles.state_handles import KeyedStateHandle
-from statebackend.keyed.state_meta import decode_meta
 from statebackend.metrics.measured_states import MeasuredHandle
 from statebackend.metrics.state_metrics import StateMetrics, StateStatistics
 
 
 def states_measured(
-    handles: Mapping[str, Any], statistics_of: Callable[[str], StateStatistics], snapshot: KeyedStateHandle | None
+    handles: Mapping[str, Any],
+    statistics_of: Callable[[str], StateStatistics],
+    sizes: Mapping[str, tuple[int, int]],
 ) -> dict[str, StateMetrics]:
-    """The metrics of the states whose handles are measured ones; sizes are 0 without a snapshot."""
-    sizes = {} if snapshot is None else _sizes(snapshot)
+    """The metrics of the states whose handles are measured ones.
+
+    ``sizes`` are, by state, the bytes of all its files in the last snapshot, and of those it wrote; 0 if missing.
+    """
     states = {}
     for name, handle in handles.items():
         if not isinstance(handle, MeasuredHandle):
@@ -34,13 +36,3 @@ def states_measured(
             bytes_written=bytes_written,
         )
     return states
-
-
-def _sizes(handle: KeyedStateHandle) -> dict[str, tuple[int, int]]:
-    """By state the bytes of all its files in a handle, and of those that the snapshot itself wrote."""
-    sizes = {}
-    for state in decode_meta(handle.meta, len(handle.files)).states:
-        files = [(handle.files[file.index].size_bytes, file.written_by) for file in state.files]
-        written = sum(size_bytes for size_bytes, written_by in files if written_by == handle.state_id)
-        sizes[state.name] = sum(size_bytes for size_bytes, _ in files), written
-    return sizes

@@ -12,22 +12,15 @@ generator of the handle's own with a fixed seed, so that they repeat in a replay
 
 from __future__ import annotations
 
+import functools
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from statebackend.api.descriptors import StateDescriptor, StateKind
 from statebackend.api.priority_queue import KeyGroupedPriorityQueue
-from statebackend.keyed.key_context import AnyKeyContext
-from statebackend.kinds.internal_states import (
-    InternalAggregatingState,
-    InternalListState,
-    InternalMapState,
-    InternalReducingState,
-    InternalState,
-    InternalValueState,
-)
+from statebackend.kinds.internal_states import HandleContext, InternalState
+from statebackend.kinds.state_kind import StateKind
 from statebackend.metrics.latency_histogram import LatencyHistogram
 from statebackend.metrics.state_metrics import StateMetricsConfig
 from typeserializers.kernel.code_generation import GeneratedFunction
@@ -81,8 +74,8 @@ class MeasuredState(MeasuredHandle, InternalState):
     __slots__ = ()
 
     @property
-    def key_context(self) -> AnyKeyContext:
-        context: AnyKeyContext = self.wrapped.key_context
+    def key_context(self) -> HandleContext:
+        context: HandleContext = self.wrapped.key_context
         return context
 
     def set_current_namespace(self, namespace: Any) -> None:
@@ -133,7 +126,7 @@ def _measurement(name: str, parameters: str) -> Callable[..., Any]:
 
 
 def _measured_class(
-    name: str, bases: tuple[type, ...], reads: dict[str, str], writes: dict[str, str]
+    name: str, bases: tuple[type, ...], reads: Mapping[str, str], writes: Mapping[str, str]
 ) -> type[MeasuredHandle]:
     """A class with a slot for each method, whose parameters are given, in the place of the bases' method."""
     return type(
@@ -148,59 +141,44 @@ def _measured_class(
     )
 
 
-_CLASSES: Final[dict[StateKind, type[MeasuredHandle]]] = {
-    StateKind.VALUE: _measured_class(
-        "MeasuredValueState",
-        (MeasuredState, InternalValueState),
-        {"value": ""},
-        {"update": "value", "clear": ""},
-    ),
-    StateKind.LIST: _measured_class(
-        "MeasuredListState",
-        (MeasuredState, InternalListState),
-        {"get": ""},
-        {
-            "add": "element",
-            "add_all": "elements",
-            "update": "elements",
-            "clear": "",
-            "merge_namespaces": "target, sources",
-        },
-    ),
-    StateKind.MAP: _measured_class(
-        "MeasuredMapState",
-        (MeasuredState, InternalMapState),
-        {"get": "key", "contains": "key", "items": "", "keys": "", "values": "", "is_empty": ""},
-        {"put": "key, value", "put_all": "entries", "remove": "key", "clear": ""},
-    ),
-    StateKind.REDUCING: _measured_class(
-        "MeasuredReducingState",
-        (MeasuredState, InternalReducingState),
-        {"get": ""},
-        {"add": "value", "clear": "", "merge_namespaces": "target, sources"},
-    ),
-    StateKind.AGGREGATING: _measured_class(
-        "MeasuredAggregatingState",
-        (MeasuredState, InternalAggregatingState),
-        {"get": ""},
-        {"add": "value", "clear": "", "merge_namespaces": "target, sources"},
-    ),
-    StateKind.PRIORITY_QUEUE: _measured_class(
-        "MeasuredPriorityQueue",
-        (MeasuredQueue,),
-        {
-            "peek": "",
-            "peek_key_group": "",
-            "is_empty": "",
-            "size": "",
-            "entries": "",
-            "subset_of_key_group": "key_group",
-        },
-        {"add": "element, key_group", "add_all": "entries", "remove": "element, key_group", "poll": ""},
-    ),
+_QUEUE_READS: Final[Mapping[str, str]] = {
+    "peek": "",
+    "peek_key_group": "",
+    "is_empty": "",
+    "size": "",
+    "entries": "",
+    "subset_of_key_group": "key_group",
+}
+
+_QUEUE_WRITES: Final[Mapping[str, str]] = {
+    "add": "element, key_group",
+    "add_all": "entries",
+    "remove": "element, key_group",
+    "poll": "",
 }
 
 
-def measured(handle: Any, descriptor: StateDescriptor, config: StateMetricsConfig) -> Any:
-    """A measured handle around one of that descriptor's kind."""
-    return _CLASSES[descriptor.kind](handle, config)
+@functools.cache
+def _class_of_kind(kind: StateKind) -> type[MeasuredHandle]:
+    return _measured_class(
+        f"Measured{kind.name.capitalize()}State", (MeasuredState, kind.handle_class), kind.reads, kind.writes
+    )
+
+
+@functools.cache
+def _class_of_queues() -> type[MeasuredHandle]:
+    return _measured_class("MeasuredPriorityQueue", (MeasuredQueue,), _QUEUE_READS, _QUEUE_WRITES)
+
+
+def measured_state(handle: InternalState, kind: StateKind, config: StateMetricsConfig) -> InternalState:
+    """A measured handle around one of that kind."""
+    measured: Any = _class_of_kind(kind)(handle, config)
+    state: InternalState = measured
+    return state
+
+
+def measured_queue(queue: KeyGroupedPriorityQueue[Any], config: StateMetricsConfig) -> KeyGroupedPriorityQueue[Any]:
+    """A measured handle around a priority queue."""
+    measured: Any = _class_of_queues()(queue, config)
+    handle: KeyGroupedPriorityQueue[Any] = measured
+    return handle

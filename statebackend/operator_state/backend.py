@@ -34,8 +34,8 @@ from statebackend.api.errors import (
 )
 from statebackend.api.states import ListState, State
 from statebackend.keyed.backend_parameters import Progress, StateRestoreReport
-from statebackend.keyed.schema_resolution import incompatibility_message
 from statebackend.keyed.snapshot_task import SnapshotTasks
+from statebackend.keyed.state_verdicts import incompatibility_message
 from statebackend.operator_state.descriptors import (
     BroadcastStateDescriptor,
     OperatorStateDescriptor,

@@ -20,8 +20,9 @@ from snapshots.errors import MalformedDataError, SerializationError, StateFormat
 from snapshots.value_text import shown
 from statebackend.api.errors import StateMigrationException, StateRestoreError, null_element
 from statebackend.api.states import ListState
-from statebackend.heap.stored_form import KeyForm, StoredForm
+from statebackend.heap.stored_form import StoredForm
 from statebackend.keyed.closed_entries import ClosedEntries
+from statebackend.keyed.entry_keys import KeyForm
 from statebackend.keyed.exact_values import compile_exact
 from statebackend.operator_state.descriptors import ELEMENT_ROLE, KEY_ROLE, VALUE_ROLE, OperatorStateMode
 from statebackend.operator_state.entries import Row
@@ -201,11 +202,12 @@ class ListTable(OperatorStateTable, ListState[T]):
 class BroadcastTable(OperatorStateTable, BroadcastState[K, V]):
     """A broadcast map."""
 
-    __slots__ = ("_entries", "_entry_key", "_form", "_is_frozen", "_keys")
+    __slots__ = ("_entries", "_entry_key", "_form", "_is_frozen", "_key_serializer", "_keys")
 
     def __init__(self, name: str, serializers: Serializers) -> None:
         super().__init__(name, serializers)
-        self._keys = KeyForm(serializers[KEY_ROLE])
+        self._key_serializer = serializers[KEY_ROLE]
+        self._keys = KeyForm(self._key_serializer)
         self._entry_key = self._keys.compile_entry_key(self.describe)
         self._form = _ValueForm(serializers[VALUE_ROLE], self.describe)
         self._entries: Any = {}
@@ -276,7 +278,7 @@ class BroadcastTable(OperatorStateTable, BroadcastState[K, V]):
     def _row_loader(self, migrations: Migrations) -> Callable[[Row], None]:
         of_keys = migrations.get(KEY_ROLE)
         # Checked as a put would be: a custom pair of serializers may pass a key through that does not fit.
-        key_of = self._keys.serializer.from_bytes if of_keys is None else of_keys.to_value
+        key_of = self._key_serializer.from_bytes if of_keys is None else of_keys.to_value
         load, entries, entry_key = self._form.loader(migrations.get(VALUE_ROLE)), self._entries, self._entry_key
 
         def load_row(row: Row) -> None:

@@ -1,1 +1,4 @@
-"""Priority queues of elements as bytes: what the queues of all backends share."""
+"""Priority queues, which have no current key: their descriptor, and queues of elements as bytes for any store.
+
+Where the elements are stored is a store's business, and must not be here.
+"""

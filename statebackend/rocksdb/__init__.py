@@ -1,5 +1,9 @@
-"""State in RocksDB, for state larger than memory. `RocksDBStateBackend` is all of it that is public."""
+"""The RocksDB store: sorted rows on the local disk, for state larger than memory, with a write-back cache per epoch.
 
-from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
+`RocksDBStateBackend` is all of it that is public. Nothing here knows of registrations, verdicts or current keys, and no
+other room looks into it.
+"""
+
+from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 
 __all__ = ["RocksDBStateBackend"]

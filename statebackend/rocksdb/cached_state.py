@@ -15,14 +15,12 @@ from typing import Any, Final, Protocol
 
 from attrs import define, field
 
-from snapshots.errors import SerializationError
-from statebackend.api.errors import unreadable_entry
 from statebackend.keyed.closed_entries import ClosedEntries
-from statebackend.keyed.key_context import AnyKeyContext
-from statebackend.kinds.internal_states import InternalState
+from statebackend.keyed.entry_bytes import decoded, encoded
+from statebackend.kinds.internal_states import HandleContext, InternalState
 from statebackend.rocksdb.cache_memory import CacheMemory
 from statebackend.rocksdb.composite_key import RawKeys
-from statebackend.rocksdb.store import ColumnFamily
+from statebackend.rocksdb.engine import Scan
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 Change = tuple[bytes, "bytes | None"]
@@ -57,11 +55,31 @@ class Drained:
         return cls(keys, list(changes.values()), known, digest)
 
 
+class StoredRows(Protocol):
+    """What is written out of one state, as its handle reads it; its table gives the handle another when they move."""
+
+    @property
+    def get(self) -> Callable[[bytes], Any]:
+        """The value of a raw key, or None. What it raises goes through `read_error`."""
+
+    def scan(self, from_key: bytes) -> Scan:
+        """All entries from a raw key on, in order, as they are at the time of the call."""
+
+    def scan_prefix(self, prefix: bytes) -> Scan:
+        """All entries whose raw key begins with ``prefix``; otherwise like `scan`."""
+
+    def scan_prefix_from(self, prefix: bytes, rest: bytes) -> Scan:
+        """The entries of `scan_prefix` from ``prefix`` and ``rest`` on."""
+
+    def read_error(self, error: Exception) -> Exception:
+        """What is to be raised for an exception of `get`."""
+
+
 class WriteBackCache(Protocol):
     """What a backend asks of everything that holds changes between two barriers: a state handle, or a queue."""
 
     name: str
-    column_family: ColumnFamily
+    stored_rows: StoredRows
 
     def drain(self) -> Drained:
         """What changed since the last call, or a part of it; the cache is empty after an empty one."""
@@ -84,7 +102,7 @@ class CacheBounds:
 
 
 class CachedState(InternalState):
-    """The cache of one state, bound to the column family that its entries live in."""
+    """The cache of one state, over the rows that are written out."""
 
     __slots__ = (
         "_bounds",
@@ -93,23 +111,23 @@ class CachedState(InternalState):
         "_max_entries",
         "_memory",
         "cache_misses",
-        "column_family",
         "held_bytes",
         "name",
         "raw_keys",
+        "stored_rows",
     )
 
     def __init__(
         self,
         name: str,
-        context: AnyKeyContext,
+        context: HandleContext,
         raw_keys: RawKeys,
-        column_family: ColumnFamily,
+        stored_rows: StoredRows,
         bounds: CacheBounds,
     ) -> None:
         self.name = name
         self.raw_keys = raw_keys
-        self.column_family = column_family
+        self.stored_rows = stored_rows
         self._context = context
         self._entries: Any = {}
         self._bounds = bounds
@@ -118,7 +136,7 @@ class CachedState(InternalState):
         self.held_bytes = 0
         """The part of what the caches of the backend hold that is this state's."""
         self.cache_misses = 0
-        """The accesses that had to look into the column family."""
+        """The accesses that had to look into the stored rows."""
 
     @property
     def is_empty_cache(self) -> bool:
@@ -126,7 +144,7 @@ class CachedState(InternalState):
         return not self._entries
 
     @property
-    def key_context(self) -> AnyKeyContext:
+    def key_context(self) -> HandleContext:
         return self._context
 
     @abstractmethod
@@ -151,12 +169,12 @@ class CachedState(InternalState):
         self.held_bytes = 0
 
     def stored(self, raw_key: bytes) -> bytes | None:
-        """What the column family has under a raw key."""
+        """What is stored under a raw key."""
         try:
-            encoded: bytes | None = self.column_family.get(raw_key)
+            stored: bytes | None = self.stored_rows.get(raw_key)
         except Exception as error:
-            raise self.column_family.read_error(error) from error
-        return encoded
+            raise self.stored_rows.read_error(error) from error
+        return stored
 
     def current_prefix(self) -> bytes:
         """The raw key of the current key and namespace."""
@@ -172,14 +190,8 @@ class CachedState(InternalState):
 
     def encode(self, serializer: TypeSerializer[Any], value: Any) -> bytes:
         """The bytes of a value; an error names the state."""
-        try:
-            return serializer.to_bytes(value)
-        except SerializationError as error:
-            raise error.within(self.describe()) from error
+        return encoded(self.name, serializer, value)
 
     def decode(self, serializer: TypeSerializer[Any], data: bytes) -> Any:
         """The value of stored bytes; an error names the state."""
-        try:
-            return serializer.from_bytes(data)
-        except Exception as error:
-            raise unreadable_entry(self.describe(), serializer, error) from error
+        return decoded(self.name, serializer, data)

@@ -11,14 +11,13 @@ from collections.abc import Iterable
 from operator import add
 from typing import Any
 
-from statebackend.rocksdb.cached_state import UNKNOWN, Drained
+from statebackend.kinds.state_kind import RowFilter
+from statebackend.rocksdb.cached_state import UNKNOWN, Drained, StoredRows
 from statebackend.rocksdb.content_digest import ContentDigest
-from statebackend.rocksdb.store import ColumnFamily
-from statebackend.ttl.row_filter import RowFilter
 
 
 def effective_changes(
-    drained: Drained, family: ColumnFamily, digest: ContentDigest, seed: int, expired: RowFilter | None
+    drained: Drained, stored_rows: StoredRows, digest: ContentDigest, seed: int, expired: RowFilter | None
 ) -> tuple[list[bytes], list[bytes | None]]:
     """The raw keys to be written, in order, and their new values; takes what comes and goes into the digest.
 
@@ -32,7 +31,7 @@ def effective_changes(
         # Rows that lie beside each other are looked up after each other.
         known = dict(zip(keys, stored, strict=True))
         keys, values = _in_order(keys, values)
-        stored = _looked_up(keys, list(map(known.__getitem__, keys)), family)
+        stored = _looked_up(keys, list(map(known.__getitem__, keys)), stored_rows)
     if None in values and None in stored:
         rows = zip(keys, values, stored, strict=True)
         keys, values, stored = _columns([row for row in rows if row[1] is not None or row[2] is not None])
@@ -48,12 +47,12 @@ def _in_order(keys: list[bytes], values: list[bytes | None]) -> tuple[list[bytes
     return ordered, list(map(value_of, ordered))
 
 
-def _looked_up(keys: list[bytes], stored: list[Any], family: ColumnFamily) -> list[bytes | None]:
-    get = family.get
+def _looked_up(keys: list[bytes], stored: list[Any], stored_rows: StoredRows) -> list[bytes | None]:
+    get = stored_rows.get
     try:
         return [get(key) if known is UNKNOWN else known for key, known in zip(keys, stored, strict=True)]
     except Exception as error:
-        raise family.read_error(error) from error
+        raise stored_rows.read_error(error) from error
 
 
 def _columns(rows: list[tuple[Any, Any, Any]]) -> tuple[list[Any], list[Any], list[Any]]:

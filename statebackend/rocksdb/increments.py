@@ -15,7 +15,7 @@ from operator import itemgetter
 
 from statebackend.rocksdb.cached_state import Change
 from statebackend.rocksdb.composite_key import DELETION_MARK
-from statebackend.rocksdb.store import ColumnFamily, RocksDBStore, SstWriter
+from statebackend.rocksdb.engine import ColumnFamily, RocksDBEngine, SstWriter
 
 _FIRST_KEY = b"\x00"
 
@@ -36,7 +36,7 @@ def merge_increments(paths: Sequence[str], directory: str, target: str) -> SstWr
     Takes the files as its own. ``directory`` is for the temporary database, on the same device. Memory does not grow
     with the files.
     """
-    store = RocksDBStore(os.path.join(directory, "merging"))
+    store = RocksDBEngine(os.path.join(directory, "merging"))
     try:
         family = store.column_family("increments")
         for path in paths:

@@ -19,12 +19,12 @@ from attrs import define
 
 from statebackend.api.errors import null_element
 from statebackend.keyed.exact_values import compile_exact
-from statebackend.kinds.internal_states import InternalListState
+from statebackend.kinds.list_kind import InternalListState
+from statebackend.kinds.state_kind import RowFilter
 from statebackend.rocksdb.cache_memory import ENTRY_BYTES
 from statebackend.rocksdb.cached_state import CachedState, Changes, Drained
 from statebackend.rocksdb.composite_key import CHUNK_NUMBER
 from statebackend.rocksdb.content_digest import state_seed
-from statebackend.ttl.row_filter import RowFilter
 from typeserializers.containers.lists import ListSerializer
 from typeserializers.kernel.type_serializer import TypeSerializer
 
@@ -148,7 +148,7 @@ class RocksDBListState(CachedState, InternalListState[T]):
                 new = len(cached.appended), b"".join(cached.appended)
                 before = 0, b""
                 if was_written:
-                    chunks = self.column_family.scan_prefix_from(cached.prefix, CHUNK_NUMBER.pack(first_new))
+                    chunks = self.stored_rows.scan_prefix_from(cached.prefix, CHUNK_NUMBER.pack(first_new))
                     before = _joined([chunk for _, chunk in chunks])
                 after = before[0] + new[0], before[1] + new[1]
                 digest += self._hash(cached.prefix, after) - self._hash(cached.prefix, before)
@@ -230,7 +230,7 @@ class RocksDBListState(CachedState, InternalListState[T]):
 
     def _rows(self, cached: _CachedList) -> list[tuple[bytes, bytes]]:
         if cached.rows is None:
-            cached.rows = list(self.column_family.scan_prefix(cached.prefix))
+            cached.rows = list(self.stored_rows.scan_prefix(cached.prefix))
         return cached.rows
 
     def _encode_all(self, elements: Iterable[T]) -> tuple[list[Any], list[bytes]]:

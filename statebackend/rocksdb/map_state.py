@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from snapshots.errors import SerializationError
 from snapshots.value_text import shown
 from statebackend.keyed.exact_values import compile_exact
-from statebackend.kinds.internal_states import InternalMapState
+from statebackend.kinds.map_kind import InternalMapState
 from statebackend.rocksdb.cache_memory import ENTRY_BYTES
 from statebackend.rocksdb.cached_state import UNKNOWN, CachedState, Changes, Drained
 from typeserializers.containers.nullable import NullableSerializer
@@ -114,7 +114,7 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
         context_key, prefix = self._context.key, cached.prefix
         if not cached.is_complete:
             self.cache_misses += 1
-            rows = self.column_family.scan_prefix(prefix)
+            rows = self.stored_rows.scan_prefix(prefix)
             head, is_small = self._head(rows)
             if not is_small:
                 changes, stored_as_of = self._changes, self._drains
@@ -144,7 +144,7 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
         if not cached.is_complete:
             self.cache_misses += 1
             has_rows = False
-            for raw_key, _ in self.column_family.scan_prefix(cached.prefix):
+            for raw_key, _ in self.stored_rows.scan_prefix(cached.prefix):
                 has_rows = True
                 # All known entries are gone, so a row that is known is a row to be deleted.
                 if self._cache_key(raw_key[len(cached.prefix) :]) not in cached.entries:
@@ -190,7 +190,7 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
     def _add_deletions(self, changes: Changes, stored: Changes, cached: _CachedMap, rewritten: Changes) -> None:
         """Adds deletions of stored rows until there are enough for one part; the map is not cleared when it is done."""
         size_bytes = 0
-        scan = self.column_family.scan(cached.deleted_up_to)
+        scan = self.stored_rows.scan(cached.deleted_up_to)
         for raw_key, encoded in scan:
             if not raw_key.startswith(cached.prefix):
                 break

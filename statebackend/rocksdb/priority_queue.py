@@ -15,14 +15,12 @@ whose first scan finds the heads behind the deletions in the files, once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from statebackend.api.key_groups import KeyGroupRange
 from statebackend.queues.paged_priority_queue import PagedPriorityQueue
-from statebackend.rocksdb.cached_state import Drained, WriteBackCache
+from statebackend.rocksdb.cached_state import CacheBounds, Drained, StoredRows
 from statebackend.rocksdb.composite_key import KEY_GROUP, VOID_NAMESPACE_BYTES
-from statebackend.rocksdb.local_database import StateTable
-from statebackend.rocksdb.store import ColumnFamily
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 T = TypeVar("T")
@@ -36,39 +34,41 @@ def split_element_key(raw: bytes) -> tuple[int, bytes, bytes, bytes]:
 class RocksDBPriorityQueue(PagedPriorityQueue[T]):
     """See the module."""
 
-    __slots__ = ("_spill", "_table", "column_family")
+    __slots__ = ("_bounds", "_keep_lower_bound", "stored_rows")
 
     def __init__(
         self,
+        name: str,
         serializer: TypeSerializer[T],
         key_groups: KeyGroupRange,
-        table: StateTable,
-        spill: Callable[[WriteBackCache], Any],
-        max_changes: int,
+        stored_rows: StoredRows,
+        bounds: CacheBounds,
+        lower_bound: bytes,
+        keep_lower_bound: Callable[[bytes], None],
     ) -> None:
-        super().__init__(table.meta.name, serializer, key_groups, max_changes)
-        self.column_family: ColumnFamily = table.column_family
-        self.lower_bound = table.lower_bound
-        self._table = table
-        self._spill = spill
+        super().__init__(name, serializer, key_groups, bounds.entries)
+        self.stored_rows = stored_rows
+        self.lower_bound = lower_bound
+        self._bounds = bounds
+        self._keep_lower_bound = keep_lower_bound
 
     def drain(self) -> Drained:
         """What changed since the last call, in no order."""
         changes = self.take_changes()
-        self._table.lower_bound = self.lower_bound
+        self._keep_lower_bound(self.lower_bound)
         return Drained.from_changes(
             {entry[-2:] + entry[:-2]: b"" if is_present else None for entry, is_present in changes.items()}
         )
 
     def write_back(self) -> None:
-        self._spill(self)
+        self._bounds.write_out(self)
 
     def stored_page(self, key_group: int, after: bytes | None, limit: int) -> list[bytes]:
         prefix = KEY_GROUP.pack(key_group)
         page: list[bytes] = []
         # The smallest key behind an element's is that with a zero byte at its end.
         first = self.lower_bound if after is None else after + b"\x00"
-        for raw_key, _ in self.column_family.scan(prefix + first):
+        for raw_key, _ in self.stored_rows.scan(prefix + first):
             if not raw_key.startswith(prefix):
                 break
             page.append(raw_key[2:])
@@ -81,7 +81,7 @@ class RocksDBPriorityQueue(PagedPriorityQueue[T]):
         key_group, end, lower_bound = self.key_groups.start, self.key_groups.end, self.lower_bound
         while key_group <= end:
             page: list[bytes] = []
-            for raw_key, _ in self.column_family.scan(KEY_GROUP.pack(key_group) + lower_bound):
+            for raw_key, _ in self.stored_rows.scan(KEY_GROUP.pack(key_group) + lower_bound):
                 found = raw_key[0] << 8 | raw_key[1]
                 if found != key_group:
                     if page and lower_bound:

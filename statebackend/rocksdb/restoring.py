@@ -15,57 +15,64 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
-from statebackend.api.descriptors import StateKind
+from attrs import frozen
+
 from statebackend.api.errors import StateRestoreError
 from statebackend.api.key_groups import KeyGroupRange
 from statebackend.canonical.canonical_entries import CanonicalBatch, read_canonical
 from statebackend.keyed.backend_parameters import RestoredHandle
+from statebackend.keyed.restored_states import RestoredStates
 from statebackend.keyed.state_files import StoredFile, stored_files
-from statebackend.keyed.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta
+from statebackend.keyed.state_meta import CANONICAL_BACKEND, StateMeta
+from statebackend.keyed.state_schema import StateSchema
+from statebackend.kinds.list_kind import LIST
+from statebackend.queues.queue_kind import PRIORITY_QUEUE
 from statebackend.rocksdb.cached_state import Change
 from statebackend.rocksdb.composite_key import CHUNK_NUMBER, KEY_GROUP
+from statebackend.rocksdb.engine import ColumnFamily, RocksDBEngine
 from statebackend.rocksdb.file_chain import FileChain
-from statebackend.rocksdb.local_database import LocalDatabase, StateTable
-from statebackend.rocksdb.store import ColumnFamily, RocksDBStore
+from statebackend.rocksdb.local_database import LocalDatabase
+from statebackend.rocksdb.table import RocksDBTable
 
 ROCKSDB_BACKEND: Final = "rocksdb"
 
-MayReferTo = Callable[[RestoredHandle, str], bool]
-"""`KeyedStateBackend.may_refer_to`."""
 
-Importer = Callable[[LocalDatabase, MayReferTo, StateTable, RestoredHandle, StateMeta], None]
+@frozen(eq=False)
+class RestoreTarget:
+    """A database to be filled; the functions are those of the store that it is the database of."""
+
+    database: LocalDatabase
+    may_refer_to: Callable[[RestoredHandle], bool]
+    next_chunk_number: Callable[[], int]
 
 
-def open_or_restore(
-    database: LocalDatabase,
-    handles: tuple[RestoredHandle, ...],
-    metas: list[KeyedStateMeta],
-    merged: KeyedStateMeta | None,
-    may_refer_to: MayReferTo,
-) -> bool:
+Importer = Callable[[RestoreTarget, RocksDBTable, RestoredHandle, StateMeta], None]
+
+
+def open_or_restore(target: RestoreTarget, restored: RestoredStates) -> bool:
     """Fills the database with what the handles hold; returns whether it did so already.
 
-    ``metas`` are the handles' meta data, ``merged`` is theirs as one; all handles are of `READABLE_BACKENDS`. Raises
-    what the store raises for missing and damaged files.
+    Raises what the file system raises for missing and damaged files.
     """
-    if _open_local(database, handles, metas):
+    database = target.database
+    if _open_local(database, restored):
         return True
     database.create()
-    for state in merged.states if merged is not None else ():
-        database.add_table(state)
-    for restored, meta in zip(handles, metas, strict=True):
-        importer = _IMPORTERS[restored.handle.backend]
+    for state in restored.meta.states if restored.meta is not None else ():
+        database.add_table(StateSchema(state.with_files(())))
+    for handle, meta in restored.handles:
+        importer = _IMPORTERS[handle.handle.backend]
         for state in meta.states:
-            importer(database, may_refer_to, database.tables[state.name], restored, state)
+            importer(target, database.tables[state.name], handle, state)
     return False
 
 
-def _open_local(database: LocalDatabase, handles: tuple[RestoredHandle, ...], metas: list[KeyedStateMeta]) -> bool:
+def _open_local(database: LocalDatabase, restored: RestoredStates) -> bool:
     version = database.directory.read_version()
-    if version is None or len(handles) != 1 or handles[0].handle.backend != ROCKSDB_BACKEND:
+    if version is None or len(restored.handles) != 1 or restored.handles[0][0].handle.backend != ROCKSDB_BACKEND:
         return False
-    handle = handles[0].handle
-    names = [state.name for state in metas[0].states]
+    handle, meta = restored.handles[0][0].handle, restored.handles[0][1]
+    names = [state.name for state in meta.states]
     if (
         version.state_id != handle.state_id
         or KeyGroupRange(handle.key_group_start, handle.key_group_end) != database.key_groups
@@ -73,14 +80,14 @@ def _open_local(database: LocalDatabase, handles: tuple[RestoredHandle, ...], me
         or not database.open_version(version)
     ):
         return False
-    for state in metas[0].states:
-        database.adopt_table(state, version.column_families[state.name], FileChain(stored_files(handle, state)))
+    for state in meta.states:
+        files = FileChain(stored_files(handle, state))
+        database.adopt_table(StateSchema(state.with_files(())), version.column_families[state.name], files)
     return True
 
 
-def _import_native(
-    database: LocalDatabase, may_refer_to: MayReferTo, table: StateTable, restored: RestoredHandle, state: StateMeta
-) -> None:
+def _import_native(target: RestoreTarget, table: RocksDBTable, restored: RestoredHandle, state: StateMeta) -> None:
+    database = target.database
     handle, files = restored.handle, stored_files(restored.handle, state)
     if not (database.key_groups.start <= handle.key_group_start and handle.key_group_end <= database.key_groups.end):
         _import_own_range(database, table, restored, files)
@@ -88,21 +95,21 @@ def _import_native(
     for stored in files:
         path = database.directory.new_file(".sst")
         restored.file_system.download(stored.handle, path)
-        table.column_family.ingest(path)
+        table.ingest(path)
     database.drop_marks(table)
     # Files in another store, or of one of several subtasks, must not be referred to by our checkpoints.
-    if may_refer_to(restored, ROCKSDB_BACKEND):
+    if target.may_refer_to(restored):
         table.files = FileChain(files)
     else:
         table.files.needs_base = True
 
 
 def _import_own_range(
-    database: LocalDatabase, table: StateTable, restored: RestoredHandle, files: list[StoredFile]
+    database: LocalDatabase, table: RocksDBTable, restored: RestoredHandle, files: list[StoredFile]
 ) -> None:
     """Takes over the rows of the subtask's own key groups alone: the others would stay with it for long."""
     with database.directory.scratch() as directory:
-        whole = RocksDBStore(os.path.join(directory, "whole"))
+        whole = RocksDBEngine(os.path.join(directory, "whole"))
         try:
             family = whole.column_family("whole")
             for number, stored in enumerate(files):
@@ -120,23 +127,17 @@ def _rows_within(family: ColumnFamily, key_groups: KeyGroupRange) -> Iterator[Ch
     return itertools.takewhile(lambda row: row[0] < behind, family.scan(KEY_GROUP.pack(key_groups.start)))
 
 
-def _import_canonical(
-    database: LocalDatabase, may_refer_to: MayReferTo, table: StateTable, restored: RestoredHandle, state: StateMeta
-) -> None:
+def _import_canonical(target: RestoreTarget, table: RocksDBTable, restored: RestoredHandle, state: StateMeta) -> None:
+    database = target.database
+    raw_entries = _raw_elements if state.kind is PRIORITY_QUEUE else _raw_keyed_entries
     for stored in stored_files(restored.handle, state):
         local = database.directory.new_file(".parquet")
         restored.file_system.download(stored.handle, local)
-        database.ingest(table, _raw_entries(database, state, read_canonical(local, database.key_groups)))
+        database.ingest(table, raw_entries(target, state, read_canonical(local, database.key_groups)))
         os.unlink(local)
 
 
-def _raw_entries(database: LocalDatabase, state: StateMeta, batches: Iterable[CanonicalBatch]) -> Iterator[Change]:
-    if state.kind is StateKind.PRIORITY_QUEUE:
-        return _raw_elements(state, batches)
-    return _raw_keyed_entries(database, state, batches)
-
-
-def _raw_elements(state: StateMeta, batches: Iterable[CanonicalBatch]) -> Iterator[Change]:
+def _raw_elements(target: RestoreTarget, state: StateMeta, batches: Iterable[CanonicalBatch]) -> Iterator[Change]:
     for batch in batches:
         for key_group, element, _, _, value in zip(*batch, strict=True):
             if value != b"":
@@ -147,16 +148,14 @@ def _raw_elements(state: StateMeta, batches: Iterable[CanonicalBatch]) -> Iterat
             yield KEY_GROUP.pack(key_group) + element, value
 
 
-def _raw_keyed_entries(
-    database: LocalDatabase, state: StateMeta, batches: Iterable[CanonicalBatch]
-) -> Iterator[Change]:
+def _raw_keyed_entries(target: RestoreTarget, state: StateMeta, batches: Iterable[CanonicalBatch]) -> Iterator[Change]:
     for batch in batches:
         for key_group, key, namespace, user_key, value in zip(*batch, strict=True):
             prefix = KEY_GROUP.pack(key_group) + key + namespace
             if user_key is not None:
                 yield prefix + user_key, value
-            elif state.kind is StateKind.LIST:
-                yield prefix + CHUNK_NUMBER.pack(database.next_chunk_number()), value
+            elif state.kind is LIST:
+                yield prefix + CHUNK_NUMBER.pack(target.next_chunk_number()), value
             else:
                 yield prefix, value
 
@@ -165,6 +164,3 @@ _IMPORTERS: Final[Mapping[str, Importer]] = {
     ROCKSDB_BACKEND: _import_native,
     CANONICAL_BACKEND: _import_canonical,
 }
-
-READABLE_BACKENDS: Final = frozenset(_IMPORTERS)
-"""Whose files can be restored here."""

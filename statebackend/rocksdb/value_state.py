@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from statebackend.keyed.exact_values import compile_exact
 from statebackend.keyed.value_sizes import compile_size
-from statebackend.kinds.internal_states import InternalValueState
+from statebackend.kinds.value_kind import InternalValueState
 from statebackend.rocksdb.cache_memory import ENTRY_BYTES
 from statebackend.rocksdb.cached_state import UNKNOWN, CachedState, Drained
 from typeserializers.kernel.type_serializer import TypeSerializer
@@ -65,9 +65,9 @@ class RocksDBValueState(CachedState, InternalValueState[T]):
         context = self._context
         raw_key = self.raw_keys.prefix(context.key, context.key_group)
         try:
-            encoded = self.column_family.get(raw_key)
+            encoded = self.stored_rows.get(raw_key)
         except Exception as error:
-            raise self.column_family.read_error(error) from error
+            raise self.stored_rows.read_error(error) from error
         self.cache_misses += 1
         kept, size = None, self._entry_bytes
         if encoded is not None:

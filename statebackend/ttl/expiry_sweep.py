@@ -1,7 +1,7 @@
 """The incremental clean-up: each access looks at a few further entries, of whatever keys, and removes the expired.
 
-A sweep goes over the state in *passes*, one after the other, which the backend lays out
-(`KeyedStateBackend.cleanup_pass`): it gives the places of entries one by one. A place may be out of date when it is
+A sweep goes over the state in *passes*, one after the other, which a store lays out
+(`StateTable.cleanup_pass`): it gives the places of entries one by one. A place may be out of date when it is
 visited, because entries come and go meanwhile; so a visit goes through the state's handle, which sees what is there,
 and the worst that can happen is that there is nothing. Removing is an ordinary write of the current epoch, whether a
 snapshot is being written or not.
@@ -20,10 +20,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from statebackend.keyed.key_context import NO_KEY, KeyContext
-from statebackend.ttl.states import TtlState
+from attrs import frozen
+
+from statebackend.canonical.canonical_entries import Address
+from statebackend.kinds.timed_states import TtlState
+from statebackend.ttl.expiry import Expiry
 
 PASSES_PER_LIFE: Final = 4
 """How many passes are begun within one time-to-live."""
@@ -35,6 +38,30 @@ Place = tuple[int, Any, Any]
 
 Pass = Iterator["Place | None"]
 """The places of a state; None for an entry that has been looked at already and is alive."""
+
+
+@frozen(eq=False)
+class PassStart:
+    """Where a pass begins, and what tells the expired from the living.
+
+    ``key_group`` and ``key``, as bytes, are the current ones: -1 and nothing if there is no current key.
+    """
+
+    key_group: int
+    key: bytes
+    expiry: Expiry
+    place_of: Callable[[Address], Place]
+
+
+class CurrentKey(Protocol):
+    """The key that is current, as what stands for it, and its key group."""
+
+    key: Any
+    key_group: int
+
+    @property
+    def has_key(self) -> bool:
+        """Whether a key is current."""
 
 
 class ExpirySweep:
@@ -55,7 +82,7 @@ class ExpirySweep:
         "due_ms",
     )
 
-    def __init__(self, context: KeyContext, state: TtlState, begin_pass: Callable[[], Pass], entries: int) -> None:
+    def __init__(self, context: CurrentKey, state: TtlState, begin_pass: Callable[[], Pass], entries: int) -> None:
         lifetime = state.lifetime
         self._clock = lifetime.clock
         self._rest_ms = max(1, lifetime.ttl_ms // PASSES_PER_LIFE)
@@ -70,7 +97,7 @@ class ExpirySweep:
     def __call__(self) -> None:
         context = self._context
         now_ms = self._clock()
-        if now_ms < self.due_ms or context.key is NO_KEY:
+        if now_ms < self.due_ms or not context.has_key:
             return
         places = self._places
         if places is None:

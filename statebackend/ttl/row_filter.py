@@ -1,29 +1,21 @@
 """Leaving expired entries out of what is written whole: a savepoint, or the new base of a state.
 
 A row filter works on the canonical bytes of a row's value (see `statebackend.canonical.canonical_entries`), so it is
-the same for every backend. It is made for one snapshot, with the time of its beginning, and has nothing that changes:
-snapshots that are under way at once share nothing.
+the same for every store. It is made for one snapshot, with the time of its beginning, and has nothing that changes:
+snapshots that are under way at once share nothing. Where the time is in a row says the kind of the state.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
-from statebackend.api.descriptors import StateKind
 from statebackend.api.errors import StateRestoreError
 from statebackend.canonical.canonical_entries import CanonicalBatch
+from statebackend.kinds.state_kind import RowFilter, StateKind
 from typeserializers.containers.ttl import TtlSerializer
 
-RowFilter = Callable[[bytes], "bytes | None"]
-"""From the value of a row to the value to write: itself, a list chunk with fewer elements, or None for no row."""
-
 Row = TypeVar("Row", bound=tuple[Any, ...])
-
-_TIMESTAMP: Final = struct.Struct(">q")
-_FLAG_AND_TIMESTAMP: Final = struct.Struct(">bq")
-_COUNT: Final = struct.Struct(">i")
 
 
 def expired_row_filter(kind: StateKind, serializer: TtlSerializer[Any], ttl_ms: int, now_ms: int) -> RowFilter:
@@ -31,7 +23,7 @@ def expired_row_filter(kind: StateKind, serializer: TtlSerializer[Any], ttl_ms: 
 
     It raises `StateRestoreError` for bytes that cannot be such a value.
     """
-    expires = _FILTERS.get(kind, _value_filter)(serializer, now_ms - ttl_ms)
+    expires = kind.expired_rows(serializer, now_ms - ttl_ms)
 
     def row_filter(value: bytes) -> bytes | None:
         try:
@@ -67,38 +59,3 @@ def _kept_batches(row_filter: RowFilter, batches: Iterable[CanonicalBatch]) -> I
         rows = list(_kept_rows(row_filter, zip(*batch, strict=True)))
         if rows:
             yield CanonicalBatch(*(list(column) for column in zip(*rows, strict=True)))
-
-
-def _value_filter(serializer: TtlSerializer[Any], last_expired_ms: int) -> RowFilter:
-    read_timestamp = _TIMESTAMP.unpack_from
-    return lambda value: value if read_timestamp(value)[0] > last_expired_ms else None
-
-
-def _map_filter(serializer: TtlSerializer[Any], last_expired_ms: int) -> RowFilter:
-    read = _FLAG_AND_TIMESTAMP.unpack_from
-    return lambda value: value if read(value)[1] > last_expired_ms else None
-
-
-def _list_filter(serializer: TtlSerializer[Any], last_expired_ms: int) -> RowFilter:
-    read_timestamp, read_value = _TIMESTAMP.unpack_from, serializer.value_serializer.codec.read
-
-    def filter_chunk(chunk: bytes) -> bytes | None:
-        count, position, kept = _COUNT.unpack_from(chunk)[0], _COUNT.size, []
-        for _ in range(count):
-            start = position
-            position = read_value(chunk, start + _TIMESTAMP.size)[1]
-            if read_timestamp(chunk, start)[0] > last_expired_ms:
-                kept.append(chunk[start:position])
-        if position != len(chunk):
-            raise StateRestoreError(f"the elements end at byte {position} of {len(chunk)}")
-        if len(kept) == count:
-            return chunk
-        return _COUNT.pack(len(kept)) + b"".join(kept) if kept else None
-
-    return filter_chunk
-
-
-_FILTERS: Final[dict[StateKind, Callable[[TtlSerializer[Any], int], RowFilter]]] = {
-    StateKind.MAP: _map_filter,
-    StateKind.LIST: _list_filter,
-}

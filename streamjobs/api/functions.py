@@ -10,15 +10,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from statebackend.api.descriptors import (
+from statebackend import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
+    PriorityQueueDescriptor,
     ReducingStateDescriptor,
     StateDescriptor,
     StateKind,
     ValueStateDescriptor,
 )
+from statebackend.api.descriptors import Descriptor
 from statebackend.api.errors import NoCurrentKeyError, StateRegistrationError
 from statebackend.api.states import (
     AggregatingState,
@@ -35,7 +37,7 @@ from streamjobs.api.output_tag import OutputTag
 from streamjobs.user_errors import shown
 
 if TYPE_CHECKING:
-    from statebackend.api.descriptors import DefaultedValueStateDescriptor
+    from statebackend.kinds.value_kind import DefaultedValueStateDescriptor
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -102,33 +104,33 @@ class RuntimeContext(ABC):
 
     def get_state(self, descriptor: ValueStateDescriptor[T]) -> ValueState[T]:
         """Registers a value state. Raises `StateMigrationException` if restored state cannot be taken over."""
-        state: ValueState[T] = self._register(descriptor, StateKind.VALUE)
+        state: ValueState[T] = self._register(descriptor, ValueStateDescriptor.kind)
         return state
 
     def get_list_state(self, descriptor: ListStateDescriptor[T]) -> ListState[T]:
         """Registers a list state; see `get_state`."""
-        state: ListState[T] = self._register(descriptor, StateKind.LIST)
+        state: ListState[T] = self._register(descriptor, ListStateDescriptor.kind)
         return state
 
     def get_map_state(self, descriptor: MapStateDescriptor[K, V]) -> MapState[K, V]:
         """Registers a map state; see `get_state`."""
-        state: MapState[K, V] = self._register(descriptor, StateKind.MAP)
+        state: MapState[K, V] = self._register(descriptor, MapStateDescriptor.kind)
         return state
 
     def get_reducing_state(self, descriptor: ReducingStateDescriptor[T]) -> ReducingState[T]:
         """Registers a reducing state; see `get_state`."""
-        state: ReducingState[T] = self._register(descriptor, StateKind.REDUCING)
+        state: ReducingState[T] = self._register(descriptor, ReducingStateDescriptor.kind)
         return state
 
     def get_aggregating_state(self, descriptor: AggregatingStateDescriptor[I, Any, O]) -> AggregatingState[I, O]:
         """Registers an aggregating state; see `get_state`."""
-        state: AggregatingState[I, O] = self._register(descriptor, StateKind.AGGREGATING)
+        state: AggregatingState[I, O] = self._register(descriptor, AggregatingStateDescriptor.kind)
         return state
 
     def _register(self, descriptor: StateDescriptor, kind: StateKind) -> Any:
-        given = descriptor.kind if isinstance(descriptor, StateDescriptor) else None
+        given = descriptor.kind if isinstance(descriptor, Descriptor) else None
         if given is not kind:
-            how = "pass a descriptor" if given is None else f"{given.value} state is registered with {_METHODS[given]}"
+            how = "pass a descriptor" if given is None else f"{given.name} state is registered with {_METHODS[given]}"
             if isinstance(descriptor, OperatorStateDescriptor):
                 how = "operator state is registered with the methods of context.operator_state, such as get_list_state"
             raise StateRegistrationError(
@@ -138,12 +140,12 @@ class RuntimeContext(ABC):
 
 
 _METHODS = {
-    StateKind.VALUE: "get_state",
-    StateKind.LIST: "get_list_state",
-    StateKind.MAP: "get_map_state",
-    StateKind.REDUCING: "get_reducing_state",
-    StateKind.AGGREGATING: "get_aggregating_state",
-    StateKind.PRIORITY_QUEUE: "get_priority_queue of a backend, which functions cannot reach",
+    ValueStateDescriptor.kind: "get_state",
+    ListStateDescriptor.kind: "get_list_state",
+    MapStateDescriptor.kind: "get_map_state",
+    ReducingStateDescriptor.kind: "get_reducing_state",
+    AggregatingStateDescriptor.kind: "get_aggregating_state",
+    PriorityQueueDescriptor.kind: "get_priority_queue of a backend, which functions cannot reach",
 }
 
 

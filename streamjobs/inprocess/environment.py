@@ -31,8 +31,8 @@ from statebackend.api.clock import Clock, StoppedClock, wall_clock
 from statebackend.api.key_groups import check_parallelism, key_group_range_of_subtask, subtask_of_key_group
 from statebackend.keyed.backend_parameters import KeyedStateBackendParameters, StateRestoreReport
 from statebackend.keyed.backend_registry import state_backend
-from statebackend.keyed.schema_resolution import SchemaReport
 from statebackend.keyed.state_backend import StateBackend
+from statebackend.keyed.state_verdicts import SchemaReport
 from statebackend.metrics import StateMetricsConfig
 from streamjobs.api.data_stream import DataStream
 from streamjobs.api.key_types import canonical_key, key_serializer_for

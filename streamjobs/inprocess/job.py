@@ -12,10 +12,10 @@ from checkpointing.storage.completed_checkpoint_store import CompletedCheckpoint
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.savepoint_directory import create_savepoint_directory
 from savepoints.export import SavepointReport, export_tasks, finish_savepoint
+from statebackend import StateDescriptor
 from statebackend.api.clock import Clock
-from statebackend.api.descriptors import StateDescriptor
 from statebackend.keyed.backend_parameters import StateRestoreReport
-from statebackend.keyed.schema_resolution import SchemaReport
+from statebackend.keyed.state_verdicts import SchemaReport
 from statebackend.metrics import KeyedStateMetrics
 from streamjobs.errors import EpochError
 from streamjobs.runtime.job_metrics import OperatorMetrics, metrics_of_epochs

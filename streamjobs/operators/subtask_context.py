@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from snapshots.compatibility import CompatibilityKind
-from statebackend.api.descriptors import StateDescriptor
+from statebackend import StateDescriptor
 from statebackend.api.errors import StateRegistrationError
 from statebackend.api.states import State
 from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, KeyedStateBackend
-from statebackend.keyed.schema_resolution import judge_state
 from statebackend.keyed.state_meta import StateMeta
+from statebackend.keyed.state_verdicts import judge_state
 from statebackend.operator_state import OperatorStateDescriptor
 from streamjobs.api.functions import RuntimeContext
 from streamjobs.operators.subtask_backends import SubtaskBackends
@@ -113,7 +113,7 @@ class SubtaskContext(RuntimeContext):
             return
         snapshots = {role: serializer.snapshot_configuration() for role, serializer in verdict.serializers.items()}
         namespace_snapshot = snapshots.pop("namespace", stored.namespace_snapshot)
-        if not StateMeta(stored.name, stored.kind, namespace_snapshot, snapshots).has_schema_of(stored):
+        if not StateMeta.of_one_schema(stored.name, stored.kind, namespace_snapshot, snapshots).has_schema_of(stored):
             raise StateRegistrationError(
                 f"operator {self._operator_uid!r}: the schema of state {descriptor.name!r} has changed, and its open() "
                 f"does not register it on the driver; register it in open(), so that all subtasks migrate it together"

@@ -19,9 +19,9 @@ from savepoints.restored_state import RestoredState
 from statebackend.api.errors import StateRestoreError
 from statebackend.api.key_groups import key_group_range_of_subtask
 from statebackend.keyed.backend_parameters import RestoredHandle
-from statebackend.keyed.schema_resolution import SchemaReport
 from statebackend.keyed.state_backend import StateBackend
 from statebackend.keyed.state_meta import decode_meta, merge_metas
+from statebackend.keyed.state_verdicts import SchemaReport
 from statebackend.operator_state import (
     RestoredOperatorState,
     continued_operator_state,

@@ -12,12 +12,20 @@ from typing import Any, TypeVar, cast
 from attrs import frozen
 
 from snapshots.compatibility import worst_kind
-from statebackend.api.descriptors import StateDescriptor, StateKind
+from statebackend import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    StateKind,
+    ValueStateDescriptor,
+)
 from statebackend.api.errors import NoCurrentKeyError, StateRegistrationError
 from statebackend.api.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
 from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
-from statebackend.keyed.schema_resolution import SchemaReport, StateVerdict, judge_key_serializer, judge_state
 from statebackend.keyed.state_meta import KeyedStateMeta, StateMeta
+from statebackend.keyed.state_verdicts import SchemaReport, StateVerdict, judge_key_serializer, judge_state
 from statebackend.operator_state import OperatorStateDescriptor, OperatorStateMeta, judge_operator_state
 from statebackend.operator_state.tables import TABLES
 from streamjobs.api.functions import KeyedProcessFunction, RuntimeContext
@@ -53,11 +61,11 @@ class _UnusableAggregatingState(AggregatingState[Any, Any]):
 
 
 _UNUSABLE: Mapping[StateKind, type[State]] = {
-    StateKind.VALUE: _UnusableValueState,
-    StateKind.LIST: _UnusableListState,
-    StateKind.MAP: _UnusableMapState,
-    StateKind.REDUCING: _UnusableReducingState,
-    StateKind.AGGREGATING: _UnusableAggregatingState,
+    ValueStateDescriptor.kind: _UnusableValueState,
+    ListStateDescriptor.kind: _UnusableListState,
+    MapStateDescriptor.kind: _UnusableMapState,
+    ReducingStateDescriptor.kind: _UnusableReducingState,
+    AggregatingStateDescriptor.kind: _UnusableAggregatingState,
 }
 
 
@@ -122,7 +130,7 @@ class RegistrationContext(RuntimeContext):
     def register(self, descriptor: StateDescriptor) -> State:
         if descriptor.kind not in _UNUSABLE:
             raise StateRegistrationError(
-                f"state {descriptor.name!r} of operator {self._operator_uid!r} is a {descriptor.kind.value}, which a "
+                f"state {descriptor.name!r} of operator {self._operator_uid!r} is a {descriptor.kind.name}, which a "
                 f"function cannot register"
             )
         self._remember(self._keyed, descriptor.name, descriptor)

@@ -28,8 +28,8 @@ from savepoints.restored_state import RestoredState
 from statebackend.api.key_groups import check_parallelism
 from statebackend.keyed.backend_registry import state_backend
 from statebackend.keyed.private_directory import default_local_root
-from statebackend.keyed.schema_resolution import SchemaReport
 from statebackend.keyed.state_backend import StateBackend
+from statebackend.keyed.state_verdicts import SchemaReport
 from statebackend.metrics import StateMetricsConfig
 from streamjobs.api.data_stream import DataStream
 from streamjobs.api.stream_graph import SourceNode, StreamEdge, StreamGraph

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from checkpointing.storage.job_directory import JobDirectory
 from savepoints.export import SavepointReport
 from snapshots.compatibility import FieldVerdict, Finding
-from statebackend.keyed.schema_resolution import SchemaReport, StateVerdict
+from statebackend.keyed.state_verdicts import SchemaReport, StateVerdict
 from statebackend.metrics import KeyedStateMetrics
 from streamjobs.errors import EpochError
 from streamjobs.spark.epoch_driver import EpochDriver

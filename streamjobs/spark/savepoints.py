@@ -23,8 +23,8 @@ from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.savepoint_directory import create_savepoint_directory, write_source_progress
 from savepoints.export import SavepointReport, export_tasks, finish_savepoint
 from savepoints.handle_export import ExportedSubtask, ExportTask
+from statebackend import StateDescriptor
 from statebackend.api.clock import wall_clock
-from statebackend.api.descriptors import StateDescriptor
 from streamjobs.runtime.local_state_root import LocalStateRoot
 from streamjobs.spark.program_modules import ProgramModules, naming_missing_modules
 from streamjobs.spark.source_progress import capture_source_progress

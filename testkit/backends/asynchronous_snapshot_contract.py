@@ -16,7 +16,7 @@ import pytest
 
 from checkpointing.errors import StorageError
 from checkpointing.handles.state_handles import KeyedStateHandle
-from statebackend.api.descriptors import ListStateDescriptor, PriorityQueueDescriptor, ValueStateDescriptor
+from statebackend import ListStateDescriptor, PriorityQueueDescriptor, ValueStateDescriptor
 from statebackend.api.errors import StateBackendClosedError
 from statebackend.keyed.backend_parameters import KeyedStateSnapshot
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from checkpointing.handles.state_handles import KeyedStateHandle
-from statebackend.api.descriptors import (
+from statebackend import (
+    AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
+    ReducingStateDescriptor,
     StateDescriptor,
     StateKind,
     ValueStateDescriptor,
@@ -65,11 +67,11 @@ def content(harness: BackendHarness, backend: KeyedStateBackend, descriptor: Sta
 
 
 _READERS: dict[StateKind, Any] = {
-    StateKind.VALUE: lambda state: state.value(),
-    StateKind.LIST: lambda state: state.get(),
-    StateKind.MAP: lambda state: dict(state.items()),
-    StateKind.REDUCING: lambda state: state.get(),
-    StateKind.AGGREGATING: lambda state: state.get(),
+    ValueStateDescriptor.kind: lambda state: state.value(),
+    ListStateDescriptor.kind: lambda state: state.get(),
+    MapStateDescriptor.kind: lambda state: dict(state.items()),
+    ReducingStateDescriptor.kind: lambda state: state.get(),
+    AggregatingStateDescriptor.kind: lambda state: state.get(),
 }
 
 

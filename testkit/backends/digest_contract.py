@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from checkpointing.handles.state_handles import KeyedStateHandle
-from statebackend.api.descriptors import ListStateDescriptor
+from statebackend import ListStateDescriptor
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
 from testkit.backends.contract_base import LIST, MAP, VALUE, ContractBase
 from testkit.backends.harness import BackendHarness

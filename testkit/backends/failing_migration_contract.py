@@ -13,7 +13,7 @@ import attrs
 import pytest
 
 from snapshots.data_views import DataInputView, DataOutputView
-from statebackend.api.descriptors import (
+from statebackend import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,

@@ -6,8 +6,8 @@ import operator
 
 import attrs
 
+from statebackend import AggregatingStateDescriptor, ReducingStateDescriptor
 from statebackend.api.aggregate_function import AggregateFunction
-from statebackend.api.descriptors import AggregatingStateDescriptor, ReducingStateDescriptor
 from typeserializers.records.records import AttrsSerializer
 
 

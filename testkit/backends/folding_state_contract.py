@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from snapshots.errors import SerializationError
+from statebackend import AggregatingStateDescriptor, ReducingStateDescriptor, StateDescriptor
 from statebackend.api.aggregate_function import AggregateFunction
-from statebackend.api.descriptors import AggregatingStateDescriptor, ReducingStateDescriptor, StateDescriptor
 from statebackend.api.errors import StateRegistrationError
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
 from testkit.backends.contract_base import ContractBase, content

@@ -14,7 +14,6 @@ from checkpointing.handles.state_handles import KeyedStateHandle
 from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend.api.clock import Clock, wall_clock
 from statebackend.api.key_groups import key_group_range_of_subtask
-from statebackend.canonical.canonical_handles import export_canonical_handle
 from statebackend.keyed.backend_parameters import (
     KeyedStateBackendParameters,
     KeyedStateSnapshot,
@@ -22,6 +21,7 @@ from statebackend.keyed.backend_parameters import (
     Progress,
     RestoredHandle,
 )
+from statebackend.keyed.canonical_export import export_canonical_handle
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
 from statebackend.keyed.state_backend import StateBackend
 from statebackend.metrics.state_metrics import StateMetricsConfig

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from snapshots.errors import SerializationError
-from statebackend.api.descriptors import MapStateDescriptor, ValueStateDescriptor
+from statebackend import MapStateDescriptor, ValueStateDescriptor
 from statebackend.api.errors import (
     NoCurrentKeyError,
     StateBackendClosedError,

@@ -14,7 +14,7 @@ import pytest
 
 from checkpointing.handles.state_handles import KeyedStateHandle
 from snapshots.compatibility import CompatibilityKind
-from statebackend.api.descriptors import (
+from statebackend import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from snapshots.errors import SerializationError
-from statebackend.api.descriptors import ListStateDescriptor
+from statebackend import ListStateDescriptor
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
 from testkit.backends.contract_base import LIST, ContractBase, content
 from testkit.backends.harness import BackendHarness

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from snapshots.errors import SerializationError
-from statebackend.api.descriptors import MapStateDescriptor
+from statebackend import MapStateDescriptor
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
 from testkit.backends.contract_base import MAP, ContractBase, content
 from testkit.backends.harness import BackendHarness

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from snapshots.errors import SerializationError
-from statebackend.api.descriptors import AggregatingStateDescriptor, ReducingStateDescriptor, StateDescriptor
+from statebackend import AggregatingStateDescriptor, ReducingStateDescriptor, StateDescriptor
 from statebackend.api.errors import NoCurrentKeyError
 from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, KeyedStateBackend
 from testkit.backends.contract_base import LIST, ContractBase

@@ -8,8 +8,7 @@ import pytest
 
 from checkpointing.handles.state_handles import KeyedStateHandle
 from snapshots.compatibility import CompatibilityKind
-from statebackend.api.aggregate_function import AggregateFunction
-from statebackend.api.descriptors import (
+from statebackend import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -17,6 +16,7 @@ from statebackend.api.descriptors import (
     StateDescriptor,
     ValueStateDescriptor,
 )
+from statebackend.api.aggregate_function import AggregateFunction
 from statebackend.api.errors import StateMigrationException
 from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, KeyedStateBackend
 from statebackend.keyed.state_meta import meta_of_descriptor

@@ -10,7 +10,7 @@ import pytest
 from checkpointing.handles.state_handles import KeyedStateHandle
 from snapshots.compatibility import CompatibilityKind
 from snapshots.errors import SerializationError
-from statebackend.api.descriptors import StateDescriptor
+from statebackend import StateDescriptor
 from statebackend.api.errors import StateBackendError, StateMigrationException, StateRegistrationError
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
 from testkit.backends.contract_base import LIST, MAP, VALUE, ContractBase

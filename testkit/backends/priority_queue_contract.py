@@ -11,7 +11,7 @@ import pytest
 
 from checkpointing.handles.state_handles import KeyedStateHandle
 from snapshots.errors import SerializationError
-from statebackend.api.descriptors import PriorityQueueDescriptor, ValueStateDescriptor
+from statebackend import PriorityQueueDescriptor, ValueStateDescriptor
 from statebackend.api.errors import (
     StateBackendClosedError,
     StateBackendError,
@@ -261,12 +261,13 @@ class PriorityQueueContract(ContractBase):
         assert backend.get_priority_queue(PriorityQueueDescriptor("timers", TIMERS.element_serializer)) is queue
         backend.get_state(VALUE)
         value: Any = VALUE
+        queue_as_state: Any = TIMERS
         for register in (
             lambda: backend.get_priority_queue(PriorityQueueDescriptor("timers", str)),
             lambda: backend.get_priority_queue(PriorityQueueDescriptor("value", int)),
             lambda: backend.get_priority_queue(value),
             lambda: backend.get_state(ValueStateDescriptor("timers", int)),
-            lambda: backend.get_state(TIMERS),
+            lambda: backend.get_state(queue_as_state),
         ):
             with pytest.raises(StateRegistrationError):
                 register()

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from statebackend.api.descriptors import PriorityQueueDescriptor
+from statebackend import PriorityQueueDescriptor
 from statebackend.api.errors import StateMigrationException
 from statebackend.api.key_groups import KeyGroupRange, key_group_range_of_subtask
-from statebackend.heap.keyed_backend import HeapStateBackend
+from statebackend.heap.heap_state_backend import HeapStateBackend
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
 from statebackend.keyed.state_backend import StateBackend
-from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
+from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from testkit.backends.contract_base import VALUE, ContractBase, contents, fill, filled
 from testkit.backends.harness import BackendHarness
 from testkit.backends.priority_queue_contract import TIMERS, QueueModel, order, timer

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from snapshots.compatibility import CompatibilityKind
-from statebackend.api.descriptors import (
+from statebackend import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from checkpointing.handles.state_handles import KeyedStateHandle
-from statebackend.api.descriptors import ValueStateDescriptor
+from statebackend import ValueStateDescriptor
 from statebackend.api.key_groups import KeyGroupRange, key_group_range_of_subtask, subtask_of_key_group
 from statebackend.keyed.state_meta import decode_meta
 from testkit.backends.contract_base import VALUE, ContractBase, contents, fill, filled

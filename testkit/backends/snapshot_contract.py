@@ -14,15 +14,15 @@ from snapshots import envelope
 from snapshots.envelope import snapshot_class_for, snapshot_to_bytes
 from snapshots.errors import UnknownSnapshotError
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
-from statebackend.api.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from statebackend import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from statebackend.api.errors import StateMigrationException, StateRestoreError
 from statebackend.canonical.canonical_entries import CanonicalBatch
-from statebackend.heap.keyed_backend import HeapStateBackend
+from statebackend.heap.heap_state_backend import HeapStateBackend
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
 from statebackend.keyed.state_backend import StateBackend
 from statebackend.keyed.state_files import MAX_FILES
 from statebackend.keyed.state_meta import decode_meta
-from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
+from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from testkit.backends.contract_base import LIST, MAP, VALUE, ContractBase, content, contents, fill, filled
 from testkit.backends.harness import BackendHarness
 from testkit.backends.schemas import WordSerializer, WordSerializerSnapshot

@@ -9,14 +9,14 @@ import pytest
 from attrs import evolve
 
 from checkpointing.handles.state_handles import KeyedStateHandle
-from statebackend.api.descriptors import PriorityQueueDescriptor, StateDescriptor
+from statebackend import PriorityQueueDescriptor, StateDescriptor
 from statebackend.api.time_to_live import StateTtlConfig
 from statebackend.keyed.key_context import NamespacedKeyContext
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
 from statebackend.kinds.internal_states import MergingState
+from statebackend.kinds.timed_states import TtlState
 from statebackend.metrics import StateMetrics, StateMetricsConfig
 from statebackend.metrics.measured_states import MeasuredHandle
-from statebackend.ttl.states import TtlState
 from testkit.backends.contract_base import LIST, MAP, VALUE, ContractBase, contents, fill, filled
 from testkit.backends.folding_functions import IMMUTABLE_SUM, MUTABLE_SUM, SUM
 from testkit.backends.harness import BackendHarness

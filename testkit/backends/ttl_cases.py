@@ -9,7 +9,7 @@ import pytest
 from attrs import evolve, frozen
 
 from checkpointing.handles.state_handles import KeyedStateHandle
-from statebackend.api.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor, ValueStateDescriptor
+from statebackend import ListStateDescriptor, MapStateDescriptor, StateDescriptor, ValueStateDescriptor
 from statebackend.api.time_to_live import StateTtlConfig, TtlStateVisibility, TtlUpdateType
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
 from testkit.backends.contract_base import ContractBase
@@ -151,4 +151,4 @@ class TtlContractBase(ContractBase):
 
 def is_stored(backend: KeyedStateBackend, descriptor: StateDescriptor) -> bool:
     """Whether anything is kept for the state, expired or not."""
-    return next(iter(backend.stored_addresses(descriptor.name)), None) is not None
+    return next(backend.get_keys_and_namespaces(descriptor.name), None) is not None

@@ -8,7 +8,7 @@ import pytest
 from attrs import evolve
 
 from checkpointing.handles.state_handles import KeyedStateHandle
-from statebackend.api.descriptors import ValueStateDescriptor
+from statebackend import ValueStateDescriptor
 from statebackend.api.time_to_live import IncrementalCleanup, StateTtlConfig
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
 from testkit.backends.harness import BackendHarness

@@ -8,7 +8,7 @@ import pytest
 from attrs import evolve
 
 from snapshots.compatibility import CompatibilityKind
-from statebackend.api.descriptors import (
+from statebackend import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,

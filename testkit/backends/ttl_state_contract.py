@@ -9,7 +9,7 @@ import pytest
 from attrs import evolve
 
 from snapshots.errors import SerializationError
-from statebackend.api.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from statebackend import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from statebackend.api.time_to_live import LONGEST_TTL_MS
 from testkit.backends.folding_functions import IMMUTABLE_SUM, MUTABLE_SUM, SUM
 from testkit.backends.harness import BackendHarness

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from snapshots.errors import SerializationError
-from statebackend.api.descriptors import ValueStateDescriptor
+from statebackend import ValueStateDescriptor
 from statebackend.api.states import ValueState
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
 from testkit.backends.contract_base import VALUE, ContractBase, content

@@ -163,7 +163,7 @@ def everything_in(backends: list[KeyedStateBackend], version: int = 1) -> dict[s
             for key, namespace in list(backend.get_keys_and_namespaces(descriptor.name)):
                 backend.set_current_key(key, key_group(key))
                 state.set_current_namespace(namespace)
-                content = _READERS[descriptor.kind.value](state)
+                content = _READERS[descriptor.kind.name](state)
                 if content not in (None, [], {}):
                     contents[key, _plain_namespace(namespace)] = plain(content)
         for queue in (EVENT_TIMERS, PROCESSING_TIMERS):

@@ -14,7 +14,7 @@ import pytest
 from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle
 from checkpointing.storage.file_system import CheckpointFileSystem
 from snapshots.envelope import snapshot_to_bytes
-from statebackend.api.descriptors import ListStateDescriptor, StateKind, ValueStateDescriptor
+from statebackend import ListStateDescriptor, ValueStateDescriptor
 from statebackend.keyed.backend_registry import state_backend
 from statebackend.keyed.state_meta import KeyedStateMeta, StateFile, StateMeta, decode_meta, encode_meta
 from testkit.backends.contract_base import content, contents, filled
@@ -123,7 +123,9 @@ def test_the_meta_data_of_version_1_is_read(name):
 def test_the_meta_data_is_written_byte_for_byte_as_documented():
     long_snapshot = LongSerializer().snapshot_configuration()
     void_snapshot = VoidNamespaceSerializer().snapshot_configuration()
-    state = StateMeta("count", StateKind.VALUE, void_snapshot, {"value": long_snapshot}, (StateFile(0, "state-1"),))
+    state = StateMeta.of_one_schema(
+        "count", ValueStateDescriptor.kind, void_snapshot, {"value": long_snapshot}, (StateFile(0, "state-1"),)
+    )
     envelope, void = (sized(snapshot_to_bytes(snapshot)) for snapshot in (long_snapshot, void_snapshot))
     expected = (
         b"SBM1"

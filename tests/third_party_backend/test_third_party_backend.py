@@ -74,7 +74,7 @@ def test_the_backend_is_found_among_the_installed_ones() -> None:
     assert "sqlite" in known_state_backends()
     backend = state_backend("sqlite")
     assert backend.name == "sqlite"
-    assert type(backend).__module__ == "sqlite_state.keyed_backend"
+    assert type(backend).__module__ == "sqlite_state.state_store"
 
 
 def test_a_new_process_finds_it_too(site_packages: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_new_process_finds_it_too(site_packages: Path) -> None:
 
 def test_it_uses_what_the_guide_names_and_nothing_else() -> None:
     guide = (REPOSITORY / "docs" / "writing-a-backend.md").read_text()
-    ours = {"checkpoint", "migration", "snapshots", "statebackend", "streamjobs", "typeserializers"}
+    ours = {"checkpointing", "migration", "snapshots", "statebackend", "streamjobs", "typeserializers"}
     used = set()
     for path in sorted((PROJECT / "src").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -101,7 +101,7 @@ def test_it_uses_what_the_guide_names_and_nothing_else() -> None:
             elif isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in ours:
                 assert not [alias.name for alias in node.names if alias.name.startswith("_")]
                 used.add(node.module)
-    assert used >= {"statebackend", "statebackend.keyed.entry_encoder", "statebackend.kinds.internal_states"}
+    assert used >= {"statebackend", "statebackend.keyed.state_store", "statebackend.keyed.entry_bytes"}
     assert [module for module in sorted(used) if "." in module and f"`{module}" not in guide] == []
 
 

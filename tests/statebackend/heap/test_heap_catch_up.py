@@ -4,12 +4,12 @@ import os
 
 import attrs
 import pytest
+from heap_subtask import HEAP, open_heap
 
 from checkpointing.errors import CorruptFileError
-from statebackend.api.descriptors import ValueStateDescriptor
+from statebackend import ValueStateDescriptor
 from statebackend.api.errors import StateBackendClosedError
 from statebackend.canonical import canonical_entries
-from statebackend.heap.keyed_backend import HeapStateBackend
 from statebackend.keyed.backend_parameters import RestoredHandle
 from statebackend.keyed.state_backend import SubtaskIdentity
 from statebackend.keyed.state_files import MAX_FILES
@@ -20,7 +20,6 @@ from testkit.backends.priority_queue_contract import TIMERS, timer
 from testkit.backends.schemas import LegV1, LegV2, flight_v1, flight_v2, leg_v1, leg_v2
 from typeserializers import AttrsSerializer
 
-HEAP = HeapStateBackend()
 KEYS = range(20)
 
 
@@ -33,7 +32,7 @@ def harness(tmp_path):
 
 def kept(harness, epochs=1):
     """A backend after some epochs, as a worker keeps it, and its handle."""
-    backend = harness.open(HEAP)
+    backend = open_heap(harness)
     for epoch in range(epochs):
         fill(harness, backend, KEYS, epoch)
         handle = harness.snapshot(backend).handle
@@ -43,7 +42,7 @@ def kept(harness, epochs=1):
 
 def epoch_elsewhere(harness, handle, offset, keys=KEYS):
     """The handle after another worker's epoch on top of a handle."""
-    other = harness.open(HEAP, handle)
+    other = open_heap(harness, handle)
     fill(harness, other, keys, offset)
     return harness.snapshot(other).handle
 
@@ -56,10 +55,10 @@ def test_only_the_later_increments_are_applied(harness):
     backend, handle = kept(harness)
     for offset in (1, 2):
         handle = epoch_elsewhere(harness, handle, offset)
-    tables = {name: held.table for name, held in backend._states.items()}
+    tables = backend.all_entries()
     assert catch_up(harness, backend, handle)
     assert contents(harness, backend) == filled(KEYS, 0, 1, 2)
-    assert {name: held.table for name, held in backend._states.items()} == tables
+    assert backend.all_entries() == tables
 
 
 def test_its_own_snapshot_needs_no_catching_up(harness):
@@ -72,19 +71,19 @@ def test_what_serializers_have_learned_keeps_nobody_from_catching_up(harness):
     def places(backend):
         return backend.get_state(ValueStateDescriptor("places", places_v1()))
 
-    backend = harness.open(HEAP)
+    backend = open_heap(harness)
     harness.at(backend, 1)
     places(backend).update(TownV1(1, 2, 3))
     handle = harness.snapshot(backend).handle
     backend.release_states()
     assert catch_up(harness, backend, handle)
-    other = harness.open(HEAP, handle)
+    other = open_heap(harness, handle)
     harness.at(other, 2)
     places(other).update(PortV1(4, 5, 6))
     handle = harness.snapshot(other).handle
     # It cannot know what another worker has met: the restore that follows does.
     assert not catch_up(harness, backend, handle)
-    assert content(harness, harness.open(HEAP, handle), ValueStateDescriptor("places", places_v1())) == {
+    assert content(harness, open_heap(harness, handle), ValueStateDescriptor("places", places_v1())) == {
         1: TownV1(1, 2, 3),
         2: PortV1(4, 5, 6),
     }
@@ -92,7 +91,7 @@ def test_what_serializers_have_learned_keeps_nobody_from_catching_up(harness):
 
 def test_removals_are_caught_up_with(harness):
     backend, handle = kept(harness)
-    other = harness.open(HEAP, handle)
+    other = open_heap(harness, handle)
     for key in range(0, 20, 2):
         harness.at(other, key)
         for descriptor in (VALUE, LIST, MAP):
@@ -106,18 +105,18 @@ def test_it_goes_on_as_a_restored_backend_would(harness):
     assert catch_up(harness, backend, epoch_elsewhere(harness, handle, 1))
     fill(harness, backend, KEYS, 2)
     snapshot = harness.snapshot(backend)
-    restored = harness.open(HEAP, snapshot.handle)
+    restored = open_heap(harness, snapshot.handle)
     assert contents(harness, restored) == filled(KEYS, 0, 1, 2)
     assert len(snapshot.handle.files) == 9
 
 
 def test_epochs_that_changed_nothing_do_not_confuse_it(harness):
     backend, handle = kept(harness)
-    idle = harness.open(HEAP, handle)
+    idle = open_heap(harness, handle)
     idle.get_state(VALUE)
     handle = harness.snapshot(idle).handle
     assert catch_up(harness, backend, handle)
-    other = harness.open(HEAP, handle)
+    other = open_heap(harness, handle)
     harness.at(other, 3)
     other.get_state(VALUE).update(-3)
     assert catch_up(harness, backend, harness.snapshot(other).handle)
@@ -126,7 +125,7 @@ def test_epochs_that_changed_nothing_do_not_confuse_it(harness):
 
 
 def test_a_state_that_was_empty_is_caught_up_with(harness):
-    backend = harness.open(HEAP)
+    backend = open_heap(harness)
     backend.get_state(VALUE)
     handle = harness.snapshot(backend).handle
     backend.release_states()
@@ -136,7 +135,7 @@ def test_a_state_that_was_empty_is_caught_up_with(harness):
 
 def test_a_state_registered_elsewhere_arrives(harness):
     backend, handle = kept(harness)
-    other = harness.open(HEAP, handle)
+    other = open_heap(harness, handle)
     harness.at(other, 1)
     new = ValueStateDescriptor("new", str)
     other.get_state(new).update("here")
@@ -147,7 +146,7 @@ def test_a_state_registered_elsewhere_arrives(harness):
 
 def test_an_unregistered_state_is_caught_up_with_too(harness):
     _, handle = kept(harness)
-    backend = harness.open(HEAP, handle)
+    backend = open_heap(harness, handle)
     backend.get_state(VALUE)
     handle = harness.snapshot(backend).handle
     backend.release_states()
@@ -160,21 +159,21 @@ def unchanged(harness, backend, keys=KEYS):
 
 
 def test_a_priority_queue_is_caught_up_with_in_its_order(harness):
-    backend = harness.open(HEAP)
+    backend = open_heap(harness)
     backend.get_priority_queue(TIMERS).add_all((timer(10 * number, number), number % 10) for number in range(100))
     handle = harness.snapshot(backend).handle
     assert backend.get_priority_queue(TIMERS).peek() == timer(0)
     backend.release_states()
-    other = harness.open(HEAP, handle)
+    other = open_heap(harness, handle)
     queue = other.get_priority_queue(TIMERS)
     assert sum(1 for _ in queue.poll_while(lambda element: element.timestamp < 50)) == 5
     queue.remove(timer(700, 70), 0)
     queue.add(timer(45, 3), 3)
     handle = harness.snapshot(other).handle
-    table = backend._states["timers"].table
+    table = backend.entries("timers")
     assert catch_up(harness, backend, handle)
     caught_up = backend.get_priority_queue(TIMERS)
-    assert backend._states["timers"].table is table
+    assert backend.entries("timers") is table
     assert caught_up.size() == 95
     assert caught_up.add(timer(700, 70), 0) is False
     assert caught_up.add(timer(20, 2), 2) is True
@@ -184,24 +183,24 @@ def test_a_priority_queue_is_caught_up_with_in_its_order(harness):
 
 
 def test_released_queues_are_dead_and_their_tables_are_kept(harness):
-    backend = harness.open(HEAP)
+    backend = open_heap(harness)
     queue = backend.get_priority_queue(TIMERS)
     queue.add_all([(timer(2), 2), (timer(1), 1)])
     harness.snapshot(backend)
-    table = backend._states["timers"].table
+    table = backend.entries("timers")
     heap = table.heap
     backend.release_states()
     with pytest.raises(StateBackendClosedError):
         queue.peek()
     assert backend.get_priority_queue(TIMERS).poll() == timer(1)
-    assert backend._states["timers"].table.heap is heap
+    assert backend.entries("timers").heap is heap
 
 
 def test_an_epoch_that_another_attempt_won_is_not_caught_up_with(harness):
-    base = harness.open(HEAP)
+    base = open_heap(harness)
     fill(harness, base, KEYS)
     handle = harness.snapshot(base).handle
-    loser = harness.open(HEAP, handle)
+    loser = open_heap(harness, handle)
     fill(harness, loser, KEYS, 1)
     harness.snapshot(loser)
     loser.release_states()
@@ -224,7 +223,7 @@ def test_merged_files_are_not_caught_up_with(harness):
     backend, handle = kept(harness, epochs=2)
     before = contents(harness, backend)
     backend.release_states()
-    other = harness.open(HEAP, handle)
+    other = open_heap(harness, handle)
     for offset in range(1, MAX_FILES + 2):
         fill(harness, other, KEYS, offset)
         handle = harness.snapshot(other).handle
@@ -235,21 +234,21 @@ def test_merged_files_are_not_caught_up_with(harness):
 
 def test_increments_that_were_merged_since_are_caught_up_with(harness):
     backend, handle = kept(harness)
-    other = harness.open(HEAP, handle)
+    other = open_heap(harness, handle)
     for offset in range(1, MAX_FILES + 2):
         fill(harness, other, KEYS, offset)
         handle = harness.snapshot(other).handle
     assert catch_up(harness, backend, handle)
-    assert contents(harness, backend) == contents(harness, harness.open(HEAP, handle))
+    assert contents(harness, backend) == contents(harness, open_heap(harness, handle))
 
 
 def test_a_migrated_state_is_not_caught_up_with(harness):
-    backend = harness.open(HEAP)
+    backend = open_heap(harness)
     harness.at(backend, 1)
     backend.get_state(ValueStateDescriptor("flight", flight_v1()))
     handle = harness.snapshot(backend).handle
     backend.release_states()
-    other = harness.open(HEAP, handle)
+    other = open_heap(harness, handle)
     other.get_state(ValueStateDescriptor("flight", flight_v2()))
     assert not catch_up(harness, backend, harness.snapshot(other).handle)
 
@@ -290,7 +289,7 @@ def test_a_damaged_increment_is_named_and_leaves_the_backend_as_it_was(harness):
 
 
 def test_released_handles_are_dead_and_descriptors_are_registered_anew(harness):
-    backend = harness.open(HEAP)
+    backend = open_heap(harness)
     harness.at(backend, 1)
     leg = ValueStateDescriptor("leg", leg_v1())
     state = backend.get_state(leg)
@@ -299,11 +298,11 @@ def test_released_handles_are_dead_and_descriptors_are_registered_anew(harness):
     backend.release_states()
     with pytest.raises(StateBackendClosedError):
         state.value()
-    table = backend._states["leg"].table
+    table = backend.entries("leg")
     again = backend.get_state(leg)
     harness.at(backend, 1)
     assert again.value() == LegV1("EWR", 1)
-    assert backend._states["leg"].table is table
+    assert backend.entries("leg") is table
 
 
 def test_a_record_class_made_anew_in_each_epoch_takes_its_entries_along(harness):
@@ -312,7 +311,7 @@ def test_a_record_class_made_anew_in_each_epoch_takes_its_entries_along(harness)
         make.__annotations__ = {"x": int}
         return ValueStateDescriptor(f"point {frozen}", AttrsSerializer(make, name="Point")), make
 
-    backend = harness.open(HEAP)
+    backend = open_heap(harness)
     for epoch in range(3):
         for frozen in (False, True):
             point, make = descriptor(frozen)
@@ -325,14 +324,14 @@ def test_a_record_class_made_anew_in_each_epoch_takes_its_entries_along(harness)
 
 
 def test_another_schema_is_migrated_in_memory_after_a_release(harness):
-    backend = harness.open(HEAP)
+    backend = open_heap(harness)
     harness.at(backend, 1)
     backend.get_state(ValueStateDescriptor("leg", leg_v1())).update(LegV1("EWR", 1))
     harness.snapshot(backend)
     backend.release_states()
     new = ValueStateDescriptor("leg", leg_v2())
     assert content(harness, backend, new) == {1: LegV2("EWR", 1.0)}
-    assert content(harness, harness.open(HEAP, harness.snapshot(backend).handle), new) == {1: LegV2("EWR", 1.0)}
+    assert content(harness, open_heap(harness, harness.snapshot(backend).handle), new) == {1: LegV2("EWR", 1.0)}
 
 
 def test_a_lease_takes_up_the_kept_backend_and_restores_where_it_cannot(harness):
@@ -342,27 +341,27 @@ def test_a_lease_takes_up_the_kept_backend_and_restores_where_it_cannot(harness)
     handle = harness.snapshot(first).handle
     HEAP.return_keyed_state_backend(first, subtask, succeeded=True)
     second = HEAP.lease_keyed_state_backend(harness.parameters(epoch_elsewhere(harness, handle, 1)), subtask)
-    assert second is first
+    assert second._store is first._store
     assert contents(harness, second) == filled(KEYS, 0, 1)
     HEAP.return_keyed_state_backend(second, subtask, succeeded=False)
     third = HEAP.lease_keyed_state_backend(harness.parameters(handle), subtask)
-    assert third is not first
+    assert third._store is not first._store
     assert unchanged(harness, third)
     third.close()
 
 
 def test_a_snapshot_that_ends_after_a_catch_up_says_nothing_about_it(harness):
-    first = harness.open(HEAP)
+    first = open_heap(harness)
     fill(harness, first, KEYS, 0)
     older = harness.snapshot(first).handle
     fill(harness, first, KEYS, 1)
     newer = harness.snapshot(first).handle
     # Nothing is registered here, so nothing is read by what is under way but files.
-    kept = harness.open(HEAP, older)
+    kept = open_heap(harness, older)
     task = harness.prepare(kept)
     assert kept.catch_up(harness.parameters(newer).restore[0])
-    assert contents(harness, harness.open(HEAP, task.run().handle)) == filled(KEYS, 0)
-    assert contents(harness, harness.open(HEAP, harness.snapshot(kept).handle)) == filled(KEYS, 0, 1)
+    assert contents(harness, open_heap(harness, task.run().handle)) == filled(KEYS, 0)
+    assert contents(harness, open_heap(harness, harness.snapshot(kept).handle)) == filled(KEYS, 0, 1)
 
 
 def test_a_large_snapshot_puts_its_files_into_the_local_directory_on_their_way(harness, monkeypatch):
@@ -375,11 +374,11 @@ def test_a_large_snapshot_puts_its_files_into_the_local_directory_on_their_way(h
         return upload(file_system, local_path, path, **options)
 
     monkeypatch.setattr(type(harness.file_system), "upload", noted)
-    backend = harness.open(HEAP, local="here")
+    backend = open_heap(harness, local="here")
     fill(harness, backend, KEYS)
     handle = harness.snapshot(backend).handle
     directory = backend.parameters.local_directory
     assert uploaded
     assert all(path.startswith(directory + os.sep) for path in uploaded)
     assert os.listdir(directory) == []
-    assert contents(harness, harness.open(HEAP, handle)) == filled(KEYS, 0)
+    assert contents(harness, open_heap(harness, handle)) == filled(KEYS, 0)

@@ -3,17 +3,16 @@
 import operator
 
 import pytest
+from heap_subtask import open_heap
 
-from statebackend.api.descriptors import ListStateDescriptor, ReducingStateDescriptor
+from statebackend import ListStateDescriptor, ReducingStateDescriptor
 from statebackend.api.errors import StateBackendError
 from statebackend.api.key_groups import KeyGroupRange
-from statebackend.heap.keyed_backend import HeapStateBackend
 from statebackend.heap.list_state import CHUNK_ELEMENTS, Chunk
 from testkit.backends.contract_base import LIST, MAP, VALUE, content, contents, fill, filled
 from testkit.backends.harness import BackendHarness
 from testkit.backends.schemas import LegV1, leg_v1
 
-HEAP = HeapStateBackend()
 KEYS = range(20)
 LEGS = ListStateDescriptor("legs", leg_v1())
 
@@ -27,11 +26,11 @@ def harness(tmp_path):
 
 @pytest.fixture
 def backend(harness):
-    return harness.open(HEAP)
+    return open_heap(harness)
 
 
 def history(backend, name):
-    return backend._states[name].table.history
+    return backend.entries(name).history
 
 
 def test_freezing_a_state_copies_nothing(harness, backend):
@@ -55,7 +54,7 @@ def test_old_values_are_noted_only_while_a_snapshot_may_ask_for_them(harness, ba
     task.run()
     fill(harness, backend, range(3, 5), 1)
     assert history(backend, "value").epoch.before is None
-    restored = harness.open(HEAP, harness.snapshot(backend).handle)
+    restored = open_heap(harness, harness.snapshot(backend).handle)
     assert content(harness, restored, VALUE) == {key: key + (key < 5) for key in KEYS}
 
 
@@ -73,9 +72,9 @@ def test_changes_that_were_written_are_forgotten_with_the_last_task_that_reads_t
     first, second = harness.prepare(backend), harness.prepare(backend)
     second.run()
     assert not history(backend, "value").has_unwritten_changes
-    assert not backend._states["value"].table.is_clean
+    assert not backend.entries("value").is_clean
     first.run()
-    assert backend._states["value"].table.is_clean
+    assert backend.entries("value").is_clean
     assert history(backend, "value").is_settled
 
 
@@ -119,8 +118,8 @@ def test_keys_that_are_gone_are_dropped_when_there_are_many(harness, backend):
     handle = task.run().handle
     assert sum(map(len, history(backend, "value")._members.values())) < 400
     assert content(harness, backend, VALUE) == expected
-    assert content(harness, harness.open(HEAP, handle), VALUE) == {key: key for key in range(4900, 5000)}
-    assert content(harness, harness.open(HEAP, harness.snapshot(backend).handle), VALUE) == expected
+    assert content(harness, open_heap(harness, handle), VALUE) == {key: key for key in range(4900, 5000)}
+    assert content(harness, open_heap(harness, harness.snapshot(backend).handle), VALUE) == expected
 
 
 def test_a_key_that_came_and_went_within_an_epoch_is_no_row(harness, backend):
@@ -148,7 +147,7 @@ def test_a_map_that_was_emptied_and_filled_again_is_written_whole(harness, backe
         elif key % 4:
             harness.prepare(backend).cancel()
             entries.put("other", key)
-    restored = harness.open(HEAP, harness.snapshot(backend).handle)
+    restored = open_heap(harness, harness.snapshot(backend).handle)
     assert content(harness, restored, MAP) == {
         key: {"key": -key} if key % 2 else {"other": key} for key in KEYS if key % 4
     }
@@ -177,7 +176,7 @@ def test_encoded_elements_become_chunks_in_the_next_epoch(harness, backend):
         items = history(backend, "legs").live[1]
         assert [item.__class__ is Chunk for item in items] == [True] * epoch + [False] * 10
         handle = harness.snapshot(backend).handle
-    assert content(harness, harness.open(HEAP, handle), LEGS) == {1: expected}
+    assert content(harness, open_heap(harness, handle), LEGS) == {1: expected}
 
 
 def test_a_list_that_a_snapshot_reads_is_not_packed(harness, backend):
@@ -187,7 +186,7 @@ def test_a_list_that_a_snapshot_reads_is_not_packed(harness, backend):
     task = harness.prepare(backend)
     state.add(LegV1("EWR", 10))
     assert len(history(backend, "legs").live[1]) == 11
-    restored = harness.open(HEAP, task.run().handle)
+    restored = open_heap(harness, task.run().handle)
     assert content(harness, restored, LEGS) == {1: [LegV1("EWR", number) for number in range(10)]}
 
 
@@ -200,11 +199,11 @@ def test_no_chunk_holds_more_elements_than_a_row(harness, backend):
     handle = harness.snapshot(backend).handle
     items = history(backend, "legs").live[1]
     assert [item.__class__ is Chunk for item in items] == [False] * 5 + [True, False]
-    assert len(content(harness, harness.open(HEAP, handle), LEGS)[1]) == CHUNK_ELEMENTS + 6
+    assert len(content(harness, open_heap(harness, handle), LEGS)[1]) == CHUNK_ELEMENTS + 6
 
 
 def test_a_foreign_key_group_is_refused_for_keys_that_are_there_too(harness):
-    backend = harness.open(HEAP, subtask=0, parallelism=2)
+    backend = open_heap(harness, subtask=0, parallelism=2)
     assert backend.key_group_range == KeyGroupRange(0, 4)
     total = ReducingStateDescriptor("total", operator.add, int)
     for descriptor in (VALUE, total):
@@ -233,4 +232,4 @@ def test_what_failed_snapshots_have_left_does_not_pile_up(harness, backend):
     snapshot = harness.snapshot(backend)
     # A value, a chunk, and the entries of the three offsets but for the one that was there, with that of the key.
     assert snapshot.entries_written == len(KEYS) * (1 + 1 + 4)
-    assert contents(harness, harness.open(HEAP, snapshot.handle)) == contents(harness, backend)
+    assert contents(harness, open_heap(harness, snapshot.handle)) == contents(harness, backend)

@@ -3,13 +3,11 @@
 import threading
 
 import pytest
+from heap_subtask import open_heap
 
-from statebackend.heap.keyed_backend import HeapStateBackend
 from testkit.backends.contract_base import LIST, MAP, VALUE, contents, fill, filled
 from testkit.backends.gated_file_system import PATIENCE_S
 from testkit.backends.harness import BackendHarness
-
-HEAP = HeapStateBackend()
 
 
 @pytest.fixture
@@ -39,8 +37,8 @@ class HandedOverLock:
 
 
 def test_what_is_prepared_while_another_snapshot_ends_builds_upon_its_files_and_changes_alike(harness):
-    backend = harness.open(HEAP)
-    backend._lock = lock = HandedOverLock()
+    backend = open_heap(harness)
+    backend.store._lock = lock = HandedOverLock()
     fill(harness, backend, range(20))
     first = harness.prepare(backend)
     fill(harness, backend, range(20), 1)
@@ -54,5 +52,5 @@ def test_what_is_prepared_while_another_snapshot_ends_builds_upon_its_files_and_
     second = harness.prepare(backend)
     lock.may_go_on.set()
     thread.join()
-    restored = harness.open(HEAP, second.run().handle)
+    restored = open_heap(harness, second.run().handle)
     assert contents(harness, restored) == filled(range(5, 20), 0, 1)

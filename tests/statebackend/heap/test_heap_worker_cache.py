@@ -8,19 +8,19 @@ import sys
 
 import attrs
 import pytest
+from heap_subtask import HEAP, open_heap
 
-from statebackend.api.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from statebackend import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from statebackend.api.errors import StateBackendClosedError
 from statebackend.heap import worker_cache as worker_cache_module
+from statebackend.heap.heap_state_backend import HeapStateBackend
 from statebackend.heap.host_ledger import HostLedger, OtherProcesses
-from statebackend.heap.keyed_backend import HeapStateBackend
 from statebackend.heap.size_estimate import estimated_bytes
 from statebackend.heap.worker_cache import KeptLimits, WorkerCache, WorkerCacheKey, memory_of_host_bytes
 from statebackend.keyed.state_backend import SubtaskIdentity
 from testkit.backends.contract_base import VALUE, contents, fill, filled
 from testkit.backends.harness import BackendHarness
 
-HEAP = HeapStateBackend()
 KEYS = range(20)
 KEY = WorkerCacheKey("job", "operator", 0, 1)
 PLENTY = KeptLimits(bytes_per_host=1 << 40, epochs=1000)
@@ -48,12 +48,12 @@ def new_cache(tmp_path):
 
 
 def kept(harness, epochs=1):
-    """A backend after some epochs."""
-    backend = harness.open(HEAP)
+    """The store of a backend after some epochs."""
+    backend = open_heap(harness)
     for epoch in range(epochs):
         fill(harness, backend, KEYS, epoch)
         harness.snapshot(backend)
-    return backend
+    return backend.backend.release()
 
 
 def is_closed(backend):
@@ -91,8 +91,8 @@ def test_the_cache_keeps_one_backend_per_subtask_and_parallelism(harness, new_ca
     assert len(cache) == 2
 
 
-def test_the_cache_is_bounded_in_backends(harness, new_cache):
-    cache = new_cache(max_backends=2)
+def test_the_cache_is_bounded_in_stores(harness, new_cache):
+    cache = new_cache(max_stores=2)
     backends = [kept(harness) for _ in range(3)]
     for number, backend in enumerate(backends):
         cache.put(attrs.evolve(KEY, job_id=f"job-{number}"), backend, PLENTY)
@@ -197,7 +197,7 @@ def test_what_was_not_current_for_some_epochs_goes(harness, new_cache, age, is_k
 
 
 def test_a_backend_knows_the_checkpoint_of_its_last_snapshot(harness):
-    backend = harness.open(HEAP)
+    backend = open_heap(harness)
     assert backend.last_checkpoint_id == -1
     backend.snapshot(7, "state-7")
     assert backend.last_checkpoint_id == 7
@@ -267,16 +267,19 @@ def test_without_a_place_for_the_ledger_a_worker_keeps_what_a_cpu_is_due(harness
 
 def test_the_limits_of_the_configuration_are_those_of_the_cache(harness, new_cache, monkeypatch):
     cache = new_cache()
-    monkeypatch.setattr("statebackend.heap.keyed_backend.worker_cache", cache)
+    monkeypatch.setattr("statebackend.heap.heap_state_backend.worker_cache", cache)
     for configured, is_kept in ((HEAP, True), (HeapStateBackend(kept_bytes_per_host=0), False), (HEAP, True)):
-        handle = harness.snapshot(kept(harness)).handle
+        filled_backend = open_heap(harness)
+        fill(harness, filled_backend, KEYS)
+        handle = harness.snapshot(filled_backend).handle
         backend = configured.lease_keyed_state_backend(harness.parameters(handle), SubtaskIdentity("job", 0, 1))
         assert contents(harness, backend) == filled(KEYS, 0)
         harness.snapshot(backend)
-        size = backend.estimated_bytes()
+        store = backend._store
+        size = store.estimated_bytes()
         assert size > 0
         configured.return_keyed_state_backend(backend, SubtaskIdentity("job", 0, 1), succeeded=True)
-        assert is_closed(backend) is not is_kept
+        assert is_closed(store) is not is_kept
         assert configured.kept_bytes_of_host() == (size if is_kept else 0)
 
 
@@ -326,7 +329,7 @@ def test_an_estimate_follows_what_there_is():
 
 
 def test_the_estimate_of_a_backend_counts_all_registered_states(harness):
-    backend = harness.open(HEAP)
+    backend = open_heap(harness)
     states = [
         backend.get_state(ValueStateDescriptor("text", str)),
         backend.get_state(ListStateDescriptor("texts", str)),
@@ -340,6 +343,6 @@ def test_the_estimate_of_a_backend_counts_all_registered_states(harness):
             write(text)
         sizes.append(backend.estimated_bytes())
     assert [after - before > 100_000 for before, after in itertools.pairwise(sizes)] == [True] * 3
-    unregistered = harness.open(HEAP, harness.snapshot(backend).handle)
+    unregistered = open_heap(harness, harness.snapshot(backend).handle)
     assert unregistered.estimated_bytes() == 0
     unregistered.get_state(VALUE)

@@ -5,10 +5,10 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from statebackend.heap.keyed_backend import HeapStateBackend
+from statebackend.heap.heap_state_backend import HeapStateBackend
 from statebackend.keyed import backend_registry
 from statebackend.keyed.backend_registry import UnknownStateBackendError, known_state_backends, state_backend
-from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
+from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 
 
 class PagedStateBackend(HeapStateBackend):

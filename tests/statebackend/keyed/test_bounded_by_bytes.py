@@ -8,21 +8,16 @@ import os
 import pyarrow.parquet as pq
 import pytest
 
-from statebackend.api.descriptors import (
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    ValueStateDescriptor,
-)
+from statebackend import ListStateDescriptor, MapStateDescriptor, ReducingStateDescriptor, ValueStateDescriptor
 from statebackend.api.key_groups import KeyGroupRange
 from statebackend.canonical import canonical_entries
 from statebackend.canonical.canonical_entries import SCHEMA, CanonicalBatch, batches_of, read_canonical, write_canonical
-from statebackend.heap.keyed_backend import HeapStateBackend
+from statebackend.heap.heap_state_backend import HeapStateBackend
 from statebackend.keyed.state_files import MAX_FILES, StateFiles, patience_of
 from statebackend.metrics.state_metrics import StateMetricsConfig
 from statebackend.rocksdb.cache_memory import ENTRY_BYTES
-from statebackend.rocksdb.composite_key import DELETION_MARK, KEY_GROUP
-from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
+from statebackend.rocksdb.composite_key import KEY_GROUP
+from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from testkit.backends.harness import BackendHarness
 
 ALL_GROUPS = KeyGroupRange(0, 9)
@@ -41,7 +36,7 @@ def harness(tmp_path):
 
 
 def held_bytes(backend):
-    return backend._bounds.memory.held_bytes
+    return backend._store.bounds.memory.held_bytes
 
 
 @pytest.mark.parametrize("begins_small", [False, True])
@@ -100,11 +95,11 @@ def test_the_backends_of_a_process_share_what_its_caches_may_hold(harness):
     gc.collect()
     budget = 90 * FAT
     backends = [harness.open(RocksDBStateBackend(cache_bytes=budget)) for _ in range(3)]
-    limits = {backend._bounds.memory.limit_bytes for backend in backends}
+    limits = {backend._store.bounds.memory.limit_bytes for backend in backends}
     assert limits == {budget // 3}
     backends[0].close()
     backends[0].close()
-    assert backends[1]._bounds.memory.limit_bytes == budget // 2
+    assert backends[1]._store.bounds.memory.limit_bytes == budget // 2
 
 
 @pytest.mark.parametrize("descriptor", [TEXT, TEXTS, TABLE])
@@ -189,7 +184,7 @@ def test_fat_values_go_through_checkpoint_savepoint_and_both_restores(harness, s
 
 
 def marks_of(backend, name):
-    return sum(1 for _ in backend._database.tables[name].column_family.scan_prefix(DELETION_MARK))
+    return sum(1 for _ in backend._store.tables[name].marks())
 
 
 def test_a_deduplication_leaves_no_marks_behind(harness):
@@ -236,7 +231,7 @@ def test_a_subtask_of_a_rescaled_job_takes_over_its_own_range_alone(harness):
     subtasks = [harness.open(RocksDBStateBackend(), handle, subtask=index, parallelism=4) for index in range(4)]
     held = {}
     for subtask in subtasks:
-        rows = list(subtask._database.tables["text"].column_family.scan(b"\0"))
+        rows = list(subtask._store.tables["text"].scan())
         groups = {KEY_GROUP.unpack_from(raw_key)[0] for raw_key, _ in rows}
         assert groups == set(subtask.key_group_range)
         for key in list(subtask.get_keys("text")):

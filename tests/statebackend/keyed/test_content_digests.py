@@ -6,15 +6,10 @@ import tempfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebackend.api.descriptors import (
-    ListStateDescriptor,
-    MapStateDescriptor,
-    PriorityQueueDescriptor,
-    ValueStateDescriptor,
-)
+from statebackend import ListStateDescriptor, MapStateDescriptor, PriorityQueueDescriptor, ValueStateDescriptor
 from statebackend.api.time_to_live import StateTtlConfig
-from statebackend.heap.keyed_backend import HeapStateBackend
-from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
+from statebackend.heap.heap_state_backend import HeapStateBackend
+from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from testkit.backends.harness import BackendHarness
 from typeserializers.scalars.fixed_width import LongSerializer
 

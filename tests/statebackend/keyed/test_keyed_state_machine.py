@@ -27,8 +27,7 @@ from hypothesis.stateful import (
 )
 
 from checkpointing.errors import StorageError
-from statebackend.api.aggregate_function import AggregateFunction
-from statebackend.api.descriptors import (
+from statebackend import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -36,10 +35,11 @@ from statebackend.api.descriptors import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
+from statebackend.api.aggregate_function import AggregateFunction
 from statebackend.api.key_groups import KeyGroupRange, key_group_range_of_subtask, subtask_of_key_group
 from statebackend.keyed.backend_registry import state_backend
 from statebackend.keyed.snapshot_task import SnapshotTaskState
-from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
+from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from testkit.backends.gated_file_system import GatedFileSystem
 from testkit.backends.harness import BackendHarness
 from testkit.backends.schemas import (

@@ -7,7 +7,6 @@ from snapshots.envelope import snapshot_to_bytes
 from snapshots.errors import UnresolvableSerializerError
 from statebackend import ReducingStateDescriptor, StateRestoreError, ValueStateDescriptor
 from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
-from statebackend.keyed.schema_resolution import judge_state
 from statebackend.keyed.state_meta import (
     KeyedStateMeta,
     decode_meta,
@@ -16,6 +15,7 @@ from statebackend.keyed.state_meta import (
     merge_metas,
     meta_of_descriptor,
 )
+from statebackend.keyed.state_verdicts import judge_state
 from testkit.backends.learning_schemas import PortV1, TownV1, places_v1
 from typeserializers import IntSerializer, LongSerializer, StringSerializer
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from statebackend.api.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from statebackend import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from statebackend.api.errors import StateBackendError
 from statebackend.keyed.backend_registry import state_backend
 from testkit.backends.contract_base import content

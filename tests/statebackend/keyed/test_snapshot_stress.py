@@ -23,14 +23,9 @@ import pytest
 
 from checkpointing.errors import StorageError
 from checkpointing.storage.file_system import CheckpointFileSystem
-from statebackend.api.descriptors import (
-    ListStateDescriptor,
-    MapStateDescriptor,
-    PriorityQueueDescriptor,
-    ValueStateDescriptor,
-)
-from statebackend.heap.keyed_backend import HeapStateBackend
-from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
+from statebackend import ListStateDescriptor, MapStateDescriptor, PriorityQueueDescriptor, ValueStateDescriptor
+from statebackend.heap.heap_state_backend import HeapStateBackend
+from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from testkit.backends.contract_base import content
 from testkit.backends.gated_file_system import PATIENCE_S
 from testkit.backends.harness import BackendHarness

@@ -16,7 +16,7 @@ import pytest
 from checkpointing.errors import StorageError
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.local_storage import LocalStorage
-from statebackend.api.descriptors import ValueStateDescriptor
+from statebackend import ValueStateDescriptor
 from statebackend.keyed.backend_registry import state_backend
 from testkit.backends.contract_base import contents, fill, filled
 from testkit.backends.harness import BackendHarness
@@ -96,15 +96,15 @@ WRITING = [
     # In the asynchronous part: the first, and another file of the snapshot.
     ("heap", ("checkpointing.storage.local_storage:replacing", 1)),
     ("heap", ("checkpointing.storage.local_storage:replacing", 2)),
-    ("rocksdb", ("statebackend.rocksdb.snapshot_task:RocksDBSnapshotTask._upload", 1)),
-    ("rocksdb", ("statebackend.rocksdb.snapshot_task:RocksDBSnapshotTask._upload", 3)),
+    ("rocksdb", ("statebackend.rocksdb.upload_task:RocksDBSnapshotTask._upload", 1)),
+    ("rocksdb", ("statebackend.rocksdb.upload_task:RocksDBSnapshotTask._upload", 3)),
 ]
 
 WRITING_LOCALLY = [
     ("rocksdb", ("checkpointing.storage.local_storage:replacing", 2)),
-    ("rocksdb", ("statebackend.rocksdb.store:SstWriter.finish", 2)),
-    ("rocksdb", ("statebackend.rocksdb.store:ColumnFamily.ingest", 1)),
-    ("rocksdb", ("statebackend.rocksdb.store:ColumnFamily.ingest", 3)),
+    ("rocksdb", ("statebackend.rocksdb.engine:SstWriter.finish", 2)),
+    ("rocksdb", ("statebackend.rocksdb.engine:ColumnFamily.ingest", 1)),
+    ("rocksdb", ("statebackend.rocksdb.engine:ColumnFamily.ingest", 3)),
 ]
 
 RESTORING = [
@@ -112,8 +112,8 @@ RESTORING = [
     ("heap", ("checkpointing.storage.file_system:CheckpointFileSystem.read_file", 2)),
     ("rocksdb", ("checkpointing.storage.local_storage:replacing", 1)),
     ("rocksdb", ("checkpointing.storage.local_storage:replacing", 3)),
-    ("rocksdb", ("statebackend.rocksdb.store:ColumnFamily.ingest", 2)),
-    ("rocksdb", ("statebackend.rocksdb.store:RocksDBStore.column_family", 2)),
+    ("rocksdb", ("statebackend.rocksdb.engine:ColumnFamily.ingest", 2)),
+    ("rocksdb", ("statebackend.rocksdb.engine:RocksDBEngine.column_family", 2)),
 ]
 
 

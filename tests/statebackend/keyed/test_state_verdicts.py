@@ -7,17 +7,17 @@ from snapshots.compatibility import CompatibilityKind
 from statebackend import (
     ListStateDescriptor,
     MapStateDescriptor,
+    PriorityQueueDescriptor,
     StateMigrationException,
     StateRegistrationError,
     ValueStateDescriptor,
 )
-from statebackend.api.descriptors import PriorityQueueDescriptor
-from statebackend.heap.keyed_backend import HeapStateBackend
+from statebackend.heap.heap_state_backend import HeapStateBackend
 from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
-from statebackend.keyed.schema_resolution import SchemaReport, judge_key_serializer, judge_state
 from statebackend.keyed.state_meta import meta_of_descriptor
+from statebackend.keyed.state_verdicts import SchemaReport, judge_key_serializer, judge_state
 from statebackend.operator_state import SplitListStateDescriptor
-from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
+from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from testkit.backends.harness import BackendHarness
 from testkit.backends.schemas import FlightV1, WordSerializer, flight_v1, flight_v2, flight_v3
 from typeserializers import LongSerializer, PojoSerializer, StringSerializer

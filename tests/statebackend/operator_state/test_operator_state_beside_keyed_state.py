@@ -8,9 +8,9 @@ from checkpointing.handles.state_handles import SubtaskState
 from checkpointing.metadata.checkpoint_metadata import CheckpointKind, CheckpointMetadata
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.savepoint_directory import create_savepoint_directory, read_savepoint, write_savepoint
-from statebackend.api.descriptors import ValueStateDescriptor
-from statebackend.canonical.canonical_handles import export_canonical_handle
+from statebackend import ValueStateDescriptor
 from statebackend.keyed.backend_registry import state_backend
+from statebackend.keyed.canonical_export import export_canonical_handle
 from statebackend.operator_state import (
     OperatorStateBackend,
     OperatorStateBackendParameters,

@@ -7,9 +7,9 @@ import pytest
 
 from statebackend.api.errors import StateRestoreError
 from statebackend.api.key_groups import KeyGroupRange
-from statebackend.heap.keyed_backend import HeapStateBackend
+from statebackend.heap.heap_state_backend import HeapStateBackend
 from statebackend.queues.paged_priority_queue import FIRST_PAGE, LARGEST_PAGE, PagedPriorityQueue
-from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
+from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from testkit.backends.harness import BackendHarness
 from testkit.backends.priority_queue_contract import TIMERS, QueueModel, timer
 

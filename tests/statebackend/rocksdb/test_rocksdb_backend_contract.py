@@ -1,7 +1,7 @@
 """RocksDB keeps the whole contract. Each backend has a file of its own, so that they run beside each other."""
 
 from statebackend.keyed.state_backend import StateBackend
-from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
+from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from testkit.backends import StateBackendContract
 
 

@@ -6,9 +6,9 @@ import signal
 
 import pytest
 
-from statebackend.api.descriptors import ValueStateDescriptor
-from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
+from statebackend import ValueStateDescriptor
 from statebackend.rocksdb.local_directory import LocalStateDirectory, LocalVersion
+from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from testkit.backends.contract_base import VALUE, contents, fill, filled
 from testkit.backends.harness import BackendHarness
 from testkit.backends.priority_queue_contract import TIMERS, timer
@@ -60,7 +60,7 @@ def test_the_scans_of_a_queue_begin_where_its_elements_do(harness):
     def opened(handle):
         backend = harness.open(ROCKSDB, *([handle] if handle else []), local="local")
         assert backend.is_local is (handle is not None)
-        table = backend._database.tables.get("timers")
+        table = backend._store.tables.get("timers")
         return backend, None if table is None else table.lower_bound
 
     def after(backend):

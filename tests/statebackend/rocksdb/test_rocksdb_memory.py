@@ -7,9 +7,9 @@ import multiprocessing
 
 import pytest
 
-from statebackend.api.descriptors import ValueStateDescriptor
-from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
-from statebackend.rocksdb.store import DEFAULT_MEMORY_BUDGET_BYTES, RocksDBStore, SstWriter, shared_memory
+from statebackend import ValueStateDescriptor
+from statebackend.rocksdb.engine import DEFAULT_MEMORY_BUDGET_BYTES, RocksDBEngine, SstWriter, shared_memory
+from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from testkit.backends.harness import BackendHarness
 
 BUDGET = 2 << 20
@@ -22,7 +22,7 @@ def in_a_process_of_its_own(function, *arguments):
 
 
 def filled_store(path, budget, families):
-    store = RocksDBStore(path, budget)
+    store = RocksDBEngine(path, budget)
     for number in range(families):
         writer = SstWriter(f"{path}-{number}.sst")
         # Values that do not compress, so that the files are many times the budget.
@@ -63,7 +63,7 @@ def test_all_states_of_all_stores_share_one_cache_and_stay_within_it(tmp_path):
 def budgets_in_force(directory):
     result = [shared_memory(BUDGET).budget_bytes]
     for number, budget in enumerate((BUDGET, 2 * BUDGET, BUDGET, None)):
-        store = RocksDBStore(f"{directory}/{number}", budget)
+        store = RocksDBEngine(f"{directory}/{number}", budget)
         result.append(store.column_family("state").property_value("block-cache-capacity"))
         store.close()
     return result

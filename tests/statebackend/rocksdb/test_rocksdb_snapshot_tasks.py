@@ -8,14 +8,14 @@ from concurrent.futures import CancelledError
 import pytest
 
 from checkpointing.errors import StorageError
-from statebackend.api.descriptors import PriorityQueueDescriptor, ValueStateDescriptor
+from statebackend import PriorityQueueDescriptor, ValueStateDescriptor
 from statebackend.api.errors import StateBackendError
 from statebackend.api.time_to_live import StateTtlConfig, TtlStateVisibility
-from statebackend.heap.keyed_backend import HeapStateBackend
+from statebackend.heap.heap_state_backend import HeapStateBackend
 from statebackend.keyed.state_files import MERGED_AT_ONCE
+from statebackend.rocksdb.engine import ColumnFamily, RocksDBError, SstWriter
 from statebackend.rocksdb.file_chain import FileChain
-from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
-from statebackend.rocksdb.store import ColumnFamily, RocksDBError, SstWriter
+from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from testkit.backends.contract_base import LIST, MAP, VALUE, contents, fill, filled
 from testkit.backends.harness import BackendHarness
 from testkit.backends.manual_clock import ManualClock

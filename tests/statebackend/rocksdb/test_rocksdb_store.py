@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
-from statebackend.rocksdb.store import RocksDBError, RocksDBStore, SstWriter
+from statebackend.rocksdb.engine import RocksDBEngine, RocksDBError, SstWriter
+from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from testkit.backends.contract_base import LIST, MAP, VALUE, contents, fill, filled
 from testkit.backends.harness import BackendHarness
 
@@ -22,7 +22,7 @@ def written_file(path, entries=ENTRIES):
 
 @pytest.fixture
 def store(tmp_path):
-    store = RocksDBStore(str(tmp_path / "db"))
+    store = RocksDBEngine(str(tmp_path / "db"))
     store.column_family("a").ingest(written_file(tmp_path / "first.sst"))
     yield store
     store.close()
@@ -74,7 +74,7 @@ def test_closing_releases_the_lock_though_families_and_scans_are_still_held(stor
     next(prefix_scan)
     store.close()
     store.close()
-    reopened = RocksDBStore(store.path)
+    reopened = RocksDBEngine(store.path)
     assert list(reopened.column_family("a").scan(b"")) == ENTRIES
     reopened.close()
     with pytest.raises(RocksDBError, match="closed"):
@@ -84,7 +84,7 @@ def test_closing_releases_the_lock_though_families_and_scans_are_still_held(stor
 
 def test_a_second_store_on_the_same_directory_is_refused_by_name(store):
     with pytest.raises(RocksDBError, match=r"could not open at .*db"):
-        RocksDBStore(store.path)
+        RocksDBEngine(store.path)
 
 
 def test_a_dropped_column_family_is_gone_and_its_name_can_be_used_again(store):
@@ -98,7 +98,7 @@ def test_a_dropped_column_family_is_gone_and_its_name_can_be_used_again(store):
 def test_column_families_are_found_again_without_being_listed(store):
     store.column_family("b:with any name / é")
     store.close()
-    reopened = RocksDBStore(store.path)
+    reopened = RocksDBEngine(store.path)
     assert sorted(reopened.column_family_names) == ["a", "b:with any name / é"]
     reopened.close()
 

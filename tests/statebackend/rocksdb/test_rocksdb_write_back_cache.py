@@ -9,15 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebackend.api.descriptors import (
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    ValueStateDescriptor,
-)
+from statebackend import ListStateDescriptor, MapStateDescriptor, ReducingStateDescriptor, ValueStateDescriptor
 from statebackend.api.errors import StateBackendClosedError
 from statebackend.rocksdb import map_state
-from statebackend.rocksdb.keyed_backend import DEFAULT_CACHE_ENTRIES, RocksDBStateBackend
+from statebackend.rocksdb.rocksdb_state_backend import DEFAULT_CACHE_ENTRIES, RocksDBStateBackend
 from testkit.backends.harness import BackendHarness
 from testkit.backends.schemas import LegV1, leg_v1
 from typeserializers.scalars.strings import StringSerializer
@@ -155,13 +150,13 @@ def harness(tmp_path):
 def spills_of(backend, monkeypatch):
     """The numbers of changes that are written out from now on, as they come."""
     spilled = []
-    ingest = backend._database.ingest_changes
+    ingest = backend._store.database.ingest_changes
 
     def noted(table, keys, values):
         spilled.append(len(keys))
         ingest(table, keys, values)
 
-    monkeypatch.setattr(backend._database, "ingest_changes", noted)
+    monkeypatch.setattr(backend._store.database, "ingest_changes", noted)
     return spilled
 
 

@@ -13,9 +13,9 @@ import pytest
 import rocksdict
 
 import statebackend
-from statebackend.api.descriptors import MapStateDescriptor
-from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
-from statebackend.rocksdb.store import RocksDBError, RocksDBStore, SstWriter
+from statebackend import MapStateDescriptor
+from statebackend.rocksdb.engine import RocksDBEngine, RocksDBError, SstWriter
+from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from testkit.backends.contract_base import LIST, MAP, VALUE, fill
 from testkit.backends.harness import BackendHarness
 from testkit.backends.schemas import LegV1, leg_v1
@@ -28,7 +28,7 @@ MIDDLE = b"k10000"
 
 def written_store(path):
     """A store of one column family in one file of some two megabytes; closed."""
-    store = RocksDBStore(str(path))
+    store = RocksDBEngine(str(path))
     writer = SstWriter(str(path) + ".sst")
     writer.write((b"k%05d" % row, os.urandom(100)) for row in range(ROWS))
     writer.finish()
@@ -62,7 +62,7 @@ def test_the_library_ends_an_iteration_over_damage_as_if_there_were_no_more(tmp_
 def test_a_scan_that_meets_damage_is_an_error_and_not_the_end(tmp_path):
     path = written_store(tmp_path / "db")
     (name,) = damage(path)
-    store = RocksDBStore(path)
+    store = RocksDBEngine(path)
     family = store.column_family("a")
     for scan, is_there_more in (
         (family.scan(b""), True),
@@ -80,18 +80,18 @@ def test_a_scan_that_meets_damage_is_an_error_and_not_the_end(tmp_path):
 def test_an_error_that_is_kept_does_not_keep_the_database_open(tmp_path):
     path = written_store(tmp_path / "db")
     damage(path)
-    store = RocksDBStore(path)
+    store = RocksDBEngine(path)
     with pytest.raises(RocksDBError) as of_a_scan:
         list(store.column_family("a").scan(b""))
     with pytest.raises(RocksDBError) as of_a_prefix:
         list(store.column_family("a").scan_prefix(b"k"))
     store.close()
-    RocksDBStore(path).close()
+    RocksDBEngine(path).close()
     assert of_a_scan.value.__traceback__ is not of_a_prefix.value.__traceback__ is not None
 
 
 def test_the_end_of_an_undamaged_column_family_is_no_error(tmp_path):
-    store = RocksDBStore(written_store(tmp_path / "db"))
+    store = RocksDBEngine(written_store(tmp_path / "db"))
     family, empty = store.column_family("a"), store.column_family("b")
     assert sum(1 for _ in family.scan(b"")) == ROWS
     assert sum(1 for _ in family.scan_prefix(b"k1999")) == 10
@@ -177,7 +177,7 @@ def test_the_configuration_file_of_the_library_does_not_decide_how_entries_are_r
         configuration.unlink()
     else:
         configuration.write_text(content)
-    store = RocksDBStore(path)
+    store = RocksDBEngine(path)
     assert len(store.column_family("a").get(MIDDLE)) == 100
     assert sum(1 for _ in store.column_family("a").scan(b"")) == ROWS
     store.close()
@@ -185,9 +185,9 @@ def test_the_configuration_file_of_the_library_does_not_decide_how_entries_are_r
 
 OPEN = """
 import sys
-from statebackend.rocksdb.store import RocksDBError, RocksDBStore
+from statebackend.rocksdb.engine import RocksDBError, RocksDBEngine
 try:
-    RocksDBStore(sys.argv[1]).close()
+    RocksDBEngine(sys.argv[1]).close()
     print("opened")
 except RocksDBError as error:
     print("refused", error)
@@ -196,7 +196,7 @@ except RocksDBError as error:
 
 def test_another_process_is_refused_by_name_while_a_store_is_open(tmp_path):
     path = str(tmp_path / "db")
-    store = RocksDBStore(path)
+    store = RocksDBEngine(path)
 
     def told_by_another_process():
         return subprocess.run([sys.executable, "-c", OPEN, path], capture_output=True, text=True, cwd=ROOT).stdout
@@ -237,7 +237,7 @@ def test_one_module_talks_to_the_library_and_uses_nothing_that_is_trapped():
                     names = [node.module or ""]
                 if any(name.split(".")[0] == "rocksdict" for name in names):
                     importing.add(path.relative_to(ROOT).as_posix())
-    assert importing == {"statebackend/rocksdb/store.py"}
-    tree = ast.parse((ROOT / "statebackend/rocksdb/store.py").read_text(encoding="utf-8"))
+    assert importing == {"statebackend/rocksdb/engine.py"}
+    tree = ast.parse((ROOT / "statebackend/rocksdb/engine.py").read_text(encoding="utf-8"))
     used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     assert not used & TRAPPED_NAMES

@@ -5,12 +5,12 @@ import random
 
 import pytest
 
-from statebackend.api.descriptors import ValueStateDescriptor
+from statebackend import ValueStateDescriptor
 from statebackend.api.time_to_live import IncrementalCleanup, StateTtlConfig, TtlUpdateType
-from statebackend.heap.keyed_backend import HeapStateBackend
+from statebackend.heap.heap_state_backend import HeapStateBackend
 from statebackend.keyed.state_files import MIN_MERGE_BYTES
 from statebackend.rocksdb import map_state
-from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
+from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from testkit.backends.contract_base import LIST, MAP, VALUE, content, contents, fill, filled
 from testkit.backends.harness import BackendHarness
 from testkit.backends.manual_clock import ManualClock
@@ -114,9 +114,10 @@ def test_passes_of_a_cleanup_begin_again_when_their_rest_is_over(harness):
     ttl = StateTtlConfig(1000, incremental_cleanup=IncrementalCleanup(entries_per_access=10))
     backend = harness.open(HEAP)
     passes = []
-    begin = backend.cleanup_pass
-    backend.cleanup_pass = lambda name: passes.append(clock.now_ms) or begin(name)
     state = backend.get_state(ValueStateDescriptor("value", int, ttl=ttl))
+    table = backend._store.tables["value"]
+    begin = table.cleanup_pass
+    table.cleanup_pass = lambda start: passes.append(clock.now_ms) or begin(start)
     for moment in range(0, 1000, 10):
         clock.now_ms = moment
         harness.at(backend, 1)
@@ -134,10 +135,9 @@ def test_maps_are_cleared_in_parts_of_so_many_bytes(harness, monkeypatch):
     state.put_all({f"{number}": number for number in range(100)})
     harness.snapshot(backend)
     parts = []
-    ingest = backend._database.ingest_changes
-    backend._database.ingest_changes = lambda table, keys, values: (
-        parts.append(len(keys)) or ingest(table, keys, values)
-    )
+    database = backend._store.database
+    ingest = database.ingest_changes
+    database.ingest_changes = lambda table, keys, values: parts.append(len(keys)) or ingest(table, keys, values)
     state.clear()
     state.put("left", 1)
     handle = harness.snapshot(backend).handle

@@ -28,7 +28,7 @@ from statebackend import (
 )
 from statebackend.api.key_groups import KeyGroupRange, key_group_range_of_subtask, subtask_of_key_group
 from statebackend.keyed.backend_registry import state_backend
-from statebackend.rocksdb.keyed_backend import RocksDBStateBackend
+from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from testkit.backends.harness import BackendHarness
 from testkit.backends.manual_clock import ManualClock
 from testkit.backends.schemas import (

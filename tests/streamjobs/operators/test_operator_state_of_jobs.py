@@ -16,6 +16,7 @@ from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend import (
     BroadcastStateDescriptor,
     ListStateDescriptor,
+    PriorityQueueDescriptor,
     SplitListStateDescriptor,
     StateBackendClosedError,
     StateMigrationException,
@@ -23,7 +24,6 @@ from statebackend import (
     UnionListStateDescriptor,
     ValueStateDescriptor,
 )
-from statebackend.api.descriptors import PriorityQueueDescriptor
 from statebackend.api.key_groups import KeyGroupRange
 from statebackend.keyed.backend_parameters import KeyedStateBackendParameters
 from statebackend.keyed.backend_registry import state_backend

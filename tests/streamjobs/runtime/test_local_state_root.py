@@ -16,7 +16,7 @@ from checkpointing.storage.driver_lock import DriverLock
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_directory import JobDirectory
 from savepoints.handle_export import ExportTask
-from statebackend.api.descriptors import ValueStateDescriptor
+from statebackend import ValueStateDescriptor
 from statebackend.keyed.backend_registry import state_backend
 from statebackend.keyed.private_directory import PrivateDirectoryError
 from streamjobs.errors import JobDefinitionError

@@ -3,6 +3,6 @@
 It uses nothing of `statebackend` but what docs/writing-a-backend.md names.
 """
 
-from sqlite_state.keyed_backend import SqliteKeyedStateBackend, SqliteStateBackend
+from sqlite_state.state_store import SqliteStateBackend, SqliteStateStore
 
-__all__ = ["SqliteKeyedStateBackend", "SqliteStateBackend"]
+__all__ = ["SqliteStateBackend", "SqliteStateStore"]

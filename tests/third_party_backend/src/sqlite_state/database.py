@@ -18,7 +18,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from statebackend.keyed.key_enumeration import Address
+from statebackend.canonical.canonical_entries import Address
 
 Row = tuple[int, bytes, bytes, bytes, "bytes | None"]
 """Key group, key, namespace, part, value; a value of None says that the row is gone."""
@@ -36,7 +36,7 @@ _UNDER_KEY = "key_group = ? AND key = ? AND namespace = ?"
 _FETCHED_ROWS = 10_000
 
 
-class StateTable:
+class StoredTable:
     """The rows of one state."""
 
     def __init__(self, connection: sqlite3.Connection, number: int, check_open: Callable[[], None]) -> None:
@@ -143,9 +143,9 @@ class SqliteDatabase:
         self._check_open = check_open
         self._numbers = itertools.count()
 
-    def new_table(self) -> StateTable:
+    def new_table(self) -> StoredTable:
         """An empty table."""
-        return StateTable(self._connection, next(self._numbers), self._check_open)
+        return StoredTable(self._connection, next(self._numbers), self._check_open)
 
     def close(self) -> None:
         """Closes the database; may be called twice."""

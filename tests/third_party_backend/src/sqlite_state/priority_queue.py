@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from sqlite_state.database import StateTable
+from sqlite_state.database import StoredTable
 from statebackend.api.key_groups import KeyGroupRange
 from statebackend.queues.paged_priority_queue import PagedPriorityQueue
 from typeserializers import VOID_NAMESPACE, TypeSerializer, VoidNamespaceSerializer
@@ -22,7 +22,7 @@ class SqlitePriorityQueue(PagedPriorityQueue[T]):
 
     __slots__ = ("_table",)
 
-    def __init__(self, name: str, serializer: TypeSerializer[T], key_groups: KeyGroupRange, table: StateTable) -> None:
+    def __init__(self, name: str, serializer: TypeSerializer[T], key_groups: KeyGroupRange, table: StoredTable) -> None:
         super().__init__(name, serializer, key_groups, MAX_CHANGES)
         self._table = table
 

@@ -1,18 +1,18 @@
-"""The state handles: every access is a statement, and every value is encoded where it comes in.
-
-Reducing and aggregating state need no handle of their own: they fold into a value state.
-"""
+"""The state handles: every access is a statement, and every value is encoded where it comes in."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from sqlite_state.database import Row, StateTable
-from statebackend.keyed.entry_encoder import EntryEncoder
-from statebackend.keyed.key_context import AnyKeyContext
-from statebackend.kinds.internal_states import InternalListState, InternalMapState, InternalState, InternalValueState
-from typeserializers import TypeSerializer
+from sqlite_state.database import Row, StoredTable
+from statebackend.keyed.entry_bytes import checked_elements, decoded, encoded, encoded_user_key, encoded_user_value
+from statebackend.keyed.entry_keys import CurrentAddress
+from statebackend.kinds.internal_states import HandleContext, InternalState
+from statebackend.kinds.list_kind import InternalListState
+from statebackend.kinds.map_kind import InternalMapState
+from statebackend.kinds.value_kind import InternalValueState
+from typeserializers import ListSerializer, NullableSerializer, TypeSerializer
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -22,59 +22,62 @@ NextChunkNumber = Callable[[], int]
 
 
 class SqliteState(InternalState):
-    """A table, seen from the current key; ``serializer`` is the storage serializer of the state."""
+    """A table, seen from the current key; ``address()`` says where its state is."""
 
-    __slots__ = ("encoder", "serializer", "table")
+    __slots__ = ("address", "context", "name", "table")
 
-    def __init__(self, table: StateTable, encoder: EntryEncoder, serializer: TypeSerializer[Any]) -> None:
+    def __init__(self, name: str, table: StoredTable, context: HandleContext, address: CurrentAddress) -> None:
+        self.name = name
         self.table = table
-        self.encoder = encoder
-        self.serializer = serializer
+        self.context = context
+        self.address = address
 
     @property
-    def key_context(self) -> AnyKeyContext:
-        return self.encoder.context
+    def key_context(self) -> HandleContext:
+        return self.context
 
     def clear(self) -> None:
-        self.table.delete(self.encoder.address())
+        self.table.delete(self.address())
 
 
 class SqliteValueState(SqliteState, InternalValueState[T]):
     """One row, whose part is empty."""
 
-    __slots__ = ("_default",)
+    __slots__ = ("_default", "_serializer")
 
-    def __init__(self, *shared: Any, default: T | None) -> None:
+    def __init__(self, *shared: Any, serializer: TypeSerializer[T], default: T | None) -> None:
         super().__init__(*shared)
-        self._default = None if default is None else self.encoder.encode(self.serializer, default)
+        self._serializer = serializer
+        self._default = None if default is None else encoded(self.name, serializer, default)
 
     def value(self) -> T | None:
-        stored = self.table.get(self.encoder.address())
+        stored = self.table.get(self.address())
         if stored is None:
             stored = self._default
-        return None if stored is None else self.encoder.decode(self.serializer, stored)
+        return None if stored is None else decoded(self.name, self._serializer, stored)
 
     def update(self, value: T | None) -> None:
         if value is None:
             self.clear()
             return
-        address = self.encoder.address()
-        self.table.put([(*address, b"", self.encoder.encode(self.serializer, value))])
+        address = self.address()
+        self.table.put([(*address, b"", encoded(self.name, self._serializer, value))])
 
 
 class SqliteListState(SqliteState, InternalListState[T]):
     """A row per call that added something, whose part is a number that only grows."""
 
-    __slots__ = ("_next_chunk_number",)
+    __slots__ = ("_next_chunk_number", "_serializer")
 
-    def __init__(self, *shared: Any, next_chunk_number: NextChunkNumber) -> None:
+    def __init__(self, *shared: Any, element_serializer: TypeSerializer[T], next_chunk_number: NextChunkNumber) -> None:
         super().__init__(*shared)
+        self._serializer = ListSerializer(element_serializer)
         self._next_chunk_number = next_chunk_number
 
     def get(self) -> list[T]:
         elements: list[T] = []
-        for _, chunk in self.table.under(self.encoder.address()):
-            elements += self.encoder.decode(self.serializer, chunk)
+        for _, chunk in self.table.under(self.address()):
+            elements += decoded(self.name, self._serializer, chunk)
         return elements
 
     def add(self, element: T) -> None:
@@ -89,11 +92,11 @@ class SqliteListState(SqliteState, InternalListState[T]):
         self._append(chunk)
 
     def _chunk(self, elements: Iterable[T]) -> bytes | None:
-        checked = self.encoder.checked_elements(elements)
-        return self.encoder.encode(self.serializer, checked) if checked else None
+        checked = checked_elements(self.name, elements)
+        return encoded(self.name, self._serializer, checked) if checked else None
 
     def _append(self, chunk: bytes | None) -> None:
-        address = self.encoder.address()
+        address = self.address()
         if chunk is not None:
             self.table.put([(*address, chunk_part(self._next_chunk_number()), chunk)])
 
@@ -101,18 +104,19 @@ class SqliteListState(SqliteState, InternalListState[T]):
 class SqliteMapState(SqliteState, InternalMapState[K, V]):
     """A row per entry, whose part is the user key."""
 
-    __slots__ = ("_key_serializer",)
+    __slots__ = ("_key_serializer", "_serializer")
 
-    def __init__(self, *shared: Any, key_serializer: TypeSerializer[K]) -> None:
+    def __init__(self, *shared: Any, key_serializer: TypeSerializer[K], value_serializer: TypeSerializer[V]) -> None:
         super().__init__(*shared)
         self._key_serializer = key_serializer
+        self._serializer = NullableSerializer(value_serializer)
 
     def get(self, key: K) -> V | None:
-        stored = self.table.get(self.encoder.address(), self._part(key))
-        return None if stored is None else self.encoder.decode(self.serializer, stored)
+        stored = self.table.get(self.address(), self._part(key))
+        return None if stored is None else decoded(self.name, self._serializer, stored)
 
     def contains(self, key: K) -> bool:
-        return self.table.get(self.encoder.address(), self._part(key)) is not None
+        return self.table.get(self.address(), self._part(key)) is not None
 
     def put(self, key: K, value: V | None) -> None:
         self.table.put([self._row(key, value)])
@@ -121,28 +125,28 @@ class SqliteMapState(SqliteState, InternalMapState[K, V]):
         self.table.put([self._row(key, value) for key, value in entries.items()])
 
     def remove(self, key: K) -> None:
-        self.table.delete(self.encoder.address(), self._part(key))
+        self.table.delete(self.address(), self._part(key))
 
     def items(self) -> Iterator[tuple[K, V | None]]:
-        address = self.encoder.address()
+        address = self.address()
         parts = [part for part, _ in self.table.under(address)]
         return self._live_items(address, parts)
 
     def is_empty(self) -> bool:
-        return not self.table.has(self.encoder.address())
+        return not self.table.has(self.address())
 
     def _live_items(self, address: Any, parts: list[bytes]) -> Iterator[tuple[K, V | None]]:
         """The entries that were there, as they are when they are reached: changed meanwhile, or gone."""
         for part in parts:
             stored = self.table.get(address, part)
             if stored is not None:
-                yield self.encoder.decode(self._key_serializer, part), self.encoder.decode(self.serializer, stored)
+                yield decoded(self.name, self._key_serializer, part), decoded(self.name, self._serializer, stored)
 
     def _part(self, key: K) -> bytes:
-        return self.encoder.encode_user_key(self._key_serializer, key)
+        return encoded_user_key(self.name, self._key_serializer, key)
 
     def _row(self, key: K, value: V | None) -> Row:
-        return (*self.encoder.address(), self._part(key), self.encoder.encode_user_value(self.serializer, key, value))
+        return (*self.address(), self._part(key), encoded_user_value(self.name, self._serializer, key, value))
 
 
 def chunk_part(number: int) -> bytes:

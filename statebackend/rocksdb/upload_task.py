@@ -22,11 +22,12 @@ from statebackend.keyed.backend_parameters import KeyedStateBackendParameters, K
 from statebackend.keyed.snapshot_task import SnapshotTask
 from statebackend.keyed.state_files import StateFiles, StoredFile
 from statebackend.keyed.state_meta import StateMeta
+from statebackend.kinds.state_kind import RowFilter
+from statebackend.rocksdb.engine import SstWriter
 from statebackend.rocksdb.file_chain import FrozenChain
 from statebackend.rocksdb.increments import merge_increments
 from statebackend.rocksdb.local_directory import LocalStateDirectory
-from statebackend.rocksdb.store import SstWriter
-from statebackend.ttl.row_filter import RowFilter, kept_rows
+from statebackend.ttl.row_filter import kept_rows
 
 MAX_FILES_OF_ONE_SNAPSHOT: Final = 4
 """Local files of one state beyond which a snapshot merges them before it uploads them."""

@@ -180,7 +180,7 @@ class SstWriter:
 class ColumnFamily:
     """One column family: point reads, ordered scans, and ingestion of sorted files."""
 
-    def __init__(self, store: RocksDBStore, name: str, handle: Any) -> None:
+    def __init__(self, store: RocksDBEngine, name: str, handle: Any) -> None:
         self.name = name
         self._store = store
         self._handle = handle
@@ -289,7 +289,7 @@ def _check_end(handle: Any, last_key: bytes) -> None:
         del iterator, handle
 
 
-class RocksDBStore:
+class RocksDBEngine:
     """A database directory. Belongs to one process and one thread."""
 
     def __init__(self, path: str, memory_budget_bytes: int | None = None) -> None:
@@ -363,7 +363,7 @@ class RocksDBStore:
             database.close()
 
 
-_open_stores: weakref.WeakSet[RocksDBStore] = weakref.WeakSet()
+_open_stores: weakref.WeakSet[RocksDBEngine] = weakref.WeakSet()
 
 
 def _disown_stores() -> None:

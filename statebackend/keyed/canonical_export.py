@@ -53,7 +53,7 @@ def export_canonical_handle(
             files_by_state[state.name] = references
     # Taken after the rows were written, for serializers that learn from what they write.
     meta = backend.current_meta()
-    states = tuple(evolve(state, files=files_by_state[state.name]) for state in meta.states)
+    states = tuple(state.with_files(files_by_state[state.name]) for state in meta.states)
     key_groups = backend.key_group_range
     handle = KeyedStateHandle(
         state_id,

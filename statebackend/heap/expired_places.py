@@ -12,25 +12,25 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from statebackend.api.clock import Clock
-from statebackend.api.descriptors import StateKind
 from statebackend.heap.table import HeapTable
+from statebackend.kinds.state_kind import TableForm
 
 _SCATTER: Final = 0x9E3779B97F4A7C15
-
-_LOOKED_INTO: Final = frozenset({StateKind.LIST, StateKind.MAP})
 
 _LONG_AGO: Final = -(1 << 64)
 
 
 def places_of_table(
-    table: HeapTable, kind: StateKind, first_group: int, clock: Clock, ttl_ms: int
+    table: HeapTable, form: TableForm, first_group: int, clock: Clock, ttl_ms: int
 ) -> Iterator[tuple[int, Any] | None]:
     """Key groups and entry keys of what is stored, None for a value that has not expired.
 
     Keys that came or went meanwhile may be missing or stale.
     """
     offset = ((clock() * _SCATTER) & 0xFFFFFFFFFFFFFFFF) >> 32
-    time_of = _long_ago if kind in _LOOKED_INTO else _time_of_bytes if table.form.is_encoded else _time_of_object
+    time_of = _time_of_bytes if table.form.is_encoded else _time_of_object
+    if form is not TableForm.VALUE:
+        time_of = _long_ago
     live = table.history.live
     for key_group, keys in table.live_keys(first_group):
         begin = offset % len(keys) if keys else 0

@@ -12,28 +12,31 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from statebackend.keyed.key_enumeration import Address
+from statebackend.api.key_groups import KeyGroupRange
+from statebackend.canonical.canonical_entries import Address
 from statebackend.rocksdb.composite_key import KEY_GROUP
-from statebackend.rocksdb.local_database import LocalDatabase, StateTable
-from statebackend.ttl.row_filter import RowFilter
+from statebackend.ttl.expiry import Expiry
 
 CHUNK_ROWS: Final = 256
 
 
 def places_of_rows(
-    database: LocalDatabase,
-    table: StateTable,
+    scan: Callable[[bytes], Iterator[tuple[bytes, bytes]]],
+    key_groups: KeyGroupRange,
     split: Callable[[bytes], tuple[int, bytes, bytes, bytes]],
     begin: bytes,
-    expired_filter: Callable[[], RowFilter],
+    expiry: Expiry,
 ) -> Iterator[Address | None]:
-    """The addresses of rows that may have expired, None for other rows; ``begin`` is a raw key or the start of one."""
-    first = KEY_GROUP.pack(database.key_groups.start)
-    last = KEY_GROUP.pack(database.key_groups.end + 1)
+    """The addresses of rows that may have expired, None for other rows; ``begin`` is a raw key or the start of one.
+
+    ``scan`` gives the rows from a raw key on.
+    """
+    expired_filter = expiry.filters()
+    first, last = KEY_GROUP.pack(key_groups.start), KEY_GROUP.pack(key_groups.end + 1)
     for start, end in ((begin, last), (first, min(begin, last))):
         position = start
         while position < end:
-            rows = list(itertools.islice(table.column_family.scan(position), CHUNK_ROWS))
+            rows = list(itertools.islice(scan(position), CHUNK_ROWS))
             row_filter = expired_filter()
             for raw_key, value in rows:
                 if raw_key >= end:

@@ -24,7 +24,6 @@ from checkpointing.errors import CheckpointError
 from checkpointing.handles.state_handles import FileHandle
 from checkpointing.storage.file_system import CheckpointFileSystem
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
-from statebackend.api.descriptors import StateKind
 from statebackend.api.key_groups import KeyGroupRange
 from statebackend.canonical.canonical_entries import CanonicalBatch, batches_of, encoded_canonical, write_canonical
 from statebackend.heap.history import FrozenEntries
@@ -36,7 +35,9 @@ from statebackend.keyed.private_directory import scratch_directory
 from statebackend.keyed.snapshot_task import SnapshotTask
 from statebackend.keyed.state_files import StateFiles, StoredFile, handle_of_files, patience_of
 from statebackend.keyed.state_meta import StateMeta
-from statebackend.ttl.row_filter import RowFilter, kept_rows
+from statebackend.kinds.list_kind import LIST
+from statebackend.kinds.state_kind import RowFilter
+from statebackend.ttl.row_filter import kept_rows
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 FILE_SUFFIX: Final = ".parquet"
@@ -203,7 +204,7 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
 
 
 def _digest_rows(digest: ChangeDigest, meta: StateMeta, rows: list[Row]) -> None:
-    if meta.kind is StateKind.LIST:
+    if meta.kind is LIST:
         rows = list(whole_lists(rows))
     key_groups, *columns = zip(*rows, strict=True)
     digest.begin_state(meta.name, len(rows))

@@ -10,7 +10,7 @@ time-to-live, or loses it, is a migration by itself, whatever the values.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from attrs import evolve, frozen
 
@@ -22,26 +22,19 @@ from snapshots.compatibility import (
     worst_kind,
 )
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
-from statebackend.api.descriptors import ELEMENT_ROLE, USER_KEY_ROLE, StateDescriptor, StateKind
+from statebackend.api.descriptors import Descriptor
 from statebackend.api.errors import StateMigrationException
 from statebackend.keyed.state_meta import StateMeta
-from statebackend.ttl.stored_form import TIMED_ROLES, expiring_part, expiring_part_snapshot
-from typeserializers.containers.ttl import TtlSerializer, TtlSerializerSnapshot
-from typeserializers.evolution.ttl_awareness import TTL_DISABLED, TTL_ENABLED
+from statebackend.kinds.state_kind import StateDescriptor
+from statebackend.ttl.time_to_live_change import TimeToLiveChange
 from typeserializers.kernel.type_serializer import TypeSerializer
 
-_FIXED_ROLES = {
-    "key": "the keys of the operator",
-    "namespace": "the namespaces of the state",
-    USER_KEY_ROLE: "the keys of the map",
-}
+_FIXED_ROLES: Final[Mapping[str, str]] = {"key": "the keys of the operator", "namespace": "the namespaces of the state"}
 
-_FIXES = {
+_FIXES: Final[Mapping[str, str]] = {
     "key": "Keep the types of the columns in key_by; with another key, begin an operator of another uid",
     "namespace": "Keep their type",
 }
-
-_FIXED_ROLES_OF_KIND = {StateKind.PRIORITY_QUEUE: {**_FIXED_ROLES, ELEMENT_ROLE: "the elements of the queue"}}
 
 
 @frozen
@@ -65,48 +58,27 @@ def judge_key_serializer(
     return _judge("(key)", {"key": old_snapshot}, {"key": new_serializer})
 
 
-def judge_state(old: StateMeta, descriptor: StateDescriptor, namespace_serializer: TypeSerializer[Any]) -> StateVerdict:
+def judge_state(old: StateMeta, descriptor: Descriptor, namespace_serializer: TypeSerializer[Any]) -> StateVerdict:
     """The verdict on a descriptor taking over a restored state."""
     if old.kind is not descriptor.kind:
         finding = Finding(
             "",
             FieldVerdict.REFUSE,
             "state-kind",
-            f"the restored state is a {old.kind.value} state, the descriptor is of a {descriptor.kind.value} state",
+            f"the restored state is a {old.kind.name} state, the descriptor is of a {descriptor.kind.name} state",
             "Register the new kind under another name",
         )
         return StateVerdict(old.name, CompatibilityKind.INCOMPATIBLE, (finding,), {})
-    old_snapshots = {**old.role_snapshots, "namespace": old.namespace_snapshot}
+    snapshots = {**old.role_snapshots, "namespace": old.namespace_snapshot}
     serializers = {**descriptor.serializers, "namespace": namespace_serializer}
-    fixed_roles = _FIXED_ROLES_OF_KIND.get(old.kind, _FIXED_ROLES)
-    role = TIMED_ROLES.get(descriptor.kind)
-    had_ttl = role is not None and isinstance(old_snapshots[role], TtlSerializerSnapshot)
-    if role is None or (descriptor.ttl is None and not had_ttl):
-        return _judge(old.name, old_snapshots, serializers, fixed_roles)
-    old_snapshots[role] = expiring_part_snapshot(old.kind, old_snapshots[role])
-    verdict = _judge(
-        old.name,
-        old_snapshots,
-        {**serializers, role: expiring_part(descriptor.kind, serializers[role])},
-        fixed_roles,
-    )
-    return _of_stored_form(verdict, role, serializers[role], had_ttl, descriptor)
-
-
-def _of_stored_form(
-    verdict: StateVerdict, role: str, given: TypeSerializer[Any], had_ttl: bool, descriptor: StateDescriptor
-) -> StateVerdict:
-    """The verdict on the stored form, from that on the values without the times of their last access."""
-    has_ttl = descriptor.ttl is not None
-    kind, findings, serializers = verdict.kind, verdict.findings, {**verdict.serializers}
-    if has_ttl != had_ttl:
-        # Everything is written anew, so nothing has to be reconfigured to what was written before.
-        serializers[role] = expiring_part(descriptor.kind, given) if has_ttl else given
-        if kind is not CompatibilityKind.INCOMPATIBLE:
-            kind, findings = CompatibilityKind.AFTER_MIGRATION, (TTL_ENABLED if has_ttl else TTL_DISABLED, *findings)
-    if has_ttl:
-        serializers[role] = TtlSerializer(serializers[role])
-    return StateVerdict(verdict.state_name, kind, findings, serializers)
+    fixed_roles = {**_FIXED_ROLES, **old.kind.fixed_roles}
+    if not isinstance(descriptor, StateDescriptor):
+        return _judge(old.name, snapshots, serializers, fixed_roles)
+    change = TimeToLiveChange.between(descriptor.kind, snapshots, descriptor.ttl is not None)
+    before, after = change.values_before(snapshots), change.values_after(serializers)
+    verdict = _judge(old.name, before, after, fixed_roles)
+    stored = change.of_stored_form(verdict.kind, verdict.findings, verdict.serializers, serializers)
+    return StateVerdict(old.name, *stored)
 
 
 def _judge(

@@ -1,0 +1,97 @@
+"""The migration of one restored state: from the bytes it was stored in to those that its descriptor stores, and how an
+entry is named that cannot be migrated.
+
+It is given to `StateStore.rewrite`, which brings all entries to the new schema, in bulk, right after the state was
+registered. A store that is to do so entry by entry, at the first access and in the background, would keep it beside the
+part of the state that is still in the old schema (`statebackend.keyed.state_meta.SchemaPart`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from migration.schema_migration import SchemaMigration
+from snapshots.value_text import shown
+from statebackend.api.descriptors import USER_KEY_ROLE
+from statebackend.api.errors import StateMigrationException
+from statebackend.canonical.canonical_entries import Address
+from statebackend.keyed.key_context import has_namespaces
+from statebackend.keyed.state_meta import StateMeta
+from statebackend.kinds.state_kind import StateDescriptor
+from statebackend.ttl.time_to_live_change import storage_plan
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+
+class EntryMigration:
+    """Converts the values of the rows of a state.
+
+    ``stored`` is the descriptor of what is to be stored, and ``now_ms`` the time of the backend's clock: if the state
+    gets a time-to-live, all its entries count as accessed then. ``report`` hears how many entries were migrated.
+    """
+
+    def __init__(
+        self,
+        operator_uid: str,
+        old: StateMeta,
+        stored: StateDescriptor,
+        key_serializer: TypeSerializer[Any],
+        now_ms: int,
+        report: Callable[[str, int], None],
+    ) -> None:
+        old_serializers = {role: snapshot.restore_serializer() for role, snapshot in old.role_snapshots.items()}
+        kind, serializers = stored.kind, stored.serializers
+        self.conversion: SchemaMigration[Any] = SchemaMigration(
+            kind.storage_serializer(old_serializers),
+            kind.storage_serializer(serializers),
+            storage_plan(kind, old.role_snapshots, serializers, now_ms),
+        )
+        """From bytes to bytes, and to objects."""
+        self._operator_uid = operator_uid
+        self._old = old
+        self._key_serializer = key_serializer
+        self._report = report
+
+    def migrated(self, address: Address, user_key: bytes | None, value: bytes) -> bytes:
+        """The value of a row in the new form; raises `StateMigrationException`, which names the entry.
+
+        ``address`` is key group, key and namespace, and ``user_key`` that of a map's entry.
+        """
+        cause: Exception | None = None
+        try:
+            migrated, end = self.conversion.transcode(value, 0)
+        except Exception as error:
+            migrated, end, cause = b"", -1, error
+        if end != len(value):
+            raise self.failure(address, user_key, self.conversion.failure(value, cause)) from cause
+        return migrated
+
+    def failure(self, address: Address, user_key: bytes | None, error: Exception) -> StateMigrationException:
+        """What to raise for an entry that cannot be migrated, which it names as the user knows it.
+
+        The error is usually a `MigrationError` (`SchemaMigration.failure`), which says where inside the value, and why.
+        """
+        key_group, key, namespace = address
+        old = self._old
+        where = f"key {_decoded(self._key_serializer, key)}"
+        namespace_serializer = old.namespace_snapshot.restore_serializer()
+        if has_namespaces(namespace_serializer):
+            where += f" in namespace {_decoded(namespace_serializer, namespace)}"
+        if user_key is not None and USER_KEY_ROLE in old.role_snapshots:
+            user_key_serializer = old.role_snapshots[USER_KEY_ROLE].restore_serializer()
+            where += f", the entry of {_decoded(user_key_serializer, user_key)}"
+        return StateMigrationException(
+            f"operator {self._operator_uid!r}, state {old.name!r}, {where} (key group {key_group}) cannot be migrated: "
+            f"{error}. Nothing was changed: what it was restored from is as it was"
+        )
+
+    def progress(self, entries: int) -> None:
+        """Reports how many entries have been migrated so far."""
+        self._report(self._old.name, entries)
+
+
+def _decoded(serializer: TypeSerializer[Any], data: bytes) -> str:
+    try:
+        return shown(serializer.from_bytes(data))
+    except Exception:
+        return f"of the bytes {data.hex()}"

@@ -1,0 +1,242 @@
+"""The RocksDB store of one subtask.
+
+Every state has a table with rows of its own in the local database. Nothing is ever written through the memtable: the
+write-back cache of an epoch, sorted once, becomes one file per changed state, which is *both* ingested into the local
+database *and* uploaded as the increment of the checkpoint. Its cost depends on the keys touched, not on the size of the
+state.
+
+A schema changes in bulk: all entries of a state are rewritten, in key order, into one new file and a new place, and the
+old one is dropped last. If that is interrupted, the local database has no version, and the next attempt starts from the
+handles, which nothing has touched.
+
+How the database is filled is in `statebackend.rocksdb.restoring`, what a snapshot stores in
+`statebackend.rocksdb.upload_task`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Final
+
+from attrs import frozen
+
+from statebackend.api.errors import StateBackendError
+from statebackend.keyed.backend_parameters import KeyedStateBackendParameters
+from statebackend.keyed.entry_migration import EntryMigration
+from statebackend.keyed.restored_states import RestoredStates
+from statebackend.keyed.state_files import handle_of_files, patience_of
+from statebackend.keyed.state_schema import StateSchema
+from statebackend.keyed.state_store import StateStore
+from statebackend.rocksdb.cache_memory import DEFAULT_CACHE_BYTES, close_cache_memory, open_cache_memory
+from statebackend.rocksdb.cached_state import CacheBounds, CachedState, Change, WriteBackCache
+from statebackend.rocksdb.content_digest import ContentDigest
+from statebackend.rocksdb.engine import DEFAULT_MEMORY_BUDGET_BYTES
+from statebackend.rocksdb.local_database import LocalDatabase
+from statebackend.rocksdb.local_directory import LocalStateDirectory
+from statebackend.rocksdb.restoring import ROCKSDB_BACKEND, RestoreTarget, open_or_restore
+from statebackend.rocksdb.table import RocksDBTable, TableSharing
+from statebackend.rocksdb.upload_task import FrozenState, FrozenTable, RocksDBSnapshotTask
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+DEFAULT_CACHE_ENTRIES: Final = 500_000
+"""Keys per state that the write-back cache holds before it is written out early."""
+
+PROGRESS_STEP: Final = 100_000
+"""Entries after which a migration reports again."""
+
+
+@frozen
+class _PreparedChanges:
+    """What was written out between two preparations of snapshots, and what the content was at the second.
+
+    ``sequence`` is the number of the next list chunk.
+    """
+
+    order: int
+    entries: int
+    digest_total: int
+    sequence: int
+
+
+class RocksDBStateStore(StateStore):
+    """See the module."""
+
+    format = ROCKSDB_BACKEND
+
+    tables: dict[str, RocksDBTable]
+
+    def __init__(
+        self,
+        parameters: KeyedStateBackendParameters,
+        key_serializer: TypeSerializer[Any],
+        cache_entries: int = DEFAULT_CACHE_ENTRIES,
+        memory_budget_bytes: int = DEFAULT_MEMORY_BUDGET_BYTES,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
+    ) -> None:
+        super().__init__(parameters, key_serializer)
+        self.bounds = CacheBounds(cache_entries, open_cache_memory(cache_bytes), self._write_out, self._relieve)
+        self._order = 0
+        self._under_way: list[RocksDBSnapshotTask] = []
+        # Tasks end on other threads; a deque takes them in without a lock.
+        self._ended: deque[RocksDBSnapshotTask] = deque()
+        self._last_done: FrozenState | None = None
+        self._broken_by: BaseException | None = None
+        self._digest = ContentDigest()
+        self._entries_written = 0
+        self._completed_total = 0
+        self._first_new_chunk = 0
+        self._unwritten: list[_PreparedChanges] = []
+        sharing = TableSharing(
+            key_serializer,
+            self.key_groups,
+            self.bounds,
+            self.check_open,
+            self.next_chunk_number,
+            lambda: self._first_new_chunk,
+        )
+        directory = LocalStateDirectory(parameters.local_directory)
+        self.database = LocalDatabase(directory, self.key_groups, sharing, memory_budget_bytes)
+        self.tables = self.database.tables
+
+    def restore(self, restored: RestoredStates) -> None:
+        if restored.meta is not None:
+            self.sequence = restored.meta.sequence
+        target = RestoreTarget(self.database, self.may_refer_to, self.next_chunk_number)
+        self.is_local = open_or_restore(target, restored)
+        self._first_new_chunk = self.sequence
+
+    def create_table(self, schema: StateSchema) -> RocksDBTable:
+        return self.database.add_table(schema)
+
+    def take_over(self, table: RocksDBTable, schema: StateSchema) -> None:
+        table.schema = schema
+
+    def rewrite(self, table: RocksDBTable, schema: StateSchema, migration: EntryMigration) -> int:
+        written = self.database.write_sorted(_migrated_entries(table, migration))
+        self.database.replace(table, written)
+        table.schema = schema
+        return 0 if written is None else written.entry_count
+
+    def freeze(self, checkpoint_id: int, state_id: str) -> RocksDBSnapshotTask:
+        self.check_open()
+        self._settle()
+        for table in self.tables.values():
+            table.write_out()
+        self._order += 1
+        stem = f"{checkpoint_id:012d}-{state_id}"
+        tables = [self._frozen(table) for table in self.tables.values()]
+        self._unwritten.append(_PreparedChanges(self._order, self._entries_written, self._digest.total, self.sequence))
+        self._entries_written = 0
+        digest, entries = self._digest.since(self._completed_total), sum(one.entries for one in self._unwritten)
+        state = FrozenState(self._order, state_id, stem, digest, entries, self.database.version, tables)
+        handle_of = functools.partial(
+            handle_of_files,
+            state_id,
+            ROCKSDB_BACKEND,
+            self.key_groups,
+            self.key_serializer.snapshot_configuration(),
+            self.sequence,
+        )
+        task = RocksDBSnapshotTask(state, self.parameters, self.database.directory, handle_of, self._ended.append)
+        self._under_way.append(task)
+        return task
+
+    def close(self) -> None:
+        if self.is_closed:
+            return
+        self.is_closed = True
+        close_cache_memory(self.bounds.memory)
+        for table in self.tables.values():
+            table.close()
+        # A forked child must leave the directory alone: it is its parent's, and so are the threads of its tasks.
+        if self.database.is_inherited:
+            return
+        for task in self._under_way:
+            task.is_out.wait()
+        self._settle()
+        self.database.close(self._local_state_id())
+
+    def _frozen(self, table: RocksDBTable) -> FrozenTable:
+        frozen = table.files.freeze(self._order)
+        files = frozen.as_files()
+        has_outgrown = files.is_mostly_gone or files.has_outgrown(patience_of(self.key_groups))
+        whole = table.scan() if files.needs_base or has_outgrown else None
+        return FrozenTable(table.schema.meta_now(), frozen, whole, table.schema.snapshot_filter(), table.files.is_exact)
+
+    def _settle(self) -> None:
+        """Takes note of the snapshots that have ended, on the store's own thread."""
+        while self._ended:
+            task = self._ended.popleft()
+            self._under_way.remove(task)
+            for table in task.frozen_state.tables:
+                if task.is_done:
+                    table.frozen.chain.complete(table.frozen, table.stored, table.is_exact)
+                else:
+                    table.frozen.chain.thaw(table.frozen)
+            if task.is_done:
+                self._note_written(task.frozen_state.order)
+            if task.is_done and (self._last_done is None or task.frozen_state.version >= self._last_done.version):
+                self._last_done = task.frozen_state
+
+    def _note_written(self, order: int) -> None:
+        """A completed snapshot holds what was written out until it was prepared."""
+        for changes in self._unwritten:
+            if changes.order == order:
+                self._completed_total, self._first_new_chunk = changes.digest_total, changes.sequence
+        self._unwritten = [changes for changes in self._unwritten if changes.order > order]
+
+    def _local_state_id(self) -> str | None:
+        """The state id of the completed snapshot that the database holds exactly, if there is one."""
+        last = self._last_done
+        if last is None or last.version != self.database.version:
+            return None
+        if self._broken_by is not None:
+            # A queue may have moved its lower bound behind elements whose removal could not be written out.
+            return None
+        return last.state_id if all(table.is_exact for table in last.tables) else None
+
+    def _relieve(self) -> None:
+        """Writes out all caches of entries, which together hold too much."""
+        for table in self.tables.values():
+            if isinstance(table.handle, CachedState) and not table.handle.is_empty_cache:
+                self._write_out(table.handle)
+
+    def _write_out(self, handle: WriteBackCache) -> None:
+        """Brings what a handle holds into the database."""
+        if self._broken_by is not None:
+            raise StateBackendError(
+                f"the state of operator {self.parameters.operator_uid!r} is incomplete, since changes could not be "
+                f"written out before ({self._broken_by}); restore it from the last completed checkpoint"
+            ) from self._broken_by
+        try:
+            table = self.tables[handle.name]
+            for keys, values in table.changes_of(handle, self._digest):
+                if keys:
+                    self._entries_written += len(keys)
+                    self.database.ingest_changes(table, keys, values)
+        except BaseException as error:
+            self._broken_by = error
+            raise
+
+
+def _migrated_entries(table: RocksDBTable, migration: EntryMigration) -> Iterator[Change]:
+    conversion = migration.conversion
+    transcode, count = conversion.transcode, 0
+    for raw_key, value in table.scan():
+        cause: Exception | None = None
+        try:
+            migrated, position = transcode(value, 0)
+        except Exception as error:
+            migrated, position, cause = b"", -1, error
+        if position != len(value):
+            key_group, key, namespace, rest = table.split_key()(raw_key)
+            user_key = rest if table.is_map else None
+            failure = conversion.failure(value, cause)
+            raise migration.failure((key_group, key, namespace), user_key, failure) from cause
+        yield raw_key, migrated
+        count += 1
+        if count % PROGRESS_STEP == 0:
+            migration.progress(count)
+    migration.progress(count)

@@ -1,0 +1,226 @@
+"""The SQLite store of one subtask, and its configuration.
+
+State is written through to the local database at every access; only priority queues hold their changes back. What the
+barrier costs is a file of the rows that changed since the last one. Files add up as `statebackend.keyed.state_files`
+describes. A restore reads them all into an empty database.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from checkpointing import CheckpointError, CheckpointFileSystem
+from sqlite_state.database import Row, SqliteDatabase
+from sqlite_state.row_files import read_row_file, write_row_file
+from sqlite_state.state_handles import chunk_part
+from sqlite_state.state_table import SqliteTable
+from statebackend import KeyedStateBackendParameters, KeyedStateSnapshot, ListStateDescriptor, StateBackend
+from statebackend.canonical.canonical_entries import read_canonical
+from statebackend.keyed.backend_parameters import KeyedStateSnapshotTask
+from statebackend.keyed.change_digest import whole_lists
+from statebackend.keyed.entry_migration import EntryMigration
+from statebackend.keyed.restored_states import RestoredStates
+from statebackend.keyed.snapshot_task import SynchronousSnapshotTask
+from statebackend.keyed.state_files import MAX_FILES, StateFiles, StoredFile, handle_of_files, stored_files
+from statebackend.keyed.state_meta import CANONICAL_BACKEND
+from statebackend.keyed.state_schema import StateSchema
+from statebackend.keyed.state_store import StateStore
+from statebackend.ttl.row_filter import kept_rows
+from typeserializers import TypeSerializer
+
+SQLITE_BACKEND: Final = "sqlite"
+
+PROGRESS_STEP: Final = 10_000
+"""Entries after which a migration reports again."""
+
+
+class SqliteStateStore(StateStore):
+    """See the module."""
+
+    format = SQLITE_BACKEND
+
+    tables: dict[str, SqliteTable]
+
+    def __init__(self, parameters: KeyedStateBackendParameters, key_serializer: TypeSerializer[Any]) -> None:
+        super().__init__(parameters, key_serializer)
+        os.makedirs(parameters.local_directory, exist_ok=True)
+        self._directory = tempfile.TemporaryDirectory(dir=parameters.local_directory)
+        self._database = SqliteDatabase(os.path.join(self._directory.name, "state.db"), self.check_open)
+
+    def restore(self, restored: RestoredStates) -> None:
+        if restored.meta is None:
+            return
+        self.sequence = restored.meta.sequence
+        for state in restored.meta.states:
+            self._add_table(StateSchema(state))
+        for handle, meta in restored.handles:
+            read = self._readers()[handle.handle.backend]
+            is_own = self.may_refer_to(handle)
+            for state in meta.states:
+                table, files = self.tables[state.name], stored_files(handle.handle, state)
+                for file in files:
+                    self._apply(table, read(table, handle.file_system, file))
+                table.files = StateFiles(files) if is_own else StateFiles(needs_base=True)
+        for table in self.tables.values():
+            table.stored.track_changes()
+
+    def create_table(self, schema: StateSchema) -> SqliteTable:
+        table = self._add_table(schema)
+        table.stored.track_changes()
+        return table
+
+    def take_over(self, table: SqliteTable, schema: StateSchema) -> None:
+        table.schema = schema
+
+    def rewrite(self, table: SqliteTable, schema: StateSchema, migration: EntryMigration) -> int:
+        def migrated() -> Iterator[Row]:
+            for number, (key_group, key, namespace, part, value) in enumerate(table.stored.rows(), 1):
+                user_key = part if table.is_map else None
+                new = migration.migrated((key_group, key, namespace), user_key, value or b"")
+                yield key_group, key, namespace, part, new
+                if number % PROGRESS_STEP == 0:
+                    migration.progress(number)
+
+        stored = self._database.new_table()
+        try:
+            stored.put(migrated())
+        except BaseException:
+            stored.drop()
+            raise
+        count = stored.row_count()
+        migration.progress(count)
+        stored.track_changes()
+        table.stored.drop()
+        table.stored, table.files, table.schema = stored, StateFiles(needs_base=True), schema
+        return count
+
+    def freeze(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshotTask:
+        self.check_open()
+        for table in self.tables.values():
+            table.write_back()
+        digest = self._content_digest()
+        entries = written = 0
+        files: list[StateFiles] = []
+        # Everything is written before anything is noted: a snapshot that fails leaves the store as it was.
+        for number, table in enumerate(self.tables.values()):
+            changed = table.stored.changed_rows()
+            entries += len(changed)
+            path = f"{self.parameters.file_prefix}-{checkpoint_id:012d}-{state_id}-{number}.sqlite"
+            try:
+                new = self._written(table, changed, path, state_id)
+            except BaseException:
+                self._remove_written(files, state_id)
+                raise
+            files.append(new)
+            written += sum(stored.handle.size_bytes for stored in new.stored if stored.written_by == state_id)
+        metas = [table.schema.meta_now() for table in self.tables.values()]
+        handle = handle_of_files(
+            state_id,
+            SQLITE_BACKEND,
+            self.key_groups,
+            self.key_serializer.snapshot_configuration(),
+            self.sequence,
+            zip(metas, files, strict=True),
+        )
+        for table, new in zip(self.tables.values(), files, strict=True):
+            table.files = new
+            table.stored.forget_changes()
+        return SynchronousSnapshotTask(KeyedStateSnapshot(handle, digest, entries, written))
+
+    def close(self) -> None:
+        self.is_closed = True
+        for table in self.tables.values():
+            table.close()
+        self._database.close()
+        self._directory.cleanup()
+
+    def _add_table(self, schema: StateSchema) -> SqliteTable:
+        table = self.tables[schema.meta.name] = SqliteTable(schema, self, self._database.new_table())
+        return table
+
+    def _content_digest(self) -> str:
+        """That of all rows, which costs what the state holds, as opening it does; in how many chunks a list is stored
+        must not show."""
+        digest = hashlib.blake2b(digest_size=16)
+        for name, table in sorted(self.tables.items()):
+            rows: Iterable[Row] = table.stored.rows()
+            if table.schema.meta.kind is ListStateDescriptor.kind:
+                rows = whole_lists((*row[:3], None, row[4]) for row in rows)
+            digest.update(repr(name).encode())
+            for row in rows:
+                digest.update(repr(row).encode())
+        return digest.hexdigest()
+
+    def _readers(self) -> dict[str, Callable[[SqliteTable, CheckpointFileSystem, StoredFile], Iterator[Row]]]:
+        return {SQLITE_BACKEND: self._rows_of_own_file, CANONICAL_BACKEND: self._rows_of_canonical_file}
+
+    def _apply(self, table: SqliteTable, rows: Iterable[Row]) -> None:
+        def alive() -> Iterator[Row]:
+            for row in rows:
+                if row[4] is None:
+                    table.stored.delete(row[:3], row[3])
+                else:
+                    yield row
+
+        table.stored.put(alive())
+
+    def _rows_of_own_file(
+        self, table: SqliteTable, file_system: CheckpointFileSystem, file: StoredFile
+    ) -> Iterator[Row]:
+        with tempfile.TemporaryDirectory(dir=self._directory.name) as directory:
+            local = os.path.join(directory, "rows.sqlite")
+            file_system.download(file.handle, local)
+            yield from read_row_file(local, self.key_groups, file_system.location(file.handle.path))
+
+    def _rows_of_canonical_file(
+        self, table: SqliteTable, file_system: CheckpointFileSystem, file: StoredFile
+    ) -> Iterator[Row]:
+        is_list = table.schema.meta.kind is ListStateDescriptor.kind
+        content = file_system.read_file(file.handle)
+        for batch in read_canonical(file_system.location(file.handle.path), self.key_groups, content):
+            for key_group, key, namespace, user_key, value in zip(*batch, strict=True):
+                part = chunk_part(self.next_chunk_number()) if is_list else user_key or b""
+                yield key_group, key, namespace, part, value
+
+    def _written(self, table: SqliteTable, changed: list[Row], path: str, state_id: str) -> StateFiles:
+        """The files of a state after a snapshot."""
+        kept: list[StoredFile] = []
+        rows: Iterable[Row] = changed
+        if table.files.needs_base or table.files.should_merge or len(table.files.stored) >= MAX_FILES:
+            rows = kept_rows(table.schema.snapshot_filter(), table.stored.rows())
+            is_empty = not table.stored.row_count()
+        else:
+            kept, is_empty = table.files.stored, not changed
+        if is_empty:
+            return StateFiles(list(kept))
+        with tempfile.TemporaryDirectory(dir=self._directory.name) as directory:
+            local = os.path.join(directory, "rows.sqlite")
+            write_row_file(local, rows)
+            handle = self.parameters.file_system.upload(local, path)
+        return StateFiles([*kept, StoredFile(handle, state_id)])
+
+    def _remove_written(self, states: Iterable[StateFiles], state_id: str) -> None:
+        """Removes what a snapshot that failed has written of other states."""
+        for files in states:
+            for stored in files.stored:
+                if stored.written_by == state_id:
+                    with contextlib.suppress(CheckpointError):
+                        self.parameters.file_system.delete(stored.handle.path)
+
+
+class SqliteStateBackend(StateBackend):
+    """State in SQLite, in a file below each subtask's local directory."""
+
+    @property
+    def name(self) -> str:
+        return SQLITE_BACKEND
+
+    def create_store(
+        self, parameters: KeyedStateBackendParameters, key_serializer: TypeSerializer[Any]
+    ) -> SqliteStateStore:
+        return SqliteStateStore(parameters, key_serializer)
