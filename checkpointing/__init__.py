@@ -41,6 +41,7 @@ from checkpointing.errors import (
     JobDirectoryError,
     JobDirectoryLockedError,
     JobDirectoryMismatchError,
+    LeadershipLostError,
     MalformedAcknowledgementError,
     MissingFileError,
     SavepointError,
@@ -73,15 +74,13 @@ from checkpointing.metadata.checkpoint_sections import (
 )
 from checkpointing.metadata.metadata_bytes import MAX_METADATA_BYTES
 from checkpointing.metadata.metadata_schema import FORMAT_VERSION
-from checkpointing.storage.completed_checkpoint_store import (
-    CHECKPOINTS_DIRECTORY,
-    SHARED_DIRECTORY,
-    CompletedCheckpointStore,
-    checkpoint_directory,
-)
+from checkpointing.storage.checkpoint_directories import CHECKPOINTS_DIRECTORY, SHARED_DIRECTORY, checkpoint_directory
+from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
+from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpointStore
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_directory import JOB_FILE_NAME, JobDirectory, JobIdentity
 from checkpointing.storage.job_origin import ORIGIN_FILE_NAME, JobOrigin, read_origin, write_origin
+from checkpointing.storage.leadership import Leadership
 from checkpointing.storage.metadata_file import (
     METADATA_FILE_NAME,
     read_metadata,
@@ -127,6 +126,7 @@ __all__ = [
     "CorruptFileError",
     "CorruptJobIdentityError",
     "CorruptMetadataError",
+    "DirectoryCheckpointStore",
     "FileHandle",
     "IllegalTransitionError",
     "IncompleteCheckpointError",
@@ -138,6 +138,8 @@ __all__ = [
     "JobIdentity",
     "JobOrigin",
     "KeyedStateHandle",
+    "Leadership",
+    "LeadershipLostError",
     "MalformedAcknowledgementError",
     "MissingFileError",
     "OpaqueStateHandle",

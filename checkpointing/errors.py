@@ -20,6 +20,7 @@ __all__ = [
     "JobDirectoryError",
     "JobDirectoryLockedError",
     "JobDirectoryMismatchError",
+    "LeadershipLostError",
     "MalformedAcknowledgementError",
     "MissingFileError",
     "SavepointError",
@@ -107,6 +108,10 @@ class JobDirectoryMismatchError(JobDirectoryError):
 
 class JobDirectoryLockedError(JobDirectoryError):
     """Another driver holds the directory; the message names it."""
+
+
+class LeadershipLostError(JobDirectoryError):
+    """This driver does not lead the job any more: it completes no checkpoint, and another may be doing so."""
 
 
 class CorruptJobIdentityError(JobDirectoryError, CorruptFileError):

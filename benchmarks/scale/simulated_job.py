@@ -16,7 +16,7 @@ from checkpointing.handles.handle_records import encode_subtask_state
 from checkpointing.handles.operator_states import OperatorState, files_by_path
 from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle, SubtaskState
 from checkpointing.metadata.checkpoint_metadata import CheckpointKind, CheckpointMetadata
-from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
+from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpointStore
 from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend import ValueStateDescriptor
 from statebackend.api.key_groups import key_group_range_of_subtask
@@ -46,7 +46,7 @@ class SimulatedJob:
     def __init__(self, directory: Path, subtasks: int, states: int, files: int) -> None:
         self.directory = directory
         self._file_system = CheckpointFileSystem.from_uri(directory)
-        self._store = CompletedCheckpointStore(self._file_system, 3)
+        self._store = DirectoryCheckpointStore(self._file_system, 3)
         self._store.recover()
         self._max_parallelism = max(subtasks, 128)
         self._coordinator = CheckpointCoordinator("job", "run", 2**50, max_parallelism=self._max_parallelism)

@@ -1,4 +1,4 @@
-"""An exclusive lock on a job directory: `driver.lock`, held by at most one driver process.
+"""An exclusive lock on a job directory: `driver.lock`, held by at most one driver process. A `Leadership`.
 
 The lock is the kernel's (`flock`), so it is released when the holder closes it or dies in any way; there
 is nothing to clean up after a crash and nothing to time out. What is written inside the file (one line of
@@ -20,7 +20,7 @@ import socket
 import time
 import weakref
 
-from checkpointing.errors import JobDirectoryError, JobDirectoryLockedError
+from checkpointing.errors import JobDirectoryError, JobDirectoryLockedError, LeadershipLostError
 
 __all__ = ["LOCK_FILE_NAME", "DriverLock"]
 
@@ -66,7 +66,7 @@ class DriverLock:
     def is_held(path: str) -> bool:
         """Whether a process holds the lock at this moment. A driver that takes it in that moment may be refused."""
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
             return False
         try:
@@ -76,6 +76,13 @@ class DriverLock:
         finally:
             os.close(descriptor)
         return False
+
+    def check(self) -> None:
+        """Raise `LeadershipLostError` if the lock was released; nothing else takes it from a process that lives."""
+        if self._descriptor is None:
+            raise LeadershipLostError(
+                f"this driver has released {self.path} and completes no checkpoint any more; start the job again"
+            )
 
     def close(self) -> None:
         """Release the lock; again is fine."""

@@ -26,6 +26,7 @@ from checkpointing.handles.state_handles import MAX_MAX_PARALLELISM
 from checkpointing.storage.driver_lock import LOCK_FILE_NAME, DriverLock
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_origin import ORIGIN_FILE_NAME, JobOrigin, read_origin, write_origin
+from checkpointing.storage.leadership import Leadership
 from checkpointing.storage.sealed_json import corrupt, read_sealed_json, sealed_json
 
 __all__ = ["JOB_FILE_NAME", "JobDirectory", "JobIdentity"]
@@ -55,13 +56,14 @@ class JobDirectory:
     """An open job directory, held by its lock until `close` or the end of the process.
 
     `file_system` is rooted at the directory, `identity` tells whose it is, `run_id` is new in each opening.
+    `leadership` is what the store of its checkpoints asks before it completes one.
     """
 
-    def __init__(self, file_system: CheckpointFileSystem, identity: JobIdentity, lock: DriverLock) -> None:
+    def __init__(self, file_system: CheckpointFileSystem, identity: JobIdentity, leadership: Leadership) -> None:
         self.file_system = file_system
         self.identity = identity
         self.run_id = uuid.uuid4().hex
-        self._lock = lock
+        self.leadership = leadership
 
     @staticmethod
     def inspect(uri: str) -> JobIdentity | None:
@@ -124,7 +126,7 @@ class JobDirectory:
 
     def close(self) -> None:
         """Release the directory; again is fine."""
-        self._lock.close()
+        self.leadership.close()
 
     def __enter__(self) -> JobDirectory:
         return self

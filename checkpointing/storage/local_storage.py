@@ -185,7 +185,8 @@ def _make_directories(directory: str) -> None:
 
 
 def _open_regular(path: str) -> BinaryIO:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    # Without O_NONBLOCK the opening of a named pipe would wait for a writer; of a regular file it changes nothing.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise FileNotFoundError(errno.ENOENT, "not a regular file", path)

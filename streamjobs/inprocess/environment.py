@@ -23,6 +23,7 @@ from checkpointing.coordinator.acknowledgement import Acknowledgement
 from checkpointing.coordinator.checkpoint_coordinator import CheckpointCoordinator
 from checkpointing.metadata.checkpoint_metadata import CheckpointKind, CheckpointMetadata
 from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
+from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpointStore
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_directory import JobDirectory
 from checkpointing.storage.job_origin import write_origin
@@ -182,9 +183,9 @@ class LocalStreamEnvironment:
         check_no_fall_back(file_system)
         # Elements are no source with a position: a savepoint's source progress is of no use here.
         newest = (
-            CompletedCheckpointStore.peek(file_system)
+            DirectoryCheckpointStore.peek(file_system)
             if fall_back_to is None
-            else CompletedCheckpointStore.fall_back_target(file_system, fall_back_to)
+            else DirectoryCheckpointStore.fall_back_target(file_system, fall_back_to)
         )
         point = starting_point(file_system, newest, from_savepoint, False)
         if fall_back_to is not None and point.state is not None:
@@ -194,7 +195,7 @@ class LocalStreamEnvironment:
                 for meta in point.state.keyed_metas_of(operator.node.uid)[:1]:
                     _judged(operator, meta.key_snapshot.restore_serializer(), point.state, allow_non_restored_state)
         with JobDirectory.open(self._job_dir, name, self.max_parallelism, origin=point.origin) as directory:
-            store = CompletedCheckpointStore(directory.file_system)
+            store = DirectoryCheckpointStore(directory.file_system, leadership=directory.leadership)
             target = newest.checkpoint_id if newest is not None and fall_back_to is not None else None
             newest = store.recover(fall_back_to=target)
             point = starting_point(directory.file_system, newest, from_savepoint, False)

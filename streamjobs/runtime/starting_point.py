@@ -15,7 +15,7 @@ from attrs import frozen
 from checkpointing.errors import CheckpointError
 from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
 from checkpointing.metadata.checkpoint_sections import SavepointIdentity
-from checkpointing.storage.completed_checkpoint_store import checkpoint_directory
+from checkpointing.storage.checkpoint_directories import checkpoint_directory
 from checkpointing.storage.fall_back import read_fall_back
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_origin import JobOrigin, read_origin

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
-from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
+from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpointStore
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_directory import JobDirectory
 from checkpointing.storage.job_origin import write_origin
@@ -207,7 +207,7 @@ class SparkStreamEnvironment:
         check_no_fall_back(file_system)
         # In this order: a driver that is still running completes an epoch before Spark commits its batch.
         committed = newest_committed_batch(self._spark_directory)
-        newest = CompletedCheckpointStore.peek(file_system)
+        newest = DirectoryCheckpointStore.peek(file_system)
         point = starting_point(file_system, newest, from_savepoint, restore_source_progress)
         check_has_every_epoch(point, committed, file_system)
         return point
@@ -271,7 +271,7 @@ class SparkStreamEnvironment:
         fall_back_to: int | str | None,
     ) -> SparkJob:
         file_system = directory.file_system
-        store = CompletedCheckpointStore(file_system, self.retained_checkpoints)
+        store = DirectoryCheckpointStore(file_system, self.retained_checkpoints, leadership=directory.leadership)
         fallen_back = None
         if fall_back_to is not None:
             planned, _ = planned_fall_back(file_system, self._spark_directory, fall_back_to)

@@ -19,7 +19,9 @@ from itertools import chain
 from attrs import frozen
 
 from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
-from checkpointing.storage.completed_checkpoint_store import PREVIOUS, SET_ASIDE_DIRECTORY, CompletedCheckpointStore
+from checkpointing.storage.checkpoint_directories import SET_ASIDE_DIRECTORY
+from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
+from checkpointing.storage.directory_checkpoint_store import PREVIOUS, DirectoryCheckpointStore
 from checkpointing.storage.fall_back import FallBack, end_fall_back, read_fall_back, write_fall_back
 from checkpointing.storage.file_system import CheckpointFileSystem
 from streamjobs.api.sinks import SinkError, sink_identity
@@ -82,7 +84,7 @@ def planned_fall_back(
     begun = read_fall_back(file_system)
     if begun is not None and fall_back_to == PREVIOUS:
         fall_back_to = begun.checkpoint_id
-    target = CompletedCheckpointStore.fall_back_target(file_system, fall_back_to)
+    target = DirectoryCheckpointStore.fall_back_target(file_system, fall_back_to)
     if begun is not None and target.checkpoint_id > begun.checkpoint_id:
         # Of the epochs in between something may have been given up already.
         check_no_fall_back(file_system)

@@ -26,7 +26,14 @@ from attrs import evolve
 from golden_durable_expected import CHECKPOINTS, KEYS, NOTHING, Held, Lasting
 from golden_durable_programs import Read
 
-from checkpointing import CheckpointKind, CheckpointMetadata, CompletedCheckpointStore, JobDirectory, read_savepoint
+from checkpointing import (
+    CheckpointKind,
+    CheckpointMetadata,
+    CompletedCheckpointStore,
+    DirectoryCheckpointStore,
+    JobDirectory,
+    read_savepoint,
+)
 from streamjobs.inprocess import LocalStreamEnvironment
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "durable"
@@ -202,7 +209,7 @@ def test_the_metadata_of_a_savepoint_is_what_was_written() -> None:
 @contextmanager
 def opened_store(job_dir: Path) -> Iterator[tuple[CompletedCheckpointStore, JobDirectory]]:
     with JobDirectory.open(str(job_dir), "golden timers", timers.MAX_PARALLELISM) as directory:
-        store = CompletedCheckpointStore(directory.file_system)
+        store = DirectoryCheckpointStore(directory.file_system)
         store.recover()
         yield store, directory
 

@@ -14,7 +14,7 @@ from checkpointing import (
     CheckpointKind,
     CheckpointMetadata,
     CheckpointNotFoundError,
-    CompletedCheckpointStore,
+    DirectoryCheckpointStore,
     StorageError,
 )
 from checkpointing.storage.fall_back import read_fall_back
@@ -47,7 +47,7 @@ class Job:
         self.fs = CheckpointFileSystem.from_uri(directory)
         self.spark_directory = str(directory / "spark")
         self.sink: Any = TakingBack()
-        store = CompletedCheckpointStore(self.fs, 9)
+        store = DirectoryCheckpointStore(self.fs, 9)
         store.recover()
         self.fs.write_file("spark/metadata", b'{"id":"q"}')
         for epoch_id in range(NEWEST + 1):
@@ -70,7 +70,7 @@ class Job:
 
     def fall_back(self, to: int | str) -> FallBackReport:
         planned, _ = planned_fall_back(self.fs, self.spark_directory, to)
-        store = CompletedCheckpointStore(self.fs, 9)
+        store = DirectoryCheckpointStore(self.fs, 9)
         return fall_back(self.fs, self.spark_directory, store, JobSinks({"sink": self.sink}), "job", planned)
 
     def checkpoints(self) -> list[int]:

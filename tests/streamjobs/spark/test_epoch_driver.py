@@ -14,7 +14,7 @@ import pytest
 from checkpointing import (
     Acknowledgement,
     CheckpointFileSystem,
-    CompletedCheckpointStore,
+    DirectoryCheckpointStore,
     JobIdentity,
     KeyedStateHandle,
     StorageError,
@@ -78,7 +78,7 @@ class Job:
     def start(self, is_forgotten: bool = False, **options: Any) -> EpochDriver:
         """Begins a run, as the environment does."""
         self.runs += 1
-        store = CompletedCheckpointStore(self.fs)
+        store = DirectoryCheckpointStore(self.fs)
         latest = store.recover()
         operator = mock.MagicMock(uid="words")
         operator.node.name = "words"
@@ -144,7 +144,7 @@ class Job:
 
     @property
     def latest(self) -> Any:
-        return CompletedCheckpointStore.peek(self.fs)
+        return DirectoryCheckpointStore.peek(self.fs)
 
     def files(self) -> list[str]:
         return list(self.fs.list_files("shared"))

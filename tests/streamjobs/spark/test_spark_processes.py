@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
-from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
+from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpointStore
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.savepoint_directory import read_savepoint
 from statebackend.operator_state import decode_operator_state
@@ -145,7 +145,7 @@ def check_job_at_its_end(work: Path, expected: list[tuple[str, int, int]]) -> in
     assert 4 < epochs <= FILES
     assert written(work) == expected
     file_system = CheckpointFileSystem.from_uri(work / "job")
-    metadata = CompletedCheckpointStore.peek(file_system)
+    metadata = DirectoryCheckpointStore.peek(file_system)
     assert metadata is not None
     found = operator_state(metadata, file_system)
     check_operator_state(found, range(FILES * ROWS_PER_FILE), range(epochs))

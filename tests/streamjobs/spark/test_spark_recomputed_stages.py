@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from chain_runner import COUNTED, CountPerKey, run_chain
 
-from checkpointing import CompletedCheckpointStore
+from checkpointing import DirectoryCheckpointStore
 from checkpointing.storage.file_system import CheckpointFileSystem
 from streamjobs import EpochError, KeyedProcessFunction, ProcessContext
 
@@ -79,7 +79,7 @@ def test_rows_that_differ_in_a_second_attempt_fail_the_epoch_with_what_to_do(
     run_chain(spark, tmp_path / "same", "word string", [WORDS], chain_of(CountPerKey(), losing, sink), **options)
     assert marker.exists()
     assert sorted(row.key for row in sink.rows) == sorted(row["word"] for row in WORDS)
-    store = CompletedCheckpointStore(CheckpointFileSystem.from_uri(tmp_path / "same" / "job"))
+    store = DirectoryCheckpointStore(CheckpointFileSystem.from_uri(tmp_path / "same" / "job"))
     store.recover()
     # The files of the attempts that were not needed are gone when the epoch is complete.
     assert store.delete_orphans() == ()

@@ -18,7 +18,7 @@ from checkpointing import (
     CorruptMetadataError,
     JobDirectory,
 )
-from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
+from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpointStore
 from streamjobs import EpochError, JobDefinitionError, JobRestoreError
 from streamjobs.api.sinks import SinkError
 
@@ -51,7 +51,7 @@ class Fails(CountWords):
 
 
 def newest(workplace: Workplace, job: str = "job") -> CheckpointMetadata:
-    found = CompletedCheckpointStore.peek(CheckpointFileSystem.from_uri(workplace.directory / job))
+    found = DirectoryCheckpointStore.peek(CheckpointFileSystem.from_uri(workplace.directory / job))
     assert found is not None
     return found
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from checkpointing import CheckpointMetadata, FileHandle
-from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
+from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpointStore
 from statebackend import (
     BroadcastStateDescriptor,
     ListStateDescriptor,
@@ -73,14 +73,14 @@ def announce_checkpoints(pipe: str | None) -> None:
     """Lets whoever started this program know of each checkpoint as soon as it is complete."""
     if pipe is None:
         return
-    descriptor, add = int(pipe), CompletedCheckpointStore.add
+    descriptor, add = int(pipe), DirectoryCheckpointStore.add
 
-    def add_and_tell(store: CompletedCheckpointStore, metadata: CheckpointMetadata) -> FileHandle:
+    def add_and_tell(store: DirectoryCheckpointStore, metadata: CheckpointMetadata) -> FileHandle:
         handle = add(store, metadata)
         os.write(descriptor, b"%d\n" % (metadata.checkpoint_id + 1))
         return handle
 
-    CompletedCheckpointStore.add = add_and_tell  # type: ignore[method-assign]
+    DirectoryCheckpointStore.add = add_and_tell  # type: ignore[method-assign]
 
 
 def main(

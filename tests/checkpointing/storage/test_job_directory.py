@@ -284,7 +284,7 @@ def test_a_fall_back_that_was_begun_is_known_until_it_is_ended(tmp_path) -> None
     assert read_fall_back(fs) == begun
     path = tmp_path / "fall-back.json"
     good = path.read_bytes()
-    assert good == (pathlib.Path(__file__).parent / "golden" / "job-1" / "fall-back.json").read_bytes()
+    assert good == (pathlib.Path(__file__).parents[1] / "golden" / "job-1" / "fall-back.json").read_bytes()
     for wrong in (
         {"checkpoint_id": -1},
         {"newest_id": 2},

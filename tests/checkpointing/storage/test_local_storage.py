@@ -131,6 +131,22 @@ def test_only_regular_files_count_as_files(tmp_path) -> None:
     assert fs.list_files() == ("directory/file", "gone")
 
 
+def test_a_named_pipe_in_the_place_of_a_file_is_refused_and_waits_for_nobody(tmp_path) -> None:
+    fs = CheckpointFileSystem.from_uri(tmp_path / "root")
+    handle = fs.write_file("pipe", b"x")
+    os.unlink(tmp_path / "root" / "pipe")
+    os.mkfifo(tmp_path / "root" / "pipe")
+    for read in (
+        lambda: fs.read_file("pipe"),
+        lambda: fs.read_file(handle),
+        lambda: fs.open_input("pipe"),
+        lambda: fs.download(handle, tmp_path / "target"),
+        lambda: fs.upload(tmp_path / "root" / "pipe", "copy"),
+    ):
+        with pytest.raises(MissingFileError):
+            read()
+
+
 def test_what_is_uploaded_through_a_link_is_the_file_and_not_the_link(tmp_path) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path / "root")
     (tmp_path / "source").write_bytes(b"content")

@@ -16,6 +16,7 @@ from checkpointing import (
     CompletedCheckpointStore,
     CorruptFileError,
     CorruptMetadataError,
+    DirectoryCheckpointStore,
     IllegalTransitionError,
     InvariantViolationError,
     MissingFileError,
@@ -32,7 +33,7 @@ def fs(tmp_path) -> CheckpointFileSystem:
 
 
 def store_of(fs: CheckpointFileSystem, max_retained: int = 3) -> CompletedCheckpointStore:
-    store = CompletedCheckpointStore(fs, max_retained)
+    store = DirectoryCheckpointStore(fs, max_retained)
     store.recover()
     return store
 
@@ -68,7 +69,7 @@ def test_the_newest_checkpoints_are_retained_and_found_again(fs) -> None:
     for checkpoint_id in (1, 2, 5, 9):
         add(store, fs, checkpoint_id)
     assert ids(store) == [2, 5, 9]
-    again = CompletedCheckpointStore(fs)
+    again = DirectoryCheckpointStore(fs)
     assert again.recover() == store.latest() == store.get(9)
     assert ids(again) == [2, 5, 9]
     assert again.digest(5) == store.digest(5)
@@ -127,7 +128,7 @@ def test_a_damaged_newest_checkpoint_is_an_error_that_tells_the_way_out(fs) -> N
         add(store, fs, checkpoint_id, f"f{checkpoint_id}")
     damage(fs, 3)
     before = fs.list_files()
-    again = CompletedCheckpointStore(fs)
+    again = DirectoryCheckpointStore(fs)
     with pytest.raises(CorruptMetadataError, match=r"chk-000000000003/_metadata.*fall_back_to=2; readable are 1, 2"):
         again.recover()
     with pytest.raises(IllegalTransitionError, match=r"recover\(\)"):
@@ -135,7 +136,7 @@ def test_a_damaged_newest_checkpoint_is_an_error_that_tells_the_way_out(fs) -> N
     assert fs.list_files() == before
     assert again.recover(fall_back_to=2).checkpoint_id == 2
     assert fs.list_files("set-aside") == ("set-aside/chk-000000000003-1/_metadata",)
-    assert CompletedCheckpointStore(fs).recover().checkpoint_id == 2
+    assert DirectoryCheckpointStore(fs).recover().checkpoint_id == 2
     add(again, fs, 3, "f3")
     damage(fs, 3)
     again.recover(fall_back_to=1)
@@ -153,9 +154,9 @@ def test_falling_back_to_what_cannot_be_read_moves_nothing(fs) -> None:
     damage(fs, 2)
     before = fs.list_files()
     with pytest.raises(CorruptMetadataError, match="chk-000000000002"):
-        CompletedCheckpointStore(fs).recover(fall_back_to=2)
+        DirectoryCheckpointStore(fs).recover(fall_back_to=2)
     with pytest.raises(CheckpointNotFoundError, match="no checkpoint 7; there are: 1, 3"):
-        CompletedCheckpointStore(fs).recover(fall_back_to=7)
+        DirectoryCheckpointStore(fs).recover(fall_back_to=7)
     assert fs.list_files() == before
 
 
@@ -163,7 +164,7 @@ def test_the_only_checkpoint_damaged_leaves_a_savepoint_as_the_way_out(fs) -> No
     add(store_of(fs), fs, 1)
     damage(fs, 1)
     with pytest.raises(CorruptMetadataError, match="No other checkpoint is readable; start from a savepoint"):
-        CompletedCheckpointStore(fs).recover()
+        DirectoryCheckpointStore(fs).recover()
 
 
 def test_an_older_damaged_checkpoint_is_reported_and_its_files_are_kept_until_it_is_outlived(fs) -> None:
@@ -198,7 +199,7 @@ def test_a_parent_that_was_exchanged_is_found(fs, tmp_path) -> None:
     fs.write_file(path, other.read_file(path))
     with pytest.raises(CorruptMetadataError, match=r"mixes two histories.*fall_back_to=1"):
         store_of(fs)
-    assert CompletedCheckpointStore(fs).recover(fall_back_to=1).timestamp_ms == 5
+    assert DirectoryCheckpointStore(fs).recover(fall_back_to=1).timestamp_ms == 5
 
 
 def test_what_must_not_be_added_is_refused_and_changes_nothing(fs) -> None:
@@ -225,7 +226,7 @@ def test_what_must_not_be_added_is_refused_and_changes_nothing(fs) -> None:
 
 
 def test_recovery_comes_first(fs) -> None:
-    store = CompletedCheckpointStore(fs)
+    store = DirectoryCheckpointStore(fs)
     for call in (
         store.latest,
         store.all,
@@ -322,7 +323,7 @@ def test_a_crash_after_any_operation_leaves_a_checkpoint_that_is_whole(tmp_path)
             outcomes.append("added")
         except StorageError:
             outcomes.append("failed")
-        after = CompletedCheckpointStore(plain, 1)
+        after = DirectoryCheckpointStore(plain, 1)
         newest = after.recover()
         assert newest is not None
         assert newest.checkpoint_id == (2 if outcomes[-1] == "added" else 1)
@@ -393,7 +394,7 @@ def test_the_target_of_a_fall_back_is_found_without_touching_anything(fs) -> Non
     before = fs.list_files()
 
     def target(wanted: object) -> int:
-        return CompletedCheckpointStore.fall_back_target(fs, wanted).checkpoint_id
+        return DirectoryCheckpointStore.fall_back_target(fs, wanted).checkpoint_id
 
     assert [target(wanted) for wanted in (1, 3, 4, "previous")] == [1, 3, 4, 3]
     damage(fs, 3)
@@ -447,13 +448,13 @@ def test_a_crash_at_any_move_of_a_fall_back_has_given_up_the_newest_only(tmp_pat
         add(store, plain, checkpoint_id)
     storage = MovingStorage(str(tmp_path)).arm(operations)
     with contextlib.suppress(StorageError):
-        CompletedCheckpointStore(CheckpointFileSystem(str(tmp_path), storage)).recover(fall_back_to=1)
+        DirectoryCheckpointStore(CheckpointFileSystem(str(tmp_path), storage)).recover(fall_back_to=1)
     # The newest first: what is left has no hole, and its newest is one of the chain.
     left = ids(store_of(plain))
     assert left == list(range(1, len(left) + 1))
     moved = list(plain.list_directories("set-aside"))
     assert moved == [f"chk-{checkpoint_id:012d}-1" for checkpoint_id in range(len(left) + 1, 5)]
-    assert CompletedCheckpointStore(plain).recover(fall_back_to=1).checkpoint_id == 1
+    assert DirectoryCheckpointStore(plain).recover(fall_back_to=1).checkpoint_id == 1
 
 
 def test_what_decides_between_checkpoints_is_on_the_disk_before_what_depends_on_it(fs, monkeypatch) -> None:
