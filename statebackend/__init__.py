@@ -2,6 +2,7 @@
 
 import statebackend_floors  # noqa: F401  first: it names a file that stands in the place of a package
 from statebackend.api.aggregate_function import AggregateFunction, ReduceFunction
+from statebackend.api.broadcast_state import BroadcastState, ReadOnlyBroadcastState
 from statebackend.api.errors import (
     NoCurrentKeyError,
     StateBackendClosedError,
@@ -11,6 +12,13 @@ from statebackend.api.errors import (
     StateRestoreError,
 )
 from statebackend.api.key_groups import KeyGroupRange, key_group_range_of_subtask, subtask_of_key_group
+from statebackend.api.operator_state_descriptors import (
+    BroadcastStateDescriptor,
+    OperatorStateDescriptor,
+    OperatorStateMode,
+    SplitListStateDescriptor,
+    UnionListStateDescriptor,
+)
 from statebackend.api.priority_queue import KeyGroupedPriorityQueue
 from statebackend.api.states import (
     AggregatingState,
@@ -38,17 +46,7 @@ from statebackend.kinds.reducing_kind import ReducingStateDescriptor
 from statebackend.kinds.state_kind import StateDescriptor, StateKind
 from statebackend.kinds.value_kind import ValueStateDescriptor
 from statebackend.metrics import LatencyHistogram, StateMetrics, StateMetricsConfig
-from statebackend.operator_state import (
-    BroadcastState,
-    BroadcastStateDescriptor,
-    OperatorStateBackend,
-    OperatorStateBackendParameters,
-    OperatorStateDescriptor,
-    OperatorStateMode,
-    ReadOnlyBroadcastState,
-    SplitListStateDescriptor,
-    UnionListStateDescriptor,
-)
+from statebackend.operator_state import OperatorStateBackend, OperatorStateBackendParameters
 from statebackend.queues.queue_kind import PriorityQueueDescriptor
 
 __all__ = [

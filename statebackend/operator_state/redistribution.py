@@ -22,9 +22,9 @@ from attrs import field, frozen
 from checkpointing.handles.state_handles import OpaqueStateHandle
 from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend.api.errors import StateRestoreError
+from statebackend.api.operator_state_descriptors import OperatorStateMode
 from statebackend.keyed.state_meta import CANONICAL_BACKEND
-from statebackend.operator_state.descriptors import OperatorStateMode
-from statebackend.operator_state.handles import (
+from statebackend.operator_state.operator_state_handles import (
     FileSlice,
     OperatorStateHandle,
     OperatorStateMeta,

@@ -22,6 +22,7 @@ from statebackend import (
 )
 from statebackend.api.descriptors import Descriptor
 from statebackend.api.errors import NoCurrentKeyError, StateRegistrationError
+from statebackend.api.operator_state_descriptors import OperatorStateDescriptor
 from statebackend.api.states import (
     AggregatingState,
     DefaultedValueState,
@@ -31,7 +32,6 @@ from statebackend.api.states import (
     State,
     ValueState,
 )
-from statebackend.operator_state import OperatorStateDescriptor
 from streamjobs.api.operator_state_store import OperatorStateStore
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.user_errors import shown

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+from statebackend.api.broadcast_state import BroadcastState
 from statebackend.api.errors import StateRegistrationError
-from statebackend.api.states import ListState, State
-from statebackend.operator_state import (
-    BroadcastState,
+from statebackend.api.operator_state_descriptors import (
     BroadcastStateDescriptor,
     OperatorStateDescriptor,
     OperatorStateMode,
     SplitListStateDescriptor,
     UnionListStateDescriptor,
 )
+from statebackend.api.states import ListState, State
 from streamjobs.user_errors import shown
 
 T = TypeVar("T")

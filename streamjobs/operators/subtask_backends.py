@@ -13,13 +13,13 @@ from attrs import frozen
 
 from checkpointing.coordinator.acknowledgement import ReportValue
 from checkpointing.handles.state_handles import SubtaskState
+from statebackend.api.operator_state_descriptors import OperatorStateDescriptor
 from statebackend.api.states import State
 from statebackend.keyed.backend_parameters import KeyedStateSnapshot, StateRestoreReport
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
 from statebackend.operator_state import (
     OperatorStateBackend,
     OperatorStateBackendParameters,
-    OperatorStateDescriptor,
     RestoredOperatorState,
     encode_operator_state,
 )

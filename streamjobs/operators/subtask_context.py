@@ -7,11 +7,11 @@ from collections.abc import Collection
 from snapshots.compatibility import CompatibilityKind
 from statebackend import StateDescriptor
 from statebackend.api.errors import StateRegistrationError
+from statebackend.api.operator_state_descriptors import OperatorStateDescriptor
 from statebackend.api.states import State
 from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, KeyedStateBackend
 from statebackend.keyed.state_meta import StateMeta
 from statebackend.keyed.state_verdicts import judge_state
-from statebackend.operator_state import OperatorStateDescriptor
 from streamjobs.api.functions import RuntimeContext
 from streamjobs.operators.subtask_backends import SubtaskBackends
 

@@ -43,9 +43,10 @@ from checkpointing.handles.state_handles import FileHandle, SubtaskState
 from checkpointing.storage.file_system import CheckpointFileSystem
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.errors import StateFormatError
+from statebackend.api.operator_state_descriptors import OperatorStateMode
 from statebackend.keyed.backend_parameters import RestoredHandle
-from statebackend.operator_state import OperatorStateMode, RestoredOperatorState
-from statebackend.operator_state.handles import FileSlice, StatePart
+from statebackend.operator_state import RestoredOperatorState
+from statebackend.operator_state.operator_state_handles import FileSlice, StatePart
 from statebackend.operator_state.redistribution import AssignedState
 from streamjobs.errors import JobRestoreError
 from streamjobs.runtime.restore_plan import SubtaskRestore, continued_subtask

@@ -16,7 +16,7 @@ from checkpointing.errors import CheckpointError
 from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
 from checkpointing.metadata.checkpoint_sections import SavepointIdentity
 from checkpointing.storage.checkpoint_directories import checkpoint_directory
-from checkpointing.storage.fall_back import read_fall_back
+from checkpointing.storage.fall_back_file import read_fall_back
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_origin import JobOrigin, read_origin
 from checkpointing.storage.metadata_file import METADATA_FILE_NAME

@@ -22,12 +22,13 @@ from statebackend import (
     ValueStateDescriptor,
 )
 from statebackend.api.errors import NoCurrentKeyError, StateRegistrationError
+from statebackend.api.operator_state_descriptors import OperatorStateDescriptor
 from statebackend.api.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
 from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
 from statebackend.keyed.state_meta import KeyedStateMeta, StateMeta
 from statebackend.keyed.state_verdicts import SchemaReport, StateVerdict, judge_key_serializer, judge_state
-from statebackend.operator_state import OperatorStateDescriptor, OperatorStateMeta, judge_operator_state
-from statebackend.operator_state.tables import TABLES
+from statebackend.operator_state import OperatorStateMeta, judge_operator_state
+from statebackend.operator_state.operator_state_tables import TABLES
 from streamjobs.api.functions import KeyedProcessFunction, RuntimeContext
 from streamjobs.errors import UserFunctionError
 from streamjobs.user_errors import one_line, told

@@ -22,7 +22,7 @@ from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
 from checkpointing.storage.checkpoint_directories import SET_ASIDE_DIRECTORY
 from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
 from checkpointing.storage.directory_checkpoint_store import PREVIOUS, DirectoryCheckpointStore
-from checkpointing.storage.fall_back import FallBack, end_fall_back, read_fall_back, write_fall_back
+from checkpointing.storage.fall_back_file import FallBack, end_fall_back, read_fall_back, write_fall_back
 from checkpointing.storage.file_system import CheckpointFileSystem
 from streamjobs.api.sinks import SinkError, sink_identity
 from streamjobs.runtime.job_sinks import JobSinks

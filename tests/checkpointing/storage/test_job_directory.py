@@ -27,7 +27,7 @@ from checkpointing import (
     write_origin,
 )
 from checkpointing.storage.driver_lock import DriverLock
-from checkpointing.storage.fall_back import FallBack, end_fall_back, read_fall_back, write_fall_back
+from checkpointing.storage.fall_back_file import FallBack, end_fall_back, read_fall_back, write_fall_back
 from checkpointing.storage.sealed_json import sealed_json
 
 HOLDER = """

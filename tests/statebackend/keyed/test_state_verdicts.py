@@ -12,11 +12,11 @@ from statebackend import (
     StateRegistrationError,
     ValueStateDescriptor,
 )
+from statebackend.api.operator_state_descriptors import SplitListStateDescriptor
 from statebackend.heap.heap_state_backend import HeapStateBackend
 from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
 from statebackend.keyed.state_meta import meta_of_descriptor
 from statebackend.keyed.state_verdicts import SchemaReport, judge_key_serializer, judge_state
-from statebackend.operator_state import SplitListStateDescriptor
 from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from testkit.backends.harness import BackendHarness
 from testkit.backends.schemas import FlightV1, WordSerializer, flight_v1, flight_v2, flight_v3

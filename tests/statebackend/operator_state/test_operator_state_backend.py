@@ -5,7 +5,7 @@ import pytest
 
 from snapshots.errors import SerializationError
 from statebackend.api.errors import StateBackendClosedError, StateRegistrationError
-from statebackend.operator_state import (
+from statebackend.api.operator_state_descriptors import (
     BroadcastStateDescriptor,
     OperatorStateMode,
     SplitListStateDescriptor,

@@ -9,12 +9,12 @@ from checkpointing.metadata.checkpoint_metadata import CheckpointKind, Checkpoin
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.savepoint_directory import create_savepoint_directory, read_savepoint, write_savepoint
 from statebackend import ValueStateDescriptor
+from statebackend.api.operator_state_descriptors import SplitListStateDescriptor
 from statebackend.keyed.backend_registry import state_backend
 from statebackend.keyed.canonical_export import export_canonical_handle
 from statebackend.operator_state import (
     OperatorStateBackend,
     OperatorStateBackendParameters,
-    SplitListStateDescriptor,
     decode_operator_state,
     encode_operator_state,
     export_operator_state,

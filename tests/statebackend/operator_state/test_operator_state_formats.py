@@ -16,17 +16,19 @@ from checkpointing.metadata.former_records import separated_handle
 from checkpointing.storage.file_system import CheckpointFileSystem
 from snapshots.envelope import snapshot_to_bytes
 from statebackend.api.errors import StateRestoreError
-from statebackend.operator_state import (
+from statebackend.api.operator_state_descriptors import (
     BroadcastStateDescriptor,
-    OperatorStateHandle,
-    OperatorStateMeta,
     OperatorStateMode,
     SplitListStateDescriptor,
     UnionListStateDescriptor,
+)
+from statebackend.operator_state import (
+    OperatorStateHandle,
+    OperatorStateMeta,
     decode_operator_state,
     encode_operator_state,
 )
-from statebackend.operator_state.handles import FileSlice, StatePart
+from statebackend.operator_state.operator_state_handles import FileSlice, StatePart
 from testkit.backends.schemas import LegV1, LegV2, leg_v1, leg_v2
 from typeserializers import LongSerializer
 

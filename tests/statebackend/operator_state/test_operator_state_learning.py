@@ -5,7 +5,7 @@ from typing import Annotated
 import attrs
 import pytest
 
-from statebackend.operator_state import (
+from statebackend.api.operator_state_descriptors import (
     BroadcastStateDescriptor,
     SplitListStateDescriptor,
     UnionListStateDescriptor,

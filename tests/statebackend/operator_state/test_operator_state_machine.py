@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from operator_under_test import OperatorUnderTest
 
-from statebackend.operator_state import (
+from statebackend.api.operator_state_descriptors import (
     BroadcastStateDescriptor,
     SplitListStateDescriptor,
     UnionListStateDescriptor,

@@ -7,12 +7,14 @@ from snapshots.compatibility import CompatibilityKind
 from snapshots.envelope import snapshot_from_bytes
 from snapshots.errors import SerializationError
 from statebackend.api.errors import StateMigrationException
-from statebackend.operator_state import (
+from statebackend.api.operator_state_descriptors import (
     BroadcastStateDescriptor,
-    OperatorStateBackend,
-    OperatorStateBackendParameters,
     SplitListStateDescriptor,
     UnionListStateDescriptor,
+)
+from statebackend.operator_state import (
+    OperatorStateBackend,
+    OperatorStateBackendParameters,
     decode_operator_state,
     judge_operator_state,
     operator_state_metas,

@@ -8,16 +8,14 @@ from hypothesis import strategies as st
 
 from checkpointing.handles.state_handles import FileHandle
 from statebackend.api.errors import StateRestoreError
-from statebackend.operator_state import (
+from statebackend.api.operator_state_descriptors import (
     BroadcastStateDescriptor,
-    OperatorStateHandle,
-    OperatorStateMeta,
     OperatorStateMode,
     SplitListStateDescriptor,
     UnionListStateDescriptor,
-    decode_operator_state,
 )
-from statebackend.operator_state.handles import FileSlice, StatePart, check_states
+from statebackend.operator_state import OperatorStateHandle, OperatorStateMeta, decode_operator_state
+from statebackend.operator_state.operator_state_handles import FileSlice, StatePart, check_states
 from statebackend.operator_state.redistribution import redistribute
 
 SPLIT, UNION, BROADCAST = OperatorStateMode

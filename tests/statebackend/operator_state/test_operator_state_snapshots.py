@@ -8,15 +8,10 @@ import pytest
 
 from checkpointing.errors import CorruptFileError, MissingFileError, StorageError
 from statebackend.api.errors import StateRestoreError
+from statebackend.api.operator_state_descriptors import BroadcastStateDescriptor, SplitListStateDescriptor
 from statebackend.keyed.snapshot_task import TRANSITIONS, SnapshotEvent, SnapshotTaskError, SnapshotTaskState
-from statebackend.operator_state import (
-    BroadcastStateDescriptor,
-    SplitListStateDescriptor,
-    decode_operator_state,
-    encode_operator_state,
-    snapshot_task,
-)
-from statebackend.operator_state.backend import MAX_SLICES
+from statebackend.operator_state import decode_operator_state, encode_operator_state, snapshot_task
+from statebackend.operator_state.operator_state_backend import MAX_SLICES
 from typeserializers import LongSerializer
 
 NUMBERS = SplitListStateDescriptor("numbers", int)

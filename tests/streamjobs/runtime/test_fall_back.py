@@ -17,7 +17,7 @@ from checkpointing import (
     DirectoryCheckpointStore,
     StorageError,
 )
-from checkpointing.storage.fall_back import read_fall_back
+from checkpointing.storage.fall_back_file import read_fall_back
 from streamjobs.api.sinks import SinkError
 from streamjobs.errors import JobRestoreError
 from streamjobs.runtime.job_sinks import JobSinks

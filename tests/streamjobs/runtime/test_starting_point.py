@@ -22,7 +22,7 @@ from checkpointing import (
     write_savepoint,
     write_source_progress,
 )
-from checkpointing.storage.fall_back import FallBack, end_fall_back, write_fall_back
+from checkpointing.storage.fall_back_file import FallBack, end_fall_back, write_fall_back
 from statebackend import StateMigrationException, ValueStateDescriptor
 from streamjobs import JobRestoreError, KeyedProcessFunction, RuntimeContext, SourceProgressMismatchError
 from streamjobs.inprocess import LocalStreamEnvironment

@@ -21,7 +21,7 @@ from statebackend import (
 from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
 from statebackend.keyed.state_meta import KeyedStateMeta, meta_of_descriptor
 from statebackend.operator_state import OperatorStateMeta
-from statebackend.operator_state.handles import StatePart, envelopes_of
+from statebackend.operator_state.operator_state_handles import StatePart, envelopes_of
 from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext, UserFunctionError
 from streamjobs.runtime.state_registration import RegisteredStates, registered_states, schema_report
 from typeserializers import AttrsSerializer, LongSerializer

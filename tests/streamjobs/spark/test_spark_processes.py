@@ -22,8 +22,8 @@ from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpoint
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.savepoint_directory import read_savepoint
 from statebackend.operator_state import decode_operator_state
-from statebackend.operator_state.entries import read_slices
-from statebackend.operator_state.handles import StatePart
+from statebackend.operator_state.operator_state_handles import StatePart
+from statebackend.operator_state.operator_state_rows import read_slices
 
 pytestmark = pytest.mark.spark
 

@@ -25,6 +25,7 @@ from migration.schema_migration import SchemaMigration
 from snapshots.compatibility import CompatibilityKind
 from snapshots.errors import StateFormatError
 from snapshots.type_serializer_snapshot import resolve_compatibility
+from statebackend.api.broadcast_state import BroadcastState
 from statebackend.api.errors import (
     StateBackendClosedError,
     StateBackendError,
@@ -32,30 +33,34 @@ from statebackend.api.errors import (
     StateRegistrationError,
     StateRestoreError,
 )
-from statebackend.api.states import ListState, State
-from statebackend.keyed.backend_parameters import Progress, StateRestoreReport
-from statebackend.keyed.snapshot_task import SnapshotTasks
-from statebackend.keyed.state_verdicts import incompatibility_message
-from statebackend.operator_state.descriptors import (
+from statebackend.api.operator_state_descriptors import (
     BroadcastStateDescriptor,
     OperatorStateDescriptor,
     OperatorStateMode,
     SplitListStateDescriptor,
     UnionListStateDescriptor,
 )
-from statebackend.operator_state.entries import read_slices
-from statebackend.operator_state.handles import OperatorStateHandle, OperatorStateSnapshot, StatePart, envelopes_of
-from statebackend.operator_state.redistribution import AssignedState, RestoredOperatorState
-from statebackend.operator_state.schema_resolution import judge_operator_state
-from statebackend.operator_state.snapshot_task import (
+from statebackend.api.states import ListState, State
+from statebackend.keyed.backend_parameters import Progress, StateRestoreReport
+from statebackend.keyed.snapshot_task import SnapshotTasks
+from statebackend.keyed.state_verdicts import incompatibility_message
+from statebackend.operator_state.operator_snapshot_task import (
     CopiedParts,
     FrozenState,
     FrozenTable,
     KeptParts,
     OperatorStateSnapshotTask,
 )
-from statebackend.operator_state.states import BroadcastState
-from statebackend.operator_state.tables import TABLES, OperatorStateTable
+from statebackend.operator_state.operator_state_handles import (
+    OperatorStateHandle,
+    OperatorStateSnapshot,
+    StatePart,
+    envelopes_of,
+)
+from statebackend.operator_state.operator_state_rows import read_slices
+from statebackend.operator_state.operator_state_tables import TABLES, OperatorStateTable
+from statebackend.operator_state.operator_state_verdict import judge_operator_state
+from statebackend.operator_state.redistribution import AssignedState, RestoredOperatorState
 
 T = TypeVar("T")
 K = TypeVar("K")

@@ -14,9 +14,9 @@ from typing import Any
 from snapshots.compatibility import CompatibilityKind, FieldVerdict, Finding, worst_kind
 from snapshots.envelope import snapshot_to_bytes
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
+from statebackend.api.operator_state_descriptors import OperatorStateDescriptor, OperatorStateMode
 from statebackend.keyed.state_verdicts import StateVerdict
-from statebackend.operator_state.descriptors import OperatorStateDescriptor, OperatorStateMode
-from statebackend.operator_state.handles import StatePart
+from statebackend.operator_state.operator_state_handles import StatePart
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 

@@ -31,7 +31,7 @@ from snapshots.envelope import snapshot_from_bytes, snapshot_to_bytes
 from snapshots.errors import StateFormatError
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.api.errors import StateRestoreError
-from statebackend.operator_state.descriptors import ROLES, OperatorStateMode
+from statebackend.api.operator_state_descriptors import ROLES, OperatorStateMode
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 MAGIC: Final = 0x53424F32

@@ -11,8 +11,8 @@ from checkpointing.handles.relative_path import path_segment
 from checkpointing.handles.state_handles import OpaqueStateHandle
 from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend.keyed.state_meta import CANONICAL_BACKEND
-from statebackend.operator_state.entries import encoded_rows, read_slices
-from statebackend.operator_state.handles import (
+from statebackend.operator_state.operator_snapshot_task import FILE_SUFFIX
+from statebackend.operator_state.operator_state_handles import (
     FileSlice,
     OperatorStateHandle,
     OperatorStateMeta,
@@ -20,7 +20,7 @@ from statebackend.operator_state.handles import (
     decode_operator_state,
     encode_operator_state,
 )
-from statebackend.operator_state.snapshot_task import FILE_SUFFIX
+from statebackend.operator_state.operator_state_rows import encoded_rows, read_slices
 
 
 def export_operator_state(

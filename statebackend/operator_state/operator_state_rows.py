@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend.api.errors import StateRestoreError
-from statebackend.operator_state.handles import FileSlice
+from statebackend.operator_state.operator_state_handles import FileSlice
 
 FORMAT_KEY: Final = b"statebackend.operator_state.format"
 FORMAT: Final = b"1"

@@ -16,10 +16,9 @@ from attrs import frozen
 from checkpointing.errors import CheckpointError
 from checkpointing.handles.state_handles import FileHandle
 from checkpointing.storage.file_system import CheckpointFileSystem
+from statebackend.api.operator_state_descriptors import OperatorStateMode
 from statebackend.keyed.snapshot_task import SnapshotTask
-from statebackend.operator_state.descriptors import OperatorStateMode
-from statebackend.operator_state.entries import Row, encoded_rows, read_slices
-from statebackend.operator_state.handles import (
+from statebackend.operator_state.operator_state_handles import (
     FileSlice,
     OperatorStateHandle,
     OperatorStateMeta,
@@ -27,7 +26,8 @@ from statebackend.operator_state.handles import (
     StatePart,
     envelopes_of,
 )
-from statebackend.operator_state.tables import FrozenRows, Serializers
+from statebackend.operator_state.operator_state_rows import Row, encoded_rows, read_slices
+from statebackend.operator_state.operator_state_tables import FrozenRows, Serializers
 
 FILE_SUFFIX: Final = ".parquet"
 

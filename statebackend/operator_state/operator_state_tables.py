@@ -18,15 +18,15 @@ from typing import Any, Final, Generic, TypeVar
 from migration.schema_migration import MigrationError, SchemaMigration
 from snapshots.errors import MalformedDataError, SerializationError, StateFormatError
 from snapshots.value_text import shown
+from statebackend.api.broadcast_state import BroadcastState, ReadOnlyBroadcastState
 from statebackend.api.errors import StateMigrationException, StateRestoreError, null_element
+from statebackend.api.operator_state_descriptors import ELEMENT_ROLE, KEY_ROLE, VALUE_ROLE, OperatorStateMode
 from statebackend.api.states import ListState
 from statebackend.heap.stored_form import StoredForm
 from statebackend.keyed.closed_entries import ClosedEntries
 from statebackend.keyed.entry_keys import KeyForm
 from statebackend.keyed.exact_values import compile_exact
-from statebackend.operator_state.descriptors import ELEMENT_ROLE, KEY_ROLE, VALUE_ROLE, OperatorStateMode
-from statebackend.operator_state.entries import Row
-from statebackend.operator_state.states import BroadcastState, ReadOnlyBroadcastState
+from statebackend.operator_state.operator_state_rows import Row
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 T = TypeVar("T")
