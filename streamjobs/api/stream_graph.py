@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, ClassVar, Final
+from enum import Enum
+from typing import Any, ClassVar, Final, cast
 
 from attrs import field, frozen
 
@@ -26,6 +27,8 @@ __all__ = [
     "JobGraph",
     "KeyedProcessNode",
     "Node",
+    "NodeKind",
+    "OperatorNode",
     "SinkNode",
     "SourceNode",
     "StreamEdge",
@@ -41,18 +44,32 @@ ONLY_SINK: Final = "sink"
 """The uid of a sink that was given none."""
 
 
+class NodeKind(Enum):
+    """What a node is to those who go through a graph."""
+
+    SOURCE = "source"
+    STEP = "step"
+    """Stateless: in a plan it is a part of whoever reads it, and keeps nothing itself."""
+    OPERATOR = "operator"
+    """Has state, under its uid, and is run by an operator of `streamjobs.operators.operator_factories`."""
+    SINK = "sink"
+
+
 @frozen(eq=False)
 class SourceNode:
     """Where records come from; ``source`` is the environment's own: a DataFrame, or elements."""
 
-    source: Any
-
+    kind: ClassVar = NodeKind.SOURCE
     inputs: ClassVar[tuple[StreamEdge, ...]] = ()
+
+    source: Any
 
 
 @frozen(eq=False)
 class TransformNode:
     """A stateless step, in the environment's own terms."""
+
+    kind: ClassVar = NodeKind.STEP
 
     inputs: tuple[StreamEdge]
     function: Callable[[Any], Any]
@@ -62,12 +79,16 @@ class TransformNode:
 class UnionNode:
     """The records of several streams as one, in no order."""
 
+    kind: ClassVar = NodeKind.STEP
+
     inputs: tuple[StreamEdge, ...]
 
 
 @frozen(eq=False)
 class KeyedProcessNode:
     """A keyed stateful operator."""
+
+    kind: ClassVar = NodeKind.OPERATOR
 
     inputs: tuple[StreamEdge]
     uid: str
@@ -82,12 +103,15 @@ class KeyedProcessNode:
 class SinkNode:
     """Where records go."""
 
+    kind: ClassVar = NodeKind.SINK
+
     inputs: tuple[StreamEdge]
     uid: str
     sink: Any
 
 
-Node = SourceNode | TransformNode | UnionNode | KeyedProcessNode | SinkNode
+OperatorNode = KeyedProcessNode
+Node = SourceNode | TransformNode | UnionNode | OperatorNode | SinkNode
 
 
 @frozen
@@ -107,17 +131,17 @@ class JobGraph:
     @property
     def sources(self) -> tuple[SourceNode, ...]:
         """The sources, in the order of the program."""
-        return tuple(node for node in self.nodes if isinstance(node, SourceNode))
+        return cast("tuple[SourceNode, ...]", self._of_kind(NodeKind.SOURCE))
 
     @property
-    def operators(self) -> tuple[KeyedProcessNode, ...]:
+    def operators(self) -> tuple[OperatorNode, ...]:
         """The stateful operators, in the order of the program."""
-        return tuple(node for node in self.nodes if isinstance(node, KeyedProcessNode))
+        return cast("tuple[OperatorNode, ...]", self._of_kind(NodeKind.OPERATOR))
 
     @property
     def sinks(self) -> tuple[SinkNode, ...]:
         """The sinks, in the order of the program."""
-        return tuple(node for node in self.nodes if isinstance(node, SinkNode))
+        return cast("tuple[SinkNode, ...]", self._of_kind(NodeKind.SINK))
 
     def edges_from(self, node: Node) -> tuple[StreamEdge, ...]:
         """What is read of a node, once for every reader."""
@@ -140,6 +164,9 @@ class JobGraph:
                 )
         return tuple(by_name[name] for name in sorted(by_name))
 
+    def _of_kind(self, kind: NodeKind) -> tuple[Node, ...]:
+        return tuple(node for node in self.nodes if node.kind is kind)
+
 
 class StreamGraph:
     """The nodes of one environment, checked as they are added."""
@@ -147,11 +174,11 @@ class StreamGraph:
     def __init__(self) -> None:
         # A dict for its order: nodes are told apart by identity.
         self._nodes: dict[Node, None] = {}
-        self._operators: dict[str, KeyedProcessNode] = {}
+        self._operators: dict[str, OperatorNode] = {}
         self._sinks: dict[str, SinkNode] = {}
 
     @property
-    def operators(self) -> tuple[KeyedProcessNode, ...]:
+    def operators(self) -> tuple[OperatorNode, ...]:
         """The stateful operators, in the order of the program."""
         return tuple(self._operators.values())
 
@@ -169,7 +196,7 @@ class StreamGraph:
         self._nodes[node] = None
         return StreamEdge(node)
 
-    def add_operator(self, node: KeyedProcessNode) -> StreamEdge:
+    def add_operator(self, node: OperatorNode) -> StreamEdge:
         """Adds an operator; raises `JobDefinitionError` for a uid that is missing, doubled or cannot be written."""
         _check_uid(f"operator {node.name}", "process", "its state", node.uid)
         if node.uid in self._operators:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from attrs import frozen
 
@@ -15,6 +15,8 @@ __all__ = ["ObjectBatch", "check_keys"]
 @frozen
 class ObjectBatch:
     """Records, their keys and their key groups, as lists of one length."""
+
+    columns: ClassVar[None] = None
 
     records: Sequence[Any]
     keys: Sequence[Any]

@@ -19,6 +19,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
+import pyarrow as pa
+
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.operators.subtask_context import SubtaskContext
 
@@ -26,11 +28,15 @@ __all__ = ["CollectingEmitter", "Emitter", "InputBatch", "Operator"]
 
 
 class InputBatch(Protocol):
-    """Records of one input of a subtask, in order, with their keys beside them; all three are of one length.
+    """Records of one input of a subtask, in order, with their keys beside them; all are of one length.
 
-    They are made when they are asked for: an operator that reads columns pays for no objects. Reading them raises
+    Objects are made when they are asked for: an operator that reads columns pays for none. Reading them raises
     `NullKeyError` for a record without a key, and `StreamJobError` for a value that Python has no object for.
     """
+
+    @property
+    def columns(self) -> pa.RecordBatch | None:
+        """The records as Arrow columns, for who takes them whole; None where they never were in columns."""
 
     @property
     def records(self) -> Sequence[Any]:

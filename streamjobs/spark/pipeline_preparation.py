@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from attrs import evolve
 from pyspark.errors import AnalysisException
@@ -19,6 +19,8 @@ from streamjobs.api.stream_graph import (
     JobGraph,
     KeyedProcessNode,
     Node,
+    NodeKind,
+    OperatorNode,
     SinkNode,
     SourceNode,
     StreamEdge,
@@ -120,27 +122,22 @@ _PREPARERS: Final[Mapping[type, Callable[[_Preparation, Any], None]]] = {
 }
 
 
-def _is_step(node: Node) -> bool:
-    """Whether a node is a part of the plans of those that read it, and keeps nothing itself."""
-    return type(node) in (TransformNode, UnionNode)
-
-
 def _reads(graph: JobGraph, node: Node) -> int:
     """How many operators and sinks read what a node gives out, through any steps in between."""
     readers = [reader for reader in graph.nodes for edge in reader.inputs if edge.node is node]
-    return sum(_reads(graph, reader) if _is_step(reader) else 1 for reader in readers)
+    return sum(_reads(graph, reader) if reader.kind is NodeKind.STEP else 1 for reader in readers)
 
 
-def _behind(edge: StreamEdge) -> tuple[list[KeyedProcessNode], set[Node]]:
+def _behind(edge: StreamEdge) -> tuple[list[OperatorNode], set[Node]]:
     """The operators whose rows come over an edge, and the steps that they pass."""
-    operators: list[KeyedProcessNode] = []
+    operators: list[OperatorNode] = []
     steps: set[Node] = set()
     waiting = [edge.node]
     while waiting:
         node = waiting.pop()
-        if _is_step(node):
+        if node.kind is NodeKind.STEP:
             steps.add(node)
             waiting.extend(input_edge.node for input_edge in node.inputs)
-        elif isinstance(node, KeyedProcessNode):
-            operators.append(node)
+        elif node.kind is NodeKind.OPERATOR:
+            operators.append(cast("OperatorNode", node))
     return operators, steps

@@ -191,16 +191,21 @@ def test_a_stream_may_be_read_by_several_and_a_frame_given_twice_is_one_source(
     environment = place.environment()
     frame = place.stream("sales", SALES)
     sales = environment.from_dataframe(frame)
-    everything, totals, again = memory_sink(), memory_sink(), memory_sink()
+    everything, again = memory_sink(), memory_sink()
     sales.transform(lambda rows: rows.select("shop", "`a.b`.c")).sink_to(everything, uid="everything")
     counted = sales.key_by("shop").process(Totals(), uid="totals", schema=TOTALS, order_by="amount")
-    counted.sink_to(totals, uid="totals")
     grouped = environment.from_dataframe(frame).union(sales).key_by("amount")
     grouped.process(Totals(), uid="by amount", schema=TOTALS).sink_to(again, uid="again")
+    # The first operator is observed in the plan of the second, which is kept.
+    chained = counted.key_by("shop").process(Totals(), uid="chained", schema=TOTALS, order_by="total")
+    twice = (memory_sink(), memory_sink())
+    chained.sink_to(twice[0], uid="once")
+    chained.transform(lambda rows: rows.orderBy("total")).sink_to(twice[1], uid="twice")
     environment.execute("graph", trigger={"availableNow": True}).await_termination()
     sold_rows = [(row["shop"], row["amount"]) for batch in SALES_BATCHES for row in batch]
     assert rows_of(everything) == sorted(sold_rows)
-    assert rows_of(totals) == in_process()[0]
+    assert rows_of(twice[0]) == rows_of(twice[1])
+    assert [row[:2] for row in rows_of(twice[0])] == sorted(sold_rows)
     assert rows_of(again) == sorted((shop, amount, total * amount) for shop, amount in sold_rows for total in (1, 2))
 
 
