@@ -6,51 +6,37 @@ import functools
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
-from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.savepoint_directory import create_savepoint_directory
 from savepoints.export import SavepointReport, export_tasks, finish_savepoint
-from statebackend import StateDescriptor
-from statebackend.api.clock import Clock
 from statebackend.keyed.backend_parameters import StateRestoreReport
 from statebackend.keyed.state_verdicts import SchemaReport
 from statebackend.metrics import KeyedStateMetrics
 from streamjobs.errors import EpochError
+from streamjobs.inprocess.local_run import LocalRun
 from streamjobs.runtime.job_metrics import OperatorMetrics, metrics_of_epochs
 
 
 class LocalJob:
     """What is left of a job when all its elements are processed."""
 
-    def __init__(
-        self,
-        store: CompletedCheckpointStore,
-        file_system: CheckpointFileSystem,
-        schema_reports: Mapping[str, SchemaReport],
-        restore_reports: Sequence[StateRestoreReport],
-        operator_state_restore_reports: Sequence[StateRestoreReport],
-        epochs: int,
-        state_metrics: Sequence[OperatorMetrics],
-        registered: Mapping[str, Iterable[StateDescriptor]],
-        clock: Clock,
-        temporary: tempfile.TemporaryDirectory[str],
-    ) -> None:
-        self.schema_reports = schema_reports
+    def __init__(self, run: LocalRun, temporary: tempfile.TemporaryDirectory[str]) -> None:
+        parts = run.parts
+        self.schema_reports: Mapping[str, SchemaReport] = run.schema_reports
         """The verdicts on restored state, by operator uid."""
-        self.restore_reports = restore_reports
+        self.restore_reports: Sequence[StateRestoreReport] = run.restore_reports
         """What each subtask did to each restored keyed state."""
-        self.operator_state_restore_reports = operator_state_restore_reports
+        self.operator_state_restore_reports: Sequence[StateRestoreReport] = run.operator_state_restore_reports
         """What each subtask did to each restored operator state."""
-        self.epochs = epochs
+        self.epochs = run.epochs
         """How many epochs ran."""
-        self.state_metrics_by_epoch = state_metrics
+        self.state_metrics_by_epoch: Sequence[OperatorMetrics] = run.state_metrics
         """The metrics of keyed state by operator uid in each epoch; empty mappings if metrics are off."""
-        self._store = store
-        self._file_system = file_system
-        self._registered = registered
-        self._clock = clock
+        self._store = parts.store
+        self._file_system = parts.directory.file_system
+        self._registered = {uid: operator.states.keyed for uid, operator in parts.operators.items()}
+        self._clock = parts.clock
         # The directory goes with the last reference to it, and a savepoint reads what is in it.
         self._temporary = temporary
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import datetime
 import functools
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from streamjobs.errors import JobDefinitionError
+from streamjobs.rows.declared_schema import DeclaredSchema
 from streamjobs.user_errors import shown
 
 _TYPE_NAMES: Final[Mapping[type, str]] = {
@@ -62,7 +62,7 @@ def _field(record: Any, name: str) -> Any:
 
 def column_types(
     getters: Sequence[Callable[[Any], Any]],
-    declared: Mapping[str, str],
+    declared: DeclaredSchema | None,
     keys: Sequence[Any],
     first_record: Any,
     operator_uid: str,
@@ -70,33 +70,16 @@ def column_types(
     """The Spark names of the key columns' types: as declared, else those of the first record's values."""
     types = []
     for key, get in zip(keys, getters, strict=True):
-        if isinstance(key, str) and key in declared:
-            types.append(declared[key])
+        known = declared.type_of(key) if declared is not None and isinstance(key, str) else None
+        if known is not None:
+            types.append(known)
             continue
         value = get(first_record)
         name = _TYPE_NAMES.get(type(value))
         if name is None:
             raise JobDefinitionError(
                 f"operator {operator_uid!r}: the key {key!r} is {shown(value, 80)}, a {type(value).__name__}, "
-                f"which cannot be a key; keys are {', '.join(known.__name__ for known in _TYPE_NAMES)}"
+                f"which cannot be a key; keys are {', '.join(kind.__name__ for kind in _TYPE_NAMES)}"
             )
         types.append(name)
     return tuple(types)
-
-
-def declared_types(schema: str) -> Mapping[str, str]:
-    """The columns of a DDL string such as ``"tailnum string, day int"``, by name; nested types are not looked into."""
-    types: dict[str, str] = {}
-    # A comma within a type, as in decimal(10,2) or struct<a: int, b: int>, does not end a column.
-    for column in re.findall(r"(?:[^,(<]|\([^)]*\)|<.*>)+", schema):
-        name, _, column_type = column.strip().partition(" ")
-        aliases = {
-            "long": "bigint",
-            "integer": "int",
-            "short": "smallint",
-            "byte": "tinyint",
-            "timestamp_ltz": "timestamp",
-        }
-        normalised = column_type.strip().lower()
-        types[name] = aliases.get(normalised, normalised)
-    return types

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 
 from snapshots.compatibility import CompatibilityKind
 from statebackend import StateDescriptor
@@ -13,6 +13,7 @@ from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, Ke
 from statebackend.keyed.state_meta import StateMeta
 from statebackend.keyed.state_verdicts import judge_state
 from streamjobs.api.functions import RuntimeContext
+from streamjobs.operators.planned_states import PlannedState, check_is_as_planned
 from streamjobs.operators.subtask_backends import SubtaskBackends
 
 __all__ = ["SubtaskContext"]
@@ -37,14 +38,14 @@ class SubtaskContext(RuntimeContext):
         epoch_id: int,
         *,
         is_restored: bool,
-        planned: Collection[str],
-        planned_operator_state: Collection[str],
+        planned: Mapping[str, PlannedState],
+        planned_operator_state: Mapping[str, PlannedState],
     ) -> None:
         self.keyed: KeyedStateBackend = backends.keyed
         """The backend of the subtask's keyed state."""
         self._backends = backends
-        self._planned = frozenset(planned)
-        self._planned_operator_state = frozenset(planned_operator_state)
+        self._planned = planned
+        self._planned_operator_state = planned_operator_state
         self._registered: set[str] = set()
         self._is_restored = is_restored
         self._operator_uid = operator_uid
@@ -74,7 +75,11 @@ class SubtaskContext(RuntimeContext):
 
     def register(self, descriptor: StateDescriptor) -> State:
         name = descriptor.name
-        if name not in self._planned and name not in self._registered:
+        if name in self._registered:
+            pass
+        elif name in self._planned:
+            check_is_as_planned(self._planned[name], descriptor, self._operator_uid, self._subtask_index)
+        else:
             self._check_is_stored_alike(descriptor)
         state = self.keyed.get_state(descriptor)
         self._registered.add(name)
@@ -82,13 +87,16 @@ class SubtaskContext(RuntimeContext):
 
     def register_operator_state(self, descriptor: OperatorStateDescriptor) -> State:
         name = descriptor.name
-        if name not in self._planned_operator_state and name not in self._backends.operator_state_names:
+        if name in self._planned_operator_state:
+            planned = self._planned_operator_state[name]
+            check_is_as_planned(planned, descriptor, self._operator_uid, self._subtask_index)
+        elif name not in self._backends.operator_state_names:
             raise self._not_registered_on_the_driver("operator state", name)
         return self._backends.register_operator_state(descriptor)
 
     def check_planned_are_registered(self) -> None:
         """Raises `StateRegistrationError` if `open()` left out a restored state that it registered on the driver."""
-        missing = self._planned - self._registered if self._is_restored else ()
+        missing = self._planned.keys() - self._registered if self._is_restored else ()
         left_out = [state.name for state in self.keyed.current_meta().states if state.name in missing]
         if left_out:
             raise StateRegistrationError(

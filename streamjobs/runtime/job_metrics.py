@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping
 
-from checkpointing.coordinator.acknowledgement import Acknowledgement
+from checkpointing.coordinator.acknowledgement import Acknowledgement, ReportValue
 from statebackend.metrics import KeyedStateMetrics
 
 OperatorMetrics = Mapping[str, KeyedStateMetrics]
@@ -34,3 +34,12 @@ def metrics_of_epochs(earlier: OperatorMetrics, later: OperatorMetrics) -> Opera
     for uid, metrics in later.items():
         operators[uid] = operators[uid].followed_by(metrics) if uid in operators else metrics
     return operators
+
+
+def opening_metrics(*, is_local: bool, has_restore: bool, kept_bytes_of_host: int) -> dict[str, ReportValue]:
+    """What a subtask says, among the metrics of its acknowledgement, about where its state was."""
+    return {
+        "local_opens": int(is_local),
+        "restores": int(has_restore and not is_local),
+        "kept_bytes_of_host": kept_bytes_of_host,
+    }

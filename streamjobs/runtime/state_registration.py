@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, cast
 
-from attrs import frozen
+from attrs import field, frozen
 
 from snapshots.compatibility import worst_kind
 from statebackend import (
@@ -31,6 +31,7 @@ from statebackend.operator_state import OperatorStateMeta, judge_operator_state
 from statebackend.operator_state.operator_state_tables import TABLES
 from streamjobs.api.functions import KeyedProcessFunction, RuntimeContext
 from streamjobs.errors import UserFunctionError
+from streamjobs.operators.planned_states import PlannedState, planned_state
 from streamjobs.user_errors import one_line, told
 from typeserializers.kernel.type_serializer import TypeSerializer
 
@@ -76,16 +77,9 @@ class RegisteredStates:
 
     keyed: tuple[StateDescriptor, ...] = ()
     operator: tuple[OperatorStateDescriptor, ...] = ()
-
-    @property
-    def keyed_names(self) -> tuple[str, ...]:
-        """The names of the keyed states."""
-        return tuple(descriptor.name for descriptor in self.keyed)
-
-    @property
-    def operator_names(self) -> tuple[str, ...]:
-        """The names of the operator states."""
-        return tuple(descriptor.name for descriptor in self.operator)
+    planned: Mapping[str, PlannedState] = field(factory=dict, repr=False)
+    """What workers are told of the keyed states, by name: that they register the same is checked there."""
+    planned_operator_state: Mapping[str, PlannedState] = field(factory=dict, repr=False)
 
 
 class RegistrationContext(RuntimeContext):
@@ -106,7 +100,12 @@ class RegistrationContext(RuntimeContext):
     @property
     def registered(self) -> RegisteredStates:
         """What has been registered so far."""
-        return RegisteredStates(tuple(self._keyed.values()), tuple(self._operator.values()))
+        return RegisteredStates(
+            tuple(self._keyed.values()),
+            tuple(self._operator.values()),
+            {name: planned_state(descriptor) for name, descriptor in self._keyed.items()},
+            {name: planned_state(descriptor) for name, descriptor in self._operator.items()},
+        )
 
     @property
     def operator_uid(self) -> str:

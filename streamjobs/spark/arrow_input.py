@@ -9,7 +9,8 @@ import pyarrow as pa
 from attrs import frozen
 
 from streamjobs.operators.input_batch import check_keys
-from streamjobs.spark.arrow_rows import RowReader, column_values, key_values
+from streamjobs.rows.row_reader import RowReader, column_values, key_values
+from streamjobs.spark.arrow_rows import spark_row_reader
 
 __all__ = ["KEY_COLUMN_PREFIX", "KEY_GROUP_COLUMN", "ArrowBatch", "InputColumns", "InputReader"]
 
@@ -42,7 +43,7 @@ class InputReader:
         """The records of a batch as rows; raises as `RowReader.rows`."""
         columns = batch.select(self._record_names)
         if self._rows is None:
-            self._rows = RowReader(columns.schema, self._operator_uid)
+            self._rows = spark_row_reader(columns.schema, self._operator_uid)
         return self._rows.rows(columns)
 
     def keys(self, batch: pa.RecordBatch) -> Sequence[Any]:

@@ -1,26 +1,22 @@
-"""Rows in and out of Arrow: reading in `row_reader`, writing in `row_writer`, and the schema that Spark asks for."""
+"""Rows as Spark has them: the base class of rows, and the Arrow schema that Spark asks for."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 from pyspark.sql.pandas import types as spark_arrow_types
 from pyspark.sql.types import StructType
 
-from streamjobs.spark.row_reader import RowReader, column_values, key_values, row_class
-from streamjobs.spark.row_writer import RowMismatchError, RowWriter
+from streamjobs.rows.row_reader import RowReader
 
-__all__ = [
-    "RowMismatchError",
-    "RowReader",
-    "RowWriter",
-    "column_values",
-    "key_values",
-    "row_class",
-    "to_arrow_schema",
-]
+__all__ = ["spark_row_reader", "to_arrow_schema"]
+
+
+def spark_row_reader(schema: pa.Schema, operator_uid: str | None = None) -> RowReader:
+    """A reader whose rows are instances of `pyspark.sql.Row`."""
+    return RowReader(schema, operator_uid, Row)
 
 
 def to_arrow_schema(schema: StructType | str, timezone: str | None = None) -> pa.Schema:

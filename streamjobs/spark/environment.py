@@ -24,7 +24,6 @@ from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_directory import JobDirectory
 from checkpointing.storage.job_origin import write_origin
 from checkpointing.storage.savepoint_directory import SavedSourceProgress
-from savepoints.restored_state import RestoredState
 from statebackend.api.key_groups import check_parallelism
 from statebackend.keyed.backend_registry import state_backend
 from statebackend.keyed.private_directory import default_local_root
@@ -33,9 +32,9 @@ from statebackend.keyed.state_verdicts import SchemaReport
 from statebackend.metrics import StateMetricsConfig
 from streamjobs.api.data_stream import DataStream
 from streamjobs.api.stream_graph import SourceNode, StreamEdge, StreamGraph
-from streamjobs.errors import JobDefinitionError, JobRestoreError
+from streamjobs.errors import JobDefinitionError
+from streamjobs.runtime.job_start import Engine, check_written_by, judged, locked_start, require_compatible
 from streamjobs.runtime.local_state_root import LocalStateRoot
-from streamjobs.runtime.restore_plan import check_backend, check_files, check_merges, check_operators, check_states
 from streamjobs.runtime.restore_plan_file import RESTORE_PLANS_DIRECTORY
 from streamjobs.runtime.starting_point import (
     StartingPoint,
@@ -43,7 +42,6 @@ from streamjobs.runtime.starting_point import (
     check_no_fall_back,
     starting_point,
 )
-from streamjobs.runtime.state_registration import schema_report
 from streamjobs.spark.epoch_driver import EpochDriver
 from streamjobs.spark.fall_back import fall_back, planned_fall_back
 from streamjobs.spark.job import SparkJob
@@ -142,7 +140,7 @@ class SparkStreamEnvironment:
         pipeline = self._prepare()
         # With or without the source progress: what is judged is the state.
         point = self._starting_point(from_savepoint, restore_source_progress=False)
-        return self._judge(pipeline, point.state, allow_non_restored_state)
+        return self._judged(pipeline, point, allow_non_restored_state)
 
     def execute(
         self,
@@ -171,20 +169,23 @@ class SparkStreamEnvironment:
         """
         pipeline = self._prepare()
         check_trigger(pipeline.source, trigger)
-        JobDirectory.check(self.job_dir, name, self.max_parallelism)
-        point = self._starting_point(from_savepoint, restore_source_progress, fall_back_to)
-        # A directory that was begun from the savepoint has gone on since: what counts is what it holds now.
-        reports = self._require_compatible(pipeline, point.state, allow_non_restored_state)
-        self._check_source(pipeline, point)
-        self._check_sink(pipeline, point)
-        directory = JobDirectory.open(self.job_dir, name, self.max_parallelism, origin=point.origin)
+
+        def judge(point: StartingPoint) -> Mapping[str, SchemaReport]:
+            # A directory that was begun from the savepoint has gone on since: what counts is what it holds now.
+            found = self._judged(pipeline, point, allow_non_restored_state)
+            require_compatible(found)
+            self._check_source(pipeline, point)
+            self._check_sink(pipeline, point)
+            return found
+
+        directory, point, reports = locked_start(
+            self.job_dir,
+            name,
+            self.max_parallelism,
+            lambda: self._starting_point(from_savepoint, restore_source_progress, fall_back_to),
+            judge,
+        )
         try:
-            judged, point = point, self._starting_point(from_savepoint, restore_source_progress, fall_back_to)
-            if point.identity != judged.identity:
-                raise JobRestoreError(
-                    f"another driver has used the job directory {self.job_dir} just now; start again, and what it has "
-                    f"done is continued"
-                )
             return self._start(name, directory, pipeline, point, reports, dict(trigger or {}), fall_back_to)
         except BaseException:
             directory.close()
@@ -202,12 +203,16 @@ class SparkStreamEnvironment:
         JobDirectory.inspect(self.job_dir)
         file_system = CheckpointFileSystem.from_uri(self.job_dir)
         if fall_back_to is not None:
+            check_written_by(
+                DirectoryCheckpointStore.fall_back_target(file_system, fall_back_to), Engine.SPARK, file_system
+            )
             _, target = planned_fall_back(file_system, self._spark_directory, fall_back_to)
             return starting_point(file_system, target, from_savepoint, restore_source_progress)
         check_no_fall_back(file_system)
         # In this order: a driver that is still running completes an epoch before Spark commits its batch.
         committed = newest_committed_batch(self._spark_directory)
         newest = DirectoryCheckpointStore.peek(file_system)
+        check_written_by(newest, Engine.SPARK, file_system)
         point = starting_point(file_system, newest, from_savepoint, restore_source_progress)
         check_has_every_epoch(point, committed, file_system)
         return point
@@ -228,37 +233,17 @@ class SparkStreamEnvironment:
         if own is not None and not self._is_committed(own.checkpoint_id):
             pipeline.sinks.check_commits(own)
 
-    def _judge(
-        self, pipeline: Pipeline, restored: RestoredState | None, allow_non_restored_state: bool
+    def _judged(
+        self, pipeline: Pipeline, point: StartingPoint, allow_non_restored_state: bool
     ) -> Mapping[str, SchemaReport]:
-        if restored is None:
-            return {}
-        check_operators(restored, list(pipeline.operators), self.max_parallelism, allow_non_restored_state)
-        check_backend(restored, self.backend)
-        check_merges(restored, pipeline.operators, self.parallelism)
-        check_files(restored, pipeline.operators)
-        reports: dict[str, SchemaReport] = {}
-        for operator in pipeline.operators.values():
-            metas = restored.keyed_metas_of(operator.uid)
-            if metas:
-                report = schema_report(
-                    operator.uid,
-                    operator.key_serializer,
-                    operator.states,
-                    metas,
-                    restored.operator_state_metas_of(operator.uid),
-                )
-                check_states(report, allow_non_restored_state)
-                reports[operator.uid] = report
-        return reports
-
-    def _require_compatible(
-        self, pipeline: Pipeline, restored: RestoredState | None, allow_non_restored_state: bool
-    ) -> Mapping[str, SchemaReport]:
-        reports = self._judge(pipeline, restored, allow_non_restored_state)
-        for report in reports.values():
-            report.raise_if_incompatible()
-        return reports
+        return judged(
+            point.state,
+            pipeline.operators,
+            backend=self.backend,
+            parallelism=self.parallelism,
+            max_parallelism=self.max_parallelism,
+            allow_non_restored_state=allow_non_restored_state,
+        )
 
     def _start(
         self,

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from attrs import field, frozen
 
-from checkpointing.coordinator.acknowledgement import Acknowledgement, ReportValue
+from checkpointing.coordinator.acknowledgement import Acknowledgement
 from streamjobs.runtime.job_metrics import OperatorMetrics
 
-__all__ = ["EpochStatistics", "epoch_statistics", "opening_metrics"]
+__all__ = ["EpochStatistics", "epoch_statistics"]
 
 
 @frozen(kw_only=True)
@@ -41,15 +41,6 @@ class EpochStatistics:
         """The part of the subtasks with state that found it where they ran, 0 to 1; 1 if there was no state yet."""
         opens = self.local_opens + self.restores
         return self.local_opens / opens if opens else 1.0
-
-
-def opening_metrics(*, is_local: bool, has_restore: bool, kept_bytes_of_host: int) -> dict[str, ReportValue]:
-    """What a subtask says, among the metrics of its acknowledgement, about where its state was."""
-    return {
-        "local_opens": int(is_local),
-        "restores": int(has_restore and not is_local),
-        "kept_bytes_of_host": kept_bytes_of_host,
-    }
 
 
 def epoch_statistics(

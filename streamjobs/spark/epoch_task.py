@@ -15,10 +15,10 @@ from attrs import frozen
 from checkpointing.storage.file_system import CheckpointFileSystem
 from streamjobs.runtime.restore_plan import SubtaskRestore
 from streamjobs.runtime.restore_plan_file import RestorePlanSection
+from streamjobs.spark.partition_task import OperatorTask, PartitionTask
 from streamjobs.spark.program_modules import naming_missing_modules
 from streamjobs.spark.run_broadcast import RunReference
 from streamjobs.spark.session import task_identity
-from streamjobs.spark.subtask import OperatorTask, SubtaskTask
 
 
 @frozen(kw_only=True)
@@ -41,7 +41,7 @@ class EpochTask:
         with naming_missing_modules(f"operator {self.operator_uid!r}"):
             operator = self.run_reference.parts().operators[self.operator_uid]
             identity = task_identity()
-            task = SubtaskTask(
+            task = PartitionTask(
                 operator=operator,
                 epoch_id=self.epoch_id,
                 processing_time_ms=self.processing_time_ms,
@@ -53,4 +53,4 @@ class EpochTask:
     def _restore(self, operator: OperatorTask, subtask_index: int) -> SubtaskRestore:
         if self.restore is None:
             return SubtaskRestore()
-        return self.restore.read(operator.file_system, self.restored_from, subtask_index)
+        return self.restore.read(operator.parts.file_system, self.restored_from, subtask_index)

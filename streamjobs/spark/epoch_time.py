@@ -20,6 +20,7 @@ import os
 from checkpointing.storage.local_storage import sync_directory
 from streamjobs.errors import SourceProgressMismatchError
 from streamjobs.runtime.processing_time import not_before
+from streamjobs.user_errors import shown
 
 __all__ = ["make_offsets_durable", "processing_time_of_epoch_ms"]
 
@@ -37,8 +38,8 @@ def processing_time_of_epoch_ms(offsets: bytes, previous_ms: int | None) -> int:
         batch_ms = None
     if not isinstance(batch_ms, int) or isinstance(batch_ms, bool):
         raise SourceProgressMismatchError(
-            f"Spark's offsets of this epoch tell no time of the batch: {offsets[:200]!r}. Bring the file back from a "
-            f"backup, or start from a savepoint in a new job directory"
+            f"Spark's offsets of this epoch tell no time of the batch: {shown(offsets, 200)}. Bring the file back from "
+            f"a backup, or start from a savepoint in a new job directory"
         )
     return not_before(batch_ms, previous_ms)
 

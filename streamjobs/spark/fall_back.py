@@ -24,6 +24,7 @@ from checkpointing.storage.completed_checkpoint_store import CompletedCheckpoint
 from checkpointing.storage.directory_checkpoint_store import PREVIOUS, DirectoryCheckpointStore
 from checkpointing.storage.fall_back_file import FallBack, end_fall_back, read_fall_back, write_fall_back
 from checkpointing.storage.file_system import CheckpointFileSystem
+from snapshots.value_text import cut
 from streamjobs.api.sinks import SinkError, sink_identity
 from streamjobs.runtime.job_sinks import JobSinks
 from streamjobs.runtime.starting_point import check_no_fall_back
@@ -182,4 +183,4 @@ def _shown(spark_directory: str, batch_id: int | None) -> str:
     if batch_id is None:
         return "nothing"
     _, _, *lines = read_offsets(spark_directory, batch_id).decode("utf-8", "replace").split("\n")
-    return ", ".join(lines)[:1000]
+    return cut(", ".join(lines), 1000)

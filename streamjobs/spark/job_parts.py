@@ -15,8 +15,9 @@ from statebackend.metrics import StateMetricsConfig
 from streamjobs.operators.operator_factories import operator_factory
 from streamjobs.runtime.job_sinks import JobSinks
 from streamjobs.runtime.local_state_root import LocalStateRoot
+from streamjobs.runtime.subtask import OperatorParts
+from streamjobs.spark.partition_task import OperatorTask
 from streamjobs.spark.pipeline import Pipeline
-from streamjobs.spark.subtask import OperatorTask
 
 
 @frozen(kw_only=True)
@@ -48,22 +49,25 @@ def operator_tasks(parts: JobParts) -> Sequence[OperatorTask]:
     """What goes out to the workers for each operator of the job."""
     return [
         OperatorTask(
-            job_id=parts.identity.job_id,
-            run_id=parts.run_id,
-            operator_uid=operator.uid,
-            operator_factory=operator_factory(operator.node),
+            parts=OperatorParts(
+                job_id=parts.identity.job_id,
+                run_id=parts.run_id,
+                operator_uid=operator.uid,
+                operator_factory=operator_factory(operator.node),
+                side_outputs=tuple(operator.layout.side_outputs),
+                key_serializer=operator.key_serializer,
+                parallelism=parts.parallelism,
+                max_parallelism=parts.identity.max_parallelism,
+                backend=parts.backend,
+                planned=operator.states.planned,
+                planned_operator_state=operator.states.planned_operator_state,
+                file_system=parts.file_system,
+                metrics=parts.metrics,
+            ),
             function_pickle=operator.function_pickle,
-            key_serializer=operator.key_serializer,
             inputs=(operator.input_columns,),
             outputs=operator.layout.to_arrow(),
-            parallelism=parts.parallelism,
-            max_parallelism=parts.identity.max_parallelism,
-            backend=parts.backend,
-            planned=operator.states.keyed_names,
-            planned_operator_state=operator.states.operator_names,
-            file_system=parts.file_system,
             local_root=parts.local_root,
-            metrics=parts.metrics,
         )
         for operator in parts.pipeline.operators.values()
     ]

@@ -20,6 +20,7 @@ from streamjobs.api.key_types import key_serializer_for
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.api.stream_graph import KeyedProcessNode
 from streamjobs.errors import JobDefinitionError
+from streamjobs.rows.declared_schema import OF_OUTPUT_TAG, OF_PROCESS, missing_schema, unknown_column
 from streamjobs.runtime.state_registration import RegisteredStates, registered_states
 from streamjobs.spark.arrow_input import KEY_COLUMN_PREFIX, KEY_GROUP_COLUMN, InputColumns
 from streamjobs.spark.epoch_task import EpochTask
@@ -74,10 +75,10 @@ def prepare_operator(
     _check_names_are_distinct(frame, node.uid)
     row_columns = tuple(frame.columns)
     keys = [_key_column(key, index, row_columns, node.uid) for index, key in enumerate(node.keys)]
-    types = [field.dataType.simpleString() for field in _selected(frame, keys, node.uid, "key_by").fields]
+    types = [field.dataType.simpleString() for field in _selected(frame, keys, node.uid, "key_by", node.keys).fields]
     order_by = tuple(_order_column(column, row_columns, node.uid) for column in node.order_by)
     # Unknown columns in order_by are found before anything runs.
-    _selected(frame, order_by, node.uid, "order_by")
+    _selected(frame, order_by, node.uid, "order_by", node.order_by)
     try:
         function_pickle: bytes = cloudpickle.dumps(node.function)  # type: ignore[no-untyped-call]
     except Exception as error:
@@ -86,15 +87,13 @@ def prepare_operator(
             f"make connections and the like in open(), not in __init__"
         ) from error
     if node.schema is None:
-        raise JobDefinitionError(
-            f"operator {node.uid!r}: pass process(..., schema='name type, ...'), the schema of what it emits"
-        )
+        raise missing_schema(f"operator {node.uid!r}", OF_PROCESS)
     output_type = _nullable(_struct_type(node.schema, f"operator {node.uid!r}"))
     side_types: dict[OutputTag[Any], StructType] = {}
     for tag in tags:
         where = f"operator {node.uid!r}, side output {tag.name!r}"
         if tag.schema is None:
-            raise JobDefinitionError(f"{where}: pass OutputTag(name, schema='name type, ...'), the schema of its rows")
+            raise missing_schema(where, OF_OUTPUT_TAG)
         side_types[tag] = _nullable(_struct_type(tag.schema, where))
     states = registered_states(cloudpickle.loads(function_pickle), node.uid, parallelism)
     key_columns = tuple(
@@ -148,15 +147,26 @@ def run_and_keep(frame: DataFrame, layout: OutputLayout) -> Sequence[bytes]:
     return [bytes(row[0]) for row in frame.where(acknowledgement.isNotNull()).select(acknowledgement).collect()]
 
 
-def _selected(frame: DataFrame, columns: Sequence[Any], uid: str, given_to: str) -> StructType:
-    """The types of columns of a frame; asking for them has Spark analyse the expressions."""
+def _selected(frame: DataFrame, columns: Sequence[Any], uid: str, given_to: str, given: Sequence[Any]) -> StructType:
+    """The types of columns of a frame, ``given`` by the program; asking for them has Spark analyse the expressions."""
     try:
         return frame.select(*columns).schema
     except AnalysisException as error:
+        unknown = next((name for name in given if isinstance(name, str) and not _is_column(frame, name)), None)
+        if unknown is not None:
+            raise unknown_column(uid, given_to, unknown, frame.columns) from error
         raise JobDefinitionError(
             f"operator {uid!r}: {given_to} does not fit the operator's input, which has the columns "
             f"{', '.join(frame.columns)}: {str(error).splitlines()[0]}"
         ) from error
+
+
+def _is_column(frame: DataFrame, name: str) -> bool:
+    """Whether a name means a column of the frame, or a field of one."""
+    try:
+        return bool(frame.select(column_meant_by(name, frame.columns)).schema.names)
+    except AnalysisException:
+        return False
 
 
 def _check_names_are_distinct(frame: DataFrame, uid: str) -> None:

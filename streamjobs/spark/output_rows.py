@@ -21,7 +21,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from streamjobs.api.output_tag import OutputTag
-from streamjobs.spark.arrow_rows import RowWriter, to_arrow_schema
+from streamjobs.rows.row_writer import RowWriter
+from streamjobs.spark.arrow_rows import to_arrow_schema
 from streamjobs.spark.named_columns import column_named
 
 __all__ = ["ACKNOWLEDGEMENT_COLUMN", "OutputLayout", "OutputSchema", "OutputWriter"]

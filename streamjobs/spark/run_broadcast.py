@@ -21,8 +21,8 @@ from attrs import frozen
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import Broadcast, SparkContext, cloudpickle
 
+from streamjobs.spark.partition_task import OperatorTask
 from streamjobs.spark.program_modules import ProgramModules
-from streamjobs.spark.subtask import OperatorTask
 
 KEPT_RUNS: Final = 4
 """Runs whose parts a worker keeps: workers outlive jobs, and some serve several at a time."""
@@ -77,7 +77,7 @@ class RunBroadcast:
 
     def __init__(self, context: SparkContext, run_id: str, operators: Iterable[OperatorTask]) -> None:
         """Sends nothing yet; Spark's executors fetch it with their first task."""
-        by_uid = {operator.operator_uid: operator for operator in operators}
+        by_uid = {operator.parts.operator_uid: operator for operator in operators}
         modules: bytes = cloudpickle.dumps(ProgramModules.of_this_process())  # type: ignore[no-untyped-call]
         payload: bytes = cloudpickle.dumps(by_uid)  # type: ignore[no-untyped-call]
         self.reference = RunReference(run_id, context.broadcast((modules, payload)))

@@ -30,6 +30,7 @@ from pyspark.sql import DataFrame
 
 from checkpointing.storage.local_storage import sync_directory
 from streamjobs.api.sinks import SinkError
+from streamjobs.user_errors import shown
 
 __all__ = ["ForEachEpochSink", "MemorySink", "NoopSink", "ParquetSink", "reads_once"]
 
@@ -179,9 +180,9 @@ def _attempt_of(committable: bytes, epoch_id: int) -> str:
         value = json.loads(committable)
         version, epoch, attempt = value["version"], value["epoch"], value["attempt"]
     except (ValueError, KeyError, TypeError) as error:
-        raise SinkError(f"epoch {epoch_id}: {committable[:100]!r} is not a committable of a ParquetSink") from error
+        raise SinkError(f"epoch {epoch_id}: {shown(committable, 100)} is not a committable of a ParquetSink") from error
     if version != 1 or epoch != epoch_id or not isinstance(attempt, str):
-        raise SinkError(f"epoch {epoch_id}: the committable {committable[:100]!r} belongs to another epoch or version")
+        raise SinkError(f"epoch {epoch_id}: {shown(committable, 100)} is a committable of another epoch or version")
     return attempt
 
 

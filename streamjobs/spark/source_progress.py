@@ -41,6 +41,7 @@ from typing import Any
 from checkpointing.errors import CheckpointError
 from checkpointing.handles.relative_path import checked_relative_path
 from checkpointing.storage.file_system import CheckpointFileSystem
+from streamjobs.user_errors import shown
 
 __all__ = [
     "SourceProgressError",
@@ -230,8 +231,8 @@ def _offset_lines(fs: CheckpointFileSystem, name: str, offsets: bytes) -> tuple[
     version, _, rest = offsets.decode("utf-8", "replace").partition("\n")
     if version not in ("v1", "v2"):
         raise SourceProgressError(
-            f"{fs.location(name)} has format {version[:20]!r}; only v1 and v2 are known, and a file source cannot be "
-            f"cut at the right place without reading it"
+            f"{fs.location(name)} has format {shown(version, 20)}; only v1 and v2 are known, and a file source cannot "
+            f"be cut at the right place without reading it"
         )
     return version, rest.split("\n")[1:]
 

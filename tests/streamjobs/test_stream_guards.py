@@ -12,8 +12,8 @@ from streamjobs import JobDefinitionError, KeyedProcessFunction, NullKeyError, P
 from streamjobs.api.data_stream import DataStream
 from streamjobs.api.stream_graph import SourceNode, StreamGraph
 from streamjobs.operators.input_batch import check_keys
-from streamjobs.spark.row_reader import RowReader
-from streamjobs.spark.row_writer import RowMismatchError, RowWriter
+from streamjobs.rows.row_reader import RowReader
+from streamjobs.rows.row_writer import RowMismatchError, RowWriter
 from streamjobs.spark.session import were_tasks_repeated
 
 

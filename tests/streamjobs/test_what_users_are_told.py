@@ -11,8 +11,8 @@ import pytest
 from statebackend import StateRegistrationError, ValueStateDescriptor
 from streamjobs import JobDefinitionError, KeyedProcessFunction, ProcessContext, RuntimeContext, UserFunctionError
 from streamjobs.inprocess import LocalStreamEnvironment
-from streamjobs.spark.row_reader import RowReader, UnreadableRowError
-from streamjobs.spark.row_writer import RowMismatchError, RowWriter
+from streamjobs.rows.row_reader import RowReader, UnreadableRowError
+from streamjobs.rows.row_writer import RowMismatchError, RowWriter
 from streamjobs.spark.worker_errors import python_cause
 from streamjobs.user_errors import shown, told
 
@@ -41,7 +41,9 @@ class Misbehaving(KeyedProcessFunction[str, dict[str, Any], str]):
 
 def run(function: KeyedProcessFunction[Any, Any, Any], **record: Any) -> str:
     environment = LocalStreamEnvironment()
-    environment.from_elements([{"key": "k", **record}]).key_by("key").process(function, uid="op").sink_to([])
+    environment.from_elements([{"key": "k", **record}]).key_by("key").process(
+        function, uid="op", schema="key string"
+    ).sink_to([])
     with pytest.raises(UserFunctionError) as failure:
         environment.execute()
     return str(failure.value)
@@ -107,7 +109,9 @@ def test_a_default_that_does_not_fit_names_operator_class_and_state() -> None:
             self.number = context.get_state(ValueStateDescriptor("number", int, default="none"))
 
     environment = LocalStreamEnvironment()
-    environment.from_elements([{"key": "k"}]).key_by("key").process(WrongDefault(), uid="op").sink_to([])
+    environment.from_elements([{"key": "k"}]).key_by("key").process(
+        WrongDefault(), uid="op", schema="key string"
+    ).sink_to([])
     with pytest.raises(
         StateRegistrationError, match=r"operator 'op' \(WrongDefault\): state 'number': the default 'none' is not"
     ):

@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 import pytest
+from emitted_objects import OBJECT, collecting, emitting_objects
 
 from statebackend import (
     AggregateFunction,
@@ -68,7 +69,9 @@ SALES = [Sale("north", 3), Sale("south", 5), Sale("north", 4), Sale("south", 1),
 def run(function: KeyedProcessFunction[Any, Any, Any], sales: list[Sale], backend: str, job_dir: Path) -> list[Any]:
     environment = LocalStreamEnvironment(backend=backend, job_dir=job_dir, epoch_size=2)
     results: list[Any] = []
-    environment.from_elements(sales).key_by("shop").process(function, uid="sales").sink_to(results)
+    environment.from_elements(sales).key_by("shop").process(
+        emitting_objects(function), uid="sales", schema=OBJECT
+    ).sink_to(collecting(results))
     environment.execute("sales")
     return results
 

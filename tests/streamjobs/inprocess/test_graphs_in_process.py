@@ -48,9 +48,9 @@ def run(job_dir: Path, left: str, right: str, **options: Any) -> tuple[list[str]
     both.key_by("key").process(Count(), uid="second", schema=SEEN).sink_to(late, uid="late")
     job = environment.execute()
     return (
-        sorted("{key}{number}:{times}".format(**one) for one in counted),
-        sorted("{key}{number}".format(**one) for one in odd),
-        sorted("{key}{number}:{times}".format(**one) for one in late),
+        sorted("{key}{number}:{times}".format(**one.asDict()) for one in counted),
+        sorted("{key}{number}".format(**one.asDict()) for one in odd),
+        sorted("{key}{number}:{times}".format(**one.asDict()) for one in late),
         job,
     )
 
@@ -99,6 +99,6 @@ def test_output_takes_a_tag(tmp_path: Path, tag: Any) -> None:
             return iter(())
 
     environment = LocalStreamEnvironment(job_dir=tmp_path / "job")
-    environment.from_elements(records("a1")).key_by("key").process(Wrong(), uid="u").sink_to([])
+    environment.from_elements(records("a1")).key_by("key").process(Wrong(), uid="u", schema=SEEN).sink_to([])
     with pytest.raises(UserFunctionError, match=r"output\(\) takes an OutputTag and a record, and was given"):
         environment.execute()

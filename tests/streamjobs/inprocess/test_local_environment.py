@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import attrs
 import pytest
+from emitted_objects import OBJECT, collecting, emitting_objects
 
 from checkpointing import MissingFileError
 from statebackend import (
@@ -60,6 +61,7 @@ RENAMED = AttrsSerializer(TotalsRenamed, name="Totals")
 SALES = [Sale("north", 3), Sale("south", 5), Sale("north", 4), Sale("south", 1), Sale("north", 1)]
 
 BACKENDS = ("heap", "rocksdb")
+SUMS = "shop string, sales bigint, turnover bigint"
 
 
 class SumPerShop(KeyedProcessFunction[str, Sale, tuple[str, int, int]]):
@@ -93,7 +95,9 @@ def run(function: KeyedProcessFunction[Any, Any, Any], elements: list[Any], **op
     execute = {name: options.pop(name) for name in ("from_savepoint", "allow_non_restored_state") if name in options}
     environment = LocalStreamEnvironment(**options)
     results: list[Any] = []
-    environment.from_elements(elements).key_by("shop").process(function, uid="totals").sink_to(results)
+    environment.from_elements(elements).key_by("shop").process(
+        emitting_objects(function), uid="totals", schema=OBJECT
+    ).sink_to(collecting(results))
     environment.execute("sales", **execute)
     return results
 
@@ -118,7 +122,7 @@ def test_a_savepoint_moves_between_backends_parallelisms_and_schemas(
     tmp_path: Path, old_backend: str, new_backend: str
 ) -> None:
     environment = LocalStreamEnvironment(backend=old_backend, parallelism=3, epoch_size=2)
-    environment.from_elements(SALES).key_by("shop").process(SumPerShop(), uid="totals").sink_to([])
+    environment.from_elements(SALES).key_by("shop").process(SumPerShop(), uid="totals", schema=SUMS).sink_to([])
     report = environment.execute("sales").savepoint(tmp_path / "savepoint")
     assert report.rows == {"totals": {"totals": 2, "amounts": report.rows["totals"]["amounts"], "by amount": 5}}
     restored = run(
@@ -148,7 +152,7 @@ def test_output_of_a_failed_epoch_does_not_reach_the_sink(tmp_path: Path) -> Non
 
     results: list[Any] = []
     environment = LocalStreamEnvironment(job_dir=tmp_path / "job", epoch_size=1)
-    environment.from_elements(SALES).key_by("shop").process(FailsOnFive(), uid="totals").sink_to(results)
+    environment.from_elements(SALES).key_by("shop").process(FailsOnFive(), uid="totals", schema=SUMS).sink_to(results)
     with pytest.raises(UserFunctionError, match=r"'totals', key 'south', record Sale\(shop='south', amount=5\).*five"):
         environment.execute("sales")
     assert results == [("north", 1, 3)]
@@ -200,7 +204,9 @@ def test_an_operator_that_is_gone_is_refused_unless_allowed(tmp_path: Path) -> N
     def run_renamed(allow: bool) -> list[Any]:
         environment = LocalStreamEnvironment(job_dir=tmp_path / "job")
         results: list[Any] = []
-        environment.from_elements(SALES[:1]).key_by("shop").process(SumPerShop(), uid="renamed").sink_to(results)
+        environment.from_elements(SALES[:1]).key_by("shop").process(SumPerShop(), uid="renamed", schema=SUMS).sink_to(
+            results
+        )
         environment.execute("sales", allow_non_restored_state=allow)
         return results
 
@@ -211,7 +217,7 @@ def test_an_operator_that_is_gone_is_refused_unless_allowed(tmp_path: Path) -> N
 
 def test_a_changed_max_parallelism_is_refused_with_both_values(tmp_path: Path) -> None:
     environment = LocalStreamEnvironment(parallelism=2)
-    environment.from_elements(SALES).key_by("shop").process(SumPerShop(), uid="totals").sink_to([])
+    environment.from_elements(SALES).key_by("shop").process(SumPerShop(), uid="totals", schema=SUMS).sink_to([])
     environment.execute("sales").savepoint(tmp_path / "savepoint")
     with pytest.raises(JobRestoreError, match=r"max_parallelism 128, the job 64.*Set max_parallelism=128"):
         run(SumPerShop(), SALES, max_parallelism=64, from_savepoint=tmp_path / "savepoint")
@@ -222,9 +228,9 @@ def test_wrong_definitions_say_what_is_missing() -> None:
     stream = environment.from_elements(SALES)
     with pytest.raises(JobDefinitionError, match="has no uid"):
         stream.key_by("shop").process(SumPerShop())
-    stream.key_by("shop").process(SumPerShop(), uid="one")
+    stream.key_by("shop").process(SumPerShop(), uid="one", schema=SUMS)
     with pytest.raises(JobDefinitionError, match="two operators have the uid 'one'"):
-        stream.key_by("shop").process(SumPerShop(), uid="one")
+        stream.key_by("shop").process(SumPerShop(), uid="one", schema=SUMS)
     with pytest.raises(JobDefinitionError, match="no sink"):
         environment.execute("sales")
     with pytest.raises(JobDefinitionError, match="the class SumPerShop; make an instance"):
@@ -282,8 +288,10 @@ def test_two_operators_in_a_row_each_have_their_own_state() -> None:
 
     environment = LocalStreamEnvironment(epoch_size=2)
     results: list[Any] = []
-    totals = environment.from_elements(SALES).key_by("shop").process(SumPerShop(), uid="totals")
-    totals.key_by(lambda row: row[1]).process(Maximum(), uid="maximum").sink_to(results)
+    totals = environment.from_elements(SALES).key_by("shop").process(SumPerShop(), uid="totals", schema=SUMS)
+    totals.key_by(lambda row: row[1]).process(Maximum(), uid="maximum", schema="sales bigint, best string").sink_to(
+        results
+    )
     environment.execute("sales")
     assert sorted(results) == [(1, "north:3"), (1, "south:5"), (2, "north:7"), (2, "south:7"), (3, "north:8")]
 
@@ -295,14 +303,14 @@ def test_a_composite_key_is_a_tuple() -> None:
 
         def process_element(self, value: Sale, context: ProcessContext[tuple[str, int]]) -> Iterator[Any]:
             self.count.update((self.count.value() or 0) + 1)
-            yield context.current_key, self.count.value()
+            yield *context.current_key, self.count.value()
 
     environment = LocalStreamEnvironment(epoch_size=1)
     results: list[Any] = []
     keyed = environment.from_elements([*SALES, Sale("north", 3)]).key_by("shop", "amount")
-    keyed.process(Count(), uid="count").sink_to(results)
+    keyed.process(Count(), uid="count", schema="shop string, amount bigint, count bigint").sink_to(results)
     environment.execute("sales")
-    assert results[-1] == (("north", 3), 2)
+    assert results[-1] == ("north", 3, 2)
 
 
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "飛行機" * 60])
@@ -319,7 +327,7 @@ def test_a_savepoint_takes_states_and_operators_of_any_name(tmp_path: Path, name
         environment = LocalStreamEnvironment(job_dir=tmp_path / directory)
         results: list[Any] = []
         sales = environment.from_elements(SALES).key_by("shop")
-        sales.process(Count(), uid=name).sink_to(results)
+        sales.process(Count(), uid=name, schema="shop string, count bigint").sink_to(results)
         return environment.execute(**options), sorted(results)[-1]
 
     first, last = counted("first")
@@ -459,7 +467,7 @@ def test_there_is_no_current_key_in_open_and_a_result_that_is_no_iterable_is_nam
 def test_a_job_outlives_the_name_of_its_environment(tmp_path: Path, backend: str) -> None:
     def execute() -> LocalJob:
         environment = LocalStreamEnvironment(backend=backend)
-        environment.from_elements(SALES).key_by("shop").process(SumPerShop(), uid="totals").sink_to([])
+        environment.from_elements(SALES).key_by("shop").process(SumPerShop(), uid="totals", schema=SUMS).sink_to([])
         return environment.execute("sales")
 
     job = execute()
@@ -490,7 +498,7 @@ def test_a_key_or_order_that_no_record_has_is_reported_with_the_operator() -> No
     def build(key: Any, order_by: Any = ()) -> None:
         environment = LocalStreamEnvironment()
         stream = environment.from_elements(SALES).key_by(key)
-        stream.process(SumPerShop(), uid="totals", order_by=order_by).sink_to([])
+        stream.process(SumPerShop(), uid="totals", schema=SUMS, order_by=order_by).sink_to([])
         environment.execute("sales")
 
     with pytest.raises(JobDefinitionError, match=r"operator 'totals': key_by\('shp'\), but a record has no field"):
@@ -507,14 +515,14 @@ def test_an_epoch_in_which_no_record_has_reached_an_operator_yet_is_one_without_
     results: list[Any] = []
     environment = LocalStreamEnvironment(job_dir=tmp_path / "job", epoch_size=1)
     large = environment.from_elements(SALES).transform(lambda sale: [sale] if sale.amount > 3 else [])
-    large.key_by("shop").process(SumPerShop(), uid="totals").sink_to(results)
+    large.key_by("shop").process(SumPerShop(), uid="totals", schema=SUMS).sink_to(results)
     job = environment.execute("sales")
     assert (job.epochs, results) == (5, [("south", 1, 5), ("north", 1, 4)])
     assert run(SumPerShop(), [Sale("south", 1)], job_dir=tmp_path / "job") == [("south", 2, 6)]
 
     environment = LocalStreamEnvironment(job_dir=tmp_path / "nothing")
     environment.from_elements(SALES).transform(lambda sale: []).key_by("shop").process(
-        SumPerShop(), uid="totals"
+        SumPerShop(), uid="totals", schema=SUMS
     ).sink_to(results)
     with pytest.raises(EpochError, match="nothing to save"):
         environment.execute("sales").savepoint(tmp_path / "savepoint")

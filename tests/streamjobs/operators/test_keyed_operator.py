@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from emitted_objects import OBJECT, collecting, emitting_objects
 
 from statebackend import (
     IncrementalCleanup,
@@ -57,9 +58,9 @@ def run(function: Returning, loop: str = "in place", job_dir: Path | None = None
     function.ttl = LOOPS[loop]
     results: list[Any] = []
     environment = LocalStreamEnvironment(epoch_size=2, job_dir=job_dir)
-    environment.from_elements([{"key": key} for key in "aba"]).key_by("key").process(function, uid="operator").sink_to(
-        results
-    )
+    environment.from_elements([{"key": key} for key in "aba"]).key_by("key").process(
+        emitting_objects(function), uid="operator", schema=OBJECT
+    ).sink_to(collecting(results))
     environment.execute("job")
     return results
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 import pytest
+from emitted_objects import OBJECT, collecting, emitting_objects
 
 from checkpointing.handles.state_handles import SubtaskState
 from checkpointing.storage.file_system import CheckpointFileSystem
@@ -77,7 +78,9 @@ def run(
     environment = LocalStreamEnvironment(**{"parallelism": PARALLELISM, "max_parallelism": 16, **options})
     results: list[Any] = []
     elements = [{"number": number, "key": number % 7} for number in numbers]
-    environment.from_elements(elements).key_by("key").process(function, uid="operator").sink_to(results)
+    environment.from_elements(elements).key_by("key").process(
+        emitting_objects(function), uid="operator", schema=OBJECT
+    ).sink_to(collecting(results))
     job = environment.execute("job", **(execute or {}))
     job.environment = environment  # type: ignore[attr-defined]  # keeps its temporary directory
     return job, results
@@ -181,7 +184,7 @@ class Own(Probe):
         self.found = {}
 
     def __deepcopy__(self, memo: Any) -> Own:
-        copied = Own()
+        copied = type(self)()
         copied.found = self.found
         return copied
 
@@ -522,7 +525,7 @@ def test_the_example_of_the_guide_loses_no_count_over_restarts_and_parallelisms(
             job_dir=tmp_path / "job", parallelism=parallelism, max_parallelism=16, epoch_size=7
         )
         stream = environment.from_elements(payments).key_by("shop")
-        stream.process(names["CountDamaged"](), uid="damaged").sink_to([])
+        stream.process(names["CountDamaged"](), uid="damaged", schema="key string").sink_to([])
         job = environment.execute("payments")
     damaged: list[int] = []
 
@@ -541,6 +544,6 @@ def test_the_example_of_the_guide_loses_no_count_over_restarts_and_parallelisms(
     savepoint = job.savepoint(tmp_path / "savepoint").path
     environment = LocalStreamEnvironment(parallelism=2, max_parallelism=16)
     stream = environment.from_elements([Payment(0, 0)]).key_by("shop")
-    stream.process(Look(), uid="damaged").sink_to([])
+    stream.process(Look(), uid="damaged", schema="key string").sink_to([])
     environment.execute("payments", from_savepoint=savepoint)
     assert sum(damaged) == 3 * sum(payment.amount is None for payment in payments)

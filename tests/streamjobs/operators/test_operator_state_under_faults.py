@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from emitted_objects import OBJECT, emitting_objects
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -67,7 +68,9 @@ def run(
 ) -> LocalJob:
     environment = LocalStreamEnvironment(job_dir=directory, max_parallelism=8, **options)
     elements = [{"number": number, "key": number} for number in numbers]
-    environment.from_elements(elements).key_by("key").process(function, uid="account").sink_to([])
+    environment.from_elements(elements).key_by("key").process(
+        emitting_objects(function), uid="account", schema=OBJECT
+    ).sink_to([])
     return environment.execute("job", **(execute or {}))
 
 

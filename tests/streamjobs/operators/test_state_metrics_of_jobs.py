@@ -54,7 +54,9 @@ WORDS = [Word(word, number) for number in range(4) for word in ("a", "b", "c")]
 def run(metrics: StateMetricsConfig | None, backend: str, **options: Any) -> Any:
     environment = LocalStreamEnvironment(backend=backend, epoch_size=6, metrics=metrics, **options)
     results: list[Any] = []
-    environment.from_elements(WORDS).key_by("word").process(CountWords(), uid="words").sink_to(results)
+    environment.from_elements(WORDS).key_by("word").process(
+        CountWords(), uid="words", schema="word string, count bigint"
+    ).sink_to(results)
     job = environment.execute("words")
     assert sorted(results)[-1] == ("c", 4)
     return job

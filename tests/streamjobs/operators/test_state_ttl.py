@@ -104,7 +104,9 @@ def test_an_epoch_has_one_time_and_the_next_one_another(tmp_path: Path, backend:
 def test_it_works_by_the_time_of_this_machine(tmp_path: Path, backend: str) -> None:
     environment = LocalStreamEnvironment(backend=backend, job_dir=tmp_path / "job", epoch_size=2)
     rows: list[Any] = []
-    environment.from_elements(CLICKS * 2).key_by("user").process(Visits(StateTtlConfig(HOUR_MS)), uid="v").sink_to(rows)
+    environment.from_elements(CLICKS * 2).key_by("user").process(
+        Visits(StateTtlConfig(HOUR_MS)), uid="v", schema="user string, a int, b int, c int, d int"
+    ).sink_to(rows)
     environment.execute("visits")
     assert rows == [same("ann", times) for times in (1, 2, 3, 4)]
 
@@ -164,7 +166,7 @@ def test_every_record_cleans_up_if_it_is_to(tmp_path: Path, backend: str) -> Non
     clicks = [Click(f"user {number}", "/write") for number in range(20)]
     clicks += [Click(f"guest {number}", "/read") for number in range(20)]
     environment = LocalStreamEnvironment(backend=backend, job_dir=tmp_path, epoch_size=20, clock=EpochClock(0, 100))
-    environment.from_elements(clicks).key_by("user").process(Sparse(), uid="sparse").sink_to([])
+    environment.from_elements(clicks).key_by("user").process(Sparse(), uid="sparse", schema="user string").sink_to([])
     job = environment.execute("sparse")
     assert job.savepoint(tmp_path / "savepoint").rows == {"sparse": {"seen": 0}}
 

@@ -184,7 +184,7 @@ def run(job_dir: Path, words: str, **options: Any) -> tuple[list[Any], Any]:
     environment = LocalStreamEnvironment(job_dir=job_dir)
     rows: list[Any] = []
     environment.from_elements([{"word": word} for word in words.split()]).key_by("word").process(
-        Count(), uid="count"
+        Count(), uid="count", schema="word string, count bigint"
     ).sink_to(rows)
     return rows, environment.execute("count", **options)
 
@@ -234,7 +234,7 @@ def test_a_job_that_does_not_fit_gives_up_nothing_by_going_back(
     before = CheckpointFileSystem.from_uri(tmp_path / "job").list_files()
     environment = LocalStreamEnvironment(job_dir=tmp_path / "job", backend=change.get("backend", "heap"))
     environment.from_elements([{"word": "a"}]).key_by("word").process(
-        change.get("function", Count()), uid=change.get("uid", "count")
+        change.get("function", Count()), uid=change.get("uid", "count"), schema="word string, count bigint"
     ).sink_to([])
     with pytest.raises(error):
         environment.execute(change.get("name", "count"), fall_back_to=0)

@@ -68,7 +68,7 @@ class Function(KeyedProcessFunction[int, Any, Any]):
 def test_keyed_and_operator_state_are_learned_from_open() -> None:
     states = registered_states(Function(), "operator", 4)
     assert states.keyed == (OLD,)
-    assert states.keyed_names == ("record",)
+    assert list(states.planned) == ["record"]
     assert [descriptor.name for descriptor in states.operator] == ["record", "limits"]
 
 

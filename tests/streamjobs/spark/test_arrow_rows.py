@@ -20,7 +20,9 @@ from hypothesis import strategies as st
 from pyspark.sql import Row
 from pyspark.sql.types import StructType
 
-from streamjobs.spark.arrow_rows import RowMismatchError, RowReader, RowWriter, column_values, to_arrow_schema
+from streamjobs.rows.row_reader import column_values
+from streamjobs.rows.row_writer import RowMismatchError, RowWriter
+from streamjobs.spark.arrow_rows import spark_row_reader, to_arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,7 +85,7 @@ def test_what_is_written_is_read_back_from_any_slice(
     length = data.draw(st.integers(0, len(values) - start))
     part = batch.slice(start, length)
     assert column_values(part.column(0)) == values[start : start + length]
-    assert RowReader(schema).rows(part) == [(value,) for value in values[start : start + length]]
+    assert spark_row_reader(schema).rows(part) == [(value,) for value in values[start : start + length]]
 
 
 @given(typed_columns())
@@ -97,7 +99,7 @@ def test_simple_values_are_those_of_pyarrow(column: tuple[pa.DataType, list[Any]
 
 def rows_of(**columns: list[Any]) -> list[Any]:
     batch = pa.RecordBatch.from_pydict(columns)
-    return RowReader(batch.schema).rows(batch)
+    return spark_row_reader(batch.schema).rows(batch)
 
 
 def test_a_row_behaves_as_a_row_of_pyspark() -> None:
@@ -152,7 +154,7 @@ def test_timestamps_carry_the_zone_of_the_session() -> None:
 
 
 def test_a_batch_of_another_schema_is_refused() -> None:
-    reader = RowReader(pa.schema([("a", pa.int64())]))
+    reader = spark_row_reader(pa.schema([("a", pa.int64())]))
     with pytest.raises(ValueError, match="was given to a reader of"):
         reader.rows(pa.RecordBatch.from_pydict({"a": ["x"]}))
 
@@ -218,7 +220,7 @@ def test_with_one_column_a_bare_value_is_a_row(arrow_type: pa.DataType, row: Any
 def test_records_nest() -> None:
     schema = pa.schema([("legs", pa.list_(pa.struct(list(LEGS)))), ("worst", pa.struct(list(LEGS)))])
     batch = RowWriter(schema).batch([([Leg("JFK", 5), {"minutes": 1, "destination": "EWR"}], DataLeg(9, "LGA"))])
-    (row,) = RowReader(schema).rows(batch)
+    (row,) = spark_row_reader(schema).rows(batch)
     assert row.legs[1].destination == "EWR"
     assert row.worst.minutes == 9
     assert row.asDict(recursive=True)["legs"][0] == {"destination": "JFK", "minutes": 5}
@@ -352,7 +354,7 @@ def test_rows_of_every_type_go_through_spark_and_come_back_equal(spark: SparkSes
         def read_and_write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             writer = RowWriter(arrow_schema)
             for batch in batches:
-                yield writer.batch(RowReader(batch.schema).rows(batch))
+                yield writer.batch(spark_row_reader(batch.schema).rows(batch))
 
         frame = spark.createDataFrame(rows, schema)
         returned = map_in_arrow(frame, read_and_write, schema)

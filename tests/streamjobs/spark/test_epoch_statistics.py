@@ -11,7 +11,8 @@ pytest.importorskip("pyspark")
 
 from checkpointing.coordinator.acknowledgement import Acknowledgement
 from checkpointing.handles.state_handles import KeyedStateHandle, SubtaskState
-from streamjobs.spark.epoch_statistics import EpochStatistics, epoch_statistics, opening_metrics
+from streamjobs.runtime.job_metrics import opening_metrics
+from streamjobs.spark.epoch_statistics import EpochStatistics, epoch_statistics
 
 HANDLE = KeyedStateHandle("state", "heap", 0, 15, b"", ())
 ACKNOWLEDGEMENT = Acknowledgement(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
+from emitted_objects import OBJECT, collecting, emitting_objects
 from spark_workplace import (
     BACKENDS,
     CountWords,
@@ -175,7 +176,7 @@ def test_a_savepoint_moves_into_the_in_process_environment(workplace: Workplace)
     environment = LocalStreamEnvironment(max_parallelism=16)
     results: list[Any] = []
     words = environment.from_elements([Word("a", 1), Word("z", 9)]).key_by("word")
-    words.process(CountWords(), uid="words").sink_to(results)
+    words.process(CountWords(), uid="words", schema="word string, times bigint, total bigint").sink_to(results)
     environment.execute("local", from_savepoint=workplace.directory / "savepoint")
     assert sorted(results) == [("a", 4, 12), ("z", 1, 9)]
 
@@ -408,7 +409,7 @@ def test_a_savepoint_from_outside_spark_is_refused_until_its_missing_source_prog
 
     environment = LocalStreamEnvironment(max_parallelism=16)
     words = environment.from_elements([Word("a", 10)]).key_by("word")
-    words.process(CountWords(), uid="words").sink_to([])
+    words.process(CountWords(), uid="words", schema="word string, times bigint, total bigint").sink_to([])
     environment.execute("local").savepoint(workplace.directory / "savepoint")
     execute = {"from_savepoint": workplace.directory / "savepoint"}
     with pytest.raises(JobRestoreError, match="restore_source_progress=False"):
@@ -615,6 +616,8 @@ def test_operator_state_is_judged_migrated_and_counted_once(workplace: Workplace
 
     local = LocalStreamEnvironment(max_parallelism=16)
     results: list[Any] = []
-    local.from_elements([Word("z", 9)]).key_by("word").process(Tell(), uid="words").sink_to(results)
+    local.from_elements([Word("z", 9)]).key_by("word").process(
+        emitting_objects(Tell()), uid="words", schema=OBJECT
+    ).sink_to(collecting(results))
     local.execute("local", from_savepoint=workplace.directory / "upgraded savepoint")
     assert results == [(["a", "a", "a", "a", "b", "b", "b", "c"], {HandledWithNumber("limit"): 7})]

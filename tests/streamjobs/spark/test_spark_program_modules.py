@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,17 +18,22 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 PYTHON_DAEMON = REPOSITORY / "tests" / "spark_daemon"
 
 
-def test_fresh_workers_restore_state_of_serializers_that_only_the_program_knows(tmp_path: Path) -> None:
+def run(program: str, *arguments: object) -> Any:
+    """Runs a program whose modules are beside it; what it printed as JSON."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(map(str, (REPOSITORY, PYTHON_DAEMON, PROGRAMS / "modules"))),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    program = [sys.executable, str(PROGRAMS / "keep_points.py"), str(tmp_path), str(PROGRAMS / "hidden_modules")]
-    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
+    command = [sys.executable, str(PROGRAMS / program), *map(str, arguments)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_fresh_workers_restore_state_of_serializers_that_only_the_program_knows(tmp_path: Path) -> None:
+    found = run("keep_points.py", tmp_path, PROGRAMS / "hidden_modules")
     for backend in ("rocksdb", "heap"):
         # The second epoch restores in other processes than the first, and so does the second run.
         assert found[backend] == [["a", 1], ["a", 2]]
@@ -38,3 +44,12 @@ def test_fresh_workers_restore_state_of_serializers_that_only_the_program_knows(
     assert found["hidden"] == [["a", 1], ["a", 2], ["a", 3]]
     assert found["left in spark's directories"] == []
     assert found["left of plans"] == []
+
+
+def test_workers_that_are_killed_between_epochs_and_within_one_lose_and_double_nothing(tmp_path: Path) -> None:
+    found = run("lose_workers.py", tmp_path)
+    for backend in ("rocksdb", "heap"):
+        assert found[backend]["rows"] == [[word, times] for word in "abcdefgh" for times in range(1, 5)]
+        assert found[backend]["killed within"]
+        assert found[backend]["killed between"] > 0
+        assert found[backend]["workers"] > found[backend]["killed between"], "others took over"

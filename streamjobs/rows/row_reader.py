@@ -6,28 +6,27 @@ for one with a zone); structs, lists and maps are put together from the lists of
 pyarrow's `to_pylist`, which in current releases is compiled code for strings and numbers. Seen on one core with
 pyarrow 26: 10-35 ns per number, boolean or string, 130 ns per row, 220 ns per timestamp, 850 ns per decimal.
 
-A row is an instance of a class generated for the tuple of column names, a subclass of `pyspark.sql.Row`: a tuple with
-fields as attributes and by `row["name"]`, `asDict()`, Row's repr, equal to any tuple of the same values. It pickles as
-a plain `Row`, so what was pickled does not depend on this module. Values are as in PySpark's rows, with one difference:
-a timestamp is a datetime *with* the session's time zone, since a naive one means another instant on another machine.
+A row is an instance of a class generated for the tuple of column names (`streamjobs.rows.row`). On Spark its base is
+`pyspark.sql.Row`, as which it pickles, so what was pickled does not depend on this module. Values are as in PySpark's
+rows, with one difference: a timestamp is a datetime *with* the session's time zone, since a naive one means another
+instant on another machine.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections import namedtuple
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Row
 
 from streamjobs.errors import StreamJobError
+from streamjobs.rows.row import Row, row_class
 from streamjobs.user_errors import one_line, shown
 
-__all__ = ["RowReader", "UnreadableRowError", "column_values", "key_values", "row_class"]
+__all__ = ["RowReader", "UnreadableRowError", "column_values", "key_values"]
 
 _EPOCH = datetime.datetime(1970, 1, 1)
 _EPOCH_UTC = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
@@ -48,41 +47,16 @@ def _cell(read: Callable[[pa.Array], list[Any]], column: pa.Array) -> Any:
         return reason
 
 
-@lru_cache(maxsize=1024)
-def row_class(names: tuple[str, ...]) -> type[Row]:
-    """The class of rows with these columns; make rows with `tuple.__new__(cls, values)`."""
-    positions: dict[str, int] = {}
-    for position, name in enumerate(names):
-        positions.setdefault(name, position)
-
-    def get_item(self: Any, item: Any) -> Any:
-        if isinstance(item, str):
-            try:
-                item = positions[item]
-            except KeyError:
-                raise KeyError(f"{item!r} is not a column; the row has {', '.join(names)}") from None
-        return tuple.__getitem__(self, item)
-
-    # A namedtuple's accessors are compiled, read the tuple directly, and work in any subclass of tuple.
-    accessors = vars(namedtuple("_Accessors", [f"a{position}" for position in range(len(names))]))
-    members: dict[str, Any] = {"__slots__": (), "__fields__": list(names), "__getitem__": get_item}
-    for name, position in positions.items():
-        # As in Row, what every tuple has (count, index) is not hidden by a column; row["count"] works.
-        if not hasattr(Row, name) and not name.startswith("__"):
-            members[name] = accessors[f"a{position}"]
-    return type("Row", (Row,), members)
-
-
 class RowReader:
     """Record batches of one schema to lists of rows."""
 
-    def __init__(self, schema: pa.Schema, operator_uid: str | None = None) -> None:
-        """`operator_uid`, when given, is named in errors."""
+    def __init__(self, schema: pa.Schema, operator_uid: str | None = None, base: type[tuple[Any, ...]] = Row) -> None:
+        """`operator_uid`, when given, is named in errors. `base` is the base class of the rows."""
         self.schema = schema
         self._where = f"operator {operator_uid!r}: " if operator_uid is not None else ""
-        self.row_class = row_class(tuple(schema.names))
+        self.row_class = row_class(tuple(schema.names), base)
         self._types = list(schema.types)
-        self._readers = [_reader(column_type) for column_type in schema.types]
+        self._readers = [_reader(column_type, base) for column_type in schema.types]
         self._new_row: Callable[[Iterable[Any]], Any] = partial(tuple.__new__, self.row_class)
 
     def rows(self, batch: pa.RecordBatch) -> list[Any]:
@@ -119,7 +93,7 @@ class RowReader:
 
 def column_values(array: pa.Array) -> list[Any]:
     """The values of a column as Python objects, None for null."""
-    return _reader(array.type)(array)
+    return _reader(array.type, Row)(array)
 
 
 def key_values(array: pa.Array) -> list[Any]:
@@ -135,13 +109,13 @@ _Reader = Callable[[pa.Array], list[Any]]
 
 
 @lru_cache(maxsize=1024)
-def _reader(column_type: pa.DataType) -> _Reader:
+def _reader(column_type: pa.DataType, base: type[tuple[Any, ...]]) -> _Reader:
     code = _FIXED_WIDTH_CODES.get(column_type)
     if code is not None:
         return partial(_fixed_width_values, code, column_type.bit_width // 8)
     for applies, make in _READERS:
         if applies(column_type):
-            return make(column_type)
+            return make(column_type, base)
     return _pylist
 
 
@@ -173,7 +147,7 @@ def _fixed_width_values(code: str, width: int, array: pa.Array) -> list[Any]:
     return data.cast("B").cast(code).tolist()  # type: ignore[call-overload,no-any-return]
 
 
-def _timestamp_reader(column_type: pa.TimestampType) -> _Reader:
+def _timestamp_reader(column_type: pa.TimestampType, base: type[tuple[Any, ...]]) -> _Reader:
     if column_type.unit != "us":
         return _pylist
     delta = datetime.timedelta
@@ -201,9 +175,9 @@ def _timestamp_reader(column_type: pa.TimestampType) -> _Reader:
     return read_in_utc
 
 
-def _struct_reader(column_type: pa.StructType) -> _Reader:
-    readers = [_reader(field.type) for field in column_type]
-    new_row = partial(tuple.__new__, row_class(tuple(field.name for field in column_type)))
+def _struct_reader(column_type: pa.StructType, base: type[tuple[Any, ...]]) -> _Reader:
+    readers = [_reader(field.type, base) for field in column_type]
+    new_row = partial(tuple.__new__, row_class(tuple(field.name for field in column_type), base))
 
     def read(array: pa.Array) -> list[Any]:
         if not readers:
@@ -218,8 +192,8 @@ def _struct_reader(column_type: pa.StructType) -> _Reader:
     return read
 
 
-def _list_reader(column_type: pa.ListType) -> _Reader:
-    read_items = _reader(column_type.value_type)
+def _list_reader(column_type: pa.ListType, base: type[tuple[Any, ...]]) -> _Reader:
+    read_items = _reader(column_type.value_type, base)
 
     def read(array: pa.Array) -> list[Any]:
         offsets, first = _offsets(array)
@@ -230,9 +204,9 @@ def _list_reader(column_type: pa.ListType) -> _Reader:
     return read
 
 
-def _map_reader(column_type: pa.MapType) -> _Reader:
-    read_keys = _reader(column_type.key_type)
-    read_items = _reader(column_type.item_type)
+def _map_reader(column_type: pa.MapType, base: type[tuple[Any, ...]]) -> _Reader:
+    read_keys = _reader(column_type.key_type, base)
+    read_items = _reader(column_type.item_type, base)
 
     def read(array: pa.Array) -> list[Any]:
         offsets, first = _offsets(array)
@@ -263,7 +237,7 @@ def _with_nulls(array: pa.Array, values: list[Any]) -> list[Any]:
     return [value if valid else None for value, valid in zip(values, array.is_valid().to_pylist(), strict=True)]
 
 
-_READERS: list[tuple[Callable[[pa.DataType], bool], Callable[[Any], _Reader]]] = [
+_READERS: list[tuple[Callable[[pa.DataType], bool], Callable[[Any, type[tuple[Any, ...]]], _Reader]]] = [
     (pa.types.is_timestamp, _timestamp_reader),
     (pa.types.is_struct, _struct_reader),
     (pa.types.is_map, _map_reader),

@@ -28,9 +28,9 @@ from typing import Any, Final
 
 import attrs
 import pyarrow as pa
-from pyspark.sql import Row
 
 from streamjobs.errors import StreamJobError
+from streamjobs.rows.row import is_row_class
 from streamjobs.user_errors import shown
 
 __all__ = ["RowMismatchError", "RowWriter"]
@@ -162,7 +162,7 @@ class _RecordShape:
     def is_in_order(self, kind: type) -> bool:
         """Whether instances of `kind` are tuples in the order of the columns, whatever the instance."""
         # A plain Row carries its names in the instance, a generated row in its class.
-        return kind is tuple or (issubclass(kind, Row) and getattr(kind, "__fields__", None) == list(self._names))
+        return kind is tuple or (is_row_class(kind) and getattr(kind, "__fields__", None) == list(self._names))
 
     def tuple_of(self, record: Any) -> tuple[Any, ...]:
         converter = self._converters.get(type(record))
@@ -171,7 +171,7 @@ class _RecordShape:
         return converter(record)
 
     def _converter(self, kind: type) -> Callable[[Any], tuple[Any, ...]]:
-        if issubclass(kind, Row):
+        if is_row_class(kind):
             return self._from_row
         if issubclass(kind, tuple):
             names = getattr(kind, "_fields", None)
@@ -192,7 +192,7 @@ class _RecordShape:
             f"a Row or an attrs instance"
         )
 
-    def _from_row(self, row: Row) -> tuple[Any, ...]:
+    def _from_row(self, row: Any) -> tuple[Any, ...]:
         names = getattr(row, "__fields__", None)
         return tuple(row) if names is None else self._from_names(tuple(names), tuple, row)
 

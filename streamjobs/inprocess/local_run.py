@@ -1,0 +1,277 @@
+"""One execution of a job in this process: its epochs, one after the other, and what each does.
+
+What comes next in an epoch is decided by `streamjobs.runtime.epoch`, what a subtask does is in
+`streamjobs.runtime.subtask`. The tasks of an epoch run one after the other here, so the barrier is behind all of them:
+the checkpoint is triggered when the records are processed and it is known which operators have state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from attrs import frozen
+
+from checkpointing.coordinator.acknowledgement import Acknowledgement, TaskId
+from checkpointing.coordinator.checkpoint_coordinator import CheckpointCoordinator
+from checkpointing.coordinator.pending_checkpoint import CompletedCheckpoint
+from checkpointing.handles.state_handles import SubtaskState
+from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
+from checkpointing.storage.job_directory import JobDirectory
+from savepoints.restored_state import RestoredState
+from statebackend.api.clock import Clock
+from statebackend.keyed.backend_parameters import StateRestoreReport
+from statebackend.keyed.state_backend import StateBackend
+from statebackend.keyed.state_verdicts import SchemaReport
+from statebackend.metrics import StateMetricsConfig
+from streamjobs.api.stream_graph import (
+    JobGraph,
+    KeyedProcessNode,
+    SinkNode,
+    SourceNode,
+    StreamEdge,
+    TransformNode,
+    UnionNode,
+)
+from streamjobs.inprocess.local_operator import LocalOperator
+from streamjobs.operators.operator_factories import operator_factory
+from streamjobs.runtime.checkpoint_writing import durable_epoch_of, store_checkpoint
+from streamjobs.runtime.epoch import Epochs
+from streamjobs.runtime.epoch_events import BatchArrived, Epoch
+from streamjobs.runtime.epoch_runner import EpochRunner
+from streamjobs.runtime.job_metrics import OperatorMetrics, metrics_of_epoch
+from streamjobs.runtime.job_start import report_of
+from streamjobs.runtime.processing_time import not_before
+from streamjobs.runtime.restore_plan import restores_by_subtask
+from streamjobs.runtime.starting_point import StartingPoint
+from streamjobs.runtime.subtask import OperatorParts, Subtask, SubtaskEpoch
+
+__all__ = ["LocalJobParts", "LocalRun"]
+
+
+@frozen(kw_only=True)
+class LocalJobParts:
+    """What a running job is made of."""
+
+    graph: JobGraph
+    sources: Mapping[SourceNode, Sequence[Any]]
+    operators: Mapping[str, LocalOperator]
+    directory: JobDirectory
+    store: CompletedCheckpointStore
+    backend: StateBackend
+    parallelism: int
+    clock: Clock
+    metrics: StateMetricsConfig | None
+    allow_non_restored_state: bool
+
+
+class LocalRun:
+    """Runs epochs, and keeps what goes on from one to the next."""
+
+    def __init__(self, parts: LocalJobParts, point: StartingPoint, reports: Mapping[str, SchemaReport]) -> None:
+        self.parts = parts
+        self.restored = point.state
+        """The state of the epoch before: of this run, or of what it continues from."""
+        self.has_stored = False
+        """Whether that is an epoch of this run."""
+        self.restored_from = point.restored_from
+        self.local_directory = tempfile.TemporaryDirectory(prefix="statebackend-subtasks-")
+        self.schema_reports: dict[str, SchemaReport] = dict(reports)
+        self.restore_reports: list[StateRestoreReport] = []
+        self.operator_state_restore_reports: list[StateRestoreReport] = []
+        self.epochs = 0
+        self.state_metrics: list[OperatorMetrics] = []
+        latest = parts.store.latest()
+        coordinator = CheckpointCoordinator(
+            parts.directory.identity.job_id,
+            parts.directory.run_id,
+            timeout_ms=None,
+            max_parallelism=parts.directory.identity.max_parallelism,
+            operator_names={uid: operator.node.name for uid, operator in parts.operators.items()},
+            last_checkpoint_id=latest.checkpoint_id if latest is not None else None,
+        )
+        restored = self.restored
+        last = None if restored is None else durable_epoch_of(restored.metadata, is_own=latest is not None)
+        self._table = Epochs(coordinator, last)
+
+    def run_epoch(self, elements: slice) -> None:
+        """Runs one epoch over these elements of every source, and gives what comes out to the sinks."""
+        rim = LocalEpoch(self, elements)
+        EpochRunner(self._table, rim, _monotonic_ms).run(BatchArrived(self._table.next_batch_id))
+        self.state_metrics.append(metrics_of_epoch(rim.acknowledgements))
+        self.epochs += 1
+
+
+class LocalEpoch:
+    """One epoch over some elements of each source; an `EpochRim`."""
+
+    def __init__(self, run: LocalRun, elements: slice) -> None:
+        self.acknowledgements: list[Acknowledgement] = []
+        self.committing = contextlib.nullcontext()
+        self._run = run
+        self._parts = run.parts
+        self._elements = elements
+        self._streams: dict[StreamEdge, list[Any]] = {}
+        self._epoch_id = -1
+        self._processing_time_ms = 0
+
+    def begin(self, epoch: Epoch) -> Sequence[TaskId]:
+        """Processes the records."""
+        restored = self._run.restored
+        previous_ms = restored.metadata.processing_time_ms if restored is not None else None
+        self._processing_time_ms = not_before(self._parts.clock(), previous_ms)
+        self._epoch_id = epoch.checkpoint_id
+        try:
+            for node in self._parts.graph.nodes:
+                _STEPS[type(node)](self, node)
+        except BaseException:
+            # Nobody has been told of them yet.
+            self.discard([one.state for one in self.acknowledgements], frozenset())
+            raise
+        return [one.task for one in self.acknowledgements]
+
+    def run(self, epoch: Epoch) -> Iterable[Acknowledgement]:
+        """What the subtasks acknowledged."""
+        return self.acknowledgements
+
+    def store(self, epoch: Epoch, completed: CompletedCheckpoint) -> None:
+        """Stores the checkpoint, which the next epoch goes on from."""
+        run, parts = self._run, self._parts
+        metadata = store_checkpoint(
+            parts.store,
+            parts.directory.identity,
+            epoch,
+            completed,
+            processing_time_ms=self._processing_time_ms,
+            restored_from=run.restored_from,
+            sink_committables={},
+            sink_identities={},
+        )
+        run.restored, run.has_stored = RestoredState(metadata, parts.directory.file_system), True
+
+    def commit(self, epoch: Epoch) -> None:
+        """Gives the records to the sinks."""
+        for node in self._parts.graph.sinks:
+            records, sink = self._streams[node.inputs[0]], node.sink
+            if callable(sink):
+                for record in records:
+                    sink(record)
+            else:
+                sink.extend(records)
+
+    def commit_again(self, checkpoint_id: int) -> None:
+        """Nothing: elements are no source that is replayed."""
+
+    def abort(self, epoch: Epoch) -> None:
+        """Nothing: the sink has been told of nothing."""
+
+    def discard(self, states: Sequence[SubtaskState], in_use: frozenset[str]) -> None:
+        """Deletes what nobody else needs."""
+        self._parts.store.discard(states, in_use)
+
+    def read(self, node: SourceNode) -> None:
+        """Takes this epoch's elements of a source."""
+        self._streams[StreamEdge(node)] = list(self._parts.sources[node][self._elements])
+
+    def transform(self, node: TransformNode) -> None:
+        """Applies a stateless step."""
+        records = self._streams[node.inputs[0]]
+        self._streams[StreamEdge(node)] = [result for record in records for result in node.function(record)]
+
+    def unite(self, node: UnionNode) -> None:
+        """Puts the records of several streams behind each other."""
+        self._streams[StreamEdge(node)] = [record for edge in node.inputs for record in self._streams[edge]]
+
+    def process(self, node: KeyedProcessNode) -> None:
+        """Runs the subtasks of an operator, one after the other."""
+        run, parts, operator = self._run, self._parts, self._parts.operators[node.uid]
+        records = self._streams[node.inputs[0]]
+        for tag in operator.outputs:
+            self._streams[StreamEdge(node, tag)] = []
+        self._learn_keys(operator, records)
+        if operator.key_serializer is None:
+            # No record yet and nothing restored: there is no state, and no knowing what its keys will be.
+            return
+        restores = restores_by_subtask(
+            run.restored.operator(operator.uid) if run.restored is not None else None,
+            run.restored.file_system if run.restored is not None else parts.directory.file_system,
+            parts.parallelism,
+            parts.directory.identity.max_parallelism,
+            is_same_run=run.has_stored,
+        )
+        for index, share in enumerate(operator.shares(records, parts.parallelism)):
+            subtask = Subtask(
+                self._operator_parts(operator),
+                SubtaskEpoch(
+                    subtask_index=index,
+                    epoch_id=self._epoch_id,
+                    processing_time_ms=self._processing_time_ms,
+                    attempt_id="0",
+                    restore=restores[index],
+                    local_directory=run.local_directory.name,
+                ),
+            )
+            with contextlib.closing(subtask.run(operator.make_function, [(0, share)])) as emitted:
+                for tag, rows in itertools.chain.from_iterable(emitted):
+                    self._streams[StreamEdge(node, tag)] += operator.emitted_rows(tag, rows)
+            self.acknowledgements.append(subtask.acknowledgement)
+            if restores[index].is_restored:
+                run.restore_reports += subtask.restore_reports
+                run.operator_state_restore_reports += subtask.operator_state_restore_reports
+
+    def end(self, node: SinkNode) -> None:
+        """Sinks are given their records when the checkpoint is complete."""
+
+    def _operator_parts(self, operator: LocalOperator) -> OperatorParts:
+        parts = self._parts
+        assert operator.key_serializer is not None
+        return OperatorParts(
+            job_id=parts.directory.identity.job_id,
+            run_id=parts.directory.run_id,
+            operator_uid=operator.uid,
+            operator_factory=operator_factory(operator.node),
+            side_outputs=tuple(tag for tag in operator.outputs if tag is not None),
+            key_serializer=operator.key_serializer,
+            parallelism=parts.parallelism,
+            max_parallelism=parts.directory.identity.max_parallelism,
+            backend=parts.backend,
+            planned=operator.states.planned,
+            planned_operator_state=operator.states.planned_operator_state,
+            file_system=parts.directory.file_system,
+            metrics=parts.metrics,
+            # So that a test sees what every restore does.
+            keeps_backends=False,
+        )
+
+    def _learn_keys(self, operator: LocalOperator, records: Sequence[Any]) -> None:
+        if operator.knows_keys:
+            return
+        restored = self._run.restored
+        metas = restored.keyed_metas_of(operator.uid) if restored is not None else ()
+        if not records:
+            if metas:
+                operator.key_serializer = metas[0].key_snapshot.restore_serializer()
+            return
+        operator.learn_keys(records[0])
+        if restored is not None and metas and operator.key_serializer is not None:
+            allowed = self._parts.allow_non_restored_state
+            report = report_of(restored, operator.uid, operator.key_serializer, operator.states, allowed)
+            report.raise_if_incompatible()
+            self._run.schema_reports[operator.uid] = report
+
+
+_STEPS: Final[Mapping[type, Callable[[LocalEpoch, Any], None]]] = {
+    SourceNode: LocalEpoch.read,
+    TransformNode: LocalEpoch.transform,
+    UnionNode: LocalEpoch.unite,
+    KeyedProcessNode: LocalEpoch.process,
+    SinkNode: LocalEpoch.end,
+}
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

@@ -1,0 +1,159 @@
+"""What a start does before anything is touched, once for every environment: so they refuse the same in the same words.
+
+    what to continue from          `starting_point`; of a checkpoint of its own, that another runtime did not write it
+    what the job does with it      operators, key groups, backend, parallelism, files, and the verdict on every state
+    the lock                       of the job directory; then all is looked up again, for another driver may have been
+                                   there in between
+
+Only behind that is anything written.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
+
+from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
+from checkpointing.storage.file_system import CheckpointFileSystem
+from checkpointing.storage.job_directory import JobDirectory
+from savepoints.restored_state import RestoredState
+from statebackend.keyed.state_backend import StateBackend
+from statebackend.keyed.state_verdicts import SchemaReport
+from streamjobs.errors import JobRestoreError
+from streamjobs.runtime.restore_plan import check_backend, check_files, check_merges, check_operators, check_states
+from streamjobs.runtime.starting_point import StartingPoint
+from streamjobs.runtime.state_registration import RegisteredStates, schema_report
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+__all__ = [
+    "Engine",
+    "StartingOperator",
+    "check_written_by",
+    "judged",
+    "locked_start",
+    "report_of",
+    "require_compatible",
+]
+
+T = TypeVar("T")
+
+
+class Engine(enum.Enum):
+    """What runs a job. Each has its own idea of how far the source is read, so a job directory belongs to one."""
+
+    SPARK = "a job on Spark"
+    IN_PROCESS = "a job in one process"
+
+
+class StartingOperator(Protocol):
+    """What a start needs to know of an operator.
+
+    ``key_serializer`` is None as long as the types of the keys are not known; what is stored is then taken for right,
+    and the keys are judged when they are known.
+    """
+
+    @property
+    def uid(self) -> str: ...
+    @property
+    def key_serializer(self) -> TypeSerializer[Any] | None: ...
+    @property
+    def states(self) -> RegisteredStates: ...
+
+
+def check_written_by(newest: CheckpointMetadata | None, engine: Engine, file_system: CheckpointFileSystem) -> None:
+    """Raises `JobRestoreError` if the job directory is one of the other engine, whose source position is another.
+
+    ``newest`` is the checkpoint of the directory to continue from, if it has one.
+    """
+    is_spark = file_system.exists("spark/metadata") or (newest is not None and newest.source_positions is not None)
+    if newest is None and not is_spark:
+        return
+    written_by = Engine.SPARK if is_spark else Engine.IN_PROCESS
+    if written_by is not engine:
+        raise JobRestoreError(
+            f"the job directory {file_system.uri} is that of {written_by.value}, and {engine.value} cannot continue "
+            f"it: how far its source is read would be lost. Take a savepoint there, and begin a new job directory "
+            f"from it"
+        )
+
+
+def judged(
+    restored: RestoredState | None,
+    operators: Mapping[str, StartingOperator],
+    *,
+    backend: StateBackend,
+    parallelism: int,
+    max_parallelism: int,
+    allow_non_restored_state: bool,
+) -> Mapping[str, SchemaReport]:
+    """The verdicts on the state that a job would continue from, by operator uid; touches nothing.
+
+    Incompatible state is in the reports. Raises `JobRestoreError` for what does not fit the job, `MissingFileError` or
+    `CorruptFileError` for a file of the state.
+    """
+    if restored is None:
+        return {}
+    check_operators(restored, list(operators), max_parallelism, allow_non_restored_state)
+    check_backend(restored, backend)
+    check_merges(restored, operators, parallelism)
+    check_files(restored, operators)
+    reports: dict[str, SchemaReport] = {}
+    for uid, operator in operators.items():
+        metas = restored.keyed_metas_of(uid)
+        if metas:
+            key_serializer = operator.key_serializer or metas[0].key_snapshot.restore_serializer()
+            reports[uid] = report_of(restored, uid, key_serializer, operator.states, allow_non_restored_state)
+    return reports
+
+
+def report_of(
+    restored: RestoredState,
+    uid: str,
+    key_serializer: TypeSerializer[Any],
+    states: RegisteredStates,
+    allow_non_restored_state: bool,
+) -> SchemaReport:
+    """The verdicts on the state of one operator, which has some; raises `JobRestoreError` for unregistered state."""
+    metas = restored.keyed_metas_of(uid)
+    report = schema_report(uid, key_serializer, states, metas, restored.operator_state_metas_of(uid))
+    check_states(report, allow_non_restored_state)
+    return report
+
+
+def require_compatible(reports: Mapping[str, SchemaReport]) -> None:
+    """Raises `StateMigrationException` if state cannot be taken over."""
+    for report in reports.values():
+        report.raise_if_incompatible()
+
+
+def locked_start(
+    job_dir: str,
+    name: str,
+    max_parallelism: int,
+    find: Callable[[], StartingPoint],
+    judge: Callable[[StartingPoint], T],
+) -> tuple[JobDirectory, StartingPoint, T]:
+    """Finds what to continue from, lets it be judged, locks the job directory, and finds it again.
+
+    ``find`` and ``judge`` touch nothing, and raise for what cannot be. Returns the directory, which the caller closes,
+    with what to continue from and what the judge said.
+
+    Raises `JobDirectoryError` for a directory of another job or driver, `JobRestoreError` if another driver has used it
+    in between.
+    """
+    JobDirectory.check(job_dir, name, max_parallelism)
+    point = find()
+    verdict = judge(point)
+    directory = JobDirectory.open(job_dir, name, max_parallelism, origin=point.origin)
+    try:
+        found = find()
+        if found.identity != point.identity:
+            raise JobRestoreError(
+                f"another driver has used the job directory {job_dir} just now; start again, and what it has "
+                f"done is continued"
+            )
+        return directory, found, verdict
+    except BaseException:
+        directory.close()
+        raise

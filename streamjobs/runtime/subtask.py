@@ -1,0 +1,233 @@
+"""One subtask of one operator for one epoch, the same in every runtime: open, process, snapshot, close, acknowledge.
+
+A subtask opens or restores its state, runs the operator over the records that its rim brings, takes the snapshot,
+closes, and acknowledges. How records come in and go out, and where the subtask runs, is the rim's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import uuid
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from attrs import frozen
+
+from checkpointing.coordinator.acknowledgement import Acknowledgement, ReportValue
+from checkpointing.handles.relative_path import path_segment
+from checkpointing.storage.file_system import CheckpointFileSystem
+from statebackend.api.clock import StoppedClock
+from statebackend.api.key_groups import key_group_range_of_subtask
+from statebackend.keyed.backend_parameters import KeyedStateBackendParameters, StateRestoreReport
+from statebackend.keyed.keyed_state_backend import KeyedStateBackend
+from statebackend.keyed.state_backend import StateBackend, SubtaskIdentity
+from statebackend.metrics import StateMetricsConfig
+from streamjobs.api.output_tag import OutputTag
+from streamjobs.errors import EpochError
+from streamjobs.operators.operator import CollectingEmitter, InputBatch
+from streamjobs.operators.operator_factories import OperatorFactory
+from streamjobs.operators.operator_run import OperatorRun
+from streamjobs.operators.planned_states import PlannedState
+from streamjobs.operators.record_function import paused_garbage_collection
+from streamjobs.operators.subtask_backends import SubtaskBackends, SubtaskSnapshot
+from streamjobs.operators.subtask_context import SubtaskContext
+from streamjobs.runtime.job_metrics import opening_metrics
+from streamjobs.runtime.restore_plan import SubtaskRestore
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+__all__ = ["OPERATOR_STATE_PREFIX", "Emitted", "OperatorParts", "Subtask", "SubtaskEpoch"]
+
+OPERATOR_STATE_PREFIX: Final = "operator_state/"
+"""What the names of operator state begin with in the report of an acknowledgement."""
+
+Emitted = Sequence[tuple[OutputTag[Any] | None, Sequence[Any]]]
+"""Rows of the output (None) and of side outputs, in the order in which they were emitted."""
+
+
+@frozen(kw_only=True)
+class OperatorParts:
+    """What the subtasks of one operator need in all epochs of a run; picklable.
+
+    ``planned`` and ``planned_operator_state`` are what `open()` registered on the driver, by name.
+    ``side_outputs`` are those that somebody reads. ``keeps_backends`` says whether the process may keep a subtask's
+    backend open for its next epoch.
+    """
+
+    job_id: str
+    run_id: str
+    operator_uid: str
+    operator_factory: OperatorFactory
+    side_outputs: tuple[OutputTag[Any], ...]
+    key_serializer: TypeSerializer[Any]
+    parallelism: int
+    max_parallelism: int
+    backend: StateBackend
+    planned: Mapping[str, PlannedState]
+    planned_operator_state: Mapping[str, PlannedState]
+    file_system: CheckpointFileSystem
+    metrics: StateMetricsConfig | None = None
+    keeps_backends: bool = True
+
+
+@frozen(kw_only=True)
+class SubtaskEpoch:
+    """What is new for a subtask in an epoch.
+
+    ``attempt_id`` tells attempts at the same epoch apart. Below ``local_directory``, on the local disk, each subtask
+    has a place of its own that is kept between epochs.
+    """
+
+    subtask_index: int
+    epoch_id: int
+    processing_time_ms: int
+    attempt_id: str
+    restore: SubtaskRestore
+    local_directory: str
+
+
+class Subtask:
+    """See the module; runs once."""
+
+    def __init__(self, operator: OperatorParts, epoch: SubtaskEpoch) -> None:
+        self._operator = operator
+        self._epoch = epoch
+        self._clock = _Stopwatch()
+        self._acknowledgement: Acknowledgement | None = None
+        self.restore_reports: Sequence[StateRestoreReport] = ()
+        """What became of each restored keyed state that was registered; complete when the run is."""
+        self.operator_state_restore_reports: Sequence[StateRestoreReport] = ()
+        """What became of each restored operator state that was registered."""
+
+    @property
+    def acknowledgement(self) -> Acknowledgement:
+        """What the subtask tells the coordinator, once it has run to its end; `EpochError` before."""
+        if self._acknowledgement is None:
+            raise EpochError(f"subtask {self._epoch.subtask_index} of {self._operator.operator_uid!r} has not ended")
+        return self._acknowledgement
+
+    def run(
+        self, make_function: Callable[[], Any], batches: Iterable[tuple[int, InputBatch]]
+    ) -> Generator[Emitted, None, None]:
+        """Processes batches of its inputs; yields what is emitted for each. Close it if it is not exhausted.
+
+        Making the function imports the modules of the user's that reading restored state may need, so it is made here.
+        """
+        function = make_function()
+        with self._leased_backend() as backend:
+            self._clock.lap("open_s")
+            restored = self._epoch.restore.operator
+            with paused_garbage_collection(), contextlib.closing(SubtaskBackends(backend, restored)) as backends:
+                uid = self._operator.operator_uid
+                operator = OperatorRun(self._operator.operator_factory(function, uid), uid)
+                emitter = CollectingEmitter(self._operator.side_outputs)
+                with operator.opened(self._context(backends), emitter):
+                    for input_index, batch in batches:
+                        operator.process_batch(input_index, batch)
+                        yield emitter.taken()
+                    operator.prepare_snapshot()
+                    yield emitter.taken()
+                self._clock.lap("process_s")
+                snapshot = backends.snapshot(self._epoch.epoch_id, uuid.uuid4().hex)
+                self._clock.lap("snapshot_s")
+                self.restore_reports = tuple(backend.restore_reports)
+                self.operator_state_restore_reports = tuple(backends.operator_state_restore_reports)
+                metrics = dict(backends.metrics_report())
+        opening = opening_metrics(
+            is_local=backend.is_local,
+            has_restore=bool(self._epoch.restore.keyed),
+            kept_bytes_of_host=self._operator.backend.kept_bytes_of_host(),
+        )
+        self._acknowledgement = self._acknowledged(snapshot, {**opening, **metrics})
+
+    @contextlib.contextmanager
+    def _leased_backend(self) -> Iterator[KeyedStateBackend]:
+        operator, parameters = self._operator, self._parameters()
+        if not operator.keeps_backends:
+            with operator.backend.create_keyed_state_backend(parameters) as backend:
+                yield backend
+            return
+        identity = SubtaskIdentity(operator.job_id, self._epoch.subtask_index, operator.parallelism)
+        backend = operator.backend.lease_keyed_state_backend(parameters, identity)
+        succeeded = False
+        try:
+            yield backend
+            succeeded = True
+        finally:
+            operator.backend.return_keyed_state_backend(backend, identity, succeeded=succeeded)
+
+    def _parameters(self) -> KeyedStateBackendParameters:
+        operator, index = self._operator, self._epoch.subtask_index
+        uid = path_segment(operator.operator_uid)
+        return KeyedStateBackendParameters(
+            operator_uid=operator.operator_uid,
+            key_serializer=operator.key_serializer,
+            max_parallelism=operator.max_parallelism,
+            key_group_range=key_group_range_of_subtask(index, operator.parallelism, operator.max_parallelism),
+            file_system=operator.file_system,
+            file_prefix=f"shared/{uid}/{index:05d}",
+            local_directory=os.path.join(self._epoch.local_directory, uid, f"{index:05d}"),
+            restore=self._epoch.restore.keyed,
+            clock=StoppedClock(self._epoch.processing_time_ms),
+            metrics=operator.metrics,
+        )
+
+    def _context(self, backends: SubtaskBackends) -> SubtaskContext:
+        operator, epoch = self._operator, self._epoch
+        return SubtaskContext(
+            backends,
+            operator.operator_uid,
+            epoch.subtask_index,
+            operator.parallelism,
+            epoch.epoch_id,
+            is_restored=epoch.restore.is_restored,
+            planned=operator.planned,
+            planned_operator_state=operator.planned_operator_state,
+        )
+
+    def _acknowledged(self, snapshot: SubtaskSnapshot, metrics: dict[str, ReportValue]) -> Acknowledgement:
+        operator, epoch = self._operator, self._epoch
+        return Acknowledgement(
+            job_id=operator.job_id,
+            run_id=operator.run_id,
+            checkpoint_id=epoch.epoch_id,
+            operator_uid=operator.operator_uid,
+            subtask_index=epoch.subtask_index,
+            attempt_id=epoch.attempt_id,
+            digest=snapshot.digest,
+            state=snapshot.state,
+            report={
+                **_flat(self.restore_reports, ""),
+                **_flat(self.operator_state_restore_reports, OPERATOR_STATE_PREFIX),
+            },
+            metrics={
+                "entries_written": snapshot.entries_written,
+                "bytes_written": snapshot.bytes_written,
+                **self._clock.laps,
+                **metrics,
+            },
+        )
+
+
+class _Stopwatch:
+    """The seconds between laps, for the metrics of an epoch."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._since = time.monotonic()
+
+    def lap(self, name: str) -> None:
+        """Ends a lap under that name."""
+        now = time.monotonic()
+        self.laps[name] = now - self._since
+        self._since = now
+
+
+def _flat(reports: Sequence[StateRestoreReport], prefix: str) -> dict[str, int | float]:
+    """What was restored and migrated: ``[operator_state/]<measure>/<state>``."""
+    report: dict[str, int | float] = {}
+    for restored in reports:
+        report[f"{prefix}entries_migrated/{restored.state_name}"] = restored.entries_migrated
+        report[f"{prefix}duration_s/{restored.state_name}"] = restored.duration_s
+    return report

@@ -1,0 +1,93 @@
+"""What runs in a Spark task: the partition of one subtask, its rows in and out of Arrow.
+
+Spark calls the function once per partition with the partition's rows as Arrow batches; the partition id is the subtask
+index. The subtask (`streamjobs.runtime.subtask`) processes them, and then one more row is emitted that holds nothing
+but its acknowledgement. Opening and closing within one task is a must: Spark deals partitions to other workers in the
+next epoch, and a database left open would lock them out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from functools import partial
+
+import pyarrow as pa
+from attrs import frozen
+from pyspark import cloudpickle
+
+from statebackend.api.key_groups import subtask_of_key_group
+from streamjobs.errors import EpochError
+from streamjobs.operators.operator import InputBatch
+from streamjobs.runtime.local_state_root import LocalStateRoot
+from streamjobs.runtime.restore_plan import SubtaskRestore
+from streamjobs.runtime.subtask import OperatorParts, Subtask, SubtaskEpoch
+from streamjobs.spark.arrow_input import KEY_GROUP_COLUMN, InputColumns, InputReader
+from streamjobs.spark.output_rows import OutputSchema, OutputWriter
+from streamjobs.spark.session import TaskIdentity
+
+__all__ = ["OperatorTask", "PartitionTask"]
+
+
+@frozen(kw_only=True)
+class OperatorTask:
+    """What the tasks of one operator need in all epochs of a run; goes out to the workers once per run."""
+
+    parts: OperatorParts
+    function_pickle: bytes
+    inputs: tuple[InputColumns, ...]
+    outputs: OutputSchema
+    local_root: LocalStateRoot
+
+
+@frozen(kw_only=True)
+class PartitionTask:
+    """One partition in one epoch; put together on the worker."""
+
+    operator: OperatorTask
+    epoch_id: int
+    processing_time_ms: int
+    identity: TaskIdentity
+    restore: SubtaskRestore
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Processes the partition; yields the emitted rows, then the acknowledgement."""
+        task = self.operator
+        with task.local_root.open(task.parts.parallelism) as local_directory:
+            subtask = Subtask(
+                task.parts,
+                SubtaskEpoch(
+                    subtask_index=self.identity.partition_id,
+                    epoch_id=self.epoch_id,
+                    processing_time_ms=self.processing_time_ms,
+                    attempt_id=self.identity.attempt_id,
+                    restore=self.restore,
+                    local_directory=local_directory,
+                ),
+            )
+            writer = OutputWriter(task.outputs, task.parts.operator_uid)
+            run = subtask.run(partial(cloudpickle.loads, task.function_pickle), self._inputs(batches))
+            with contextlib.closing(run):
+                for emitted in run:
+                    for tag, rows in emitted:
+                        yield from writer.batches(tag, rows)
+            yield writer.acknowledgement(subtask.acknowledgement.encode())
+
+    def _inputs(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, InputBatch]]:
+        reader = InputReader(self.operator.inputs[0], self.operator.parts.operator_uid)
+        for batch in batches:
+            if batch.num_rows:
+                self._check_routing(batch.column(KEY_GROUP_COLUMN)[0].as_py())
+                yield 0, reader.batch(batch)
+
+    def _check_routing(self, key_group: int) -> None:
+        """A batch holds rows of one subtask; that it is not this one means that the plan was changed behind us."""
+        parts, index = self.operator.parts, self.identity.partition_id
+        owner = subtask_of_key_group(key_group, parts.parallelism, parts.max_parallelism)
+        if owner != index:
+            raise EpochError(
+                f"operator {parts.operator_uid!r}: the rows of subtask {owner} came to task "
+                f"{index}. A step behind the operator, in transform() or in the sink's function, runs its "
+                f"partitions in other tasks, as coalesce() and union() do; use repartition(n) there instead of "
+                f"coalesce(n)"
+            )
