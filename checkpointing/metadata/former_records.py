@@ -18,7 +18,7 @@ both: its files were those of the keyed state followed by those of the operator 
     meta := i32("SBO1") i32(version 1) i32(keyed files) i32(n) keyed-meta rest
 
 The rest belongs to the operator state. It counts files from the first of the whole handle, so this number goes in front
-of it: `meta := i32("SBO2") i32(keyed files) rest`. What the rest says is not looked at here.
+of it: `meta := i32("SBO2") i32(version 1) i32(keyed files) rest`. What the rest says is not looked at here.
 """
 
 from __future__ import annotations
@@ -99,6 +99,7 @@ def separated_handle(handle: KeyedStateHandle) -> SubtaskState:
     )
     out = DataOutputView()
     out.write_int(_SEPARATE)
+    out.write_int(version)
     out.write_int(keyed_files)
     out.write(rest)
     return SubtaskState(

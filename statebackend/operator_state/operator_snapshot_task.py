@@ -1,17 +1,19 @@
 """The writing of a snapshot of operator state: what was frozen at the barrier, and the task that writes it.
 
-Each state is either written, copied, or only referred to. It is looked whether the task was cancelled before each state
-and each batch of rows.
+Each state is either written, copied, or only referred to. The digest of a snapshot is of names, modes and rows, and
+does not tell which of the three it was: what two attempts at an epoch hold is the same if their rows are. The digest of
+the rows of a part is kept with it, so rows that are only referred to are not read for it; where it is not known, it is
+taken once from the table. It is looked whether the task was cancelled before each state and each batch of rows.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import xxhash
-from attrs import frozen
+from attrs import evolve, frozen
 
 from checkpointing.errors import CheckpointError
 from checkpointing.handles.state_handles import FileHandle
@@ -36,9 +38,13 @@ _CANCEL_CHECK_ROWS: Final = 1024
 
 @frozen
 class KeptParts:
-    """A state that is already in the store: only referred to."""
+    """A state that is already in the store: only referred to.
+
+    ``table`` is what it holds, if that is known and a digest of the rows is not.
+    """
 
     parts: tuple[StatePart, ...]
+    table: FrozenTable | None = None
 
 
 @frozen
@@ -85,8 +91,6 @@ class OperatorStateSnapshotTask(SnapshotTask[OperatorStateSnapshot]):
         self._files: list[FileHandle] = []
         self._rows = 0
         self._digest: Any = xxhash.xxh3_128()
-        self._is_ordered = True
-        """Whether the order of the rows that are being written is part of what the state holds."""
 
     def write(self) -> OperatorStateSnapshot:
         handle = OperatorStateHandle(tuple(self._written(state) for state in self._states))
@@ -107,55 +111,115 @@ class OperatorStateSnapshotTask(SnapshotTask[OperatorStateSnapshot]):
         self.raise_if_cancelled()
         # Lengths and counts go first throughout, so that no two contents look alike.
         self._digest.update(f"{len(state.name)} {state.name} {state.mode.value} ".encode("utf-8", "surrogatepass"))
-        self._is_ordered = state.mode is not OperatorStateMode.BROADCAST
-        return OperatorStateMeta(state.name, state.mode, _WRITERS[type(state.content)](self, state.content))
+        # The order of a map is not part of what it holds.
+        new_digest = _UnorderedDigest if state.mode is OperatorStateMode.BROADCAST else _OrderedDigest
+        return OperatorStateMeta(state.name, state.mode, _WRITERS[type(state.content)](self, state.content, new_digest))
 
-    def _keep(self, content: KeptParts) -> tuple[StatePart, ...]:
-        slices = [one for part in content.parts for one in part.slices]
-        self._digest.update(f"kept {len(slices)} ".encode())
-        for one in slices:
-            self._digest.update(f"{one.file.checksum} {one.start} {one.stop} ".encode())
-        return content.parts
+    def _keep(self, content: KeptParts, new_digest: NewDigest) -> tuple[StatePart, ...]:
+        parts = content.parts
+        if content.table is not None:
+            rows = content.table.rows(content.table.serializers)
+            digest = _digest_of(self._counted(rows), new_digest())
+            # Several parts under one schema are one in what a table writes.
+            self._add(content.table.row_count, digest)
+            return (evolve(parts[0], digest=digest),) if len(parts) == 1 else parts
+        for part in parts:
+            if part.digest is not None:
+                self._add(part.row_count, part.digest)
+            else:
+                # Nobody has read these rows; every attempt refers to the same slices.
+                self._digest.update(f"unread {len(part.slices)} ".encode())
+                for one in part.slices:
+                    self._digest.update(f"{one.file.checksum} {one.start} {one.stop} ".encode())
+        return parts
 
-    def _copy(self, content: CopiedParts) -> tuple[StatePart, ...]:
+    def _copy(self, content: CopiedParts, new_digest: NewDigest) -> tuple[StatePart, ...]:
         return tuple(
-            StatePart(part.envelopes, self._write_rows(part.row_count, read_slices(content.source, part.slices)))
+            self._write_rows(part.row_count, read_slices(content.source, part.slices), part.envelopes, new_digest())
             for part in content.parts
         )
 
-    def _write_table(self, content: FrozenTable) -> tuple[StatePart, ...]:
-        slices = self._write_rows(content.row_count, content.rows(content.serializers))
+    def _write_table(self, content: FrozenTable, new_digest: NewDigest) -> tuple[StatePart, ...]:
+        part = self._write_rows(content.row_count, content.rows(content.serializers), {}, new_digest())
         # Taken after the rows were written, for serializers that learn from what they write.
-        return (StatePart(envelopes_of(content.serializers), slices),)
+        return (evolve(part, envelopes=envelopes_of(content.serializers)),)
 
-    def _write_rows(self, row_count: int, rows: Iterator[Row]) -> tuple[FileSlice, ...]:
-        self._digest.update(f"written {row_count} ".encode())
-        if not row_count:
-            return ()
-        data = encoded_rows(self._watched(rows))
-        file = self._file_system.write_file(f"{self._path_prefix}-{len(self._files)}{FILE_SUFFIX}", data)
-        self._files.append(file)
-        return (FileSlice(file, 0, row_count),)
+    def _write_rows(
+        self, row_count: int, rows: Iterator[Row], envelopes: Mapping[str, bytes], digest: RowDigest
+    ) -> StatePart:
+        slices: tuple[FileSlice, ...] = ()
+        if row_count:
+            data = encoded_rows(self._watched(rows, digest))
+            file = self._file_system.write_file(f"{self._path_prefix}-{len(self._files)}{FILE_SUFFIX}", data)
+            self._files.append(file)
+            slices = (FileSlice(file, 0, row_count),)
+        self._add(row_count, digest.value())
+        return StatePart(envelopes, slices, digest.value())
 
-    def _watched(self, rows: Iterator[Row]) -> Iterator[Row]:
-        unordered = 0
-        for row in rows:
-            if self._rows % _CANCEL_CHECK_ROWS == 0:
-                self.raise_if_cancelled()
+    def _add(self, row_count: int, digest: bytes) -> None:
+        self._digest.update(f"{row_count} ".encode() + digest)
+
+    def _watched(self, rows: Iterator[Row], digest: RowDigest) -> Iterator[Row]:
+        for row in self._counted(rows):
             self._rows += 1
-            row_bytes = b"".join(
-                [b"\xff" if column is None else len(column).to_bytes(8, "big") + column for column in row]
-            )
-            if self._is_ordered:
-                self._digest.update(row_bytes)
-            else:
-                unordered += xxhash.xxh3_128_intdigest(row_bytes)
+            digest.add(row)
             yield row
-        if not self._is_ordered:
-            self._digest.update((unordered % (1 << 128)).to_bytes(16, "big"))
+
+    def _counted(self, rows: Iterator[Row]) -> Iterator[Row]:
+        for number, row in enumerate(rows):
+            if number % _CANCEL_CHECK_ROWS == 0:
+                self.raise_if_cancelled()
+            yield row
 
 
-_WRITERS: Final[Mapping[type, Callable[[OperatorStateSnapshotTask, Any], tuple[StatePart, ...]]]] = {
+class RowDigest(Protocol):
+    """The digest of rows, one after the other."""
+
+    def add(self, row: Row) -> None:
+        """Adds a row."""
+
+    def value(self) -> bytes:
+        """The digest of the rows so far, 16 bytes."""
+
+
+class _OrderedDigest:
+    def __init__(self) -> None:
+        self._digest: Any = xxhash.xxh3_128()
+
+    def add(self, row: Row) -> None:
+        self._digest.update(_row_bytes(row))
+
+    def value(self) -> bytes:
+        digest: bytes = self._digest.digest()
+        return digest
+
+
+class _UnorderedDigest:
+    def __init__(self) -> None:
+        self._sum = 0
+
+    def add(self, row: Row) -> None:
+        self._sum += xxhash.xxh3_128_intdigest(_row_bytes(row))
+
+    def value(self) -> bytes:
+        return (self._sum % (1 << 128)).to_bytes(16, "big")
+
+
+NewDigest = Callable[[], RowDigest]
+
+
+def _digest_of(rows: Iterator[Row], digest: RowDigest) -> bytes:
+    for row in rows:
+        digest.add(row)
+    return digest.value()
+
+
+def _row_bytes(row: Row) -> bytes:
+    # Lengths go first, so that no two rows look alike.
+    return b"".join([b"\xff" if column is None else len(column).to_bytes(8, "big") + column for column in row])
+
+
+_WRITERS: Final[Mapping[type, Callable[[OperatorStateSnapshotTask, Any, NewDigest], tuple[StatePart, ...]]]] = {
     KeptParts: OperatorStateSnapshotTask._keep,
     CopiedParts: OperatorStateSnapshotTask._copy,
     FrozenTable: OperatorStateSnapshotTask._write_table,

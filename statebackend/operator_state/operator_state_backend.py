@@ -278,14 +278,13 @@ class OperatorStateBackend:
     def _frozen(self, name: str, held: _HeldState) -> FrozenState:
         reference = held.reference
         if reference is not None and reference.version == held.version and _slice_count(reference.parts) <= MAX_SLICES:
-            return FrozenState(name, held.mode, KeptParts(reference.parts))
+            is_known = held.table is None or all(part.digest is not None for part in reference.parts)
+            return FrozenState(name, held.mode, KeptParts(reference.parts, None if is_known else _frozen_table(held)))
         if held.table is None:
             assert held.restored is not None
             assert self._restored_files is not None
             return FrozenState(name, held.mode, CopiedParts(held.restored.carried, self._restored_files))
-        row_count, rows = held.table.freeze()
-        serializers = {role: serializer.duplicate() for role, serializer in held.table.serializers.items()}
-        return FrozenState(name, held.mode, FrozenTable(row_count, rows, serializers))
+        return FrozenState(name, held.mode, _frozen_table(held))
 
     def _describe(self, name: str) -> str:
         return f"operator state {name!r} of operator {self.parameters.operator_uid!r}"
@@ -296,6 +295,13 @@ class OperatorStateBackend:
                 f"the operator state of operator {self.parameters.operator_uid!r} is closed; "
                 f"states live for one epoch and are made anew in open()"
             )
+
+
+def _frozen_table(held: _HeldState) -> FrozenTable:
+    assert held.table is not None
+    row_count, rows = held.table.freeze()
+    serializers = {role: serializer.duplicate() for role, serializer in held.table.serializers.items()}
+    return FrozenTable(row_count, rows, serializers)
 
 
 def _slice_count(parts: Iterable[StatePart]) -> int:

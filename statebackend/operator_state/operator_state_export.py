@@ -41,7 +41,7 @@ def export_operator_state(
                 data = encoded_rows(read_slices(source, old.slices))
                 path = prefix + (f".{number}" if number else "") + FILE_SUFFIX
                 slices = (FileSlice(target.write_file(path, data), 0, old.row_count),)
-            parts.append(StatePart(old.envelopes, slices))
+            parts.append(StatePart(old.envelopes, slices, old.digest))
         states.append(OperatorStateMeta(state.name, state.mode, tuple(parts)))
     exported = encode_operator_state(OperatorStateHandle(tuple(states)), CANONICAL_BACKEND)
     return exported, {state.name: state.row_count for state in states}

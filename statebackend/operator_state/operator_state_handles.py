@@ -7,13 +7,15 @@ its serializers.
 
 In a checkpoint it is the operator part of a subtask's state, which is not there if there is no state; its meta data is
 
-    meta  := i32(0x53424f32 "SBO2") i32(number of the first file) i32(states) state*
+    meta  := i32(0x53424f32 "SBO2") i32(version 2) i32(states) state*
     state := UTF(name) UTF(mode) i32(parts) part*
-    part  := i32(roles) (UTF(role) i32(n) envelope)* i32(slices) slice*
+    part  := i32(roles) (UTF(role) i32(n) envelope)* i32(slices) slice* i32(0 or 16) digest
     slice := i32(number of a file) i64(first row) i64(row behind the last)
 
-The handle's files are numbered from the first number on, which is 0 in what is written here. (What was written beside
-keyed state in one handle, until version 2 of checkpoint metadata, counted from that handle's first file.) Invariants,
+The digest is that of the rows, where it is known: by it, state that is only referred to can be told to be the same as
+state that was written again. Version 1 has no digests, and says in front of the number of states which number the
+first file has: it was written beside keyed state in one handle, until version 2 of checkpoint metadata, and counted
+from that handle's first file. In version 2 the first file has the number 0. Invariants,
 checked on both sides: names are unique, modes known, the roles are those of the mode, a state has a part, a slice has
 rows, and each file of the handle is referred to.
 """
@@ -35,6 +37,9 @@ from statebackend.api.operator_state_descriptors import ROLES, OperatorStateMode
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 MAGIC: Final = 0x53424F32
+VERSION: Final = 2
+
+DIGEST_BYTES: Final = 16
 
 FORMAT: Final = "operator_state"
 """The format of a handle in a checkpoint; in a savepoint it is that of savepoints."""
@@ -62,6 +67,8 @@ class StatePart:
 
     envelopes: Mapping[str, bytes] = field(repr=lambda envelopes: "{" + ", ".join(envelopes) + "}")
     slices: tuple[FileSlice, ...] = ()
+    digest: bytes | None = field(default=None, eq=False, repr=False)
+    """Of the rows; None if it is not known, as of rows that were dealt out anew."""
 
     @property
     def row_count(self) -> int:
@@ -170,7 +177,7 @@ def _encode(operator: OperatorStateHandle, numbers: Mapping[FileHandle, int]) ->
     check_states(operator.states)
     out = DataOutputView()
     out.write_int(MAGIC)
-    out.write_int(0)
+    out.write_int(VERSION)
     out.write_int(len(operator.states))
     for state in operator.states:
         out.write_utf(state.name)
@@ -186,6 +193,7 @@ def _encode(operator: OperatorStateHandle, numbers: Mapping[FileHandle, int]) ->
                 out.write_int(numbers[one.file])
                 out.write_long(one.start)
                 out.write_long(one.stop)
+            out.write_sized_bytes(part.digest or b"")
     return out.to_bytes()
 
 
@@ -196,8 +204,12 @@ def _decode(source: DataInputView, part: OpaqueStateHandle) -> OperatorStateHand
             f"state of format {part.format!r} begins with {magic:#010x}, which no operator state known here does: a "
             f"newer release wrote it"
         )
-    files = dict(enumerate(part.files, source.read_int()))
-    states = tuple(_decode_state(source, files) for _ in range(source.read_count(minimum_item_bytes=16)))
+    version = source.read_int()
+    if version not in (1, VERSION):
+        raise StateRestoreError(f"version {version} of operator state is not known here: a newer release wrote it")
+    has_digests = version == VERSION
+    files = dict(enumerate(part.files, 0 if has_digests else source.read_int()))
+    states = tuple(_decode_state(source, files, has_digests) for _ in range(source.read_count(minimum_item_bytes=16)))
     if source.remaining:
         raise StateRestoreError(f"{source.remaining} bytes follow the meta data of operator state")
     check_states(states)
@@ -207,7 +219,7 @@ def _decode(source: DataInputView, part: OpaqueStateHandle) -> OperatorStateHand
     return operator
 
 
-def _decode_state(source: DataInputView, files: Mapping[int, FileHandle]) -> OperatorStateMeta:
+def _decode_state(source: DataInputView, files: Mapping[int, FileHandle], has_digests: bool) -> OperatorStateMeta:
     name, mode = source.read_utf(), source.read_utf()
     if mode not in _MODES:
         raise StateRestoreError(f"operator state {name!r} is a {mode!r} state, which is not known here")
@@ -222,5 +234,8 @@ def _decode_state(source: DataInputView, files: Mapping[int, FileHandle]) -> Ope
             if index not in files:
                 raise StateRestoreError(f"operator state {name!r} refers to file {index}, which is not one of its own")
             slices.append(FileSlice(files[index], source.read_long(), source.read_long()))
-        parts.append(StatePart(envelopes, tuple(slices)))
+        digest = source.read_sized_bytes() if has_digests else b""
+        if len(digest) not in (0, DIGEST_BYTES):
+            raise StateRestoreError(f"operator state {name!r} has a digest of {len(digest)} bytes")
+        parts.append(StatePart(envelopes, tuple(slices), digest or None))
     return OperatorStateMeta(name, _MODES[mode], tuple(parts))

@@ -9,7 +9,6 @@ map; a null value is the value None. The file's key-value metadata holds ``state
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import Final
 
 import pyarrow as pa
@@ -25,7 +24,10 @@ FORMAT: Final = b"1"
 SCHEMA: Final = pa.schema([pa.field("key", pa.binary()), pa.field("value", pa.binary())], metadata={FORMAT_KEY: FORMAT})
 
 BATCH_ROWS: Final = 1 << 16
-"""How many rows a batch and a row group hold."""
+"""How many rows a batch and a row group hold at most."""
+
+BATCH_BYTES: Final = 16 << 20
+"""How many bytes of keys and values they hold at most, unless one row alone has more."""
 
 Row = tuple["bytes | None", "bytes | None"]
 """Key and value."""
@@ -34,13 +36,34 @@ Row = tuple["bytes | None", "bytes | None"]
 def encoded_rows(rows: Iterable[Row]) -> bytes:
     """The bytes of a Parquet file of the rows."""
     target = pa.BufferOutputStream()
-    remaining = iter(rows)
     with pq.ParquetWriter(target, SCHEMA, compression="zstd", write_statistics=False) as writer:
-        while batch := list(islice(remaining, BATCH_ROWS)):
+        for batch in batches(rows):
             keys, values = (pa.array(column, pa.binary()) for column in zip(*batch, strict=True))
             writer.write_batch(pa.record_batch([keys, values], schema=SCHEMA), row_group_size=BATCH_ROWS)
     data: bytes = target.getvalue().to_pybytes()
     return data
+
+
+def batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """The rows in order, so many together that neither their number nor their bytes are too many."""
+    batch: list[Row] = []
+    size_bytes = 0
+    for row in rows:
+        row_bytes = sum(len(column) for column in row if column is not None)
+        if batch and (len(batch) == BATCH_ROWS or size_bytes + row_bytes > BATCH_BYTES):
+            yield batch
+            batch, size_bytes = [], 0
+        batch.append(row)
+        size_bytes += row_bytes
+    if batch:
+        yield batch
+
+
+def _batch_rows(metadata: pq.FileMetaData) -> int:
+    """How many rows to read at once: files of former releases have row groups of any size."""
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    row_bytes = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=0)
+    return int(max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, row_bytes))))
 
 
 def read_slice(file_system: CheckpointFileSystem, wanted: FileSlice) -> Iterator[Row]:
@@ -61,7 +84,7 @@ def read_slice(file_system: CheckpointFileSystem, wanted: FileSlice) -> Iterator
                     f"{path} has {file.metadata.num_rows} rows, but rows up to {wanted.stop} are referred to"
                 )
             position = 0
-            for batch in file.iter_batches(batch_size=BATCH_ROWS):
+            for batch in file.iter_batches(batch_size=_batch_rows(file.metadata)):
                 first, last = max(wanted.start - position, 0), min(wanted.stop - position, batch.num_rows)
                 position += batch.num_rows
                 if first < last:

@@ -13,7 +13,7 @@ A plan that is so small that all tasks may as well have all of it travels with t
                    | u8(0) bool(is restored) i32(n) reference* to handles
                      bool(has operator state) [bool(may refer) i32(n) assigned*]
     assigned      := UTF(name) UTF(mode) reference reference     to the content and to what is carried, as parts
-    parts         := i32(n) (i32(roles) (UTF(role) i32(n) envelope)* i32(slices) slice*)*
+    parts         := i32(n) (i32(roles) (UTF(role) i32(n) envelope)* i32(slices) slice* i32(n) digest)*
     slice         := UTF(path) i64(size) UTF(checksum) i64(first row) i64(row behind the last)
     state         := Avro binary encoding of the state of a subtask
     handle        := Avro binary encoding of a handle of keyed state
@@ -240,6 +240,7 @@ def _encode_parts(parts: Parts) -> bytes:
             out.write_utf(one.file.checksum)
             out.write_long(one.start)
             out.write_long(one.stop)
+        out.write_sized_bytes(part.digest or b"")
     return out.to_bytes()
 
 
@@ -254,4 +255,4 @@ def _decode_part(source: DataInputView) -> StatePart:
     for _ in range(source.read_count(28)):
         file = FileHandle(source.read_utf(), source.read_long(), source.read_utf())
         slices.append(FileSlice(file, source.read_long(), source.read_long()))
-    return StatePart(envelopes, tuple(slices))
+    return StatePart(envelopes, tuple(slices), source.read_sized_bytes() or None)

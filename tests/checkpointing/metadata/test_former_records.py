@@ -131,7 +131,7 @@ def joined(
 def test_operator_state_that_came_within_the_keyed_handle_is_a_part_of_its_own() -> None:
     assert separated_handle(joined()) == SubtaskState(
         KeyedStateHandle("s", "heap", 0, 3, b"keyed", FILES[:1]),
-        OpaqueStateHandle("heap", b"SBO2" + struct.pack(">i", 1) + REST, FILES[1:]),
+        OpaqueStateHandle("heap", b"SBO2" + struct.pack(">ii", 1, 1) + REST, FILES[1:]),
     )
     assert separated_handle(joined(backend="canonical")).operator.format == "canonical"  # type: ignore[union-attr]
     keyed = state_handle()

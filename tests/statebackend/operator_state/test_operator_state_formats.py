@@ -37,16 +37,17 @@ CHECKSUM = "xxh3:" + "0" * 32
 ENVELOPE = snapshot_to_bytes(LongSerializer().snapshot_configuration())
 FIRST_FILE, SECOND_FILE = (FileHandle(path, 1, CHECKSUM) for path in ("first", "second"))
 SLICE = FileSlice(SECOND_FILE, 2, 5)
+DIGEST = bytes(range(16))
 
 
-def state(name="offsets", mode=OperatorStateMode.UNION, slices=(SLICE,), **envelopes):
-    return OperatorStateMeta(name, mode, (StatePart(envelopes or {"element": ENVELOPE}, tuple(slices)),))
+def state(name="offsets", mode=OperatorStateMode.UNION, slices=(SLICE,), digest=None, **envelopes):
+    return OperatorStateMeta(name, mode, (StatePart(envelopes or {"element": ENVELOPE}, tuple(slices), digest),))
 
 
 def test_operator_state_is_written_byte_for_byte_as_documented():
     states = (
         state("rules", OperatorStateMode.BROADCAST, [FileSlice(FIRST_FILE, 0, 7)], value=ENVELOPE, key=ENVELOPE),
-        state(slices=[FileSlice(SECOND_FILE, 2, 5), FileSlice(FIRST_FILE, 7, 8)]),
+        state(slices=[FileSlice(SECOND_FILE, 2, 5), FileSlice(FIRST_FILE, 7, 8)], digest=DIGEST),
         state("empty", OperatorStateMode.SPLIT, []),
     )
     part = encode_operator_state(OperatorStateHandle(states))
@@ -55,7 +56,7 @@ def test_operator_state_is_written_byte_for_byte_as_documented():
     element = i32(1) + utf("element") + sized(ENVELOPE)
     assert part.meta == (
         b"SBO2"
-        + i32(0)
+        + i32(2)
         + i32(3)
         + utf("rules")
         + utf("broadcast")
@@ -67,6 +68,7 @@ def test_operator_state_is_written_byte_for_byte_as_documented():
         + sized(ENVELOPE)
         + i32(1)
         + file_slice(0, 0, 7)
+        + sized(b"")
         + utf("offsets")
         + utf("union")
         + i32(1)
@@ -74,13 +76,17 @@ def test_operator_state_is_written_byte_for_byte_as_documented():
         + i32(2)
         + file_slice(1, 2, 5)
         + file_slice(0, 7, 8)
+        + sized(DIGEST)
         + utf("empty")
         + utf("split")
         + i32(1)
         + element
         + i32(0)
+        + sized(b"")
     )
-    assert decode_operator_state(part) == OperatorStateHandle(states)
+    decoded = decode_operator_state(part)
+    assert decoded == OperatorStateHandle(states)
+    assert [one.parts[0].digest for one in decoded.states] == [None, DIGEST, None]
 
 
 def test_without_state_there_is_no_part():
@@ -103,10 +109,10 @@ def test_what_breaks_an_invariant_is_not_written(states, what):
         encode_operator_state(OperatorStateHandle(states))
 
 
-def part_of(*, magic=b"SBO2", first_file=3, states=1, mode="union", index=3, first=0, last=5, files=1):
+def part_of(*, magic=b"SBO2", version=2, states=1, mode="union", index=0, first=0, last=5, files=1, digest=DIGEST):
     meta = (
         magic
-        + i32(first_file)
+        + i32(version)
         + i32(states)
         + utf("offsets")
         + utf(mode)
@@ -116,6 +122,7 @@ def part_of(*, magic=b"SBO2", first_file=3, states=1, mode="union", index=3, fir
         + sized(ENVELOPE)
         + i32(1)
         + file_slice(index, first, last)
+        + sized(digest)
     )
     return OpaqueStateHandle("operator_state", meta, (FIRST_FILE, SECOND_FILE)[:files])
 
@@ -124,17 +131,18 @@ def part_of(*, magic=b"SBO2", first_file=3, states=1, mode="union", index=3, fir
     ("changes", "what"),
     [
         ({"magic": b"SBO3"}, "0x53424f33.*newer release"),
-        ({"first_file": 2}, "refers to file 3, which is not one of its own"),
-        ({"first_file": -1}, "refers to file 3, which is not one of its own"),
-        ({"files": 0}, "refers to file 3, which is not one of its own"),
+        ({"version": 3}, "version 3.*newer release"),
+        ({"version": 0}, "version 0.*newer release"),
+        ({"files": 0}, "refers to file 0, which is not one of its own"),
+        ({"digest": DIGEST[:-1]}, "a digest of 15 bytes"),
         ({"files": 2}, "files of operator state that no state refers to"),
         ({"states": 10**6}, "does not fit the"),
         ({"states": -1}, "does not fit the"),
         ({"states": 0}, "bytes follow"),
         ({"mode": "other"}, "'other' state, which is not known"),
         ({"mode": "broadcast"}, "a broadcast state with the serializers element"),
-        ({"index": 2}, "refers to file 2"),
-        ({"index": 4}, "refers to file 4"),
+        ({"index": -1}, "refers to file -1"),
+        ({"index": 1}, "refers to file 1"),
         ({"first": 5}, "rows 5 to 5"),
         ({"first": -1}, "rows -1 to 5"),
     ],

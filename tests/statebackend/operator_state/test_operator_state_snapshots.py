@@ -10,7 +10,7 @@ from checkpointing.errors import CorruptFileError, MissingFileError, StorageErro
 from statebackend.api.errors import StateRestoreError
 from statebackend.api.operator_state_descriptors import BroadcastStateDescriptor, SplitListStateDescriptor
 from statebackend.keyed.snapshot_task import TRANSITIONS, SnapshotEvent, SnapshotTaskError, SnapshotTaskState
-from statebackend.operator_state import decode_operator_state, encode_operator_state, snapshot_task
+from statebackend.operator_state import decode_operator_state, encode_operator_state, operator_snapshot_task
 from statebackend.operator_state.operator_state_backend import MAX_SLICES
 from typeserializers import LongSerializer
 
@@ -178,6 +178,51 @@ def test_the_digest_tells_contents_apart_and_attempts_not(operator):
     assert digests[0] == digests[1] != digests[2]
 
 
+def test_state_that_is_referred_to_has_the_digest_of_the_same_state_written_again(operator):
+    backend = filled(operator)
+    first = backend.snapshot(1, "snapshot-1")
+    backend.notify_checkpoint_complete(1)
+    kept = backend.snapshot(2, "snapshot-2")
+    numbers = backend.get_state(NUMBERS)
+    numbers.update(numbers.get())
+    table = backend.get_state(TABLE)
+    entries = list(table.items())
+    table.clear()
+    for key, value in reversed(entries):
+        table.put(key, value)
+    written = backend.snapshot(3, "snapshot-3")
+    assert (kept.entries_written, written.entries_written) == (0, len(numbers.get()) + len(entries))
+    assert first.digest == kept.digest == written.digest
+    numbers.add(99)
+    assert backend.snapshot(4, "snapshot-4").digest != written.digest
+
+
+@pytest.mark.parametrize("is_touched", [False, True])
+def test_state_that_was_dealt_out_has_the_same_digest_referred_to_or_written(operator, is_touched):
+    handles = [encode_operator_state(filled(operator).snapshot(1, f"snapshot-{index}").handle) for index in range(2)]
+    digests = set()
+    for attempt in range(2):
+        backend, *_ = operator.start(handles, 3)
+        numbers = backend.get_state(NUMBERS)
+        backend.get_state(LISTS), backend.get_state(TABLE)
+        if attempt or is_touched:
+            numbers.update(numbers.get())
+        digests.add(backend.snapshot(2, f"attempt-{attempt}").digest)
+    assert len(digests) == 1
+
+
+def test_a_digest_that_was_taken_once_is_kept_with_the_state(operator):
+    handles = [encode_operator_state(filled(operator).snapshot(1, f"snapshot-{index}").handle) for index in range(2)]
+    backend, *_ = operator.start(handles, 3)
+    (state,) = [one for one in backend.snapshot(2, "unread").handle.states if one.name == "numbers"]
+    assert [part.digest for part in state.parts] == [None]
+    backend.get_state(NUMBERS)
+    snapshot = backend.snapshot(3, "registered")
+    (state,) = [one for one in snapshot.handle.states if one.name == "numbers"]
+    assert snapshot.entries_written == 0
+    assert [len(part.digest) for part in state.parts] == [16]
+
+
 def test_unchanged_state_is_written_again_only_until_its_checkpoint_is_complete(operator):
     backend = filled(operator)
     first = backend.snapshot(1, "snapshot-1")
@@ -343,7 +388,7 @@ def test_a_snapshot_that_is_cancelled_between_two_states_writes_no_more(operator
 
 
 def test_a_cancellation_is_noticed_after_so_many_rows(operator, monkeypatch):
-    monkeypatch.setattr(snapshot_task, "_CANCEL_CHECK_ROWS", 2)
+    monkeypatch.setattr(operator_snapshot_task, "_CANCEL_CHECK_ROWS", 2)
     task, seen = operator.start()[0].prepare_snapshot(1, "cancelled"), []
 
     def rows():
@@ -354,5 +399,5 @@ def test_a_cancellation_is_noticed_after_so_many_rows(operator, monkeypatch):
             yield None, b"row"
 
     with pytest.raises(CancelledError):
-        list(task._watched(rows()))
+        list(task._counted(rows()))
     assert seen == [0, 1, 2, 3, 4]
