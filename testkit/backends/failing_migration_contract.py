@@ -24,9 +24,9 @@ from statebackend import (
 from statebackend.api.errors import StateMigrationException
 from statebackend.api.time_to_live import StateTtlConfig
 from testkit.backends.contract_base import ContractBase, content
+from testkit.backends.evolving_serializers import CheckedLongSerializer, UncheckedLongSerializer
 from testkit.backends.harness import BackendHarness
 from testkit.backends.migration_contract import LAST, last
-from testkit.backends.schemas import CheckedLongSerializer, UncheckedLongSerializer
 from typeserializers.containers.lists import ListSerializer
 from typeserializers.kernel.field_metadata import converted_by
 from typeserializers.kernel.type_serializer import TypeSerializer

@@ -13,9 +13,9 @@ from statebackend.api.aggregate_function import AggregateFunction
 from statebackend.api.errors import StateRegistrationError
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
 from testkit.backends.contract_base import ContractBase, content
+from testkit.backends.evolving_records import LegV1, leg_v1
 from testkit.backends.folding_functions import IMMUTABLE_SUM, MUTABLE_SUM, SUM, ImmutableSum
 from testkit.backends.harness import BackendHarness
-from testkit.backends.schemas import LegV1, leg_v1
 
 FOLDING = pytest.mark.parametrize(
     ("descriptor", "result"),

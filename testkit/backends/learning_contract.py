@@ -25,9 +25,7 @@ from statebackend import (
 from statebackend.api.time_to_live import StateTtlConfig
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
 from testkit.backends.contract_base import ContractBase, content
-from testkit.backends.harness import BackendHarness
-from testkit.backends.learning_schemas import (
-    LearningWordSerializer,
+from testkit.backends.evolving_records import (
     PlaceV1,
     PlaceV2,
     PortV1,
@@ -41,6 +39,8 @@ from testkit.backends.learning_schemas import (
     places_v3,
     places_v4,
 )
+from testkit.backends.evolving_serializers import LearningWordSerializer
+from testkit.backends.harness import BackendHarness
 from testkit.backends.migration_contract import LAST, last
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.fixed_width import LongSerializer

@@ -10,8 +10,8 @@ from snapshots.errors import SerializationError
 from statebackend import ListStateDescriptor
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
 from testkit.backends.contract_base import LIST, ContractBase, content
+from testkit.backends.evolving_records import LegV1, leg_v1
 from testkit.backends.harness import BackendHarness
-from testkit.backends.schemas import LegV1, leg_v1
 from typeserializers.scalars.strings import StringSerializer
 
 LEGS: ListStateDescriptor[LegV1] = ListStateDescriptor("legs", leg_v1())

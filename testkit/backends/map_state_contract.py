@@ -12,8 +12,8 @@ from snapshots.errors import SerializationError
 from statebackend import MapStateDescriptor
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
 from testkit.backends.contract_base import MAP, ContractBase, content
+from testkit.backends.evolving_records import LegV1, leg_v1
 from testkit.backends.harness import BackendHarness
-from testkit.backends.schemas import LegV1, leg_v1
 from typeserializers.scalars.strings import StringSerializer
 
 NUMBERS: MapStateDescriptor[int, int] = MapStateDescriptor("numbers", int, int)

@@ -21,15 +21,12 @@ from statebackend.api.errors import StateMigrationException
 from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, KeyedStateBackend
 from statebackend.keyed.state_meta import meta_of_descriptor
 from testkit.backends.contract_base import ContractBase, content, contents, fill, filled
-from testkit.backends.harness import BackendHarness
-from testkit.backends.schemas import (
-    CheckedLongSerializer,
+from testkit.backends.evolving_records import (
     DelayV1,
     FlightV1,
     FlightV2,
     LegV1,
     LegV2,
-    UncheckedLongSerializer,
     flight_v1,
     flight_v2,
     flight_v3,
@@ -38,6 +35,8 @@ from testkit.backends.schemas import (
     migrated_flight,
     migrated_leg,
 )
+from testkit.backends.evolving_serializers import CheckedLongSerializer, UncheckedLongSerializer
+from testkit.backends.harness import BackendHarness
 from typeserializers.records.records import AttrsSerializer
 from typeserializers.scalars.strings import StringSerializer
 

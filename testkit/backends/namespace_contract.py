@@ -14,9 +14,10 @@ from statebackend import StateDescriptor
 from statebackend.api.errors import StateBackendError, StateMigrationException, StateRegistrationError
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
 from testkit.backends.contract_base import LIST, MAP, VALUE, ContractBase
+from testkit.backends.evolving_records import FlightV1, flight_v1, flight_v2
+from testkit.backends.evolving_serializers import WordSerializer
 from testkit.backends.folding_functions import IMMUTABLE_SUM, MUTABLE_SUM, SUM
 from testkit.backends.harness import BackendHarness
-from testkit.backends.schemas import FlightV1, WordSerializer, flight_v1, flight_v2
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.fixed_width import DoubleSerializer, LongSerializer
 from typeserializers.scalars.strings import StringSerializer

@@ -14,9 +14,10 @@ from statebackend.keyed.keyed_state_backend import KeyedStateBackend
 from statebackend.keyed.state_backend import StateBackend
 from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from testkit.backends.contract_base import VALUE, ContractBase, contents, fill, filled
+from testkit.backends.evolving_records import flight_v1, flight_v2, flight_v3
+from testkit.backends.evolving_serializers import WordSerializer
 from testkit.backends.harness import BackendHarness
 from testkit.backends.priority_queue_contract import TIMERS, QueueModel, order, timer
-from testkit.backends.schemas import WordSerializer, flight_v1, flight_v2, flight_v3
 from typeserializers.scalars.strings import StringSerializer
 
 

@@ -18,9 +18,10 @@ from statebackend import (
 )
 from statebackend.api.errors import StateMigrationException
 from testkit.backends.contract_base import LIST, MAP, VALUE, ContractBase
+from testkit.backends.evolving_records import flight_v1, flight_v2, flight_v3
+from testkit.backends.evolving_serializers import WordSerializer
 from testkit.backends.harness import BackendHarness
 from testkit.backends.migration_contract import FLIGHTS, LAST, last
-from testkit.backends.schemas import WordSerializer, flight_v1, flight_v2, flight_v3
 from typeserializers.containers.lists import ListSerializer
 from typeserializers.scalars.strings import StringSerializer
 

@@ -24,8 +24,8 @@ from statebackend.keyed.state_files import MAX_FILES
 from statebackend.keyed.state_meta import decode_meta
 from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from testkit.backends.contract_base import LIST, MAP, VALUE, ContractBase, content, contents, fill, filled
+from testkit.backends.evolving_serializers import WordSerializer, WordSerializerSnapshot
 from testkit.backends.harness import BackendHarness
-from testkit.backends.schemas import WordSerializer, WordSerializerSnapshot
 
 KEYS = range(40)
 WORDS = WordSerializer("red", "green")

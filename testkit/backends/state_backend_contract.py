@@ -12,6 +12,7 @@ from testkit.backends.backend_configuration_contract import BackendConfiguration
 from testkit.backends.digest_contract import DigestContract
 from testkit.backends.failing_migration_contract import FailingMigrationContract
 from testkit.backends.folding_state_contract import FoldingStateContract
+from testkit.backends.interrupted_snapshot_contract import InterruptedSnapshotContract
 from testkit.backends.key_enumeration_contract import KeyEnumerationContract
 from testkit.backends.keyed_context_contract import KeyedContextContract
 from testkit.backends.learning_contract import LearningContract
@@ -46,6 +47,7 @@ class StateBackendContract(
     KeyedContextContract,
     SnapshotContract,
     AsynchronousSnapshotContract,
+    InterruptedSnapshotContract,
     DigestContract,
     RescaleContract,
     MigrationContract,

@@ -19,11 +19,19 @@ from statebackend import (
 from statebackend.api.errors import StateMigrationException
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
 from testkit.backends.contract_base import content
+from testkit.backends.evolving_records import (
+    flight_v1,
+    flight_v2,
+    flight_v3,
+    leg_v1,
+    leg_v2,
+    migrated_flight,
+    migrated_leg,
+)
 from testkit.backends.harness import BackendHarness
 from testkit.backends.manual_clock import ManualClock
 from testkit.backends.migration_contract import FLIGHTS, LAST, LEGS, last
 from testkit.backends.reconfiguration_contract import NEW_WORDS, OLD_WORDS
-from testkit.backends.schemas import flight_v1, flight_v2, flight_v3, leg_v1, leg_v2, migrated_flight, migrated_leg
 from testkit.backends.ttl_cases import ON_WRITE, TTL_MS, TtlCase, TtlContractBase, every_case, is_stored
 from typeserializers.scalars.strings import StringSerializer
 

@@ -11,10 +11,10 @@ from attrs import evolve
 from snapshots.errors import SerializationError
 from statebackend import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from statebackend.api.time_to_live import LONGEST_TTL_MS
+from testkit.backends.evolving_records import LegV1, leg_v1
 from testkit.backends.folding_functions import IMMUTABLE_SUM, MUTABLE_SUM, SUM
 from testkit.backends.harness import BackendHarness
 from testkit.backends.manual_clock import ManualClock
-from testkit.backends.schemas import LegV1, leg_v1
 from testkit.backends.ttl_cases import (
     ON_READ,
     ON_WRITE,

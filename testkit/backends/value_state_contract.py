@@ -11,8 +11,8 @@ from statebackend import ValueStateDescriptor
 from statebackend.api.states import ValueState
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
 from testkit.backends.contract_base import VALUE, ContractBase, content
+from testkit.backends.evolving_records import FlightV1, LegV1, flight_v1, leg_v1
 from testkit.backends.harness import BackendHarness
-from testkit.backends.schemas import FlightV1, LegV1, flight_v1, leg_v1
 from typeserializers.scalars.fixed_width import FloatSerializer
 
 LEG: ValueStateDescriptor[LegV1] = ValueStateDescriptor("leg", leg_v1())

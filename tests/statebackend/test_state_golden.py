@@ -18,10 +18,10 @@ from statebackend import ListStateDescriptor, ValueStateDescriptor
 from statebackend.keyed.backend_registry import state_backend
 from statebackend.keyed.state_meta import KeyedStateMeta, StateFile, StateMeta, decode_meta, encode_meta
 from testkit.backends.contract_base import content, contents, filled
+from testkit.backends.evolving_records import LegV1, LegV2, leg_v1, leg_v2
 from testkit.backends.folding_functions import MUTABLE_SUM, SUM
 from testkit.backends.harness import BackendHarness
 from testkit.backends.priority_queue_contract import TIMERS, timer
-from testkit.backends.schemas import LegV1, LegV2, leg_v1, leg_v2
 from typeserializers import LongSerializer, StringSerializer, VoidNamespaceSerializer
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from testkit.backends.learning_schemas import LearningWordSerializer, PlaceV1, PortV1, TownV1, places_v1
+from testkit.backends.evolving_records import PlaceV1, PortV1, TownV1, places_v1
+from testkit.backends.evolving_serializers import LearningWordSerializer
 from testkit.serializers import SerializerContract
 from typeserializers import TypeSerializer
 

@@ -14,10 +14,19 @@ from statebackend.keyed.backend_parameters import RestoredHandle
 from statebackend.keyed.state_backend import SubtaskIdentity
 from statebackend.keyed.state_files import MAX_FILES
 from testkit.backends.contract_base import LIST, MAP, VALUE, content, contents, fill, filled
+from testkit.backends.evolving_records import (
+    LegV1,
+    LegV2,
+    PortV1,
+    TownV1,
+    flight_v1,
+    flight_v2,
+    leg_v1,
+    leg_v2,
+    places_v1,
+)
 from testkit.backends.harness import BackendHarness
-from testkit.backends.learning_schemas import PortV1, TownV1, places_v1
 from testkit.backends.priority_queue_contract import TIMERS, timer
-from testkit.backends.schemas import LegV1, LegV2, flight_v1, flight_v2, leg_v1, leg_v2
 from typeserializers import AttrsSerializer
 
 KEYS = range(20)

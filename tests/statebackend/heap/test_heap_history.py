@@ -10,8 +10,8 @@ from statebackend.api.errors import StateBackendError
 from statebackend.api.key_groups import KeyGroupRange
 from statebackend.heap.list_state import CHUNK_ELEMENTS, Chunk
 from testkit.backends.contract_base import LIST, MAP, VALUE, content, contents, fill, filled
+from testkit.backends.evolving_records import LegV1, leg_v1
 from testkit.backends.harness import BackendHarness
-from testkit.backends.schemas import LegV1, leg_v1
 
 KEYS = range(20)
 LEGS = ListStateDescriptor("legs", leg_v1())

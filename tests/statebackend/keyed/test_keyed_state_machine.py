@@ -40,14 +40,11 @@ from statebackend.api.key_groups import KeyGroupRange, key_group_range_of_subtas
 from statebackend.keyed.backend_registry import state_backend
 from statebackend.keyed.snapshot_task import SnapshotTaskState
 from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
-from testkit.backends.gated_file_system import GatedFileSystem
-from testkit.backends.harness import BackendHarness
-from testkit.backends.schemas import (
+from testkit.backends.evolving_records import (
     DelayV1,
     FlightV1,
     LegV1,
     LegV2,
-    WordSerializer,
     flight_v1,
     flight_v2,
     leg_v1,
@@ -55,6 +52,9 @@ from testkit.backends.schemas import (
     migrated_flight,
     migrated_leg,
 )
+from testkit.backends.evolving_serializers import WordSerializer
+from testkit.backends.gated_file_system import GatedFileSystem
+from testkit.backends.harness import BackendHarness
 
 MAX_PARALLELISM = 4
 MAX_PREPARED = 3

@@ -16,7 +16,7 @@ from statebackend.keyed.state_meta import (
     meta_of_descriptor,
 )
 from statebackend.keyed.state_verdicts import judge_state
-from testkit.backends.learning_schemas import PortV1, TownV1, places_v1
+from testkit.backends.evolving_records import PortV1, TownV1, places_v1
 from typeserializers import IntSerializer, LongSerializer, StringSerializer
 
 

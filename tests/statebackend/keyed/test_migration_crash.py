@@ -10,8 +10,8 @@ from statebackend import ListStateDescriptor, MapStateDescriptor, ValueStateDesc
 from statebackend.api.errors import StateBackendError
 from statebackend.keyed.backend_registry import state_backend
 from testkit.backends.contract_base import content
+from testkit.backends.evolving_records import LegV1, LegV2, leg_v1, leg_v2
 from testkit.backends.harness import BackendHarness
-from testkit.backends.schemas import LegV1, LegV2, leg_v1, leg_v2
 
 OLD = [
     ValueStateDescriptor("value", leg_v1()),

@@ -27,9 +27,9 @@ from statebackend import ListStateDescriptor, MapStateDescriptor, PriorityQueueD
 from statebackend.heap.heap_state_backend import HeapStateBackend
 from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from testkit.backends.contract_base import content
+from testkit.backends.evolving_records import LegV1, leg_v1
 from testkit.backends.gated_file_system import PATIENCE_S
 from testkit.backends.harness import BackendHarness
-from testkit.backends.schemas import LegV1, leg_v1
 from typeserializers.scalars.uuids import UuidSerializer
 
 STEPS = 1000

@@ -18,8 +18,9 @@ from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
 from statebackend.keyed.state_meta import meta_of_descriptor
 from statebackend.keyed.state_verdicts import SchemaReport, judge_key_serializer, judge_state
 from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
+from testkit.backends.evolving_records import FlightV1, flight_v1, flight_v2, flight_v3
+from testkit.backends.evolving_serializers import WordSerializer
 from testkit.backends.harness import BackendHarness
-from testkit.backends.schemas import FlightV1, WordSerializer, flight_v1, flight_v2, flight_v3
 from typeserializers import LongSerializer, PojoSerializer, StringSerializer
 
 AS_IS, RECONFIGURED = CompatibilityKind.AS_IS, CompatibilityKind.WITH_RECONFIGURED_SERIALIZER

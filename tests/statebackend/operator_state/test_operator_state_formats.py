@@ -29,7 +29,7 @@ from statebackend.operator_state import (
     encode_operator_state,
 )
 from statebackend.operator_state.operator_state_handles import FileSlice, StatePart
-from testkit.backends.schemas import LegV1, LegV2, leg_v1, leg_v2
+from testkit.backends.evolving_records import LegV1, LegV2, leg_v1, leg_v2
 from typeserializers import LongSerializer
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"

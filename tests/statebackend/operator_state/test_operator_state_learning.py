@@ -10,18 +10,8 @@ from statebackend.api.operator_state_descriptors import (
     SplitListStateDescriptor,
     UnionListStateDescriptor,
 )
-from testkit.backends.learning_schemas import (
-    LearningWordSerializer,
-    PlaceV1,
-    PlaceV2,
-    PortV1,
-    PortV2,
-    TownV1,
-    TownV2,
-    places_v1,
-    places_v2,
-)
-from testkit.backends.schemas import WordSerializer
+from testkit.backends.evolving_records import PlaceV1, PlaceV2, PortV1, PortV2, TownV1, TownV2, places_v1, places_v2
+from testkit.backends.evolving_serializers import LearningWordSerializer, WordSerializer
 from typeserializers import PojoSerializer
 
 PLACES = [PlaceV1(7), TownV1(1, area=3, extra=2)]

@@ -13,7 +13,7 @@ from statebackend.api.operator_state_descriptors import (
     SplitListStateDescriptor,
     UnionListStateDescriptor,
 )
-from testkit.backends.schemas import FlightV1, flight_v1, flight_v2, migrated_flight
+from testkit.backends.evolving_records import FlightV1, flight_v1, flight_v2, migrated_flight
 
 NUMBERS = st.integers(0, 99)
 SUBTASKS = st.integers(0, 7)

@@ -20,13 +20,10 @@ from statebackend.operator_state import (
     operator_state_metas,
     restored_operator_state,
 )
-from testkit.backends.schemas import (
-    CheckedLongSerializer,
+from testkit.backends.evolving_records import (
     FlightV1,
     LegV1,
     LegV2,
-    UncheckedLongSerializer,
-    WordSerializer,
     flight_v1,
     flight_v2,
     flight_v3,
@@ -35,6 +32,7 @@ from testkit.backends.schemas import (
     migrated_flight,
     migrated_leg,
 )
+from testkit.backends.evolving_serializers import CheckedLongSerializer, UncheckedLongSerializer, WordSerializer
 from typeserializers import ListSerializer, LongSerializer, StringSerializer, converted_by
 from typeserializers.records.records import AttrsSerializer
 

@@ -17,9 +17,9 @@ from statebackend.rocksdb.engine import ColumnFamily, RocksDBError, SstWriter
 from statebackend.rocksdb.file_chain import FileChain
 from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from testkit.backends.contract_base import LIST, MAP, VALUE, contents, fill, filled
+from testkit.backends.evolving_records import LegV1, LegV2, leg_v1, leg_v2
 from testkit.backends.harness import BackendHarness
 from testkit.backends.manual_clock import ManualClock
-from testkit.backends.schemas import LegV1, LegV2, leg_v1, leg_v2
 
 ROCKSDB = RocksDBStateBackend()
 KEYS = range(20)

@@ -13,8 +13,8 @@ from statebackend import ListStateDescriptor, MapStateDescriptor, ReducingStateD
 from statebackend.api.errors import StateBackendClosedError
 from statebackend.rocksdb import map_state
 from statebackend.rocksdb.rocksdb_state_backend import DEFAULT_CACHE_ENTRIES, RocksDBStateBackend
+from testkit.backends.evolving_records import LegV1, leg_v1
 from testkit.backends.harness import BackendHarness
-from testkit.backends.schemas import LegV1, leg_v1
 from typeserializers.scalars.strings import StringSerializer
 
 SIZES = (DEFAULT_CACHE_ENTRIES, 1, 2, 7)

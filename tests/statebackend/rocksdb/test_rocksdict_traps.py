@@ -17,8 +17,8 @@ from statebackend import MapStateDescriptor
 from statebackend.rocksdb.engine import RocksDBEngine, RocksDBError, SstWriter
 from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from testkit.backends.contract_base import LIST, MAP, VALUE, fill
+from testkit.backends.evolving_records import LegV1, leg_v1
 from testkit.backends.harness import BackendHarness
-from testkit.backends.schemas import LegV1, leg_v1
 
 ROOT = pathlib.Path(statebackend.__file__).parent.parent
 PACKAGES = ("snapshots", "typeserializers", "migration", "checkpoint", "statebackend", "streamjobs")

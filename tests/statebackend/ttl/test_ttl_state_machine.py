@@ -29,9 +29,7 @@ from statebackend import (
 from statebackend.api.key_groups import KeyGroupRange, key_group_range_of_subtask, subtask_of_key_group
 from statebackend.keyed.backend_registry import state_backend
 from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
-from testkit.backends.harness import BackendHarness
-from testkit.backends.manual_clock import ManualClock
-from testkit.backends.schemas import (
+from testkit.backends.evolving_records import (
     FlightV1,
     LegV1,
     flight_v1,
@@ -41,6 +39,8 @@ from testkit.backends.schemas import (
     migrated_flight,
     migrated_leg,
 )
+from testkit.backends.harness import BackendHarness
+from testkit.backends.manual_clock import ManualClock
 
 MAX_PARALLELISM = 4
 NAMES = ("value", "list", "map", "sum")

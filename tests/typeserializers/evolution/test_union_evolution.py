@@ -21,7 +21,7 @@ from snapshots import (
     snapshot_from_bytes,
     snapshot_to_bytes,
 )
-from testkit.backends.learning_schemas import LearningWordSerializer
+from testkit.backends.evolving_serializers import LearningWordSerializer
 from testkit.upgrades.upgrade_contract import migration_between
 
 LONG, STRING, BYTES, BOOL, DOUBLE, INT = (

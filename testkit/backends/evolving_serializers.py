@@ -1,131 +1,41 @@
-"""The serializers and record classes with which the contract changes schemas.
+"""Hand-written serializers that change, as a user's would: words by their numbers, longs that may be refused.
 
-`FlightV1` becomes `FlightV2` by everything a record may go through at once. `WordSerializer` writes a word as its index
-in a list of words: with another list it must be reconfigured, and would read other words if it were not.
+A `LearningWordSerializer` gives every new word the next number: the bytes are numbers, the words are in the snapshot
+alone, which every snapshot must therefore take anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+import threading
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
-
-import attrs
 
 from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
 from snapshots.errors import MalformedDataError
 from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot, TypeSerializerSnapshot
-from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.records.record_shape import former_names
-from typeserializers.records.records import AttrsSerializer
-
-RECORD_NAME = "statebackend.contract.Flight"
 
 
-@attrs.frozen
-class DelayV1:
-    """Nested in `FlightV1`."""
+class WordsSnapshot(TypeSerializerSnapshot[str]):
+    """The words in their order; subclasses judge and restore."""
 
-    minutes: int
-    cause: str
+    def __init__(self, words: Iterable[str] = ()) -> None:
+        self.words = tuple(words)
 
+    @property
+    def current_version(self) -> int:
+        return 1
 
-@attrs.frozen
-class DelayV2:
-    """A field widened, one added."""
+    def write_snapshot(self, out: DataOutputView) -> None:
+        out.write_int(len(self.words))
+        for word in self.words:
+            out.write_utf(word)
 
-    minutes: float
-    cause: str
-    excused: bool = False
-
-
-@attrs.frozen
-class FlightV1:
-    """An immutable record."""
-
-    number: int
-    late: int
-    carrier: str
-    delay: DelayV1 | None = None
-
-
-@attrs.frozen
-class FlightV2:
-    """One field renamed and widened, one removed, one added, and the nested record changed."""
-
-    number: int
-    minutes_late: float = attrs.field(metadata=former_names("late"))
-    delay: DelayV2 | None = None
-    seats: int = 100
-
-
-@attrs.frozen
-class FlightV3:
-    """Incompatible: a field has become another type."""
-
-    number: str
-    late: int
-    carrier: str
-    delay: DelayV1 | None = None
-
-
-@attrs.define
-class LegV1:
-    """A mutable record."""
-
-    airport: str
-    minutes: int
-
-
-@attrs.define
-class LegV2:
-    """A field widened, one added that is made by a factory."""
-
-    airport: str
-    minutes: float
-    tags: list[str] = attrs.field(factory=list)
-
-
-def flight_v1() -> AttrsSerializer[FlightV1]:
-    """The serializer of the first version."""
-    return AttrsSerializer(FlightV1, name=RECORD_NAME, field_serializers=_delay(DelayV1))
-
-
-def flight_v2() -> AttrsSerializer[FlightV2]:
-    """The serializer of the second version."""
-    return AttrsSerializer(FlightV2, name=RECORD_NAME, field_serializers=_delay(DelayV2))
-
-
-def flight_v3() -> AttrsSerializer[FlightV3]:
-    """The serializer of a version that cannot take over."""
-    return AttrsSerializer(FlightV3, name=RECORD_NAME, field_serializers=_delay(DelayV1))
-
-
-def leg_v1() -> AttrsSerializer[LegV1]:
-    """The serializer of the first version."""
-    return AttrsSerializer(LegV1, name=RECORD_NAME + "Leg")
-
-
-def leg_v2() -> AttrsSerializer[LegV2]:
-    """The serializer of the second version."""
-    return AttrsSerializer(LegV2, name=RECORD_NAME + "Leg")
-
-
-def migrated_flight(old: FlightV1) -> FlightV2:
-    """What a migration must make of a flight."""
-    delay = None if old.delay is None else DelayV2(float(old.delay.minutes), old.delay.cause)
-    return FlightV2(old.number, float(old.late), delay)
-
-
-def migrated_leg(old: LegV1) -> LegV2:
-    """What a migration must make of a leg."""
-    return LegV2(old.airport, float(old.minutes))
-
-
-def _delay(record_class: type) -> dict[str, TypeSerializer[Any]]:
-    return {"delay": NullableSerializer(AttrsSerializer(record_class, name=RECORD_NAME + "Delay"))}
+    def read_snapshot(self, read_version: int, source: DataInputView) -> None:
+        self.check_version(read_version)
+        self.words = tuple(source.read_utf() for _ in range(source.read_count(minimum_item_bytes=2)))
 
 
 class WordSerializer(TypeSerializer[str]):
@@ -167,30 +77,15 @@ class WordSerializer(TypeSerializer[str]):
         yield f"{path or 'value'}: {value!r:.80} is none of {', '.join(self.words)}"
 
     def snapshot_configuration(self) -> WordSerializerSnapshot:
-        return WordSerializerSnapshot(self)
+        return WordSerializerSnapshot(self.words)
 
     def __repr__(self) -> str:
         return f"WordSerializer{self.words!r}"
 
 
 @register_snapshot("statebackend.contract.WordSerializerSnapshot")
-class WordSerializerSnapshot(TypeSerializerSnapshot[str]):
+class WordSerializerSnapshot(WordsSnapshot):
     """The words in their order; reconfigures a serializer that has all of them."""
-
-    def __init__(self, serializer: WordSerializer | None = None) -> None:
-        self.words: tuple[str, ...] = () if serializer is None else serializer.words
-
-    @property
-    def current_version(self) -> int:
-        return 1
-
-    def write_snapshot(self, out: DataOutputView) -> None:
-        out.write_int(len(self.words))
-        for word in self.words:
-            out.write_utf(word)
-
-    def read_snapshot(self, read_version: int, source: DataInputView) -> None:
-        self.words = tuple(source.read_utf() for _ in range(source.read_count(minimum_item_bytes=2)))
 
     def restore_serializer(self) -> WordSerializer:
         return WordSerializer(*self.words)
@@ -207,6 +102,91 @@ class WordSerializerSnapshot(TypeSerializerSnapshot[str]):
         added = [word for word in new_serializer.words if word not in self.words]
         return TypeSerializerSchemaCompatibility.compatible_with_reconfigured_serializer(
             WordSerializer(*self.words, *added)
+        )
+
+
+class LearningWordSerializer(TypeSerializer[str]):
+    """One byte, the number of the word; a word that was not written before gets the next number.
+
+    What one instance has learned, its duplicates know.
+    """
+
+    def __init__(self, words: tuple[str, ...] = ()) -> None:
+        self.words = list(words)
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"words": list(self.words)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(tuple(state["words"]))  # type: ignore[misc]
+
+    def configuration(self) -> Hashable:
+        return ()
+
+    @property
+    def length(self) -> int:
+        return 1
+
+    @property
+    def is_immutable_type(self) -> bool:
+        return True
+
+    def create_instance(self) -> str:
+        return ""
+
+    def duplicate(self) -> LearningWordSerializer:
+        return LearningWordSerializer(tuple(self.words))
+
+    def serialize(self, value: str, out: DataOutputView) -> None:
+        if not isinstance(value, str):
+            raise self.serialization_error(value, TypeError(f"{value!r:.80} is no word"))
+        with self._lock:
+            if value not in self.words:
+                self.words.append(value)
+        out.write_unsigned_byte(self.words.index(value))
+
+    def deserialize(self, source: DataInputView) -> str:
+        number = source.read_unsigned_byte()
+        if number >= len(self.words):
+            raise MalformedDataError(f"there is no word {number} among {self.words}")
+        return self.words[number]
+
+    def snapshot_configuration(self) -> LearningWordSerializerSnapshot:
+        return LearningWordSerializerSnapshot(self.words)
+
+    def __repr__(self) -> str:
+        return f"LearningWordSerializer({', '.join(self.words)})"
+
+
+@register_snapshot("statebackend.contract.LearningWordSerializerSnapshot")
+class LearningWordSerializerSnapshot(WordsSnapshot):
+    """The words by their numbers. A new serializer is reconfigured to know them."""
+
+    def restore_serializer(self) -> LearningWordSerializer:
+        return LearningWordSerializer(self.words)
+
+    def merged_with(self, other: TypeSerializerSnapshot[Any]) -> TypeSerializerSnapshot[str] | None:
+        assert isinstance(other, LearningWordSerializerSnapshot)
+        longer, shorter = sorted((self, other), key=lambda one: len(one.words), reverse=True)
+        return longer if longer.words[: len(shorter.words)] == shorter.words else None
+
+    def resolve_schema_compatibility(
+        self, new_serializer: TypeSerializer[str]
+    ) -> TypeSerializerSchemaCompatibility[str]:
+        if not isinstance(new_serializer, LearningWordSerializer):
+            return TypeSerializerSchemaCompatibility.incompatible(
+                Finding("", FieldVerdict.REFUSE, "another-serializer", "these are words", "Keep the serializer")
+            )
+        known = tuple(new_serializer.words)
+        if known[: len(self.words)] == self.words:
+            return TypeSerializerSchemaCompatibility.compatible_as_is()
+        if self.words[: len(known)] != known:
+            return TypeSerializerSchemaCompatibility.incompatible(
+                Finding("", FieldVerdict.REFUSE, "other-words", f"{known} are not {self.words}", "Begin anew")
+            )
+        return TypeSerializerSchemaCompatibility.compatible_with_reconfigured_serializer(
+            LearningWordSerializer(self.words)
         )
 
 
