@@ -23,8 +23,8 @@ from statebackend.api.key_groups import key_group_range_of_subtask
 from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
 from statebackend.keyed.state_meta import KeyedStateMeta, StateFile, encode_meta, meta_of_descriptor
 from streamjobs.runtime.restore_plan_file import write_restore_plan
-from streamjobs.spark.epoch_task import EpochTask
-from streamjobs.spark.run_broadcast import RunReference
+from streamjobs.spark.tasks.epoch_task import EpochTask
+from streamjobs.spark.tasks.run_broadcast import RunReference
 from typeserializers import StringSerializer
 
 UID = "simulated"

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
-from streamjobs.api.sinks import Sink, sink_identity
+from streamjobs.api.sink import Sink, sink_identity
 from streamjobs.api.stream_graph import JobGraph
 from streamjobs.errors import JobDefinitionError, JobRestoreError
 from streamjobs.user_errors import shown

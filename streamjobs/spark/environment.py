@@ -42,22 +42,22 @@ from streamjobs.runtime.starting_point import (
     check_no_fall_back,
     starting_point,
 )
-from streamjobs.spark.epoch_driver import EpochDriver
-from streamjobs.spark.fall_back import fall_back, planned_fall_back
+from streamjobs.spark.driver.epoch_driver import EpochDriver
+from streamjobs.spark.driver.fall_back import fall_back, planned_fall_back
+from streamjobs.spark.driver.job_parts import JobParts
+from streamjobs.spark.driver.query_end import check_timeout
 from streamjobs.spark.job import SparkJob
-from streamjobs.spark.job_parts import JobParts
-from streamjobs.spark.pipeline import Pipeline
-from streamjobs.spark.pipeline_preparation import prepare_pipeline
-from streamjobs.spark.placement import locality_advice
-from streamjobs.spark.query_end import check_timeout
+from streamjobs.spark.plans.pipeline import Pipeline
+from streamjobs.spark.plans.pipeline_preparation import prepare_pipeline
+from streamjobs.spark.plans.placement import locality_advice
 from streamjobs.spark.session import (
     check_classic_session,
     check_spark_version,
     ensure_python_interpreter,
     is_on_one_host,
 )
-from streamjobs.spark.source_identity import check_same_sources, check_trigger, named_sources
-from streamjobs.spark.source_progress import newest_committed_batch, restore_source_progress
+from streamjobs.spark.sources.source_identity import check_same_sources, check_trigger, named_sources
+from streamjobs.spark.sources.source_progress import newest_committed_batch, restore_source_progress
 
 _log = logging.getLogger(__name__)
 

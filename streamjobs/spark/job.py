@@ -19,12 +19,12 @@ from statebackend.keyed.state_verdicts import SchemaReport, StateVerdict
 from statebackend.metrics import KeyedStateMetrics
 from streamjobs.errors import EpochError
 from streamjobs.runtime.subtask import OPERATOR_STATE_PREFIX
-from streamjobs.spark.epoch_driver import EpochDriver
-from streamjobs.spark.epoch_statistics import EpochStatistics
-from streamjobs.spark.fall_back import FallBackReport
-from streamjobs.spark.query_end import DEFAULT_STOP_TIMEOUT_S, Interrupts, QueryEnd, check_timeout
-from streamjobs.spark.run_watch import RunWatch
-from streamjobs.spark.savepoints import take_savepoint
+from streamjobs.spark.driver.epoch_driver import EpochDriver
+from streamjobs.spark.driver.epoch_statistics import EpochStatistics
+from streamjobs.spark.driver.fall_back import FallBackReport
+from streamjobs.spark.driver.query_end import DEFAULT_STOP_TIMEOUT_S, Interrupts, QueryEnd, check_timeout
+from streamjobs.spark.driver.run_watch import RunWatch
+from streamjobs.spark.driver.savepoints import take_savepoint
 
 
 @frozen

@@ -29,7 +29,7 @@ from urllib.parse import unquote, urlparse
 from pyspark.sql import DataFrame
 
 from checkpointing.storage.local_storage import sync_directory
-from streamjobs.api.sinks import SinkError
+from streamjobs.api.sink import SinkError
 from streamjobs.user_errors import shown
 
 __all__ = ["ForEachEpochSink", "MemorySink", "NoopSink", "ParquetSink", "reads_once"]

@@ -16,7 +16,7 @@ import attrs
 
 from statebackend import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
-from streamjobs.api.sinks import sink_identity
+from streamjobs.api.sink import sink_identity
 from typeserializers import AttrsSerializer, former_names
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from streamjobs import JobDefinitionError, KeyedProcessFunction, ProcessContext,
 from streamjobs.inprocess import LocalStreamEnvironment
 from streamjobs.rows.row_reader import RowReader, UnreadableRowError
 from streamjobs.rows.row_writer import RowMismatchError, RowWriter
-from streamjobs.spark.worker_errors import python_cause
+from streamjobs.spark.driver.worker_errors import python_cause
 from streamjobs.user_errors import shown, told
 
 

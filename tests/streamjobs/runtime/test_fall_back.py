@@ -18,12 +18,12 @@ from checkpointing import (
     StorageError,
 )
 from checkpointing.storage.fall_back_file import read_fall_back
-from streamjobs.api.sinks import SinkError
+from streamjobs.api.sink import SinkError
 from streamjobs.errors import JobRestoreError
 from streamjobs.runtime.job_sinks import JobSinks
 from streamjobs.runtime.starting_point import check_no_fall_back
-from streamjobs.spark.fall_back import FallBackReport, fall_back, planned_fall_back
-from streamjobs.spark.source_progress import SourceProgressError
+from streamjobs.spark.driver.fall_back import FallBackReport, fall_back, planned_fall_back
+from streamjobs.spark.sources.source_progress import SourceProgressError
 
 NEWEST = 4
 

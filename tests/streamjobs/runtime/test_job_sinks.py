@@ -9,7 +9,7 @@ import pytest
 
 from checkpointing import CheckpointKind, CheckpointMetadata
 from streamjobs import JobDefinitionError, JobRestoreError
-from streamjobs.api.sinks import sink_identity
+from streamjobs.api.sink import sink_identity
 from streamjobs.runtime.job_sinks import JobSinks
 from streamjobs.spark import MemorySink, NoopSink, ParquetSink
 

@@ -22,7 +22,7 @@ def test_time_never_goes_back(previous: int | None, expected: int) -> None:
 
 
 def test_the_time_of_an_epoch_is_that_of_its_batch() -> None:
-    from streamjobs.spark.epoch_time import processing_time_of_epoch_ms
+    from streamjobs.spark.driver.epoch_time import processing_time_of_epoch_ms
 
     assert processing_time_of_epoch_ms(OFFSETS, None) == 1700000000123
     assert processing_time_of_epoch_ms(OFFSETS, 1700000000122) == 1700000000123
@@ -34,14 +34,14 @@ def test_the_time_of_an_epoch_is_that_of_its_batch() -> None:
     [b"", b"v1", b"v1\n", b"v1\n[]", b"v1\n{}", b'v1\n{"batchTimestampMs":"1"}', b'v1\n{"batchTimestampMs":true}'],
 )
 def test_offsets_without_a_time_are_refused(offsets: bytes) -> None:
-    from streamjobs.spark.epoch_time import processing_time_of_epoch_ms
+    from streamjobs.spark.driver.epoch_time import processing_time_of_epoch_ms
 
     with pytest.raises(SourceProgressMismatchError, match="tell no time of the batch"):
         processing_time_of_epoch_ms(offsets, None)
 
 
 def test_file_and_name_of_the_offsets_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from streamjobs.spark.epoch_time import make_offsets_durable
+    from streamjobs.spark.driver.epoch_time import make_offsets_durable
 
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "7").write_bytes(OFFSETS)

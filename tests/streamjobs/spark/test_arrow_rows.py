@@ -335,7 +335,7 @@ DDL = (
 @pytest.mark.spark
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
 def test_rows_of_every_type_go_through_spark_and_come_back_equal(spark: SparkSession, zone: str) -> None:
-    from streamjobs.spark.map_in_arrow import map_in_arrow
+    from streamjobs.spark.plans.map_in_arrow import map_in_arrow
     from streamjobs.spark.session import configured
 
     schema = StructType.fromDDL(DDL)

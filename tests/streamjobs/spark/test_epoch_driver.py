@@ -25,9 +25,9 @@ from statebackend.keyed.backend_registry import state_backend
 from streamjobs.errors import EpochError, EpochTimeoutError, SourceProgressMismatchError
 from streamjobs.runtime.job_sinks import JobSinks
 from streamjobs.runtime.restore_plan_file import RESTORE_PLANS_DIRECTORY
-from streamjobs.spark import epoch_driver, epoch_rim
-from streamjobs.spark.epoch_driver import EpochDriver
-from streamjobs.spark.job_parts import JobParts
+from streamjobs.spark.driver import epoch_driver, epoch_rim
+from streamjobs.spark.driver.epoch_driver import EpochDriver
+from streamjobs.spark.driver.job_parts import JobParts
 
 IDENTITY = JobIdentity("job", "count", 4, 5)
 

@@ -12,7 +12,7 @@ pytest.importorskip("pyspark")
 from checkpointing.coordinator.acknowledgement import Acknowledgement
 from checkpointing.handles.state_handles import KeyedStateHandle, SubtaskState
 from streamjobs.runtime.job_metrics import opening_metrics
-from streamjobs.spark.epoch_statistics import EpochStatistics, epoch_statistics
+from streamjobs.spark.driver.epoch_statistics import EpochStatistics, epoch_statistics
 
 HANDLE = KeyedStateHandle("state", "heap", 0, 15, b"", ())
 ACKNOWLEDGEMENT = Acknowledgement(

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from streamjobs.errors import EpochTimeoutError
-from streamjobs.spark import query_end
-from streamjobs.spark.query_end import Interrupts, QueryEnd, check_timeout
+from streamjobs.spark.driver import query_end
+from streamjobs.spark.driver.query_end import Interrupts, QueryEnd, check_timeout
 
 
 class Query:

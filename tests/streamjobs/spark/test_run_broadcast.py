@@ -14,10 +14,10 @@ import pytest
 from pyspark import cloudpickle
 from spark_workplace import CountWords, Workplace, memory_sink, travelling_by_value
 
-from streamjobs.api.sinks import SinkError
-from streamjobs.spark import run_broadcast
-from streamjobs.spark.program_modules import ProgramModules
-from streamjobs.spark.run_broadcast import KEPT_RUNS, RunBroadcast, RunReference
+from streamjobs.api.sink import SinkError
+from streamjobs.spark.tasks import run_broadcast
+from streamjobs.spark.tasks.program_modules import ProgramModules
+from streamjobs.spark.tasks.run_broadcast import KEPT_RUNS, RunBroadcast, RunReference
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
-from streamjobs.spark.run_watch import RunWatch
+from streamjobs.spark.driver.run_watch import RunWatch
 
 DONE_WITHIN_S = 60
 

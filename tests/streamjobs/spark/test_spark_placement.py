@@ -19,7 +19,7 @@ PARALLELISM = 5
 @pytest.fixture
 def several_executors(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Lets the placement believe that there are these executors; it does not ask where they are."""
-    from streamjobs.spark import placement
+    from streamjobs.spark.plans import placement
 
     executors = {"a:1", "b:1"}
     monkeypatch.setattr(placement, "is_on_one_host", lambda spark: False)
@@ -30,7 +30,7 @@ def several_executors(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Where the partitions are found to be, look after look; a letter is an executor."""
-    from streamjobs.spark import placement
+    from streamjobs.spark.plans import placement
 
     looks: list[str] = []
     monkeypatch.setattr(placement, "places_of_partitions", lambda frame: looks.pop(0))
@@ -39,7 +39,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def placement() -> Iterator[Any]:
-    from streamjobs.spark.placement import SubtaskPlacement
+    from streamjobs.spark.plans.placement import SubtaskPlacement
 
     placement = SubtaskPlacement(PARALLELISM)
     yield placement
@@ -51,7 +51,7 @@ def partitions(placement: Any, rows: DataFrame) -> dict[int, list[tuple[int, int
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.types import StructType
 
-    from streamjobs.spark.map_in_arrow import map_in_arrow
+    from streamjobs.spark.plans.map_in_arrow import map_in_arrow
     from streamjobs.spark.session import disable_adaptive
 
     def collect(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -86,7 +86,7 @@ def expected(count: int) -> dict[int, list[tuple[int, int]]]:
 
 
 def test_the_hash_is_that_of_spark(spark: SparkSession) -> None:
-    from streamjobs.spark.placement import hash_of_int, salts_of_partitions
+    from streamjobs.spark.plans.placement import hash_of_int, salts_of_partitions
 
     numbers = [*range(100), 0x7FFFFFFF, 0x12345678, 65_536]
     [row] = (
@@ -175,7 +175,7 @@ def test_the_first_places_are_taken_again_until_they_are_fair_or_nothing_helps(
 def test_what_keeps_subtasks_from_their_state_is_said_in_one_line(
     spark: SparkSession, several_executors: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from streamjobs.spark import placement
+    from streamjobs.spark.plans import placement
 
     advice = placement.locality_advice(spark)
     assert advice is not None

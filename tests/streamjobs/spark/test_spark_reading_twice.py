@@ -113,7 +113,7 @@ def test_how_rows_are_handed_on_follows_from_what_is_behind(spark: SparkSession)
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.types import LongType, StringType, StructType
 
-    from streamjobs.spark.downstream_steps import empty_input, reads_partitions_once
+    from streamjobs.spark.plans.downstream_steps import empty_input, reads_partitions_once
 
     schema = StructType().add("key", StringType()).add("count", LongType())
 

@@ -20,7 +20,7 @@ from checkpointing import (
 )
 from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpointStore
 from streamjobs import EpochError, JobDefinitionError, JobRestoreError
-from streamjobs.api.sinks import SinkError
+from streamjobs.api.sink import SinkError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -153,7 +153,7 @@ def test_a_job_goes_back_to_an_older_checkpoint_and_processes_again_what_came_la
 def test_going_back_is_finished_after_a_crash_at_any_step(
     workplace: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from streamjobs.spark import fall_back
+    from streamjobs.spark.driver import fall_back
     from streamjobs.spark.sinks import ParquetSink
 
     output = ParquetSink(workplace.directory / "out")
@@ -222,7 +222,7 @@ def test_another_source_is_refused_before_anything_is_touched(workplace: Workpla
 
 
 def test_a_trigger_that_spark_would_refuse_is_refused_at_once(workplace: Workplace) -> None:
-    from streamjobs.spark.source_identity import check_trigger
+    from streamjobs.spark.sources.source_identity import check_trigger
 
     frame = workplace.stream()
     for right in (None, {}, {"availableNow": True}, {"processingTime": "1 second"}, {"once": True}):

@@ -15,7 +15,7 @@ from attrs import astuple
 from pyspark.sql.types import StructType
 
 from streamjobs.errors import StreamJobError
-from streamjobs.spark.map_in_arrow import map_in_arrow
+from streamjobs.spark.plans.map_in_arrow import map_in_arrow
 from streamjobs.spark.session import (
     UnsupportedSparkSessionError,
     UnsupportedSparkVersionError,

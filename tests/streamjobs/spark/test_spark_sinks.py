@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from streamjobs.api.sinks import Sink, SinkError
+from streamjobs.api.sink import Sink, SinkError
 from streamjobs.spark.sinks import ForEachEpochSink, MemorySink, NoopSink, ParquetSink
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from checkpointing.errors import UnsafePathError
-from streamjobs.spark.source_progress import (
+from streamjobs.spark.sources.source_progress import (
     SourceProgressError,
     capture_source_progress,
     read_offsets,

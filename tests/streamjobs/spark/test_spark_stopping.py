@@ -149,7 +149,7 @@ def test_an_epoch_that_takes_too_long_is_given_up_and_processed_again(workplace:
 
 
 def test_an_epoch_whose_sink_took_too_long_on_the_driver_is_given_up_when_it_returns(workplace: Workplace) -> None:
-    from streamjobs.spark import epoch_watchdog
+    from streamjobs.spark.driver import epoch_watchdog
     from streamjobs.spark.sinks import ForEachEpochSink
 
     expired = threading.Event()
@@ -163,7 +163,7 @@ def test_an_epoch_whose_sink_took_too_long_on_the_driver_is_given_up_when_it_ret
             expired.wait()
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("streamjobs.spark.epoch_rim.EpochWatchdog", WaitsForTheWatchdog)
+        patched.setattr("streamjobs.spark.driver.epoch_rim.EpochWatchdog", WaitsForTheWatchdog)
         with pytest.raises(EpochTimeoutError, match=r"epoch 0 did not end within 0\.01 s"):
             workplace.run(ForEachEpochSink(lambda frame, epoch_id: frame.collect()), epoch_timeout_s=0.01)
     assert not list((workplace.directory / "job" / "shared").rglob("*.sst"))

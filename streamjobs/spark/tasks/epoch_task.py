@@ -1,8 +1,8 @@
 """What Spark sends to the tasks of an operator for one epoch: references, and what is new in it.
 
-The function and everything else that stays the same goes out once per run, see `streamjobs.spark.run_broadcast`; what a
-subtask restores is read by its own task, see `streamjobs.runtime.restore_plan_file`. So this takes some hundred bytes
-whatever the function, the state and the parallelism are, and Spark never makes a broadcast file of it.
+The function and everything else that stays the same goes out once per run, see `streamjobs.spark.tasks.run_broadcast`;
+what a subtask restores is read by its own task, see `streamjobs.runtime.restore_plan_file`. So this takes some hundred
+bytes whatever the function, the state and the parallelism are, and Spark never makes a broadcast file of it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from attrs import frozen
 from checkpointing.storage.file_system import CheckpointFileSystem
 from streamjobs.runtime.restore_plan import SubtaskRestore
 from streamjobs.runtime.restore_plan_file import RestorePlanSection
-from streamjobs.spark.partition_task import OperatorTask, PartitionTask
-from streamjobs.spark.program_modules import naming_missing_modules
-from streamjobs.spark.run_broadcast import RunReference
 from streamjobs.spark.session import task_identity
+from streamjobs.spark.tasks.partition_task import OperatorTask, PartitionTask
+from streamjobs.spark.tasks.program_modules import naming_missing_modules
+from streamjobs.spark.tasks.run_broadcast import RunReference
 
 
 @frozen(kw_only=True)

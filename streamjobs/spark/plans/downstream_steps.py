@@ -18,7 +18,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from streamjobs.spark.map_in_arrow import map_in_arrow
+from streamjobs.spark.plans.map_in_arrow import map_in_arrow
 
 __all__ = ["empty_input", "jobs_started", "reads_partitions_once"]
 

@@ -1,8 +1,8 @@
 """Savepoints of a Spark job: the export runs as a Spark job of its own, one task per subtask.
 
 The caller pins the checkpoint meanwhile, so that epochs go on and their clean-up does not take its files. The savepoint
-also carries Spark's source progress as of that epoch; `streamjobs.spark.source_progress` knows which of Spark's files
-that is.
+also carries Spark's source progress as of that epoch; `streamjobs.spark.sources.source_progress` knows which of Spark's
+files that is.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from savepoints.handle_export import ExportedSubtask, ExportTask
 from statebackend import StateDescriptor
 from statebackend.api.clock import wall_clock
 from streamjobs.runtime.local_state_root import LocalStateRoot
-from streamjobs.spark.program_modules import ProgramModules, naming_missing_modules
-from streamjobs.spark.source_progress import capture_source_progress
-from streamjobs.spark.worker_errors import python_cause
+from streamjobs.spark.driver.worker_errors import python_cause
+from streamjobs.spark.sources.source_progress import capture_source_progress
+from streamjobs.spark.tasks.program_modules import ProgramModules, naming_missing_modules
 
 
 def take_savepoint(

@@ -2,7 +2,7 @@
 
 The graph is gone through once over frames without rows: so types, names and schemas are judged by Spark itself, and the
 state of every operator is asked for. What is behind an operator up to the next ones and the sinks settles whether its
-rows must be computed and kept, see `streamjobs.spark.downstream_steps`.
+rows must be computed and kept, see `streamjobs.spark.plans.downstream_steps`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from streamjobs.api.stream_graph import (
 )
 from streamjobs.errors import JobDefinitionError
 from streamjobs.runtime.job_sinks import JobSinks
-from streamjobs.spark.downstream_steps import empty_input, jobs_started, reads_partitions_once
-from streamjobs.spark.operator_plan import PreparedOperator, prepare_operator
-from streamjobs.spark.pipeline import Pipeline
+from streamjobs.spark.plans.downstream_steps import empty_input, jobs_started, reads_partitions_once
+from streamjobs.spark.plans.operator_plan import PreparedOperator, prepare_operator
+from streamjobs.spark.plans.pipeline import Pipeline
 from streamjobs.spark.sinks import reads_once
-from streamjobs.spark.source_union import united_sources
+from streamjobs.spark.sources.source_union import united_sources
 
 __all__ = ["prepare_pipeline"]
 

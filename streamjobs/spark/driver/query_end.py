@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from streamjobs.errors import EpochTimeoutError
-from streamjobs.spark.epoch_driver import EpochDriver
+from streamjobs.spark.driver.epoch_driver import EpochDriver
 from streamjobs.spark.session import streaming_errors_unlogged
 
 __all__ = ["DEFAULT_STOP_TIMEOUT_S", "Interrupts", "QueryEnd", "check_timeout"]

@@ -26,10 +26,10 @@ from streamjobs.api.stream_graph import (
     UnionNode,
 )
 from streamjobs.runtime.job_sinks import JobSinks
-from streamjobs.spark.epoch_task import EpochTask
-from streamjobs.spark.operator_plan import PreparedOperator, processed, run_and_keep
-from streamjobs.spark.placement import SubtaskPlacement
-from streamjobs.spark.source_union import split_sources
+from streamjobs.spark.plans.operator_plan import PreparedOperator, processed, run_and_keep
+from streamjobs.spark.plans.placement import SubtaskPlacement
+from streamjobs.spark.sources.source_union import split_sources
+from streamjobs.spark.tasks.epoch_task import EpochTask
 
 __all__ = ["EpochPlan", "Pipeline"]
 
@@ -61,7 +61,7 @@ class EpochPlan:
 
 @frozen
 class Pipeline:
-    """A job's graph, checked (`streamjobs.spark.pipeline_preparation`); ``source`` is the frame of all its sources."""
+    """A job's graph, checked (see `pipeline_preparation`); ``source`` is the frame of all its sources."""
 
     graph: JobGraph
     operators: Mapping[str, PreparedOperator]

@@ -25,10 +25,10 @@ from checkpointing.storage.directory_checkpoint_store import PREVIOUS, Directory
 from checkpointing.storage.fall_back_file import FallBack, end_fall_back, read_fall_back, write_fall_back
 from checkpointing.storage.file_system import CheckpointFileSystem
 from snapshots.value_text import cut
-from streamjobs.api.sinks import SinkError, sink_identity
+from streamjobs.api.sink import SinkError, sink_identity
 from streamjobs.runtime.job_sinks import JobSinks
 from streamjobs.runtime.starting_point import check_no_fall_back
-from streamjobs.spark.source_progress import capture_source_progress, newest_planned_batch, read_offsets
+from streamjobs.spark.sources.source_progress import capture_source_progress, newest_planned_batch, read_offsets
 
 __all__ = ["FallBackReport", "fall_back", "planned_fall_back"]
 

@@ -35,7 +35,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType, StructField, StructType
 
-from streamjobs.spark.map_in_arrow import map_in_arrow
+from streamjobs.spark.plans.map_in_arrow import map_in_arrow
 from streamjobs.spark.session import disable_adaptive, is_on_one_host
 
 SALT_COLUMN: Final = "__statebackend_salt"

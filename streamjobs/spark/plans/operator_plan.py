@@ -22,12 +22,12 @@ from streamjobs.api.stream_graph import KeyedProcessNode
 from streamjobs.errors import JobDefinitionError
 from streamjobs.rows.declared_schema import OF_OUTPUT_TAG, OF_PROCESS, missing_schema, unknown_column
 from streamjobs.runtime.state_registration import RegisteredStates, registered_states
-from streamjobs.spark.arrow_input import KEY_COLUMN_PREFIX, KEY_GROUP_COLUMN, InputColumns
-from streamjobs.spark.epoch_task import EpochTask
-from streamjobs.spark.map_in_arrow import map_in_arrow
 from streamjobs.spark.named_columns import column_meant_by, column_named
-from streamjobs.spark.output_rows import OutputLayout
-from streamjobs.spark.placement import SubtaskPlacement
+from streamjobs.spark.plans.map_in_arrow import map_in_arrow
+from streamjobs.spark.plans.placement import SubtaskPlacement
+from streamjobs.spark.tasks.arrow_input import KEY_COLUMN_PREFIX, KEY_GROUP_COLUMN, InputColumns
+from streamjobs.spark.tasks.epoch_task import EpochTask
+from streamjobs.spark.tasks.output_rows import OutputLayout
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 

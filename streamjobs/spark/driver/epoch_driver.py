@@ -25,11 +25,11 @@ from streamjobs.runtime.epoch_events import BatchArrived, Epoch
 from streamjobs.runtime.epoch_runner import EpochRunner
 from streamjobs.runtime.epoch_table import EpochState
 from streamjobs.runtime.job_metrics import OperatorMetrics, metrics_of_epoch, metrics_of_epochs
-from streamjobs.spark.epoch_rim import SparkEpoch, SparkRun
-from streamjobs.spark.epoch_statistics import EpochStatistics, epoch_statistics
-from streamjobs.spark.job_parts import JobParts
+from streamjobs.spark.driver.epoch_rim import SparkEpoch, SparkRun
+from streamjobs.spark.driver.epoch_statistics import EpochStatistics, epoch_statistics
+from streamjobs.spark.driver.job_parts import JobParts
 from streamjobs.spark.session import were_tasks_repeated
-from streamjobs.spark.source_progress import read_offsets
+from streamjobs.spark.sources.source_progress import read_offsets
 
 __all__ = ["REMEMBERED_EPOCHS", "EpochDriver"]
 

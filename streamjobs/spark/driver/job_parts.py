@@ -16,8 +16,8 @@ from streamjobs.operators.operator_factories import operator_factory
 from streamjobs.runtime.job_sinks import JobSinks
 from streamjobs.runtime.local_state_root import LocalStateRoot
 from streamjobs.runtime.subtask import OperatorParts
-from streamjobs.spark.partition_task import OperatorTask
-from streamjobs.spark.pipeline import Pipeline
+from streamjobs.spark.plans.pipeline import Pipeline
+from streamjobs.spark.tasks.partition_task import OperatorTask
 
 
 @frozen(kw_only=True)

@@ -29,15 +29,15 @@ from streamjobs.runtime.epoch import too_late
 from streamjobs.runtime.epoch_events import Epoch
 from streamjobs.runtime.restore_plan import SubtaskRestore, restores_by_subtask
 from streamjobs.runtime.restore_plan_file import RESTORE_PLANS_DIRECTORY, RestorePlanSection, write_restore_plan
-from streamjobs.spark.epoch_task import EpochTask
-from streamjobs.spark.epoch_time import make_offsets_durable, processing_time_of_epoch_ms
-from streamjobs.spark.epoch_watchdog import EpochWatchdog
-from streamjobs.spark.job_parts import JobParts, operator_tasks
-from streamjobs.spark.observed_acknowledgements import observed_acknowledgements
-from streamjobs.spark.placement import SubtaskPlacement
-from streamjobs.spark.run_broadcast import RunBroadcast
+from streamjobs.spark.driver.epoch_time import make_offsets_durable, processing_time_of_epoch_ms
+from streamjobs.spark.driver.epoch_watchdog import EpochWatchdog
+from streamjobs.spark.driver.job_parts import JobParts, operator_tasks
+from streamjobs.spark.driver.observed_acknowledgements import observed_acknowledgements
+from streamjobs.spark.driver.worker_errors import python_cause
+from streamjobs.spark.plans.placement import SubtaskPlacement
 from streamjobs.spark.session import keep_adaptive_disabled
-from streamjobs.spark.worker_errors import python_cause
+from streamjobs.spark.tasks.epoch_task import EpochTask
+from streamjobs.spark.tasks.run_broadcast import RunBroadcast
 
 __all__ = ["SparkEpoch", "SparkRun"]
 

@@ -21,8 +21,8 @@ from attrs import frozen
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import Broadcast, SparkContext, cloudpickle
 
-from streamjobs.spark.partition_task import OperatorTask
-from streamjobs.spark.program_modules import ProgramModules
+from streamjobs.spark.tasks.partition_task import OperatorTask
+from streamjobs.spark.tasks.program_modules import ProgramModules
 
 KEPT_RUNS: Final = 4
 """Runs whose parts a worker keeps: workers outlive jobs, and some serve several at a time."""

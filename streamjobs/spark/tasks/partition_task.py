@@ -22,9 +22,9 @@ from streamjobs.operators.operator import InputBatch
 from streamjobs.runtime.local_state_root import LocalStateRoot
 from streamjobs.runtime.restore_plan import SubtaskRestore
 from streamjobs.runtime.subtask import OperatorParts, Subtask, SubtaskEpoch
-from streamjobs.spark.arrow_input import KEY_GROUP_COLUMN, InputColumns, InputReader
-from streamjobs.spark.output_rows import OutputSchema, OutputWriter
 from streamjobs.spark.session import TaskIdentity
+from streamjobs.spark.tasks.arrow_input import KEY_GROUP_COLUMN, InputColumns, InputReader
+from streamjobs.spark.tasks.output_rows import OutputSchema, OutputWriter
 
 __all__ = ["OperatorTask", "PartitionTask"]
 
