@@ -16,6 +16,7 @@ from urllib.parse import quote
 import xxhash
 
 from checkpointing.errors import UnsafePathError
+from snapshots.value_text import shown
 
 __all__ = ["MAX_PATH_BYTES", "checked_relative_path", "path_segment"]
 
@@ -35,7 +36,7 @@ def checked_relative_path(path: str) -> str:
     reason = _objection(path)
     if reason is not None:
         raise UnsafePathError(
-            f"path {path!r} is refused: {reason}. Paths are relative, with '/' between plain segments, "
+            f"path {shown(path)} is refused: {reason}. Paths are relative, with '/' between plain segments, "
             "for example 'shared/op-1/000042.sst'."
         )
     return path

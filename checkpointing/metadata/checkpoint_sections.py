@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from attrs import field, frozen
 
+from checkpointing.errors import InvariantViolationError
 from checkpointing.handles.invariants import (
     MAX_ID,
     MAX_NAME_LENGTH,
@@ -44,10 +45,11 @@ def _check_time(what: str, time_ms: object) -> None:
 
 def _check_channel(source: object, channel: object) -> None:
     check_identifier("the source of a channel", source)
-    if not (isinstance(channel, str) and len(channel) <= MAX_NAME_LENGTH):
-        require(False, f"a channel must be a string of at most {MAX_NAME_LENGTH} characters, not {shown(channel)}")
-    else:
-        check_encodable("a channel", channel)
+    if not isinstance(channel, str) or len(channel) > MAX_NAME_LENGTH:
+        raise InvariantViolationError(
+            f"a channel must be a string of at most {MAX_NAME_LENGTH} characters, not {shown(channel)}"
+        )
+    check_encodable("a channel", channel)
 
 
 @frozen

@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import pickle
 
+import attrs
 import pytest
 from checkpoint_builders import acknowledgement, file_handle
 from hypothesis import settings
@@ -12,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from checkpointing import (
     CHECKPOINT_TRANSITIONS,
     AcknowledgementOutcome,
+    ChannelTimestamp,
     CheckpointCoordinator,
     CheckpointEvent,
     CheckpointState,
@@ -19,7 +21,9 @@ from checkpointing import (
     IncompleteCheckpointError,
     InvariantViolationError,
     PendingCheckpoint,
+    SubtaskState,
     TaskId,
+    TimersDue,
 )
 
 TASKS = (TaskId("counter", 0), TaskId("counter", 1))
@@ -319,6 +323,41 @@ def snapshot_of(coordinator: CheckpointCoordinator) -> object:
         coordinator.last_completed_id,
         copy.copy(coordinator._ended),
     )
+
+
+def test_what_tasks_say_of_time_comes_together_in_the_completed_checkpoint() -> None:
+    coordinator = CheckpointCoordinator("job", "run", None)
+    tasks = [TaskId("counter", 0), TaskId("counter", 1), TaskId("rules", 0)]
+    coordinator.trigger(9, tasks, 0, source_batch_id=4, processing_time_ms=1_700_000_000_000)
+    rate, other = ("rate", ""), ("flights", "partition 1")
+    coordinator.acknowledge(
+        acknowledgement(
+            9,
+            0,
+            channel_timestamps=(ChannelTimestamp(*rate, 5), ChannelTimestamp(*other, -7)),
+            event_time_timer_ms=50,
+            processing_time_timer_ms=7,
+        )
+    )
+    coordinator.acknowledge(
+        acknowledgement(9, 1, channel_timestamps=(ChannelTimestamp(*rate, 3),), event_time_timer_ms=40)
+    )
+    coordinator.acknowledge(acknowledgement(9, 0, operator_uid="rules"))
+    completed = coordinator.complete(9)
+    assert (completed.checkpoint_id, completed.source_batch_id) == (9, 4)
+    assert completed.processing_time_ms == 1_700_000_000_000
+    assert completed.channel_timestamps == (ChannelTimestamp(*other, -7), ChannelTimestamp(*rate, 5))
+    assert completed.timers_due == (TimersDue("counter", 40, 7),)
+
+
+def test_an_epoch_without_records_is_a_checkpoint_without_a_batch() -> None:
+    coordinator = CheckpointCoordinator("job", "run", None, last_checkpoint_id=7)
+    coordinator.trigger(12, [TaskId("counter", 0)], 0)
+    coordinator.acknowledge(attrs.evolve(acknowledgement(12), state=SubtaskState()))
+    completed = coordinator.complete(12)
+    assert (completed.source_batch_id, completed.timers_due, completed.channel_timestamps) == (None, (), ())
+    [operator] = completed.operators
+    assert operator.subtasks == (SubtaskState(),)
 
 
 class RandomEvents(RuleBasedStateMachine):

@@ -13,7 +13,12 @@ from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend.api.key_groups import key_group_range_of_subtask
 from statebackend.api.operator_state_descriptors import OperatorStateMode
 from statebackend.keyed.backend_parameters import RestoredHandle
-from statebackend.operator_state import RestoredOperatorState
+from statebackend.operator_state import (
+    OperatorStateHandle,
+    OperatorStateMeta,
+    RestoredOperatorState,
+    encode_operator_state,
+)
 from statebackend.operator_state.operator_state_handles import FileSlice, StatePart
 from statebackend.operator_state.redistribution import AssignedState
 from streamjobs.errors import JobRestoreError
@@ -106,3 +111,20 @@ def test_a_subtask_gets_exactly_the_old_handles_that_overlap_its_key_groups(tmp_
         own = set(key_group_range_of_subtask(index, new, 16))
         expected = [one.start for one in ranges if own & set(one)]
         assert [restored.handle.key_group_start for restored in restore.keyed] == expected
+
+
+def test_an_operator_without_keyed_state_is_restored(tmp_path: Path) -> None:
+    fs = CheckpointFileSystem.from_uri(tmp_path)
+    file = fs.write_file("rows", b"rows")
+    part = StatePart({"element": b"envelope"}, (FileSlice(file, 0, 6),), bytes(range(16)))
+    own = OperatorStateHandle((OperatorStateMeta("names", OperatorStateMode.SPLIT, (part,)),))
+    operator = OperatorState("op", "op", 16, (SubtaskState(operator=encode_operator_state(own)), SubtaskState()))
+    plan = restores_by_subtask(operator, fs, 3, 16, is_same_run=False)
+    assert [restore.keyed for restore in plan] == [(), (), ()]
+    assert [restore.operator.states[0].content[0].row_count for restore in plan if restore.operator] == [2, 2, 2]
+    section = write_restore_plan(fs, "plans/1", {"op": operator.subtasks}, 0)["op"]
+    again = section.read(fs, fs, 0)
+    assert again.operator is not None
+    assert (again.keyed, again.operator.states[0].content) == ((), (part,))
+    assert again.operator.states[0].content[0].digest == bytes(range(16))
+    assert section.read(fs, fs, 1) == SubtaskRestore()
