@@ -19,9 +19,9 @@ from snapshots.errors import SerializationError
 from statebackend.api.errors import null_element
 from statebackend.heap.handle import HeapStateHandle
 from statebackend.heap.history import FrozenEntries
-from statebackend.heap.stored_form import Load
 from statebackend.heap.table import HeapTable, Row, address_of_row
 from statebackend.keyed.exact_values import compile_exact
+from statebackend.keyed.memory_form import Load
 from statebackend.kinds.internal_states import HandleContext
 from statebackend.kinds.list_kind import InternalListState
 from typeserializers.containers.lists import ListSerializer

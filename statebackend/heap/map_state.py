@@ -17,10 +17,10 @@ from statebackend.api.errors import StateRestoreError
 from statebackend.api.key_groups import KeyGroupRange
 from statebackend.heap.handle import HeapStateHandle
 from statebackend.heap.history import FrozenEntries, copy_now
-from statebackend.heap.stored_form import Load, StoredForm
 from statebackend.heap.table import MISSING, HeapTable, Row, address_of_row
 from statebackend.keyed.entry_keys import EntryKeys, KeyForm
 from statebackend.keyed.exact_values import compile_exact
+from statebackend.keyed.memory_form import Load, StoredForm
 from statebackend.kinds.internal_states import HandleContext
 from statebackend.kinds.map_kind import InternalMapState
 from typeserializers.containers.nullable import NullableSerializer

@@ -19,9 +19,9 @@ from typing import Any, Final, TypeVar
 
 from statebackend.api.errors import StateBackendClosedError, StateRestoreError
 from statebackend.api.key_groups import KeyGroupRange
-from statebackend.heap.stored_form import Load, StoredForm
 from statebackend.heap.table import HeapTable
 from statebackend.heap.value_state import ValueTable
+from statebackend.keyed.memory_form import Load, StoredForm
 from statebackend.queues.encoded_priority_queue import KEY_GROUP_SUFFIX, EncodedPriorityQueue, key_group_of
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.void import VOID_NAMESPACE, VoidNamespaceSerializer

@@ -21,7 +21,7 @@ from statebackend.api.errors import StateRestoreError
 from statebackend.api.key_groups import KeyGroupRange
 from statebackend.canonical.canonical_entries import CanonicalBatch, CanonicalRow
 from statebackend.heap.history import EntryHistory, FrozenEntries
-from statebackend.heap.stored_form import Load, StoredForm
+from statebackend.keyed.memory_form import Load, StoredForm
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 Row = CanonicalRow

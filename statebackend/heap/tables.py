@@ -10,10 +10,10 @@ from statebackend.api.key_groups import KeyGroupRange
 from statebackend.heap.list_state import ListTable
 from statebackend.heap.map_state import MapTable
 from statebackend.heap.priority_queue import QueueTable
-from statebackend.heap.stored_form import StoredForm
 from statebackend.heap.table import HeapTable
 from statebackend.heap.value_state import ValueTable
 from statebackend.keyed.entry_keys import EntryKeys, KeyForm
+from statebackend.keyed.memory_form import StoredForm
 from statebackend.keyed.state_meta import StateMeta
 from statebackend.keyed.state_schema import NAMESPACE_ROLE
 from statebackend.kinds.state_kind import StateKind, TableForm

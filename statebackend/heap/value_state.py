@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 from statebackend.api.key_groups import KeyGroupRange
 from statebackend.heap.handle import HeapStateHandle
 from statebackend.heap.history import FrozenEntries
-from statebackend.heap.stored_form import Load, StoredForm
 from statebackend.heap.table import HeapTable, Row, TableKeys, address_of_row
 from statebackend.keyed.entry_bytes import encoded
 from statebackend.keyed.exact_values import compile_exact, exact_condition, guarded
+from statebackend.keyed.memory_form import Load, StoredForm
 from statebackend.kinds.internal_states import HandleContext
 from statebackend.kinds.value_kind import InternalValueState
 from typeserializers.kernel.code_generation import GeneratedFunction

@@ -22,10 +22,10 @@ from statebackend.api.broadcast_state import BroadcastState, ReadOnlyBroadcastSt
 from statebackend.api.errors import StateMigrationException, StateRestoreError, null_element
 from statebackend.api.operator_state_descriptors import ELEMENT_ROLE, KEY_ROLE, VALUE_ROLE, OperatorStateMode
 from statebackend.api.states import ListState
-from statebackend.heap.stored_form import StoredForm
 from statebackend.keyed.closed_entries import ClosedEntries
 from statebackend.keyed.entry_keys import KeyForm
 from statebackend.keyed.exact_values import compile_exact
+from statebackend.keyed.memory_form import StoredForm
 from statebackend.operator_state.operator_state_rows import Row
 from typeserializers.kernel.type_serializer import TypeSerializer
 

@@ -1,9 +1,9 @@
-"""In what form the heap keeps values.
+"""In what form state that lies in memory keeps its values: the heap's, and operator state whatever the backend.
 
 Values of an immutable type are kept as *objects*: reading one costs a dict look-up. A value of a mutable type must be
 copied on its way in and out, and checked on its way in; its bytes are both at once, so it is kept *encoded*. It then
 takes less memory than the object, a snapshot has nothing left to encode, and what a caller does to its own object
-cannot reach the state. How keys stand in its dicts is in `statebackend.keyed.entry_keys`.
+cannot reach the state. How keys stand in dicts is in `statebackend.keyed.entry_keys`.
 """
 
 from __future__ import annotations
