@@ -15,7 +15,7 @@ from statebackend.heap.handle import HeapStateHandle
 from statebackend.heap.history import FrozenEntries
 from statebackend.heap.table import HeapTable, Row, TableKeys, address_of_row
 from statebackend.keyed.entry_bytes import encoded
-from statebackend.keyed.exact_values import compile_exact, exact_condition, guarded
+from statebackend.keyed.exact_values import compile_exact, exact_condition, exact_or_none_lines
 from statebackend.keyed.memory_form import Load, StoredForm
 from statebackend.kinds.internal_states import HandleContext
 from statebackend.kinds.value_kind import InternalValueState
@@ -128,8 +128,9 @@ class HeapObjectValueState(_HeapValueState[T]):
         self._first_group, self._last_group = table.key_groups.start, table.key_groups.end
 
     def value(self) -> T | None:
-        value: Any = self._live.get(self._context.key)
-        return self._default if value is None else value
+        # None is never kept.
+        value: T | None = self._live.get(self._context.key, self._default)
+        return value
 
 
 class HeapEncodedValueState(_HeapValueState[T]):
@@ -200,13 +201,7 @@ def _compile_update(
     serializer: TypeSerializer[Any], key_serializer: TypeSerializer[Any] | None
 ) -> Callable[[Any, Any], None]:
     function = GeneratedFunction("update", "self, value")
-    condition = exact_condition(serializer, "value", "value", function) or "False"
-    lines = ["if value is None: return self.clear()"]
-    lines += guarded(condition, "exact = value") if ":=" in condition else [f"if {condition}: pass"]
-    if ":=" in condition:
-        lines = ["exact = None", *lines, "if exact is None: value = self._exact(value)"]
-    else:
-        lines.append("else: value = self._exact(value)")
+    lines = exact_or_none_lines(serializer, function, none="return self.clear()")
     lines += ["key = self._context.key", "if key not in self._changes:"]
     key_condition = None
     if key_serializer is not None:

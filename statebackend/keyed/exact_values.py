@@ -16,7 +16,7 @@ from snapshots.errors import SerializationError
 from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.containers.ttl import TtlSerializer, TtlValue
 from typeserializers.containers.tuples import TupleSerializer
-from typeserializers.kernel.code_generation import GeneratedFunction
+from typeserializers.kernel.code_generation import GeneratedFunction, indented
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.records.records import AttrsSerializer
 from typeserializers.scalars.byte_arrays import BytesSerializer
@@ -39,6 +39,8 @@ Condition = Callable[[TypeSerializer[Any], str, str, GeneratedFunction], "str | 
 _CONDITIONS: Final[dict[type[TypeSerializer[Any]], Condition]] = {}
 
 _TIMESTAMP: Final = LongSerializer()
+
+_ONE_DIGIT: Final = (1 << 30) - 1
 
 
 def exact_condition(serializer: TypeSerializer[Any], first: str, again: str, function: GeneratedFunction) -> str | None:
@@ -83,6 +85,18 @@ def guarded(condition: str, statement: str) -> list[str]:
     return ["try:", f"    if {condition}: {statement}", "except AttributeError: pass"]
 
 
+def exact_or_none_lines(serializer: TypeSerializer[Any], function: GeneratedFunction, none: str) -> list[str]:
+    """Lines that make the variable ``value`` of a method what is to be kept, by a condition or by ``self._exact``.
+
+    ``none`` is the statement for None. For whom a call of what `compile_exact` makes would cost as much as the rest.
+    """
+    condition = exact_condition(serializer, "value", "value", function) or "False"
+    if ":=" in condition:
+        found = [*guarded(condition, "exact = value"), "if exact is None: value = self._exact(value)"]
+        return [f"if value is None: {none}", "else:", *indented(["exact = None", *found])]
+    return [f"if {condition}: pass", f"elif value is None: {none}", "else: value = self._exact(value)"]
+
+
 def is_plain_text(text: str) -> bool:
     """Whether a text holds no surrogates, two of which would come back as one character."""
     try:
@@ -93,9 +107,17 @@ def is_plain_text(text: str) -> bool:
 
 
 def _integer(bits: int) -> Condition:
-    # Bounds in the source are constants of the generated code, which a call of bit_length() costs more than.
+    # Bounds in the source are constants of the generated code, which a call of bit_length() costs more than. Those of
+    # one digit of Python's integers come first, since they are compared several times as fast.
     least, largest = -(1 << bits - 1), (1 << bits - 1) - 1
-    return lambda serializer, first, again, function: f"type({first}) is int and {least} <= {again} <= {largest}"
+
+    def rule(serializer: TypeSerializer[Any], first: str, again: str, function: GeneratedFunction) -> str:
+        within = f"{least} <= {again} <= {largest}"
+        if largest > _ONE_DIGIT:
+            within = f"(-{_ONE_DIGIT} <= {again} <= {_ONE_DIGIT} or {within})"
+        return f"type({first}) is int and {within}"
+
+    return rule
 
 
 def _of_class(name: str) -> Condition:

@@ -7,15 +7,17 @@ their bytes, so what the caller goes on doing to a value it gave or got stays ou
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from statebackend.keyed.exact_values import compile_exact
+from statebackend.keyed.exact_values import compile_exact, exact_or_none_lines
 from statebackend.keyed.value_sizes import compile_size
 from statebackend.kinds.value_kind import InternalValueState
 from statebackend.rocksdb.cache_memory import ENTRY_BYTES
 from statebackend.rocksdb.cached_state import UNKNOWN, CachedState, Drained
+from typeserializers.kernel.code_generation import GeneratedFunction
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 T = TypeVar("T")
@@ -112,7 +114,7 @@ class RocksDBValueState(CachedState, InternalValueState[T]):
 
 
 class RocksDBObjectValueState(RocksDBValueState[T]):
-    """Values of an immutable type, kept as objects."""
+    """Values of an immutable type, kept as objects; `create_value_state` makes a subclass with a generated `update`."""
 
     __slots__ = ("_default", "_exact", "_size_of")
 
@@ -129,15 +131,11 @@ class RocksDBObjectValueState(RocksDBValueState[T]):
         value: T | None = entry[_KEPT]
         return self._default if value is None else value
 
-    def update(self, value: T | None) -> None:
-        kept = None if value is None else self._exact(value)
-        entry = self._entries.get(self._context.key)
-        if entry is None or self._size_of is not None:
-            # The bytes are counted twice: they are there a second time when the cache is written out.
-            self.keep(kept, 0 if kept is None or self._size_of is None else 2 * self._size_of(kept))
-        else:
-            entry[_KEPT] = kept
-            entry[_IS_DIRTY] = True
+    def keep_sized(self, value: T | None) -> None:
+        """Makes a value of a varying size that of the current key."""
+        assert self._size_of is not None
+        # The bytes are counted twice: they are there a second time when the cache is written out.
+        self.keep(value, 0 if value is None else 2 * self._size_of(value))
 
     def kept_form(self, value: T, encoded: bytes) -> Any:
         return value
@@ -177,5 +175,26 @@ class RocksDBEncodedValueState(RocksDBValueState[T]):
 
 def create_value_state(serializer: TypeSerializer[T], default: T | None, *cache: Any) -> RocksDBValueState[T]:
     """The value state that fits the type."""
-    form = RocksDBObjectValueState if serializer.is_immutable_type else RocksDBEncodedValueState
+    if not serializer.is_immutable_type:
+        return RocksDBEncodedValueState(serializer, default, *cache)
+    form: type[RocksDBObjectValueState[T]] = _object_value_state(serializer)
     return form(serializer, default, *cache)
+
+
+@functools.lru_cache(maxsize=256)
+def _object_value_state(serializer: TypeSerializer[Any]) -> type[RocksDBObjectValueState[Any]]:
+    """A class whose `update` has the checks of the serializer built in: a call would cost as much as the rest."""
+    function = GeneratedFunction("update", "self, value")
+    lines = exact_or_none_lines(serializer, function, none="pass")
+    if compile_size(serializer) is not None:
+        lines.append("self.keep_sized(value)")
+    else:
+        lines += [
+            "entry = self._entries.get(self._context.key)",
+            "if entry is None: self.keep(value)",
+            "else:",
+            f"    entry[{_KEPT}] = value",
+            f"    entry[{_IS_DIRTY}] = True",
+        ]
+    body = {"__slots__": (), "update": function.compile(lines)}
+    return type("RocksDBObjectValueState", (RocksDBObjectValueState,), body)
