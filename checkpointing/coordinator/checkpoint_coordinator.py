@@ -25,6 +25,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from operator import attrgetter
 
 from attrs import frozen
 
@@ -46,6 +47,9 @@ __all__ = [
     "AcknowledgementResult",
     "CheckpointCoordinator",
 ]
+
+_TASK_ORDER = attrgetter("operator_uid", "subtask_index")
+"""That of `TaskId`, which compares itself more slowly."""
 
 _REMEMBERED_ENDS = 64
 """How many ended checkpoints are remembered for the messages of errors."""
@@ -292,7 +296,7 @@ class CheckpointCoordinator:
 
     def _operators_of(self, pending: PendingCheckpoint) -> tuple[OperatorState, ...]:
         by_uid: dict[str, list[SubtaskState]] = {}
-        for task in sorted(pending.tasks):
+        for task in sorted(pending.tasks, key=_TASK_ORDER):
             by_uid.setdefault(task.operator_uid, []).append(pending.acknowledgements[task].state)
         return tuple(
             OperatorState(
@@ -330,7 +334,7 @@ def _check_tasks(tasks: Collection[TaskId]) -> None:
     require(len(tasks) > 0, "a checkpoint needs at least one task that acknowledges it")
     require(len(set(tasks)) == len(tasks), "the tasks of a checkpoint must be distinct")
     by_uid: dict[str, list[int]] = {}
-    for task in sorted(tasks):
+    for task in sorted(tasks, key=_TASK_ORDER):
         by_uid.setdefault(task.operator_uid, []).append(task.subtask_index)
     for uid, indexes in by_uid.items():
         require(

@@ -90,6 +90,9 @@ SUBTASK_STATE_SCHEMA: Final[dict[str, Any]] = {
     ],
 }
 
+_KEYED_NAME: Final = "statebackend.KeyedStateHandle"
+_OPAQUE_NAME: Final = "statebackend.OpaqueStateHandle"
+
 _SUBTASK_STATE = fastavro.parse_schema(SUBTASK_STATE_SCHEMA)
 _KEYED_STATE_HANDLE = fastavro.parse_schema(_KEYED_STATE_HANDLE_SCHEMA)
 
@@ -122,7 +125,8 @@ def keyed_state_handle_to_record(handle: KeyedStateHandle) -> dict[str, Any]:
 def subtask_state_to_record(state: SubtaskState) -> dict[str, Any]:
     """`state` as a record of `SUBTASK_STATE_SCHEMA`."""
     return {
-        "keyed": None if state.keyed is None else keyed_state_handle_to_record(state.keyed),
+        # With the name of its type the encoder need not find out which one of the union it is.
+        "keyed": None if state.keyed is None else (_KEYED_NAME, keyed_state_handle_to_record(state.keyed)),
         "operator": _opaque_to_record(state.operator),
         "input_channels": _opaque_to_record(state.input_channels),
         "output_channels": _opaque_to_record(state.output_channels),
@@ -197,14 +201,15 @@ def _files(records: list[dict[str, Any]], known_files: KnownFiles) -> tuple[File
     return tuple(files)
 
 
-def _opaque_to_record(handle: OpaqueStateHandle | None) -> dict[str, Any] | None:
+def _opaque_to_record(handle: OpaqueStateHandle | None) -> tuple[str, dict[str, Any]] | None:
     if handle is None:
         return None
-    return {
+    record = {
         "format": handle.format,
         "meta": handle.meta,
         "files": [file_handle_to_record(file) for file in handle.files],
     }
+    return _OPAQUE_NAME, record
 
 
 def _opaque_from_record(record: Mapping[str, Any] | None, known_files: KnownFiles) -> OpaqueStateHandle | None:
