@@ -29,6 +29,7 @@ from snapshots.errors import StateFormatError
 from snapshots.plans import Plan
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from snapshots.value_text import shown
+from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 T = TypeVar("T")
@@ -41,8 +42,8 @@ class MigrationError(StateFormatError):
 class SchemaMigration(Generic[T]):
     """Turns what ``old`` wrote into values and bytes of ``new``, by a plan; both compiled on first use.
 
-    ``old`` is what the old snapshot restores, ``plan`` that of the verdict on the two, and ``table`` says which code
-    carries plans out.
+    ``old`` is what the old snapshot restores with the classes of ``new``, ``plan`` that of the verdict on the two, and
+    ``table`` says which code carries plans out.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class SchemaMigration(Generic[T]):
         verdict: TypeSerializerSchemaCompatibility[T],
     ) -> SchemaMigration[T]:
         """The migration that a verdict of ``old_snapshot`` on ``new_serializer`` asks for."""
-        return cls(old_snapshot.restore_serializer(), new_serializer, verdict.plan)
+        return cls(restored_with(old_snapshot, new_serializer), new_serializer, verdict.plan)
 
     @property
     def conversion(self) -> Conversion:

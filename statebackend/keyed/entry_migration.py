@@ -20,6 +20,7 @@ from statebackend.keyed.key_context import has_namespaces
 from statebackend.keyed.state_meta import StateMeta
 from statebackend.kinds.state_kind import StateDescriptor
 from statebackend.ttl.time_to_live_change import storage_plan
+from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 
@@ -39,8 +40,9 @@ class EntryMigration:
         now_ms: int,
         report: Callable[[str, int], None],
     ) -> None:
-        old_serializers = {role: snapshot.restore_serializer() for role, snapshot in old.role_snapshots.items()}
         kind, serializers = stored.kind, stored.serializers
+        known = serializers.values()
+        old_serializers = {role: restored_with(snapshot, *known) for role, snapshot in old.role_snapshots.items()}
         self.conversion: SchemaMigration[Any] = SchemaMigration(
             kind.storage_serializer(old_serializers),
             kind.storage_serializer(serializers),

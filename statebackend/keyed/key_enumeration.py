@@ -14,6 +14,7 @@ from statebackend.keyed.key_context import KeyContext, KeySetter
 from statebackend.keyed.state_store import StateStore
 from statebackend.kinds.internal_states import InternalState
 from statebackend.queues.queue_kind import PRIORITY_QUEUE
+from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 EVERY_NAMESPACE: Final[Any] = object()
@@ -93,8 +94,10 @@ class KeyEnumeration:
         return addresses
 
     def _namespace_serializer(self, name: str) -> TypeSerializer[Any] | None:
-        meta = self._store.state_meta_now(name)
-        return None if meta is None else meta.namespace_snapshot.restore_serializer()
+        meta, table = self._store.state_meta_now(name), self._store.tables.get(name)
+        if meta is None:
+            return None
+        return restored_with(meta.namespace_snapshot, *(() if table is None else table.schema.serializers.values()))
 
 
 _key_of_address = operator.itemgetter(0, 1)

@@ -35,6 +35,7 @@ from statebackend.rocksdb.map_state import RocksDBMapState
 from statebackend.rocksdb.priority_queue import RocksDBPriorityQueue, split_element_key
 from statebackend.rocksdb.value_state import create_value_state
 from statebackend.ttl.expiry_sweep import Pass, PassStart
+from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 SplitKey = Callable[[bytes], tuple[int, bytes, bytes, bytes]]
@@ -146,7 +147,9 @@ class RocksDBTable(StateTable):
         """Takes raw keys of this state apart."""
         if self.schema.meta.kind is PRIORITY_QUEUE:
             return split_element_key
-        return self._sharing.raw_keys(self.schema.meta_now().namespace_snapshot.restore_serializer()).split
+        return self._sharing.raw_keys(
+            restored_with(self.schema.meta_now().namespace_snapshot, *self.schema.serializers.values())
+        ).split
 
     def scan(self) -> Generator[tuple[bytes, bytes], None, None]:
         """All entries that are written out at the time of the call, in key order."""

@@ -11,6 +11,7 @@ from statebackend.api.time_to_live import StateTtlConfig
 from statebackend.kinds.state_kind import RowFilter, StateKind
 from statebackend.ttl.row_filter import expired_row_filter
 from typeserializers.containers.ttl import TtlSerializer
+from typeserializers.kernel.known_serializers import restored_with
 
 
 @frozen(eq=False)
@@ -24,7 +25,7 @@ class Expiry:
 
     def filters(self) -> Callable[[], RowFilter]:
         """Makes filters of what has expired, each as of when it is made. They share nothing with the handle."""
-        serializer = self.serializer.snapshot_configuration().restore_serializer()
+        serializer = restored_with(self.serializer.snapshot_configuration(), self.serializer)
         assert isinstance(serializer, TtlSerializer)
         kind, ttl_ms, clock = self.kind, self.config.ttl_ms, self.clock
         return lambda: expired_row_filter(kind, serializer, ttl_ms, clock())

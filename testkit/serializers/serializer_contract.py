@@ -47,6 +47,7 @@ from testkit.serializers.hostile_bytes import (
 )
 from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.kernel.compiled import CompiledTypeSerializer
+from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 THREADS = 8
@@ -162,7 +163,7 @@ class SerializerContract:
         assert snapshot_to_bytes(snapshot) == data
         verdict = resolve_compatibility(snapshot, self.serializer())
         assert verdict.kind in (CompatibilityKind.AS_IS, CompatibilityKind.WITH_RECONFIGURED_SERIALIZER), str(verdict)
-        restored = snapshot.restore_serializer()
+        restored = restored_with(snapshot, serializer)
         for one, value in zip(encoded, self.values(), strict=True):
             self.assert_equal(restored.from_bytes(one), value)
             assert restored.to_bytes(restored.from_bytes(one)) == one
@@ -203,7 +204,7 @@ class SerializerContract:
             try:
                 snapshot = snapshot_from_bytes(data)
                 str(resolve_compatibility(snapshot, serializer))
-                restored = snapshot.restore_serializer()
+                restored = restored_with(snapshot, serializer)
                 str(resolve_compatibility(serializer.snapshot_configuration(), restored))
             except StateFormatError:
                 continue
@@ -291,7 +292,7 @@ class SerializerContract:
             # Who has learned what contradicts the other need not have a merged snapshot.
             if merged is None:
                 continue
-            restored = snapshot_from_bytes(snapshot_to_bytes(merged)).restore_serializer()
+            restored = restored_with(snapshot_from_bytes(snapshot_to_bytes(merged)), *writers)
             for written, half in zip(encoded, halves, strict=True):
                 for data, value in zip(written, half, strict=True):
                     self.assert_equal(restored.from_bytes(data), value)

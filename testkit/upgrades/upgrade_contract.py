@@ -30,6 +30,7 @@ from snapshots.compatibility import CompatibilityKind
 from snapshots.envelope import snapshot_from_bytes, snapshot_to_bytes
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
 from testkit.serializers.golden_files import GoldenFiles
+from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 Equal = Callable[[Any, Any], bool]
@@ -51,7 +52,7 @@ def migration_between(
 def assert_valid(serializer: TypeSerializer[Any], data: bytes, expected: Any, equal: Equal = _equal) -> None:
     """The serializer reads the value and rewrites it, and so do the one its snapshot restores and a duplicate of it."""
     snapshot = snapshot_from_bytes(snapshot_to_bytes(serializer.snapshot_configuration()))
-    restored = snapshot.restore_serializer()
+    restored = restored_with(snapshot, serializer)
     for one in (serializer, restored, restored.duplicate()):
         value = one.from_bytes(data)
         assert equal(value, expected), f"{one!r} read {value!r} for {expected!r}"
@@ -64,14 +65,18 @@ def check_upgrade(
     expected: CompatibilityKind,
     encoded_and_new_values: Sequence[tuple[bytes, Any]],
     equal: Equal = _equal,
+    known: Sequence[TypeSerializer[Any]] = (),
 ) -> None:
-    """Asserts the five things about an old snapshot, the new serializer, and old bytes with what they become."""
+    """Asserts the five things about an old snapshot, the new serializer, and old bytes with what they become.
+
+    ``known`` are serializers beside the new one whose classes the old one is restored with.
+    """
     verdict = resolve_compatibility(snapshot, new)
     assert verdict.kind is expected, f"expected {expected.label}, found {verdict}"
     if expected is CompatibilityKind.INCOMPATIBLE:
         assert any(finding.reason for finding in verdict.findings), "a refusal must say why"
         return
-    restored = snapshot.restore_serializer()
+    restored = restored_with(snapshot, new, *known)
     for data, value in encoded_and_new_values:
         old_value = restored.from_bytes(data)
         assert restored.to_bytes(old_value) == data
@@ -119,7 +124,7 @@ class UpgradeContract:
         old = self.old_serializer()
         encoded = [(old.to_bytes(before), after) for before, after in self.values()]
         snapshot = snapshot_from_bytes(snapshot_to_bytes(old.snapshot_configuration()))
-        check_upgrade(snapshot, self.new_serializer(), self.expected, encoded, self.equal)
+        check_upgrade(snapshot, self.new_serializer(), self.expected, encoded, self.equal, [old])
 
     def test_what_released_versions_have_written_is_taken_over_too(self) -> None:
         if self.golden_directory is None:
@@ -129,4 +134,6 @@ class UpgradeContract:
         assert versions, f"there are no golden files in {self.golden_directory}; generate() writes them"
         for golden in versions:
             pairs = list(zip(golden.encoded_values, new_values, strict=True))
-            check_upgrade(golden.snapshot, self.new_serializer(), self.expected, pairs, self.equal)
+            check_upgrade(
+                golden.snapshot, self.new_serializer(), self.expected, pairs, self.equal, [self.old_serializer()]
+            )

@@ -27,6 +27,7 @@ from snapshots import (
     snapshot_from_bytes,
     snapshot_to_bytes,
 )
+from typeserializers.kernel.known_serializers import restored_with
 
 
 class Paint(enum.Enum):
@@ -359,7 +360,7 @@ def test_snapshots_restore_the_serializer(name: str) -> None:
     serializer = LAWS[name].serializer
     snapshot = snapshot_from_bytes(snapshot_to_bytes(serializer.snapshot_configuration()))
     assert snapshot_to_bytes(snapshot) == snapshot_to_bytes(serializer.snapshot_configuration())
-    restored = snapshot.restore_serializer()
+    restored = restored_with(snapshot, serializer)
     assert type(restored) is type(serializer)
     assert resolve_compatibility(snapshot, serializer).is_as_is
     assert resolve_compatibility(snapshot, restored).is_as_is

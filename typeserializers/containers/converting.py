@@ -108,6 +108,10 @@ class ConvertingSerializer(CompiledTypeSerializer[T], Generic[T]):
         """The same converters into another form of the inner serializer."""
         return ConvertingSerializer(inner, {converter.source: converter.function for converter in self.converters})
 
+    @property
+    def source_serializers(self) -> Sequence[TypeSerializer[Any]]:
+        return [converter.source for converter in self.converters]
+
     def held_serializers(self) -> Sequence[TypeSerializer[Any]]:
         """The inner serializer."""
         return (self.inner,)

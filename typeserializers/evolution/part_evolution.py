@@ -21,6 +21,7 @@ from snapshots.type_serializer_snapshot import (
 from typeserializers.containers.nullable import NullableSerializer, NullableSerializerSnapshot
 from typeserializers.evolution.evolution_plans import BecameOptionalPlan, PromotionPlan
 from typeserializers.evolution.promotions import PROMOTIONS
+from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 
@@ -40,7 +41,7 @@ def resolve_part(
         if not verdict.is_incompatible:
             return verdict
     try:
-        old_serializer = old_snapshot.restore_serializer()
+        old_serializer = restored_with(old_snapshot, new_serializer)
     except UnresolvableSerializerError:
         return verdict
     widened = _widened(old_serializer, new_serializer)

@@ -34,6 +34,7 @@ from snapshots.refusals import another_serializer
 from snapshots.type_serializer_snapshot import RULES, resolve_compatibility
 from typeserializers.evolution.evolution_plans import Origin, PojoPlan
 from typeserializers.evolution.record_evolution import match_fields
+from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.pojos.pojo_format import UnreadableSnapshot, WrittenPart, WrittenPojo
 from typeserializers.pojos.pojo_shape import PojoField
@@ -134,7 +135,7 @@ def _judge_subclasses(old: WrittenPojo, new: PojoSerializer[Any], judgement: _Ju
             if not new.shape.is_stand_in or isinstance(part.snapshot, UnreadableSnapshot):
                 judgement.findings.append(_missing(part, path, new))
                 continue
-            kept = part.snapshot.restore_serializer()
+            kept = restored_with(part.snapshot, new)
             assert isinstance(kept, PojoSerializer)
             judgement.subclasses[part.name], judgement.subclass_plans[part.name] = kept, AS_IS
             continue

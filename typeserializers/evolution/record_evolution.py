@@ -64,6 +64,7 @@ from typeserializers.evolution.evolution_plans import (
 from typeserializers.evolution.part_evolution import resolve_part
 from typeserializers.kernel.field_metadata import RecordConverter, name_of
 from typeserializers.kernel.held_parts import all_inside
+from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.kernel.references import ReferenceSerializer, ReferenceSerializerSnapshot
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.opaque.pickles import PickleSerializer
@@ -153,7 +154,7 @@ def judge_record(
             findings.append(Finding(path, FieldVerdict.AS_IS, "field-renamed", f"was {written.name}"))
         verdict = resolve_part(written.snapshot, match.new.serializer)
         if verdict.is_incompatible and match.new.converter is not None:
-            findings += _needed(written) or [_converted(match.new)]
+            findings += _needed(written, new_serializer) or [_converted(match.new)]
             by_converter = FieldConverterPlan(match.new.converter, match.new.refuses_none)
             origins.append(Origin(match.old_index, by_converter))
             continue
@@ -173,7 +174,7 @@ def judge_record(
         )
     if steps:
         findings = _left_to_converters(findings)
-        findings += [finding for part in old.fields for finding in _needed(part)]
+        findings += [finding for part in old.fields for finding in _needed(part, new_serializer)]
         kinds = []
     kind = worst_kind([*kinds, *(finding.verdict.kind for finding in findings)])
     plan: Plan | None = None
@@ -299,10 +300,10 @@ def _converted(new: RecordField) -> Finding:
     return Finding(f".{new.name}", FieldVerdict.MIGRATE, "field-converted", reason)
 
 
-def _needed(part: WrittenField) -> list[Finding]:
+def _needed(part: WrittenField, new: AttrsSerializer[Any]) -> list[Finding]:
     """What a converter cannot be given: values that this program must not read."""
     try:
-        inside = list(all_inside(part.snapshot.restore_serializer()))
+        inside = list(all_inside(restored_with(part.snapshot, new)))
     except UnresolvableSerializerError as error:
         return [Finding(f".{part.name}", FieldVerdict.REFUSE, "field-unreadable", str(error))]
     pickles = {one.class_name for one in inside if isinstance(one, PickleSerializer) and not one.is_chosen}
@@ -311,9 +312,9 @@ def _needed(part: WrittenField) -> list[Finding]:
             f".{part.name}",
             FieldVerdict.REFUSE,
             "pickle-class",
-            f"the converter needs the values, which are pickles of {name}, and are only unpickled in a program that "
-            f"says so itself",
-            f"Make a PickleSerializer({name.rpartition(':')[2]}) before the state is restored",
+            f"the converter needs the values, which are pickles of {name}, and are only unpickled where the program "
+            f"says so",
+            f"Give the new record source_serializers=[PickleSerializer({name.rpartition(':')[2]})]",
         )
         for name in sorted(pickles)
     ]

@@ -37,6 +37,7 @@ from typeserializers.containers.nullable import NullableSerializerSnapshot
 from typeserializers.containers.unions import UnionSerializer, UnionSerializerSnapshot
 from typeserializers.evolution.evolution_plans import BecameUnionPlan, Origin, UnionPlan
 from typeserializers.evolution.part_evolution import is_promotion, resolve_part
+from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 
@@ -67,7 +68,7 @@ def resolve_member(
     verdict = resolve_part(old_snapshot, new_serializer)
     if verdict.is_incompatible:
         return verdict
-    old_serializer = old_snapshot.restore_serializer()
+    old_serializer = restored_with(old_snapshot, new_serializer)
     if not is_promotion(old_serializer, new_serializer) or old_serializer.python_type is new_serializer.python_type:
         return verdict
     reason = f"values of {old_serializer.type_name} in a union do not become {new_serializer.type_name}"
@@ -78,7 +79,7 @@ def match_members(
     old_snapshots: Sequence[TypeSerializerSnapshot[Any]], new_members: Sequence[TypeSerializer[Any]]
 ) -> tuple[MemberMatch, ...]:
     """What becomes of each old member; two old members never become one."""
-    old_members = [snapshot.restore_serializer() for snapshot in old_snapshots]
+    old_members = [restored_with(snapshot, *new_members) for snapshot in old_snapshots]
     new_snapshots = [member.snapshot_configuration() for member in new_members]
     matches: dict[int, MemberMatch] = {}
     free = set(range(len(new_members)))

@@ -13,7 +13,7 @@ from typeserializers.kernel.references import bind_references, collected_referen
 from typeserializers.kernel.serializer_inference import Inference, register_inference
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.records.record_checks import check_defaults, check_shape, refuse_undecorated
-from typeserializers.records.record_shape import is_record_class, remember_shape, shape_of
+from typeserializers.records.record_shape import is_record_class, shape_of
 from typeserializers.records.records import AttrsSerializer
 from typeserializers.scalars.byte_arrays import BytesSerializer
 from typeserializers.scalars.fixed_width import BooleanSerializer, DoubleSerializer, LongSerializer
@@ -83,5 +83,4 @@ def infer_record(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
     serializer: AttrsSerializer[Any] = AttrsSerializer.from_shape(shape)
     bind_references(references, hint, shape.name, serializer)
     check_defaults(shape, where)
-    remember_shape(shape)
     return serializer

@@ -6,7 +6,6 @@ from typing import Any
 
 from typeserializers.kernel.serializer_inference import Inference, UnknownTypeError, register_inference
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.pojos.known_pojos import remember_pojo
 from typeserializers.pojos.pojo_shape import POJO_CLASS_ATTRIBUTE, pojo_shape_of
 from typeserializers.pojos.pojos import PojoSerializer
 from typeserializers.records.record_shape import is_record_class
@@ -21,6 +20,4 @@ def infer_pojo(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
         raise UnknownTypeError(
             f"{inference.path}: {hint.__qualname__} contains itself, which Flink's POJOs do not; pass a serializer"
         )
-    shape = pojo_shape_of(hint, None, {}, inference)
-    remember_pojo(shape)
-    return PojoSerializer.from_shape(shape)
+    return PojoSerializer.from_shape(pojo_shape_of(hint, None, {}, inference))

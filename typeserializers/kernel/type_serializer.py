@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from attrs import frozen
@@ -150,6 +150,14 @@ class TypeSerializer(ABC, Generic[T]):
         """
         snapshot = self.snapshot_configuration()
         return () if isinstance(snapshot, SimpleTypeSerializerSnapshot) else snapshot_to_bytes(snapshot)
+
+    @property
+    def source_serializers(self) -> Sequence[TypeSerializer[Any]]:
+        """Serializers of other values, from which a converter makes values of this one; none by default.
+
+        They are not part of the configuration: what they say is which classes old state may be restored with.
+        """
+        return ()
 
     def problems(self, value: Any, path: str) -> Iterator[str]:
         """Yields ``path: reason`` for everything about the value that does not fit; yields nothing if unknown."""

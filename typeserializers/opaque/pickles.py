@@ -7,7 +7,8 @@ other, and the snapshot says so (``evolvable`` is 00). What changes inside the c
 its ``__setstate__``.
 
 Unpickling runs whatever the bytes say. A snapshot that was read must therefore never be enough to do it: a serializer
-restored from one unpickles only if the running program itself has made a `PickleSerializer` of the same class.
+restored from one unpickles only if the program has passed a `PickleSerializer` of the same class, in the serializer
+that is to take over or among the ``source_serializers`` in it.
 
     content := UTF(class) bool(evolvable)         the class as module:qualified.name; it is never imported
 """
@@ -26,6 +27,7 @@ from snapshots.errors import SnapshotFormatError, UnresolvableSerializerError
 from snapshots.refusals import another_serializer
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from snapshots.value_text import misfit, shown
+from typeserializers.kernel.known_serializers import known_of
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.opaque.moved_modules import unpickled
 
@@ -34,9 +36,6 @@ T = TypeVar("T")
 PICKLE_PROTOCOL = 4
 """Fixed, so that another version of Python writes the same; every supported one has it."""
 
-_chosen: set[str] = set()
-"""The classes for which this program has made a serializer itself."""
-
 
 class PickleSerializer(TypeSerializer[T], Generic[T]):
     """Instances of ``value_class``, pickled. Choosing it is choosing to trust the state of these values."""
@@ -44,20 +43,16 @@ class PickleSerializer(TypeSerializer[T], Generic[T]):
     def __init__(self, value_class: type[T]) -> None:
         self.class_name = f"{value_class.__module__}:{value_class.__qualname__}"
         self.value_class: type[T] | None = value_class
-        _chosen.add(self.class_name)
+        self.is_chosen = True
 
     @classmethod
-    def named(cls, class_name: str) -> PickleSerializer[Any]:
-        """The serializer of a class known by name alone; it unpickles only what the program has chosen itself."""
+    def named(cls, class_name: str, *, is_chosen: bool = False) -> PickleSerializer[Any]:
+        """The serializer of a class known by name alone; it unpickles only if the program has chosen the class."""
         serializer: PickleSerializer[Any] = cls.__new__(cls)
         serializer.class_name = class_name
         serializer.value_class = None
+        serializer.is_chosen = is_chosen
         return serializer
-
-    @property
-    def is_chosen(self) -> bool:
-        """Whether this program has said itself that it unpickles values of the class."""
-        return self.class_name in _chosen
 
     @property
     def minimum_length(self) -> int:
@@ -95,8 +90,8 @@ class PickleSerializer(TypeSerializer[T], Generic[T]):
     def deserialize(self, source: DataInputView) -> T:
         if not self.is_chosen:
             raise UnresolvableSerializerError(
-                f"the state holds pickled values of {self.class_name}; they are only unpickled in a program that says "
-                f"so itself, with PickleSerializer({self.class_name.rpartition(':')[2]})"
+                f"the state holds pickled values of {self.class_name}; they are only unpickled where the new "
+                f"serializer says so, with a PickleSerializer({self.type_name}) in it or in source_serializers"
             )
         data = source.read_sized_bytes()
         try:
@@ -143,7 +138,9 @@ class PickleSerializerSnapshot(TypeSerializerSnapshot[T]):
             raise SnapshotFormatError(f"a pickle of {self.class_name} that can evolve is not known here")
 
     def restore_serializer(self) -> PickleSerializer[T]:
-        return PickleSerializer.named(self.class_name)
+        """The serializer of the class by name; it unpickles if a known serializer does."""
+        chosen = any(known.is_chosen and known.class_name == self.class_name for known in known_of(PickleSerializer))
+        return PickleSerializer.named(self.class_name, is_chosen=chosen)
 
     def resolve_schema_compatibility(self, new_serializer: TypeSerializer[T]) -> TypeSerializerSchemaCompatibility[T]:
         if type(new_serializer) is not PickleSerializer:

@@ -34,13 +34,20 @@ from snapshots.value_text import misfit, shown
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter, indented
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.flink_names import RUNTIME
+from typeserializers.kernel.known_serializers import known_of
 from typeserializers.kernel.references import ReferenceSerializer
 from typeserializers.kernel.serializer_inference import Inference
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.pojos.known_pojos import all_subclasses, remember_pojo, restored_shape
 from typeserializers.pojos.pojo_format import CURRENT_VERSION, WrittenPart, WrittenPojo, parts_of, read_pojo, write_pojo
 from typeserializers.pojos.pojo_merging import merged_pojo
-from typeserializers.pojos.pojo_shape import POJO_CLASS_ATTRIBUTE, PojoField, PojoShape, pojo_name, pojo_shape_of
+from typeserializers.pojos.pojo_shape import (
+    POJO_CLASS_ATTRIBUTE,
+    PojoField,
+    PojoShape,
+    pojo_name,
+    pojo_shape_of,
+    stand_in_shape,
+)
 from typeserializers.pojos.pojo_tags import (
     EXACT_CLASS,
     MAX_REGISTERED_SUBCLASSES,
@@ -74,7 +81,6 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
     ) -> None:
         shape = pojo_shape_of(record_class, name, field_serializers or {}, Inference())
         self._set_up(shape, [_subclass_serializer(item) for item in registered_subclasses])
-        remember_pojo(shape)
 
     @classmethod
     def from_shape(
@@ -142,7 +148,14 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
         return self._construct(items)
 
     def subclass_named(self, name: str) -> PojoSerializer[Any] | None:
-        """The serializer of a subclass by its Java name: registered, met before, or defined in this process."""
+        """The serializer of a subclass by its Java name: registered, met before, or a class that derives from this."""
+        subclass = self.found_subclass(name)
+        if subclass is None or any(subclass is registered for registered in self.registered_subclasses):
+            return subclass
+        return self._meet(subclass)
+
+    def found_subclass(self, name: str) -> PojoSerializer[Any] | None:
+        """As `subclass_named`, without going on to know it."""
         for subclass in self.registered_subclasses:
             if subclass.shape.name == name:
                 return subclass
@@ -150,9 +163,9 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
         if known is not None:
             return known
         # A class with slots is made twice, and the first attempt may still be there: the last one counts.
-        for candidate in reversed(list(all_subclasses(self.record_class))):
+        for candidate in reversed(list(_all_subclasses(self.record_class))):
             if pojo_name(candidate) == name and is_record_class(candidate):
-                return self._meet(PojoSerializer(candidate))
+                return PojoSerializer(candidate)
         return None
 
     def keep_subclass(self, subclass: PojoSerializer[Any]) -> PojoSerializer[Any]:
@@ -388,11 +401,11 @@ class PojoSerializerSnapshot(RuledTypeSerializerSnapshot["R | None"], Generic[R]
         self.pojo = read_pojo(source)
 
     def restore_serializer(self) -> PojoSerializer[R]:
-        """Reads the old bytes as the class of that name and shape if this process has it, else as a stand-in."""
+        """Reads the old bytes as the class of that name and shape if a known serializer has it, else as a stand-in."""
         serializers = [part.snapshot.restore_serializer() for part in self.pojo.fields]
         registered = [_restored_subclass(part) for part in self.pojo.registered]
         unregistered = [_restored_subclass(part) for part in self.pojo.unregistered]
-        return PojoSerializer.from_shape(restored_shape(self.pojo, serializers), registered, unregistered)
+        return PojoSerializer.from_shape(_restored_shape(self.pojo, serializers), registered, unregistered)
 
     def merged_with(self, other: TypeSerializerSnapshot[Any]) -> TypeSerializerSnapshot[R | None] | None:
         """The same class with the subclasses of both."""
@@ -414,6 +427,32 @@ def _restored_subclass(part: WrittenPart) -> PojoSerializer[Any]:
     if not isinstance(restored, PojoSerializer):
         raise SnapshotFormatError(f"the subclass {part.name} is not a POJO: the bytes are damaged")
     return restored
+
+
+def _restored_shape(pojo: WrittenPojo, serializers: Sequence[TypeSerializer[Any]]) -> PojoShape:
+    """The shape of the class that wrote a POJO if a known serializer is of it or of a base class, else a stand-in's."""
+    names = [part.name for part in pojo.fields]
+    for known in known_of(PojoSerializer):
+        one = known if known.shape.name == pojo.name else known.found_subclass(pojo.name)
+        if one is None or [part.name for part in one.fields] != names:
+            continue
+        if [part.serializer for part in one.fields] == serializers:
+            return one.shape
+    return stand_in_shape(
+        pojo.name,
+        [
+            (part.name, part.declaring_class or pojo.name, serializer)
+            for part, serializer in zip(pojo.fields, serializers, strict=True)
+        ],
+    )
+
+
+def _all_subclasses(record_class: type) -> Iterator[type]:
+    """The subclasses of a class, theirs included."""
+    subclasses: list[type] = record_class.__subclasses__()
+    for subclass in subclasses:
+        yield subclass
+        yield from _all_subclasses(subclass)
 
 
 def _refuse_none(name: str) -> None:

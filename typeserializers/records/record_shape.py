@@ -33,8 +33,6 @@ __all__ = [
     "RecordShape",
     "former_names",
     "is_record_class",
-    "known_shapes",
-    "remember_shape",
     "shape_of",
 ]
 
@@ -93,6 +91,8 @@ class RecordShape:
     is_frozen: bool = field(default=False, eq=False)
     schema_version: int = 1
     converters: Mapping[int, RecordConverter] = field(factory=dict, eq=False)
+    source_serializers: tuple[TypeSerializer[Any], ...] = field(default=(), eq=False)
+    """Serializers of values that the converters get and the record itself has not."""
 
     def __attrs_post_init__(self) -> None:
         if self.schema_version < 1:
@@ -103,21 +103,6 @@ class RecordShape:
                 f"{self.name}: a converter from version {', '.join(map(str, strange))} is never used, because "
                 f"schema_version is {self.schema_version}; a converter n leads from version n to version n + 1"
             )
-
-
-_known_shapes: dict[str, list[RecordShape]] = {}
-
-
-def remember_shape(shape: RecordShape) -> None:
-    """Makes the class of a shape known to snapshots of the same name that are restored later in this process."""
-    known = _known_shapes.setdefault(shape.name, [])
-    known[:] = [other for other in known if other.record_class is not shape.record_class]
-    known.append(shape)
-
-
-def known_shapes(name: str) -> tuple[RecordShape, ...]:
-    """The shapes of that record name for which a serializer was made in this process, newest last."""
-    return tuple(_known_shapes.get(name, ()))
 
 
 def shape_of(

@@ -33,6 +33,7 @@ from snapshots.value_text import misfit, shown
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.field_metadata import RecordConverter
+from typeserializers.kernel.known_serializers import known_of
 from typeserializers.kernel.references import bind_references, collected_references, rebound
 from typeserializers.kernel.serializer_inference import Inference
 from typeserializers.kernel.type_serializer import TypeSerializer
@@ -48,7 +49,7 @@ from typeserializers.records.record_format import (
     write_record,
     written_record,
 )
-from typeserializers.records.record_shape import RecordField, RecordShape, known_shapes, remember_shape, shape_of
+from typeserializers.records.record_shape import RecordField, RecordShape, shape_of
 
 R = TypeVar("R")
 
@@ -61,7 +62,8 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
     converter, and ``converters`` maps a version to the function that leads from it to the next: it gets the values of
     the fields by name, in a dict, and returns those of the next version. What the last one returns is completed by the
     rules: values that no converter touched are widened, and absent fields get their defaults. The last four may stand
-    on the class instead: ``__former_names__``, ``__schema_version__``, ``__converters__``.
+    on the class instead: ``__former_names__``, ``__schema_version__``, ``__converters__``. ``source_serializers`` are
+    those of old values whose classes converters need: of pickles, and of records that are to be more than stand-ins.
 
     Raises `UnknownTypeError` for a class or field that cannot be a record, `ValueError` for a converter that could
     never be used.
@@ -76,6 +78,7 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
         former_names: tuple[str, ...] = (),
         schema_version: int | None = None,
         converters: Mapping[int, RecordConverter] | None = None,
+        source_serializers: Sequence[TypeSerializer[Any]] = (),
     ) -> None:
         refuse_undecorated(record_class, record_class.__name__)
         with collected_references() as references:
@@ -87,10 +90,10 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
             former_names=tuple(former_names) or shape.former_names,
             schema_version=shape.schema_version if schema_version is None else schema_version,
             converters=shape.converters if converters is None else dict(converters),
+            source_serializers=tuple(source_serializers),
         )
         bind_references(references, record_class, self.shape.name, self)
         check_defaults(self.shape, record_class.__name__)
-        remember_shape(self.shape)
 
     @classmethod
     def from_shape(cls, shape: RecordShape) -> AttrsSerializer[Any]:
@@ -167,6 +170,10 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
         ]
         record.shape = attrs.evolve(self.shape, fields=tuple(parts))
         return record
+
+    @property
+    def source_serializers(self) -> Sequence[TypeSerializer[Any]]:
+        return self.shape.source_serializers
 
     def held_serializers(self) -> Sequence[TypeSerializer[Any]]:
         """The serializers of the fields."""
@@ -291,7 +298,7 @@ class AttrsSerializerSnapshot(RuledTypeSerializerSnapshot[R]):
         self._is_filled = True
 
     def restore_serializer(self) -> AttrsSerializer[R]:
-        """Reads the old bytes as the class of that name and shape if this process has it, else as a stand-in."""
+        """Reads the old bytes as the class of that name and shape if a known serializer has it, else as a stand-in."""
         with collected_references() as references:
             serializers = [part.snapshot.restore_serializer() for part in self.record.fields]
         restored: AttrsSerializer[R] = AttrsSerializer.from_shape(self._shape_around(serializers))
@@ -300,9 +307,12 @@ class AttrsSerializerSnapshot(RuledTypeSerializerSnapshot[R]):
 
     def _shape_around(self, serializers: list[TypeSerializer[Any]]) -> RecordShape:
         names = [part.name for part in self.record.fields]
-        for shape in reversed(known_shapes(self.record.name)):
-            if [part.name for part in shape.fields] == names and (
-                [part.serializer for part in shape.fields] == serializers
+        for known in known_of(AttrsSerializer):
+            shape = known.shape
+            if (
+                shape.name == self.record.name
+                and [part.name for part in shape.fields] == names
+                and [part.serializer for part in shape.fields] == serializers
             ):
                 fields = tuple(
                     attrs.evolve(part, serializer=serializer, former_names=written.former_names)

@@ -23,6 +23,7 @@ from snapshots.value_text import cut, misfit
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.flink_names import BASE, nested_snapshot
+from typeserializers.kernel.known_serializers import known_of
 
 C = TypeVar("C", bound=enum.Enum)
 
@@ -31,8 +32,6 @@ MAX_CONSTANTS: Final = 1 << 14
 """The most constants of an enum; Java's own limit is a few thousand."""
 
 _STAND_IN_ATTRIBUTE: Final = "__stands_in_for__"
-
-_known_enums: dict[str, list[type[enum.Enum]]] = {}
 
 
 class EnumSerializer(CompiledTypeSerializer[C]):
@@ -72,7 +71,6 @@ class EnumSerializer(CompiledTypeSerializer[C]):
         self._ordinal_of: dict[str, int] = {}
         for ordinal, constant in self._constant_of.items():
             self._ordinal_of.setdefault(constant.name, ordinal)
-        remember_enum(self.name, enum_class)
 
     @property
     def length(self) -> int:
@@ -148,15 +146,6 @@ class EnumSerializer(CompiledTypeSerializer[C]):
         return f"EnumSerializer({self.name})"
 
 
-def remember_enum(name: str, enum_class: type[enum.Enum]) -> None:
-    """Makes an enum class known to snapshots of that name that are restored later in this process."""
-    if getattr(enum_class, _STAND_IN_ATTRIBUTE, None) is not None:
-        return
-    known = _known_enums.setdefault(name, [])
-    known[:] = [other for other in known if other is not enum_class]
-    known.append(enum_class)
-
-
 def stand_in_for(name: str, constants: Sequence[str]) -> type[enum.Enum]:
     """An enum class with those constants, for reading state whose own class is not here.
 
@@ -212,15 +201,15 @@ class EnumSerializerSnapshot(RuledTypeSerializerSnapshot[C]):
             )
 
     def restore_serializer(self) -> EnumSerializer[C]:
-        """Reads the old bytes as the enum of that name if this process has one with all constants, else a stand-in."""
+        """Reads the old bytes as the enum of that name, of a known serializer and with all constants, or a stand-in."""
         candidates = [
-            enum_class
-            for enum_class in reversed(_known_enums.get(self.name, ()))
-            if all(constant in enum_class.__members__ for constant in self.constants)
+            known.enum_class
+            for known in known_of(EnumSerializer)
+            if known.name == self.name and all(name in known.enum_class.__members__ for name in self.constants)
         ]
         if candidates:
             # One with just these constants is the class that wrote the state; any other has grown since.
             exact = (known for known in candidates if len(known.__members__) == len(self.constants))
-            return EnumSerializer(next(exact, candidates[0]), self.constants, name=self.name)  # type: ignore[arg-type]
+            return EnumSerializer(next(exact, candidates[0]), self.constants, name=self.name)
         stand_in: Any = stand_in_for(self.name, self.constants)
         return EnumSerializer(stand_in, self.constants, name=self.name)

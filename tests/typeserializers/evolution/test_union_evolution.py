@@ -23,6 +23,7 @@ from snapshots import (
 )
 from testkit.backends.evolving_serializers import LearningWordSerializer
 from testkit.upgrades.upgrade_contract import migration_between
+from typeserializers.kernel.known_serializers import restored_with
 
 LONG, STRING, BYTES, BOOL, DOUBLE, INT = (
     ts.LongSerializer(),
@@ -292,7 +293,7 @@ def test_a_record_may_be_a_member_of_a_union_inside_itself() -> None:
     serializer = ts.serializer_for(Branch)
     tree = Branch(Branch(Leaf(1), 2), Branch(Leaf(3), 4))
     assert serializer.from_bytes(serializer.to_bytes(tree)) == tree
-    restored = snapshot_from_bytes(snapshot_to_bytes(serializer.snapshot_configuration())).restore_serializer()
+    restored = restored_with(snapshot_from_bytes(snapshot_to_bytes(serializer.snapshot_configuration())), serializer)
     assert restored.from_bytes(serializer.to_bytes(tree)) == tree
     assert verdict_on(serializer, serializer).is_as_is
 

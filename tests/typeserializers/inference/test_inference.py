@@ -27,6 +27,7 @@ from snapshots import (
     snapshot_from_bytes,
     snapshot_to_bytes,
 )
+from typeserializers.kernel.known_serializers import restored_with
 
 
 class Colour(enum.Enum):
@@ -194,7 +195,7 @@ def test_the_snapshot_of_a_record_that_contains_itself_restores_it() -> None:
         data = snapshot_to_bytes(serializer.snapshot_configuration())
         snapshot = snapshot_from_bytes(data)
         assert snapshot_to_bytes(snapshot) == data
-        restored = snapshot.restore_serializer()
+        restored = restored_with(snapshot, serializer)
         assert restored.from_bytes(serializer.to_bytes(value)) == value
         assert resolve_compatibility(snapshot, serializer).is_as_is
     # Under another name nothing of this process is known, and a stand-in takes the place of the class.

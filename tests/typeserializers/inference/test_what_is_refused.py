@@ -99,10 +99,9 @@ def test_a_reference_of_an_unknown_version_is_refused(version: int) -> None:
 
 
 def test_bytes_that_no_part_is_to_blame_for_fail_with_their_reason() -> None:
-    migration = migration_between(
-        ts.AttrsSerializer(Narrow, name="widths.Width"), ts.AttrsSerializer(Wide, name="widths.Width")
-    )
-    data = migration.old.to_bytes(Narrow(7))
+    old = ts.AttrsSerializer(Narrow, name="widths.Width")
+    migration = migration_between(old, ts.AttrsSerializer(Wide, name="widths.Width"))
+    data = old.to_bytes(Narrow(7))
     assert migration.to_value(data) == Wide(7)
     assert migration.to_bytes(data) == migration.new.to_bytes(Wide(7))
     for convert in (migration.to_value, migration.to_bytes):

@@ -22,7 +22,6 @@ from snapshots import (
     snapshot_to_bytes,
 )
 from testkit.upgrades.upgrade_contract import migration_between
-from typeserializers.scalars import enums
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "flink"
 POJO = json.loads((GOLDEN / "pojo.json").read_text())
@@ -104,12 +103,6 @@ def described(snapshot: Any) -> Any:
     parts.append([(part.name, described(part.snapshot)) for part in pojo.registered])
     parts.append(sorted((part.name, described(part.snapshot)) for part in pojo.unregistered))
     return pojo.name, parts
-
-
-@pytest.fixture(autouse=True)
-def only_enums_of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other tests have other enums of the same Java names."""
-    monkeypatch.setattr(enums, "_known_enums", {})
 
 
 @pytest.mark.parametrize("name", COVERED)

@@ -18,6 +18,7 @@ from snapshots import (
 )
 from testkit.upgrades.upgrade_contract import migration_between
 from typeserializers import former_names
+from typeserializers.kernel.known_serializers import restored_with
 
 Int = Annotated[int, ts.IntSerializer()]
 
@@ -57,7 +58,7 @@ def test_a_subclass_that_was_met_is_in_the_snapshot_and_found_again() -> None:
     data = serializer.to_bytes(SubA(1, "x"))
     snapshot = written(serializer)
     assert [part.name for part in snapshot.pojo.unregistered] == ["golden.pojo.SubA"]
-    assert snapshot.restore_serializer().from_bytes(data) == SubA(1, "x")
+    assert restored_with(snapshot, serializer).from_bytes(data) == SubA(1, "x")
     verdict = judged(serializer, ts.PojoSerializer(Base, registered_subclasses=[SubA]))
     assert verdict.is_with_reconfigured_serializer
     assert verdict.reconfigured_serializer.from_bytes(data) == SubA(1, "x")
