@@ -122,15 +122,18 @@ def encoded_canonical(batches: Iterable[CanonicalBatch]) -> tuple[bytes, int]:
     return target.getvalue().to_pybytes(), rows
 
 
-def read_canonical(path: str, key_groups: KeyGroupRange, content: bytes | None = None) -> Iterator[CanonicalBatch]:
+def read_canonical(
+    path: str, key_groups: KeyGroupRange, content: bytes | None = None, local_copy: str | None = None
+) -> Iterator[CanonicalBatch]:
     """The rows of a Parquet file whose key group is in the range; skips row groups that hold none.
 
-    The file is the local one at ``path``, or ``content`` if that is given, which ``path`` then names in messages.
+    The file is the local one at ``path``, or ``content`` or the one at ``local_copy`` if that is given, which ``path``
+    then names in messages.
     Raises `StateRestoreError`, naming the file, for anything that is not canonical rows.
     """
     try:
         # Pages are read as they are needed: a row group of an earlier release may be larger than the memory.
-        source = path if content is None else pa.BufferReader(content)
+        source = (local_copy or path) if content is None else pa.BufferReader(content)
         with pq.ParquetFile(source, buffer_size=_STREAM_BYTES, pre_buffer=False) as file:
             metadata = file.schema_arrow.metadata or {}
             if metadata.get(FORMAT_KEY) != FORMAT or file.schema_arrow.names != SCHEMA.names:

@@ -174,7 +174,9 @@ class HeapStateStore(StateStore):
             batches: list[CanonicalBatch] = []
             if table is not None and table.content.table is not None:
                 for file in stored[len(table.content.files.stored) :]:
-                    batches += Source(restored.file_system, file.handle).batches(self.key_groups)
+                    batches += Source(restored.file_system, file.handle).batches(
+                        self.key_groups, self.parameters.local_directory
+                    )
             additions.append((state, stored, batches))
         self.release_states()
         if parameters is not None:
@@ -190,7 +192,7 @@ class HeapStateStore(StateStore):
         return True
 
     def _add_table(self, schema: StateSchema) -> HeapStateTable:
-        table = self.tables[schema.meta.name] = HeapStateTable(schema, self.key_groups)
+        table = self.tables[schema.meta.name] = HeapStateTable(schema, self)
         return table
 
     def _empty_entries(self, schema: StateSchema) -> HeapTable:

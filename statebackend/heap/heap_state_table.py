@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from statebackend.api.key_groups import KeyGroupRange
 from statebackend.canonical.canonical_entries import Address, CanonicalBatch, CanonicalRow, batches_of
 from statebackend.heap.expired_places import places_of_table
 from statebackend.heap.list_state import HeapListState
@@ -18,7 +17,7 @@ from statebackend.heap.tables import create_raw_table
 from statebackend.heap.value_state import create_value_state
 from statebackend.keyed.key_context import has_namespaces
 from statebackend.keyed.state_schema import NAMESPACE_ROLE, StateSchema
-from statebackend.keyed.state_store import StateTable
+from statebackend.keyed.state_store import StateStore, StateTable
 from statebackend.kinds.internal_states import HandleContext
 from statebackend.kinds.list_kind import InternalListState
 from statebackend.kinds.map_kind import InternalMapState
@@ -33,10 +32,10 @@ from typeserializers.scalars.void import VOID_NAMESPACE
 class HeapStateTable(StateTable):
     """See the module. ``content`` has a table of entries once the state is or was registered."""
 
-    def __init__(self, schema: StateSchema, key_groups: KeyGroupRange) -> None:
+    def __init__(self, schema: StateSchema, store: StateStore) -> None:
         super().__init__(schema)
         self.content = StateContent()
-        self._key_groups = key_groups
+        self._store = store
         self._handle: Any = None
 
     def value_state(
@@ -72,7 +71,8 @@ class HeapStateTable(StateTable):
         """All entries, from the table or the files they are in."""
         if self.content.table is not None:
             return batches_of(self.content.table.rows())
-        return (batch for source in self.content.sources for batch in source.batches(self._key_groups))
+        key_groups, local_directory = self._store.key_groups, self._store.parameters.local_directory
+        return (batch for source in self.content.sources for batch in source.batches(key_groups, local_directory))
 
     def cleanup_pass(self, start: PassStart) -> Pass:
         kind = self.schema.meta.kind
@@ -111,7 +111,7 @@ class HeapStateTable(StateTable):
         """The table of entries; for a state that nobody registered, a table of bytes that is not kept."""
         if self.content.table is not None:
             return self.content.table
-        table = create_raw_table(self.schema.meta, self._key_groups)
+        table = create_raw_table(self.schema.meta, self._store.key_groups)
         for batch in self.batches():
             table.load_batch(batch, table.form.load)
         return table

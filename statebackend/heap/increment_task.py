@@ -183,7 +183,7 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
         if state.entries is not None:
             return state.table.rows_at(state.entries)
         for source in state.sources:
-            for batch in self._watched(source.batches(self._target.key_groups)):
+            for batch in self._watched(source.batches(self._target.key_groups, self._target.local_directory)):
                 state.table.load_batch(batch, state.table.form.load)
         return state.table.rows()
 
@@ -192,7 +192,7 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
         rows: list[Row] = []
         for stored in files:
             source = Source(self._target.file_system, stored.handle)
-            for batch in self._watched(source.batches(self._target.key_groups)):
+            for batch in self._watched(source.batches(self._target.key_groups, self._target.local_directory)):
                 rows += zip(*batch, strict=True)
         rows.sort(key=itemgetter(0, 1, 2))
         return rows

@@ -184,7 +184,7 @@ class KeyedStateBackend:
         if registered is None:
             registered = self._registrations.register(descriptor, namespace_serializer)
             table = self._registrations.bring_to_schema(registered)
-            self._open(registered, self._handle(table, registered))
+            self._registrations.open(registered, self._handle(table, registered))
         state: InternalState = registered.handle
         return state
 
@@ -205,7 +205,7 @@ class KeyedStateBackend:
             table = self._registrations.bring_to_schema(registered)
             handle = table.queue(registered.stored.element_serializer)
             metrics = self.parameters.metrics
-            self._open(registered, handle if metrics is None else measured_queue(handle, metrics))
+            self._registrations.open(registered, handle if metrics is None else measured_queue(handle, metrics))
         queue: KeyGroupedPriorityQueue[T] = registered.handle
         return queue
 
@@ -374,9 +374,6 @@ class KeyedStateBackend:
     def _registered(self, descriptor: Descriptor, namespace_serializer: TypeSerializer[Any]) -> Registration | None:
         self.check_open()
         return self._registrations.find(descriptor, namespace_serializer)
-
-    def _open(self, registered: Registration, handle: Any) -> None:
-        self._registrations.open(registered, handle)
 
     def _handle(self, table: StateTable, registered: Registration) -> InternalState:
         """The handle that a user is given: that of the store, within time-to-live, within metrics."""

@@ -10,6 +10,7 @@ from checkpointing.errors import CorruptFileError
 from statebackend import ValueStateDescriptor
 from statebackend.api.errors import StateBackendClosedError
 from statebackend.canonical import canonical_entries
+from statebackend.heap import state_content
 from statebackend.keyed.backend_parameters import RestoredHandle
 from statebackend.keyed.state_backend import SubtaskIdentity
 from statebackend.keyed.state_files import MAX_FILES
@@ -371,6 +372,23 @@ def test_a_snapshot_that_ends_after_a_catch_up_says_nothing_about_it(harness):
     assert kept.catch_up(harness.parameters(newer).restore[0])
     assert contents(harness, open_heap(harness, task.run().handle)) == filled(KEYS, 0)
     assert contents(harness, open_heap(harness, harness.snapshot(kept).handle)) == filled(KEYS, 0, 1)
+
+
+@pytest.mark.parametrize("at_once", [1 << 30, 0])
+def test_a_large_file_is_read_by_way_of_the_local_directory(harness, monkeypatch, at_once):
+    monkeypatch.setattr(state_content, "READ_AT_ONCE_BYTES", at_once)
+    backend = open_heap(harness)
+    fill(harness, backend, KEYS)
+    first = harness.snapshot(backend).handle
+    backend.release_states()
+    handle = epoch_elsewhere(harness, first, 1)
+    restored = open_heap(harness, handle, local="here")
+    assert contents(harness, restored) == filled(KEYS, 0, 1)
+    assert catch_up(harness, backend, handle)
+    assert contents(harness, backend) == filled(KEYS, 0, 1)
+    directory = restored.parameters.local_directory
+    assert os.path.isdir(directory) is (at_once == 0)
+    assert not os.path.isdir(directory) or os.listdir(directory) == []
 
 
 def test_a_large_snapshot_puts_its_files_into_the_local_directory_on_their_way(harness, monkeypatch):
