@@ -47,6 +47,7 @@ class Job:
         self.fs = CheckpointFileSystem.from_uri(directory)
         self.spark_directory = str(directory / "spark")
         self.sink: Any = TakingBack()
+        self.more_sinks: dict[str, Any] = {}
         store = DirectoryCheckpointStore(self.fs, 9)
         store.recover()
         self.fs.write_file("spark/metadata", b'{"id":"q"}')
@@ -71,7 +72,8 @@ class Job:
     def fall_back(self, to: int | str) -> FallBackReport:
         planned, _ = planned_fall_back(self.fs, self.spark_directory, to)
         store = DirectoryCheckpointStore(self.fs, 9)
-        return fall_back(self.fs, self.spark_directory, store, JobSinks({"sink": self.sink}), "job", planned)
+        sinks = JobSinks({"sink": self.sink, **self.more_sinks})
+        return fall_back(self.fs, self.spark_directory, store, sinks, "job", planned)
 
     def checkpoints(self) -> list[int]:
         return [int(name.removeprefix("chk-")) for name in self.fs.list_directories("checkpoints")]
@@ -210,3 +212,21 @@ def test_a_sink_that_can_take_nothing_back_is_named(job: Job) -> None:
     assert not report.is_output_taken_back
     assert "The sink builtins.object cannot take back what it has written" in str(report)
     assert "cannot take back" not in str(job.fall_back(3))
+
+
+def test_a_sink_that_objects_after_another_has_hidden_rows_leaves_the_fall_back_begun(job: Job) -> None:
+    objecting = TakingBack()
+    objecting.objection = SinkError("not mine")
+    job.more_sinks = {"late": objecting, "log": object()}
+    with pytest.raises(SinkError, match="not mine"):
+        job.fall_back(2)
+    assert job.sink.taken_back == [(2, "job")]
+    with pytest.raises(JobRestoreError, match="fall_back_to=2"):
+        check_no_fall_back(job.fs)
+    objecting.objection = None
+    report = job.fall_back(2)
+    assert objecting.taken_back == [(2, "job")]
+    assert report.set_aside[-2:] == ("/out/_set_aside", "/out/_set_aside")
+    assert len(report.sinks) == 3
+    assert (report.keeping, report.is_output_taken_back) == (("builtins.object",), False)
+    assert job.checkpoints() == [0, 1, 2]
