@@ -38,7 +38,9 @@ _LEVELS_AROUND: Final = 2
 
 
 class StoredKind(ABC):
-    """A kind of whatever is stored under a name: what its rows are, apart from any store. One object per kind.
+    """A kind of whatever is stored under a name: what its rows are, apart from any store.
+
+    There is one object per kind, a global of its module: ``VALUE`` of the kind "value".
 
     ``name`` is written to disk and frozen. ``fixed_roles`` are the roles, with what they are to a user, whose bytes
     decide where an entry is stored, so that they are never migrated.
@@ -53,6 +55,10 @@ class StoredKind(ABC):
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
+
+    def __reduce__(self) -> str:
+        # A kind is one object, whoever pickles or copies it: the global of its module that has its name.
+        return self.name.upper()
 
 
 def as_serializer(given: TypeSerializer[T] | type[T] | TypeHint) -> TypeSerializer[T]:
