@@ -132,6 +132,9 @@ def _options() -> Any:
     options.set_level_zero_slowdown_writes_trigger(10_000)
     options.set_level_zero_stop_writes_trigger(20_000)
     options.set_max_open_files(_MAX_OPEN_FILES)
+    # By default a store opens its files with fifteen threads, made for each column family. It opens no more than
+    # sixteen files at once while the number of open files is bounded, and making the threads takes longer than that.
+    options.set_max_file_opening_threads(1)
     options.set_max_background_jobs(2)
     options.set_keep_log_file_num(1)
     options.set_stats_dump_period_sec(0)
