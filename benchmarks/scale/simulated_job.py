@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import frozen
 from pyspark import cloudpickle
 
 from checkpointing.coordinator.acknowledgement import Acknowledgement, TaskId
@@ -118,7 +118,7 @@ class SimulatedJob:
             first = len(handles)
             handles += [file for file, _ in state]
             written = tuple(StateFile(first + number, state_id) for number, (_, state_id) in enumerate(state))
-            metas.append(evolve(meta, files=written))
+            metas.append(meta.with_files(written))
         key_groups = key_group_range_of_subtask(index, len(self._files), self._max_parallelism)
         return Acknowledgement(
             job_id="job",
