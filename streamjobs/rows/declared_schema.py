@@ -3,7 +3,7 @@
     schema   := column ("," column)*  |  type              a bare type is one column called "value"
     column   := name [":"] type ["NOT" "NULL"] ["COMMENT" text]
     name     := letters, digits, _  |  `anything, a backtick doubled`
-    type     := a name of `_SIMPLE`  |  decimal[(p[, s])]  |  (varchar | char)(n)
+    type     := a name of `_SIMPLE`  |  decimal[(p[, s])]
                 |  array<type>  |  map<type, type>  |  struct<column, ...>
 
 The types are those of Spark that have a form in Arrow; the names in a parsed schema are Spark's simple strings, since a
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from streamjobs.errors import JobDefinitionError
 from streamjobs.user_errors import shown
@@ -135,11 +135,37 @@ def output_schema(declared: object, where: str, how: str) -> DeclaredSchema:
         raise missing_schema(where, how)
     if isinstance(declared, str):
         return parsed_schema(declared, where)
-    simple_string = getattr(declared, "simpleString", None)
-    if simple_string is None:
+    if not hasattr(declared, "fields"):
         raise JobDefinitionError(f"{where}: schema must be DDL or a StructType, not {type(declared).__name__}")
-    [struct] = parsed_schema(simple_string(), where).columns
-    return DeclaredSchema(struct.fields)
+    return DeclaredSchema(_column_of("", declared, True, where).fields)
+
+
+def _column_of(name: str, data_type: Any, nullable: bool, where: str) -> Column:
+    """A column of one of Spark's types, told by what it has: its names may be anything."""
+    if hasattr(data_type, "fields"):
+        fields = tuple(_column_of(one.name, one.dataType, one.nullable, where) for one in data_type.fields)
+        return evolve(_struct_column(name, fields), nullable=nullable)
+    if hasattr(data_type, "elementType"):
+        return evolve(_array_column(name, _column_of("element", data_type.elementType, True, where)), nullable=nullable)
+    if hasattr(data_type, "keyType"):
+        key, value = (_column_of("", one, True, where) for one in (data_type.keyType, data_type.valueType))
+        return evolve(_map_column(name, key, value), nullable=nullable)
+    [column] = parsed_schema(data_type.simpleString(), where).columns
+    return evolve(column, name=name, nullable=nullable)
+
+
+def _struct_column(name: str, fields: tuple[Column, ...]) -> Column:
+    shown_fields = ",".join(f"{one.name}:{one.type_name}" for one in fields)
+    return Column(name, f"struct<{shown_fields}>", pa.struct([one.arrow_field for one in fields]), fields=fields)
+
+
+def _array_column(name: str, element: Column) -> Column:
+    return Column(name, f"array<{element.type_name}>", pa.list_(pa.field("element", element.arrow_type)))
+
+
+def _map_column(name: str, key: Column, value: Column) -> Column:
+    arrow_type = pa.map_(key.arrow_type, pa.field("value", value.arrow_type))
+    return Column(name, f"map<{key.type_name},{value.type_name}>", arrow_type)
 
 
 def missing_schema(where: str, how: str) -> JobDefinitionError:
@@ -236,17 +262,11 @@ class _Parser:
             raise _SyntaxError(f"decimal({precision},{scale}) is no type")
         return Column(name, f"decimal({precision},{scale})", pa.decimal128(precision, scale))
 
-    def _text(self, name: str, type_name: str) -> Column:
-        self._expect("mark", "(")
-        length = self._number()
-        self._expect("mark", ")")
-        return Column(name, f"{type_name}({length})", pa.string())
-
     def _array(self, name: str, type_name: str) -> Column:
         self._expect("mark", "<")
         element = self._typed("element")
         self._expect("mark", ">")
-        return Column(name, f"array<{element.type_name}>", pa.list_(pa.field("element", element.arrow_type)))
+        return _array_column(name, element)
 
     def _map(self, name: str, type_name: str) -> Column:
         self._expect("mark", "<")
@@ -254,8 +274,7 @@ class _Parser:
         self._expect("mark", ",")
         value = self._typed("value")
         self._expect("mark", ">")
-        arrow_type = pa.map_(key.arrow_type, pa.field("value", value.arrow_type))
-        return Column(name, f"map<{key.type_name},{value.type_name}>", arrow_type)
+        return _map_column(name, key, value)
 
     def _struct(self, name: str, type_name: str) -> Column:
         self._expect("mark", "<")
@@ -263,8 +282,7 @@ class _Parser:
         if not self._takes("mark", ">"):
             fields = self._columns()
             self._expect("mark", ">")
-        shown_fields = ",".join(f"{one.name}:{one.type_name}" for one in fields)
-        return Column(name, f"struct<{shown_fields}>", pa.struct([one.arrow_field for one in fields]), fields=fields)
+        return _struct_column(name, fields)
 
     def _take(self, expected: str) -> tuple[str, str]:
         if self._next == len(self._tokens):
@@ -292,7 +310,6 @@ class _Parser:
 
     _MAKERS: Final[Mapping[str, Callable[[Any, str, str], Column]]] = {
         **dict.fromkeys(("decimal", "dec", "numeric"), _decimal),
-        **dict.fromkeys(("varchar", "char", "character"), _text),
         "array": _array,
         "map": _map,
         "struct": _struct,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,8 +28,9 @@ def savepoint(tmp_path: Path) -> Path:
 def run(function: KeyedProcessFunction[str, Any, Any], job_dir: Path, **options: Any) -> LocalJob:
     flight = {"tailnum": "N1", "departure": None, "origin": "JFK", "dest": "BOS", "carrier": "UA", "flight": 1}
     environment = LocalStreamEnvironment(job_dir=job_dir)
+    schema = sys.modules[type(function).__module__].OUTPUT_SCHEMA
     stream = environment.from_elements([_Flight(**flight, dep_time=1, arr_delay=7)])
-    stream.key_by("tailnum").process(function, uid="aircraft").sink_to([])
+    stream.key_by("tailnum").process(function, uid="aircraft", schema=schema).sink_to([])
     return environment.execute("flights", **options)
 
 

@@ -60,6 +60,6 @@ def run(
     environment = LocalStreamEnvironment(job_dir=job_dir, backend=backend, parallelism=parallelism, max_parallelism=16)
     found: list[Any] = []
     records = [dict(zip(COLUMNS, row, strict=True), number=number) for number, row in enumerate(ROWS)]
-    stream = environment.from_elements(records, SCHEMA).key_by(*COLUMNS)
-    stream.process(Remember(writes), uid="keys", name="keys").sink_to(found)
+    stream = environment.from_elements(records, f"{SCHEMA}, number bigint").key_by(*COLUMNS)
+    stream.process(Remember(writes), uid="keys", name="keys", schema="number bigint, stored bigint").sink_to(found)
     return environment.execute("golden keys", **execute), dict(found)

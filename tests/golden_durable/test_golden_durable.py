@@ -35,6 +35,7 @@ from checkpointing import (
     read_savepoint,
 )
 from streamjobs.inprocess import LocalStreamEnvironment
+from tests.streamjobs.emitted_objects import OBJECT, collecting, emitting_objects
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "durable"
 BACKENDS = ("heap", "rocksdb")
@@ -62,7 +63,9 @@ class Job:
         )
         found: list[Any] = []
         records = self.environment.from_elements([{"key": key} for key in KEYS]).key_by("key")
-        records.process(function, uid="visits", name="visits").sink_to(found)
+        records.process(emitting_objects(function), uid="visits", name="visits", schema=OBJECT).sink_to(
+            collecting(found)
+        )
         self.job = self.environment.execute("golden", **execute)
         self.found: dict[str, Any] = dict(found)
         self.version = version

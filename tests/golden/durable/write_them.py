@@ -79,7 +79,7 @@ def write_job(
     )
     elements = [{"key": key, "number": number} for key, number in records]
     stream = environment.from_elements(elements).key_by("key")
-    stream.process(Write(), uid="visits", name="visits").sink_to([])
+    stream.process(Write(), uid="visits", name="visits", schema="key string").sink_to([])
     return environment.execute("golden", **execute)
 
 

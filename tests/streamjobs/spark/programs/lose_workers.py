@@ -72,7 +72,9 @@ def main(work: Path) -> None:
         directory.mkdir()
     for number in range(EPOCHS):
         lines = [json.dumps({"word": word, "number": number}) + "\n" for word in "abcdefgh"]
-        (source / f"{number}.json").write_text("".join(lines))
+        file = source / f"{number}.json"
+        file.write_text("".join(lines))
+        os.utime(file, (1_000_000_000 + number, 1_000_000_000 + number))
     killed: set[int] = set()
 
     def kill_idle_workers(frame: DataFrame) -> DataFrame:
@@ -80,7 +82,7 @@ def main(work: Path) -> None:
         for noted in workers.iterdir():
             pid = int(noted.name)
             with contextlib.suppress(ProcessLookupError):
-                if pid not in killed and frame.isStreaming is False and (work / "killed within").exists():
+                if pid not in killed:
                     os.kill(pid, signal.SIGKILL)
                     killed.add(pid)
         return frame
