@@ -26,7 +26,7 @@ from attrs import evolve, field, frozen
 from migration.reading_parts import RequiredPartSerializer
 from snapshots.errors import UnresolvableSerializerError
 from snapshots.plans import CustomPlan, PartsPlan, Plan
-from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
+from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter, is_nested_too_deep
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 Write = Callable[[WriteEmitter], None]
@@ -238,8 +238,8 @@ def compile_value(conversion: Conversion, *, calls_parts: bool = False) -> Read:
         reader.flush()
         compiled: Read = reader.function.compile([*reader.lines, f"return {value}, pos"])
         return compiled
-    except (SyntaxError, RecursionError):
-        if calls_parts:
+    except (SyntaxError, RecursionError) as error:
+        if calls_parts or not is_nested_too_deep(error):
             raise
         return compile_value(conversion, calls_parts=True)
 
@@ -254,7 +254,9 @@ def compile_transcoding(conversion: Conversion) -> Read:
         write(writer)
         compiled: Read = reader.function.compile([*reader.lines, *writer.lines, f"return {writer.expression()}, pos"])
         return compiled
-    except (SyntaxError, RecursionError):
+    except (SyntaxError, RecursionError) as error:
+        if not is_nested_too_deep(error):
+            raise
         read, encode = compile_value(conversion, calls_parts=True), conversion.new.codec.write
 
         def transcode(data: bytes, position: int) -> tuple[Any, int]:

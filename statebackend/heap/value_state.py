@@ -15,12 +15,13 @@ from statebackend.heap.handle import HeapStateHandle
 from statebackend.heap.history import FrozenEntries
 from statebackend.heap.table import HeapTable, Row, TableKeys, address_of_row
 from statebackend.keyed.entry_bytes import encoded
-from statebackend.keyed.exact_values import compile_exact, exact_condition, exact_or_none_lines
+from statebackend.keyed.exact_values import compile_exact, exact_or_none_lines
 from statebackend.keyed.memory_form import Load, StoredForm
 from statebackend.kinds.internal_states import HandleContext
 from statebackend.kinds.value_kind import InternalValueState
 from typeserializers.kernel.code_generation import GeneratedFunction
 from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.kernel.value_hooks import exact_condition
 
 T = TypeVar("T")
 

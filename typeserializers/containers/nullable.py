@@ -14,10 +14,11 @@ from snapshots.compatibility import FieldVerdict, Finding
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
-from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter, indented
+from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter, indented
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.flink_names import RUNTIME, nested_snapshot
 from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.kernel.value_hooks import PART_BYTES, exact_condition, size_expression
 
 T = TypeVar("T")
 
@@ -112,6 +113,15 @@ class NullableSerializer(CompiledTypeSerializer["T | None"], Generic[T]):
     def problems(self, value: Any, path: str) -> Iterator[str]:
         if value is not None:
             yield from self.inner.problems(value, path)
+
+    def emit_is_exact(self, first: str, again: str, function: GeneratedFunction) -> str | None:
+        inner = exact_condition(self.inner, again, again, function)
+        return None if inner is None else f"({first} is None or {inner})"
+
+    def emit_size(self, value: str, function: GeneratedFunction) -> str | None:
+        variable = function.fresh("n")
+        inner = size_expression(self.inner, variable, function)
+        return None if inner is None else f"({PART_BYTES} if ({variable} := {value}) is None else {inner})"
 
     def snapshot_configuration(self) -> NullableSerializerSnapshot[T]:
         return NullableSerializerSnapshot(self)

@@ -16,9 +16,10 @@ from snapshots.envelope import register_snapshot
 from snapshots.errors import SnapshotFormatError
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from snapshots.value_text import misfit
-from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
+from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.kernel.value_hooks import exact_parts, size_of_parts
 from typeserializers.scalars.fixed_width import LongSerializer
 
 T = TypeVar("T")
@@ -102,6 +103,17 @@ class TtlSerializer(CompiledTypeSerializer["TtlValue[T]"], Generic[T]):
         yield from LongSerializer().problems(value.last_access_timestamp, f"{path}.last_access_timestamp")
         # The pair is the state's own: what a user has given, and must find, is the value.
         yield from self.value_serializer.problems(value.value, path)
+
+    def emit_is_exact(self, first: str, again: str, function: GeneratedFunction) -> str | None:
+        expected = function.bind("ttl_value", TtlValue)
+        items: list[tuple[TypeSerializer[Any], str]] = [
+            (LongSerializer(), f"{again}.last_access_timestamp"),
+            (self.value_serializer, f"{again}.value"),
+        ]
+        return exact_parts([f"type({first}) is {expected}"], items, function)
+
+    def emit_size(self, value: str, function: GeneratedFunction) -> str | None:
+        return size_of_parts([(self.value_serializer, f"{value}.value")], function)
 
     def snapshot_configuration(self) -> TtlSerializerSnapshot[T]:
         return TtlSerializerSnapshot(self)

@@ -14,10 +14,11 @@ from snapshots.envelope import register_snapshot
 from snapshots.errors import MalformedDataError, SnapshotFormatError
 from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
 from snapshots.value_text import misfit
-from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
+from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.flink_names import RUNTIME
 from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.kernel.value_hooks import exact_parts, size_of_parts
 
 FLINK_TUPLE_CLASS = "org.apache.flink.api.java.tuple.Tuple"
 
@@ -148,6 +149,16 @@ class TupleSerializer(CompiledTypeSerializer["tuple[Any, ...]"]):
             return
         for index, (field, item) in enumerate(zip(self.field_serializers, value, strict=True)):
             yield from field.problems(item, f"{path}[{index}]")
+
+    def emit_is_exact(self, first: str, again: str, function: GeneratedFunction) -> str | None:
+        conditions = [f"type({first}) is tuple and len({again}) == {len(self.field_serializers)}"]
+        items = [(part, f"{again}[{index}]") for index, part in enumerate(self.field_serializers)]
+        return exact_parts(conditions, items, function)
+
+    def emit_size(self, value: str, function: GeneratedFunction) -> str | None:
+        return size_of_parts(
+            [(part, f"{value}[{index}]") for index, part in enumerate(self.field_serializers)], function
+        )
 
     def snapshot_configuration(self) -> TupleSerializerSnapshot:
         return TupleSerializerSnapshot(self)

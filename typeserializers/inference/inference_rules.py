@@ -9,6 +9,7 @@ from typeserializers.containers.lists import ListSerializer
 from typeserializers.containers.maps import MapSerializer
 from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.containers.tuples import TupleSerializer
+from typeserializers.inference.hashable_parts import refuse_unhashable
 from typeserializers.kernel.references import bind_references, collected_references, open_reference
 from typeserializers.kernel.serializer_inference import Inference, register_inference
 from typeserializers.kernel.type_serializer import TypeSerializer
@@ -54,7 +55,9 @@ def infer_map(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
     value_serializer = inference.below("{value}").serializer_for(value)
     if isinstance(value_serializer, NullableSerializer):
         value_serializer = value_serializer.inner
-    return MapSerializer(inference.below("{key}").serializer_for(key), value_serializer)
+    key_serializer = inference.below("{key}").serializer_for(key)
+    refuse_unhashable(key_serializer, inference.path, "the key of a map")
+    return MapSerializer(key_serializer, value_serializer)
 
 
 @register_inference

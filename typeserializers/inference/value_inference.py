@@ -17,6 +17,7 @@ from typing import Any, Final
 from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.containers.sets import FrozenSetSerializer, SetSerializer
 from typeserializers.containers.tuples import Tuple0Serializer
+from typeserializers.inference.hashable_parts import refuse_unhashable
 from typeserializers.kernel.serializer_inference import Inference, UnknownTypeError, register_inference
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.big_numbers import BigDecSerializer
@@ -99,6 +100,7 @@ def infer_set(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
     element = inference.below("{element}").serializer_for(typing.get_args(hint)[0])
     if isinstance(element, NullableSerializer):
         element = element.inner
+    refuse_unhashable(element, inference.path, "an element of a set")
     return SetSerializer(element) if origin is set else FrozenSetSerializer(element)
 
 

@@ -67,6 +67,17 @@ class GeneratedFunction:
         return function
 
 
+_TOO_DEEP = ("too many statically nested blocks", "too many levels of indentation", "too many nested parentheses")
+"""What Python says of source that is nested deeper than it compiles; twenty blocks are the first limit."""
+
+
+def is_nested_too_deep(error: Exception) -> bool:
+    """Whether a type is nested deeper than one function can be; any other error in generated code is a fault."""
+    if isinstance(error, SyntaxError):
+        return error.msg.startswith(_TOO_DEEP)
+    return isinstance(error, RecursionError)
+
+
 MAX_COMPILED_SOURCES = 4096
 """Distinct generated functions whose code a process keeps; then it begins anew."""
 

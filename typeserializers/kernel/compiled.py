@@ -11,7 +11,7 @@ from abc import abstractmethod
 from typing import Any, TypeVar
 
 from snapshots.data_views import DataInputView, DataOutputView
-from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
+from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter, is_nested_too_deep
 from typeserializers.kernel.type_serializer import Codec, TypeSerializer
 
 T = TypeVar("T")
@@ -53,7 +53,9 @@ class CompiledTypeSerializer(TypeSerializer[T]):
     def create_codec(self) -> Codec[T]:
         try:
             return Codec(self._compile_write(), self._compile_read())
-        except (SyntaxError, RecursionError):
+        except (SyntaxError, RecursionError) as error:
+            if not is_nested_too_deep(error):
+                raise
             # Python allows twenty nested loops in one function; a type nested deeper runs through the views.
             return super().create_codec()
 

@@ -29,7 +29,7 @@ from snapshots.errors import (
     TrailingBytesError,
 )
 from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot, TypeSerializerSnapshot
-from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
+from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -196,6 +196,19 @@ class TypeSerializer(ABC, Generic[T]):
         result = emitter.function.fresh("v")
         emitter.line(f"{result}, pos = {emitter.function.bind('read', self.codec.read)}(data, pos)")
         return result
+
+    def emit_is_exact(self, first: str, again: str, function: GeneratedFunction) -> str | None:
+        """An expression that is true only of a value which fits and which its bytes give back unchanged; None, as here,
+        if there is none. To be asked by `typeserializers.kernel.value_hooks.exact_condition`, which says what the
+        arguments are.
+        """
+        return None
+
+    def emit_size(self, value: str, function: GeneratedFunction) -> str | None:
+        """An expression of about how many bytes the value of the expression takes up as an object; None, as here, if
+        only its bytes tell. To be asked by `typeserializers.kernel.value_hooks.size_expression`.
+        """
+        return None
 
     def to_bytes(self, value: T) -> bytes:
         """The encoding of one value; raises `SerializationError` naming the paths that do not fit."""

@@ -30,13 +30,14 @@ from snapshots.envelope import register_snapshot
 from snapshots.errors import MalformedDataError
 from snapshots.type_serializer_snapshot import RuledTypeSerializerSnapshot, TypeSerializerSnapshot
 from snapshots.value_text import misfit, shown
-from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
+from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.field_metadata import RecordConverter
 from typeserializers.kernel.known_serializers import known_of
 from typeserializers.kernel.references import bind_references, collected_references, rebound
 from typeserializers.kernel.serializer_inference import Inference
 from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.kernel.value_hooks import exact_parts, size_of_parts
 from typeserializers.records.record_checks import check_defaults, check_shape, refuse_undecorated
 from typeserializers.records.record_construction import arguments_of, emit_fields, settable_twin, stand_in_class
 from typeserializers.records.record_format import (
@@ -255,6 +256,16 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
                 yield f"{where}: None, but the field is not optional"
             else:
                 yield from part.serializer.problems(item, where)
+
+    def emit_is_exact(self, first: str, again: str, function: GeneratedFunction) -> str | None:
+        if not self.is_immutable_type:
+            return None
+        expected = function.bind("record_class", self.record_class)
+        items = [(part.serializer, f"{again}.{part.name}") for part in self.fields]
+        return exact_parts([f"type({first}) is {expected}"], items, function)
+
+    def emit_size(self, value: str, function: GeneratedFunction) -> str | None:
+        return size_of_parts([(part.serializer, f"{value}.{part.name}") for part in self.fields], function)
 
     def snapshot_configuration(self) -> AttrsSerializerSnapshot[R]:
         return AttrsSerializerSnapshot(self)

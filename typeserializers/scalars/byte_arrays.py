@@ -13,7 +13,7 @@ from snapshots.envelope import register_snapshot
 from snapshots.errors import EndOfDataError
 from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
 from snapshots.value_text import misfit
-from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
+from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.flink_names import ARRAY, nested_snapshot
 
@@ -78,6 +78,12 @@ class BytesSerializer(CompiledTypeSerializer[bytes]):
     def problems(self, value: Any, path: str) -> Iterator[str]:
         if not isinstance(value, (bytes, bytearray, memoryview)):
             yield misfit(path, value, "is not bytes")
+
+    def emit_is_exact(self, first: str, again: str, function: GeneratedFunction) -> str | None:
+        return f"type({first}) is bytes"
+
+    def emit_size(self, value: str, function: GeneratedFunction) -> str | None:
+        return f"{value}.__sizeof__()"
 
     def snapshot_configuration(self) -> BytesSerializerSnapshot:
         return BytesSerializerSnapshot()

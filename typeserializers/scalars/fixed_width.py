@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
 from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
 from snapshots.value_text import misfit
-from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
+from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.flink_names import BASE, nested_snapshot
 
@@ -23,6 +23,13 @@ N = TypeVar("N", bound=float)
 NAN = float("nan")
 BOOLEANS = {True: True, False: False}
 """A look-up that passes exactly what equals a boolean; ``struct`` alone would take any object for its truth."""
+
+
+_ONE_DIGIT: Final = (1 << 30) - 1
+"""The largest integer that Python keeps in one digit."""
+
+_SIGNED: Final = "bhiq"
+"""The format characters of integers in two's complement."""
 
 
 class FixedWidthSerializer(CompiledTypeSerializer[N]):
@@ -69,6 +76,17 @@ class FixedWidthSerializer(CompiledTypeSerializer[N]):
         except (struct.error, OverflowError, TypeError):
             yield misfit(path, value, f"is not {self.describe_range()}")
 
+    def emit_is_exact(self, first: str, again: str, function: GeneratedFunction) -> str | None:
+        if self.value_class is not int or self.format_character not in _SIGNED:
+            return None
+        # Bounds in the source are constants of the generated code, which a call of bit_length() costs more than. Those
+        # of one digit of Python's integers come first, since they are compared several times as fast.
+        largest = (1 << 8 * self.length - 1) - 1
+        within = f"{-largest - 1} <= {again} <= {largest}"
+        if largest > _ONE_DIGIT:
+            within = f"(-{_ONE_DIGIT} <= {again} <= {_ONE_DIGIT} or {within})"
+        return f"type({first}) is int and {within}"
+
     def describe_range(self) -> str:
         """What fits, in words, for error messages."""
         bits = self.length * 8
@@ -92,6 +110,9 @@ class BooleanSerializer(FixedWidthSerializer[bool]):
             BOOLEANS[value]
         except (KeyError, TypeError):
             yield misfit(path, value, "is not True or False")
+
+    def emit_is_exact(self, first: str, again: str, function: GeneratedFunction) -> str | None:
+        return f"type({first}) is bool"
 
     def snapshot_configuration(self) -> BooleanSerializerSnapshot:
         return BooleanSerializerSnapshot()
@@ -173,6 +194,9 @@ class DoubleSerializer(FloatingPointSerializer):
 
     def describe_range(self) -> str:
         return "a number within the range of IEEE binary64"
+
+    def emit_is_exact(self, first: str, again: str, function: GeneratedFunction) -> str | None:
+        return f"type({first}) is float"
 
     def snapshot_configuration(self) -> DoubleSerializerSnapshot:
         return DoubleSerializerSnapshot()

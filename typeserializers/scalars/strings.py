@@ -12,9 +12,10 @@ from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
 from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
 from snapshots.value_text import misfit
-from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
+from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.flink_names import BASE, nested_snapshot
+from typeserializers.kernel.value_hooks import is_plain_text
 from typeserializers.scalars.string_encoding import SMALL_LENGTHS, encode_varint, read_text, write_text
 
 
@@ -73,6 +74,13 @@ class StringSerializer(CompiledTypeSerializer["str | None"]):
     def problems(self, value: Any, path: str) -> Iterator[str]:
         if value is not None and not isinstance(value, str):
             yield misfit(path, value, "is not a str")
+
+    def emit_is_exact(self, first: str, again: str, function: GeneratedFunction) -> str | None:
+        is_plain = function.bind("is_plain_text", is_plain_text)
+        return f"type({first}) is str and ({again}.isascii() or {is_plain}({again}))"
+
+    def emit_size(self, value: str, function: GeneratedFunction) -> str | None:
+        return f"{value}.__sizeof__()"
 
     def snapshot_configuration(self) -> StringSerializerSnapshot:
         return StringSerializerSnapshot()

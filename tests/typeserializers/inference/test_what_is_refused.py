@@ -198,3 +198,27 @@ def test_a_string_value_is_a_str(misfit: Any) -> None:
         serializer.to_bytes(misfit)
     with pytest.raises(SerializationError):
         serializer.serialize(misfit, DataOutputView())
+
+
+@attrs.define
+class Changeable:
+    text: str
+
+
+@pytest.mark.parametrize(
+    ("hint", "message"),
+    [
+        (set[list[int]], r"the type: a list\[int\] has no hash and cannot be an element of a set; write a tuple"),
+        (list[frozenset[tuple[int, dict[str, int]]]], r"^\[\]: a dict\[str, int\] has no hash"),
+        (dict[set[int], str], r"cannot be the key of a map; write a frozenset"),
+        (set[Changeable], r"a frozen class in place of Changeable"),
+    ],
+)
+def test_what_has_no_hash_is_refused_where_one_is_needed(hint: Any, message: str) -> None:
+    with pytest.raises(ts.UnknownTypeError, match=message):
+        ts.serializer_for(hint)
+
+
+def test_what_has_a_hash_may_be_an_element_or_a_key() -> None:
+    for hint in (set[tuple[int, str]], dict[frozenset[int] | str, int], set[Labelled], frozenset[int | None]):
+        ts.serializer_for(hint)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import linecache
+from typing import Any
 
 import pytest
 
+import typeserializers as ts
 from typeserializers import LongSerializer, TupleSerializer
 from typeserializers.kernel import code_generation
-from typeserializers.kernel.code_generation import GeneratedFunction
+from typeserializers.kernel.code_generation import GeneratedFunction, WriteEmitter
 
 
 def noted_sources() -> int:
@@ -32,3 +34,20 @@ def test_the_number_of_noted_sources_is_bounded(monkeypatch: pytest.MonkeyPatch)
         function = GeneratedFunction("constant", "")
         assert function.compile([f"return {number}"])() == number
     assert noted_sources() <= before + 10
+
+
+class Faulty(ts.LongSerializer):
+    """Generates what is no Python."""
+
+    def emit_write(self, emitter: WriteEmitter, value: str) -> None:
+        emitter.line(f"if {value} is:")
+
+
+def test_a_fault_in_generated_code_is_not_taken_for_a_type_that_is_nested_too_deep() -> None:
+    with pytest.raises(SyntaxError, match="invalid syntax"):
+        _ = Faulty().codec
+    deep: ts.TypeSerializer[Any] = ts.LongSerializer()
+    nested: Any = 1
+    for _level in range(25):
+        deep, nested = ts.ListSerializer(deep), [nested]
+    assert deep.from_bytes(deep.to_bytes(nested)) == nested
