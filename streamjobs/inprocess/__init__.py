@@ -1,4 +1,7 @@
-"""Jobs in this process, without a JVM: the same chain and the same state, for tests and for debugging."""
+"""Jobs in this process, without a JVM: the same graph, the same rows and the same state, for tests and for debugging.
+
+A rim around `streamjobs.runtime`: elements in, lists out. What is decided there is not decided again here.
+"""
 
 from streamjobs.inprocess.environment import LocalStreamEnvironment
 from streamjobs.inprocess.job import LocalJob

@@ -1,4 +1,5 @@
-"""What every runtime shares: what a job starts from, what each subtask restores, what state a function registers.
+"""What every runtime shares: the start of a job, the epoch as a table, the subtask, and what each of them restores.
 
-No Spark here, and no thread.
+A runtime is a rim around this: it brings records, runs tasks and stores what it is told to. No Spark here, no thread,
+and no clock but those that are passed in.
 """
