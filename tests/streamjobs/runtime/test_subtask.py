@@ -1,0 +1,134 @@
+"""A subtask by itself: what it acknowledges, and what it leaves when it is given up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpointing import CheckpointFileSystem
+from statebackend import ValueStateDescriptor
+from statebackend.keyed.backend_registry import state_backend
+from streamjobs import KeyedProcessFunction, OutputTag, ProcessContext, RuntimeContext, UserFunctionError
+from streamjobs.errors import EpochError
+from streamjobs.operators.input_batch import ObjectBatch
+from streamjobs.operators.keyed_process import KeyedProcessOperator
+from streamjobs.operators.planned_states import planned_state
+from streamjobs.runtime.restore_plan import SubtaskRestore, continued_subtask
+from streamjobs.runtime.subtask import OperatorParts, Subtask, SubtaskEpoch
+from typeserializers import StringSerializer
+
+COUNT = ValueStateDescriptor("count", int, default=0)
+ODD = OutputTag[Any]("odd")
+
+
+class Count(KeyedProcessFunction[str, Any, Any]):
+    """Emits a key with its count, odd counts also aside; notes when it is closed."""
+
+    def __init__(self, calls: list[str]) -> None:
+        self.calls = calls
+
+    def open(self, context: RuntimeContext) -> None:
+        self.count = context.get_state(COUNT)
+
+    def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[Any]:
+        if value == "poison":
+            raise ArithmeticError("poison")
+        self.count.update(self.count.value() + 1)
+        if self.count.value() % 2:
+            context.output(ODD, context.current_key)
+        yield context.current_key, self.count.value()
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+class World:
+    """An operator with one subtask, epoch after epoch."""
+
+    def __init__(self, directory: Path, backend: str, keeps_backends: bool) -> None:
+        self.directory = directory
+        self.fs = CheckpointFileSystem.from_uri(directory / "job")
+        self.calls: list[str] = []
+        self.restore = SubtaskRestore()
+        self.epoch_id = 0
+        self.parts = OperatorParts(
+            job_id="job",
+            run_id="run",
+            operator_uid="words",
+            operator_factory=KeyedProcessOperator,
+            side_outputs=(ODD,),
+            key_serializer=StringSerializer(),
+            parallelism=1,
+            max_parallelism=4,
+            backend=state_backend(backend),
+            planned={"count": planned_state(COUNT)},
+            planned_operator_state={},
+            file_system=self.fs,
+            keeps_backends=keeps_backends,
+        )
+
+    def subtask(self) -> Subtask:
+        epoch = SubtaskEpoch(
+            subtask_index=0,
+            epoch_id=self.epoch_id,
+            processing_time_ms=1000,
+            attempt_id="attempt",
+            restore=self.restore,
+            local_directory=str(self.directory / "local"),
+        )
+        return Subtask(self.parts, epoch)
+
+    def batches(self, *records: str) -> list[tuple[int, ObjectBatch]]:
+        return [(0, ObjectBatch([record], [record[0]], [1])) for record in records]
+
+    def run(self, *records: str) -> list[Any]:
+        subtask = self.subtask()
+        emitted = [list(rows) for rows in subtask.run(lambda: Count(self.calls), self.batches(*records))]
+        self.restore = continued_subtask(subtask.acknowledgement.state, self.fs)
+        self.epoch_id += 1
+        return emitted
+
+
+@pytest.fixture(params=[("heap", True), ("heap", False), ("rocksdb", True)], ids=str)
+def world(request: Any, tmp_path: Path) -> World:
+    return World(tmp_path, *request.param)
+
+
+def test_an_epoch_goes_on_from_what_the_one_before_acknowledged(world: World) -> None:
+    assert world.run("a", "b") == [[(None, [("a", 1)]), (ODD, ("a",))], [(None, [("b", 1)]), (ODD, ("b",))], []]
+    assert world.run() == [[]]
+    assert world.run("a") == [[(None, [("a", 2)])], []]
+    assert world.calls == ["close"] * 3
+
+
+def test_an_acknowledgement_says_who_and_what_it_cost(world: World) -> None:
+    subtask = world.subtask()
+    with pytest.raises(EpochError, match="subtask 0 of 'words' has not ended"):
+        _ = subtask.acknowledgement
+    for _ in subtask.run(lambda: Count(world.calls), world.batches("a")):
+        with pytest.raises(EpochError, match="has not ended"):
+            _ = subtask.acknowledgement
+    told = subtask.acknowledgement
+    assert (told.job_id, told.run_id, told.checkpoint_id) == ("job", "run", 0)
+    assert (told.operator_uid, told.subtask_index, told.attempt_id) == ("words", 0, "attempt")
+    assert told.metrics["entries_written"] == 1
+    assert {"open_s", "process_s", "snapshot_s", "local_opens", "restores"} <= told.metrics.keys()
+
+
+def test_a_subtask_that_is_given_up_or_fails_leaves_what_was_there(world: World) -> None:
+    world.run("a")
+    given_up = world.subtask()
+    run = given_up.run(lambda: Count(world.calls), world.batches("a", "a"))
+    next(run)
+    run.close()
+    failed = world.subtask()
+    with pytest.raises(UserFunctionError, match=r"operator 'words', key 'p', record 'poison'.*ArithmeticError"):
+        list(failed.run(lambda: Count(world.calls), world.batches("a", "poison")))
+    for subtask in (given_up, failed):
+        with pytest.raises(EpochError, match="has not ended"):
+            _ = subtask.acknowledgement
+    assert world.calls == ["close"] * 3
+    assert world.run("a") == [[(None, [("a", 2)])], []]
