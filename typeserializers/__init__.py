@@ -46,7 +46,14 @@ from typeserializers.inference.value_inference import infer_value
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.field_metadata import converted_by, former_names
 from typeserializers.kernel.references import ReferenceSerializer
-from typeserializers.kernel.serializer_inference import Inference, UnknownTypeError, register_inference, serializer_for
+from typeserializers.kernel.serializer_inference import (
+    DEFAULT_RULES,
+    Inference,
+    InferenceRules,
+    UnknownTypeError,
+    register_inference,
+    serializer_for,
+)
 from typeserializers.kernel.type_serializer import Codec, TypeSerializer
 from typeserializers.opaque.legacy import TypeSerializerConfigSnapshot, allow_legacy_serializers
 from typeserializers.opaque.pickles import PickleSerializer
@@ -116,6 +123,7 @@ from typeserializers.times.windows import (
 )
 
 __all__ = [
+    "DEFAULT_RULES",
     "GLOBAL_WINDOW",
     "VOID_NAMESPACE",
     "ArrayListSerializer",
@@ -155,6 +163,7 @@ __all__ = [
     "GlobalWindow",
     "GlobalWindowSerializer",
     "Inference",
+    "InferenceRules",
     "Instant",
     "InstantSerializer",
     "IntPrimitiveArraySerializer",

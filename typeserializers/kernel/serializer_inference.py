@@ -1,4 +1,13 @@
-"""From type hints to serializers: a registry of rules, asked newest first.
+"""From type hints to serializers: rules, asked newest first.
+
+Rules are in an object, `InferenceRules`, which is passed to whoever infers. `DEFAULT_RULES` has those of this library;
+it is one for the process, and what a program adds to it (`register_inference`) has to be added while its modules are
+imported, since every process must infer the same. Rules of one's own that are made on top of it travel with a
+serializer that may still infer something when it runs:
+
+    rules = InferenceRules(DEFAULT_RULES)
+    rules.register(infer_money)
+    serializer = AttrsSerializer(Account, rules=rules)
 
 A rule looks at a hint and returns a serializer, or None when the hint is not its business. Rules for nested types call
 back through the `Inference` they are given, which keeps the path for error messages. Nothing is ever guessed: a hint
@@ -8,8 +17,8 @@ that no rule knows is an error that names the path in the type and what to write
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable
-from typing import Annotated, Any
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Final
 
 from snapshots.envelope import MAX_NESTING
 from snapshots.errors import StateFormatError
@@ -23,19 +32,52 @@ class UnknownTypeError(StateFormatError, TypeError):
 
 Rule = Callable[[Any, "Inference"], "TypeSerializer[Any] | None"]
 
-_rules: list[Rule] = []
+
+class InferenceRules:
+    """Rules, and those of ``base`` behind them."""
+
+    def __init__(self, base: InferenceRules | None = None) -> None:
+        self.base = base
+        self._rules: list[Rule] = []
+
+    def register(self, rule: Rule) -> Rule:
+        """Adds a rule, asked before all rules registered earlier; usable as a decorator."""
+        self._rules.append(rule)
+        return rule
+
+    def __iter__(self) -> Iterator[Rule]:
+        yield from reversed(self._rules)
+        if self.base is not None:
+            yield from self.base
+
+
+class _DefaultRules(InferenceRules):
+    """The one object of its kind: in another process it is the one of that process."""
+
+    def __reduce__(self) -> str:
+        return "DEFAULT_RULES"
+
+
+DEFAULT_RULES: Final[InferenceRules] = _DefaultRules()
+"""The rules of this library, and what the program's modules add while they are imported."""
 
 
 def register_inference(rule: Rule) -> Rule:
-    """Adds a rule, asked before all rules registered earlier; usable as a decorator."""
-    _rules.append(rule)
-    return rule
+    """Adds a rule to `DEFAULT_RULES`, for modules that every process imports; usable as a decorator."""
+    return DEFAULT_RULES.register(rule)
 
 
 class Inference:
     """One descent through a type hint."""
 
-    def __init__(self, path: str = "", enclosing: tuple[type, ...] = (), depth: int = 0) -> None:
+    def __init__(
+        self,
+        path: str = "",
+        enclosing: tuple[type, ...] = (),
+        depth: int = 0,
+        rules: InferenceRules = DEFAULT_RULES,
+    ) -> None:
+        self.rules = rules
         self.path = path
         self.enclosing = enclosing
         self.depth = depth
@@ -48,7 +90,7 @@ class Inference:
                 f"make it flatter, or use a record that contains itself"
             )
         inside = self.enclosing + ((enclosing,) if enclosing is not None else ())
-        return Inference(self.path + segment, inside, self.depth + 1)
+        return Inference(self.path + segment, inside, self.depth + 1, self.rules)
 
     def serializer_for(self, hint: Any) -> TypeSerializer[Any]:
         """The serializer of a hint; raises `UnknownTypeError`."""
@@ -57,7 +99,7 @@ class Inference:
             return chosen
         if typing.get_origin(hint) is Annotated:
             hint = typing.get_args(hint)[0]
-        for rule in reversed(_rules):
+        for rule in self.rules:
             serializer = rule(hint, self)
             if serializer is not None:
                 return serializer
@@ -68,13 +110,13 @@ class Inference:
         )
 
 
-def serializer_for(hint: Any) -> TypeSerializer[Any]:
-    """The serializer of a type hint, such as ``int``, ``list[str]``, ``float | None`` or an attrs class.
+def serializer_for(hint: Any, rules: InferenceRules = DEFAULT_RULES) -> TypeSerializer[Any]:
+    """The serializer of a type hint by rules, such as ``int``, ``list[str]``, ``float | None`` or an attrs class.
 
     ``int`` means 64 bits and ``float`` binary64; ``Annotated[int, IntSerializer()]`` chooses another representation.
     Raises `UnknownTypeError`, naming the path inside the hint, for anything that is not known.
     """
-    return Inference().serializer_for(hint)
+    return Inference(rules=rules).serializer_for(hint)
 
 
 def _annotated_serializer(hint: Any) -> TypeSerializer[Any] | None:

@@ -16,7 +16,7 @@ from attrs import field, frozen
 
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from typeserializers.containers.nullable import NullableSerializer
-from typeserializers.kernel.serializer_inference import Inference, UnknownTypeError
+from typeserializers.kernel.serializer_inference import DEFAULT_RULES, Inference, InferenceRules, UnknownTypeError
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.records.record_checks import check_defaults, check_shape, refuse_undecorated
 from typeserializers.records.record_construction import arguments_of, stand_in_class
@@ -70,6 +70,8 @@ class PojoShape:
     """Constructs records from the values of the attributes, in their order in the class."""
     former_names: tuple[str, ...] = field(default=(), eq=False)
     is_stand_in: bool = field(default=False, eq=False)
+    rules: InferenceRules = field(default=DEFAULT_RULES, eq=False)
+    """What the type hints mean, also those of subclasses that are met later."""
 
     @property
     def construction_order(self) -> tuple[int, ...]:
@@ -113,6 +115,7 @@ def pojo_shape_of(
         in_wire_order(fields),
         AttrsSerializer.from_shape(record),
         record.former_names,
+        rules=inference.rules,
     )
 
 

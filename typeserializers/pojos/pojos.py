@@ -36,7 +36,7 @@ from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.flink_names import RUNTIME
 from typeserializers.kernel.known_serializers import known_of
 from typeserializers.kernel.references import ReferenceSerializer
-from typeserializers.kernel.serializer_inference import Inference
+from typeserializers.kernel.serializer_inference import DEFAULT_RULES, Inference, InferenceRules
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.pojos.pojo_format import CURRENT_VERSION, WrittenPart, WrittenPojo, parts_of, read_pojo, write_pojo
 from typeserializers.pojos.pojo_merging import merged_pojo
@@ -66,9 +66,9 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
     """Writes the fields of a record class as Flink writes those of a POJO.
 
     ``name`` is the Java class, by default what ``__pojo_class__`` says. ``field_serializers`` overrides what the type
-    hints say. ``registered_subclasses`` are classes, or serializers of them, in the order of Flink's registrations; a
-    subclass that is not registered is written with its name. Raises `UnknownTypeError` for a class or field that
-    cannot be a POJO, `ValueError` for more than 256 registrations.
+    hints say, and ``rules`` say what they mean. ``registered_subclasses`` are classes, or serializers of them, in the
+    order of Flink's registrations; a subclass that is not registered is written with its name. Raises
+    `UnknownTypeError` for a class or field that cannot be a POJO, `ValueError` for more than 256 registrations.
     """
 
     def __init__(
@@ -78,9 +78,10 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
         name: str | None = None,
         field_serializers: Mapping[str, TypeSerializer[Any]] | None = None,
         registered_subclasses: Sequence[type | PojoSerializer[Any]] = (),
+        rules: InferenceRules = DEFAULT_RULES,
     ) -> None:
-        shape = pojo_shape_of(record_class, name, field_serializers or {}, Inference())
-        self._set_up(shape, [_subclass_serializer(item) for item in registered_subclasses])
+        shape = pojo_shape_of(record_class, name, field_serializers or {}, Inference(rules=rules))
+        self._set_up(shape, [_subclass_serializer(item, rules) for item in registered_subclasses])
 
     @classmethod
     def from_shape(
@@ -165,7 +166,7 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
         # A class with slots is made twice, and the first attempt may still be there: the last one counts.
         for candidate in reversed(list(_all_subclasses(self.record_class))):
             if pojo_name(candidate) == name and is_record_class(candidate):
-                return PojoSerializer(candidate)
+                return PojoSerializer(candidate, rules=self.shape.rules)
         return None
 
     def keep_subclass(self, subclass: PojoSerializer[Any]) -> PojoSerializer[Any]:
@@ -329,7 +330,7 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
                 return unregistered_prefix(subclass.shape.name), subclass
         if not isinstance(value, self.record_class) or not is_record_class(value.__class__):
             raise TypeError(f"is not a {self.shape.name}")
-        subclass = self._meet(PojoSerializer(value.__class__))
+        subclass = self._meet(PojoSerializer(value.__class__, rules=self.shape.rules))
         return unregistered_prefix(subclass.shape.name), subclass
 
     def _write_other(self, value: Any) -> bytes:
@@ -418,8 +419,8 @@ class PojoSerializerSnapshot(RuledTypeSerializerSnapshot["R | None"], Generic[R]
         return merged
 
 
-def _subclass_serializer(item: type | PojoSerializer[Any]) -> PojoSerializer[Any]:
-    return item if isinstance(item, PojoSerializer) else PojoSerializer(item)
+def _subclass_serializer(item: type | PojoSerializer[Any], rules: InferenceRules) -> PojoSerializer[Any]:
+    return item if isinstance(item, PojoSerializer) else PojoSerializer(item, rules=rules)
 
 
 def _restored_subclass(part: WrittenPart) -> PojoSerializer[Any]:

@@ -35,7 +35,7 @@ from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.field_metadata import RecordConverter
 from typeserializers.kernel.known_serializers import known_of
 from typeserializers.kernel.references import bind_references, collected_references, rebound
-from typeserializers.kernel.serializer_inference import Inference
+from typeserializers.kernel.serializer_inference import DEFAULT_RULES, Inference, InferenceRules
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.kernel.value_hooks import exact_parts, size_of_parts
 from typeserializers.records.record_checks import check_defaults, check_shape, refuse_undecorated
@@ -65,6 +65,7 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
     rules: values that no converter touched are widened, and absent fields get their defaults. The last four may stand
     on the class instead: ``__former_names__``, ``__schema_version__``, ``__converters__``. ``source_serializers`` are
     those of old values whose classes converters need: of pickles, and of records that are to be more than stand-ins.
+    ``rules`` say what the type hints mean.
 
     Raises `UnknownTypeError` for a class or field that cannot be a record, `ValueError` for a converter that could
     never be used.
@@ -80,10 +81,11 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
         schema_version: int | None = None,
         converters: Mapping[int, RecordConverter] | None = None,
         source_serializers: Sequence[TypeSerializer[Any]] = (),
+        rules: InferenceRules = DEFAULT_RULES,
     ) -> None:
         refuse_undecorated(record_class, record_class.__name__)
         with collected_references() as references:
-            shape = shape_of(record_class, field_serializers or {}, Inference())
+            shape = shape_of(record_class, field_serializers or {}, Inference(rules=rules))
         check_shape(shape, record_class.__name__)
         self.shape = attrs.evolve(
             shape,
