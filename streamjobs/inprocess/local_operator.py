@@ -28,7 +28,14 @@ from streamjobs.api.stream_graph import (
 from streamjobs.errors import JobDefinitionError
 from streamjobs.inprocess.keys import column_types, field_getter
 from streamjobs.operators.input_batch import ObjectBatch, check_keys
-from streamjobs.rows.declared_schema import OF_OUTPUT_TAG, OF_PROCESS, DeclaredSchema, output_schema, unknown_column
+from streamjobs.rows.declared_schema import (
+    OF_OUTPUT_TAG,
+    OF_PROCESS,
+    DeclaredSchema,
+    check_not_reserved,
+    output_schema,
+    unknown_column,
+)
 from streamjobs.rows.row_reader import RowReader
 from streamjobs.rows.row_writer import RowWriter
 from streamjobs.runtime.key_hash import KeyHashError, key_group_hasher
@@ -221,6 +228,8 @@ def _prepared(
     max_parallelism: int,
 ) -> LocalOperator:
     where = f"operator {node.uid!r}"
+    if inputs.is_rows and inputs.schema is not None:
+        check_not_reserved(inputs.schema.names, node.uid)
     outputs: dict[OutputTag[Any] | None, DeclaredSchema] = {None: output_schema(node.schema, where, OF_PROCESS)}
     for tag in tags:
         outputs[tag] = output_schema(tag.schema, f"{where}, side output {tag.name!r}", OF_OUTPUT_TAG)

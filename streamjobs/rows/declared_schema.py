@@ -27,6 +27,7 @@ __all__ = [
     "OF_PROCESS",
     "Column",
     "DeclaredSchema",
+    "check_not_reserved",
     "missing_schema",
     "output_schema",
     "parsed_schema",
@@ -176,6 +177,17 @@ def missing_schema(where: str, how: str) -> JobDefinitionError:
 OF_PROCESS: Final = "process(..., schema='name type, ...'), the schema of what it emits"
 OF_OUTPUT_TAG: Final = "OutputTag(name, schema='name type, ...'), the schema of its rows"
 """How the schemas of outputs and side outputs are given."""
+
+
+RESERVED_PREFIX: Final = "__statebackend_"
+"""What the names of columns begin with that a runtime adds to those of the user's."""
+
+
+def check_not_reserved(columns: Iterable[str], operator_uid: str) -> None:
+    """Raises `JobDefinitionError` if the input of an operator has columns with names that are ours."""
+    reserved = [name for name in columns if name.startswith(RESERVED_PREFIX)]
+    if reserved:
+        raise JobDefinitionError(f"operator {operator_uid!r}: the column names {', '.join(reserved)} are reserved")
 
 
 def unknown_column(operator_uid: str, given_to: str, name: str, columns: Iterable[str]) -> JobDefinitionError:

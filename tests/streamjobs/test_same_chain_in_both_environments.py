@@ -144,6 +144,7 @@ WRONG: dict[str, Any] = {
     "an unknown order_by": chain(order_by="when"),
     "an unknown key": chain(key="keys"),
     "no schema": chain(schema=None),
+    "a reserved name": chain(schema="key string, number bigint, __statebackend_x int"),
     "a key of a type that is none": chain(lambda value: (1.5, value.number), schema="key double, number bigint"),
 }
 

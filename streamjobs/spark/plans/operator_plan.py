@@ -20,7 +20,13 @@ from streamjobs.api.key_types import key_serializer_for
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.api.stream_graph import KeyedProcessNode
 from streamjobs.errors import JobDefinitionError
-from streamjobs.rows.declared_schema import OF_OUTPUT_TAG, OF_PROCESS, missing_schema, unknown_column
+from streamjobs.rows.declared_schema import (
+    OF_OUTPUT_TAG,
+    OF_PROCESS,
+    check_not_reserved,
+    missing_schema,
+    unknown_column,
+)
 from streamjobs.runtime.state_registration import RegisteredStates, registered_states
 from streamjobs.spark.named_columns import column_meant_by, column_named
 from streamjobs.spark.plans.map_in_arrow import map_in_arrow
@@ -69,9 +75,7 @@ def prepare_operator(
 
     Raises `JobDefinitionError` for what cannot run.
     """
-    reserved = [name for name in frame.columns if name.startswith("__statebackend_")]
-    if reserved:
-        raise JobDefinitionError(f"operator {node.uid!r}: the column names {', '.join(reserved)} are reserved")
+    check_not_reserved(frame.columns, node.uid)
     _check_names_are_distinct(frame, node.uid)
     row_columns = tuple(frame.columns)
     keys = [_key_column(key, index, row_columns, node.uid) for index, key in enumerate(node.keys)]
