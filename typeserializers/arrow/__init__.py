@@ -1,1 +1,4 @@
-"""Record batches and struct values as Arrow IPC messages, and what may change about their types."""
+"""Record batches and struct values as Arrow IPC messages.
+
+What may change about their types is judged in `typeserializers.evolution`.
+"""

@@ -1,4 +1,4 @@
 """The rules from type hints to serializers, family by family.
 
-The registry that asks them is `typeserializers.kernel.serializer_inference`.
+They are those of `DEFAULT_RULES`; what asks them is `typeserializers.kernel.serializer_inference`.
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import keyword
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from attrs import field, frozen
@@ -18,6 +18,7 @@ from snapshots.composite import CompositeTypeSerializerSnapshot
 from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.kernel.serializer_inference import DEFAULT_RULES, Inference, InferenceRules, UnknownTypeError
 from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.pojos.pojo_format import WrittenPojo
 from typeserializers.records.record_checks import check_defaults, check_shape, refuse_undecorated
 from typeserializers.records.record_construction import arguments_of, stand_in_class
 from typeserializers.records.record_format import is_field_name
@@ -135,6 +136,31 @@ def stand_in_shape(name: str, fields: list[tuple[str, str, TypeSerializer[Any]]]
         made.append(PojoField(field_name, declaring, serializer, part, True))
     record = RecordShape(name, stand_in, tuple(part.record_field for part in made))
     return PojoShape(name, stand_in, in_wire_order(made), AttrsSerializer.from_shape(record), is_stand_in=True)
+
+
+def restored_shape(
+    pojo: WrittenPojo, serializers: Sequence[TypeSerializer[Any]], known: Iterable[PojoShape]
+) -> PojoShape:
+    """The first known shape with just the fields of a POJO that was written, else that of a stand-in."""
+    names = [part.name for part in pojo.fields]
+    for shape in known:
+        if [part.name for part in shape.fields] == names and [part.serializer for part in shape.fields] == serializers:
+            return shape
+    return stand_in_shape(
+        pojo.name,
+        [
+            (part.name, part.declaring_class or pojo.name, serializer)
+            for part, serializer in zip(pojo.fields, serializers, strict=True)
+        ],
+    )
+
+
+def all_subclasses(record_class: type) -> Iterator[type]:
+    """The subclasses of a class, theirs included."""
+    subclasses: list[type] = record_class.__subclasses__()
+    for subclass in subclasses:
+        yield subclass
+        yield from all_subclasses(subclass)
 
 
 def _attribute_names(names: list[str]) -> list[str]:

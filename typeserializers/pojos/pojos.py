@@ -44,9 +44,10 @@ from typeserializers.pojos.pojo_shape import (
     POJO_CLASS_ATTRIBUTE,
     PojoField,
     PojoShape,
+    all_subclasses,
     pojo_name,
     pojo_shape_of,
-    stand_in_shape,
+    restored_shape,
 )
 from typeserializers.pojos.pojo_tags import (
     EXACT_CLASS,
@@ -155,6 +156,10 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
             return subclass
         return self._meet(subclass)
 
+    def named(self, name: str) -> PojoSerializer[Any] | None:
+        """This serializer or that of a subclass, by its Java name."""
+        return self if self.shape.name == name else self.found_subclass(name)
+
     def found_subclass(self, name: str) -> PojoSerializer[Any] | None:
         """As `subclass_named`, without going on to know it."""
         for subclass in self.registered_subclasses:
@@ -164,7 +169,7 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
         if known is not None:
             return known
         # A class with slots is made twice, and the first attempt may still be there: the last one counts.
-        for candidate in reversed(list(_all_subclasses(self.record_class))):
+        for candidate in reversed(list(all_subclasses(self.record_class))):
             if pojo_name(candidate) == name and is_record_class(candidate):
                 return PojoSerializer(candidate, rules=self.shape.rules)
         return None
@@ -406,7 +411,9 @@ class PojoSerializerSnapshot(RuledTypeSerializerSnapshot["R | None"], Generic[R]
         serializers = [part.snapshot.restore_serializer() for part in self.pojo.fields]
         registered = [_restored_subclass(part) for part in self.pojo.registered]
         unregistered = [_restored_subclass(part) for part in self.pojo.unregistered]
-        return PojoSerializer.from_shape(_restored_shape(self.pojo, serializers), registered, unregistered)
+        named = (known.named(self.pojo.name) for known in known_of(PojoSerializer))
+        shapes = [found.shape for found in named if found is not None]
+        return PojoSerializer.from_shape(restored_shape(self.pojo, serializers, shapes), registered, unregistered)
 
     def merged_with(self, other: TypeSerializerSnapshot[Any]) -> TypeSerializerSnapshot[R | None] | None:
         """The same class with the subclasses of both."""
@@ -428,32 +435,6 @@ def _restored_subclass(part: WrittenPart) -> PojoSerializer[Any]:
     if not isinstance(restored, PojoSerializer):
         raise SnapshotFormatError(f"the subclass {part.name} is not a POJO: the bytes are damaged")
     return restored
-
-
-def _restored_shape(pojo: WrittenPojo, serializers: Sequence[TypeSerializer[Any]]) -> PojoShape:
-    """The shape of the class that wrote a POJO if a known serializer is of it or of a base class, else a stand-in's."""
-    names = [part.name for part in pojo.fields]
-    for known in known_of(PojoSerializer):
-        one = known if known.shape.name == pojo.name else known.found_subclass(pojo.name)
-        if one is None or [part.name for part in one.fields] != names:
-            continue
-        if [part.serializer for part in one.fields] == serializers:
-            return one.shape
-    return stand_in_shape(
-        pojo.name,
-        [
-            (part.name, part.declaring_class or pojo.name, serializer)
-            for part, serializer in zip(pojo.fields, serializers, strict=True)
-        ],
-    )
-
-
-def _all_subclasses(record_class: type) -> Iterator[type]:
-    """The subclasses of a class, theirs included."""
-    subclasses: list[type] = record_class.__subclasses__()
-    for subclass in subclasses:
-        yield subclass
-        yield from _all_subclasses(subclass)
 
 
 def _refuse_none(name: str) -> None:
