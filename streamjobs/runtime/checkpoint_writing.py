@@ -12,7 +12,7 @@ from checkpointing.storage.completed_checkpoint_store import CompletedCheckpoint
 from checkpointing.storage.job_directory import JobIdentity
 from streamjobs.runtime.epoch_events import DurableEpoch, Epoch
 
-__all__ = ["durable_epoch_of", "store_checkpoint"]
+__all__ = ["batch_of", "durable_epoch_of", "store_checkpoint"]
 
 
 def store_checkpoint(
@@ -56,6 +56,10 @@ def store_checkpoint(
 
 def durable_epoch_of(metadata: CheckpointMetadata, *, is_own: bool) -> DurableEpoch:
     """The epoch that a checkpoint of the job directory (``is_own``) or a savepoint was taken at."""
+    return DurableEpoch(metadata.checkpoint_id, batch_of(metadata), metadata.source_offsets, is_own)
+
+
+def batch_of(metadata: CheckpointMetadata) -> int:
+    """The batch that the records of a checkpoint or savepoint came from; its own id if there was no source log."""
     positions = metadata.source_positions
-    batch_id = metadata.checkpoint_id if positions is None else positions.batch_id
-    return DurableEpoch(metadata.checkpoint_id, batch_id, metadata.source_offsets, is_own)
+    return metadata.checkpoint_id if positions is None else positions.batch_id

@@ -23,6 +23,7 @@ from checkpointing.storage.metadata_file import METADATA_FILE_NAME
 from checkpointing.storage.savepoint_directory import read_savepoint
 from savepoints.restored_state import RestoredState
 from streamjobs.errors import JobRestoreError, SourceProgressMismatchError
+from streamjobs.runtime.checkpoint_writing import batch_of
 
 __all__ = ["StartingPoint", "check_has_every_epoch", "starting_point"]
 
@@ -114,7 +115,7 @@ def check_has_every_epoch(point: StartingPoint, committed: int | None, file_syst
     """
     own = point.own_checkpoint
     if own is not None:
-        known = own.checkpoint_id
+        known = batch_of(own)
     elif point.origin is not None and (point.is_new_origin or point.origin.with_source_progress):
         known = point.origin.savepoint_id
     else:

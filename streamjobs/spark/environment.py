@@ -33,6 +33,7 @@ from statebackend.metrics import StateMetricsConfig
 from streamjobs.api.data_stream import DataStream
 from streamjobs.api.stream_graph import SourceNode, StreamEdge, StreamGraph
 from streamjobs.errors import JobDefinitionError
+from streamjobs.runtime.checkpoint_writing import batch_of
 from streamjobs.runtime.job_start import Engine, check_written_by, judged, locked_start, require_compatible
 from streamjobs.runtime.local_state_root import LocalStateRoot
 from streamjobs.runtime.restore_plan_file import RESTORE_PLANS_DIRECTORY
@@ -217,10 +218,10 @@ class SparkStreamEnvironment:
         check_has_every_epoch(point, committed, file_system)
         return point
 
-    def _is_committed(self, epoch_id: int) -> bool:
+    def _is_committed(self, batch_id: int) -> bool:
         """Whether Spark has noted the batch as done, which it does when its output is committed."""
         committed = newest_committed_batch(self._spark_directory)
-        return committed is not None and committed >= epoch_id
+        return committed is not None and committed >= batch_id
 
     def _check_source(self, pipeline: Pipeline, point: StartingPoint) -> None:
         goes_on = point.is_own or (point.origin is not None and point.origin.with_source_progress)
@@ -230,7 +231,7 @@ class SparkStreamEnvironment:
 
     def _check_sink(self, pipeline: Pipeline, point: StartingPoint) -> None:
         own = point.own_checkpoint
-        if own is not None and not self._is_committed(own.checkpoint_id):
+        if own is not None and not self._is_committed(batch_of(own)):
             pipeline.sinks.check_commits(own)
 
     def _judged(
@@ -296,7 +297,7 @@ class SparkStreamEnvironment:
             if latest is None and point.origin is not None and not point.origin.with_source_progress:
                 driver.forget_source_progress()
             pipeline.sinks.recover(driver.last_epoch_id, directory.identity.job_id)
-            if latest is not None and not self._is_committed(latest.checkpoint_id):
+            if latest is not None and not self._is_committed(batch_of(latest)):
                 pipeline.sinks.commit_again(latest)
             writer = (
                 pipeline.source.writeStream.queryName(name)

@@ -25,6 +25,7 @@ from savepoints.export import SavepointReport, export_tasks, finish_savepoint
 from savepoints.handle_export import ExportedSubtask, ExportTask
 from statebackend import StateDescriptor
 from statebackend.api.clock import wall_clock
+from streamjobs.runtime.checkpoint_writing import batch_of
 from streamjobs.runtime.local_state_root import LocalStateRoot
 from streamjobs.spark.driver.worker_errors import python_cause
 from streamjobs.spark.sources.source_progress import capture_source_progress
@@ -48,7 +49,7 @@ def take_savepoint(
     written, and `SavepointError` with the cause if a task fails.
     """
     started_s = time.monotonic()
-    progress = capture_source_progress(spark_checkpoint_directory, metadata.checkpoint_id)
+    progress = capture_source_progress(spark_checkpoint_directory, batch_of(metadata))
     source.verify_present(metadata.files)
     target = create_savepoint_directory(path)
     progress_files = write_source_progress(target, progress)
