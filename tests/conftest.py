@@ -2,7 +2,12 @@
 
 Hypothesis draws new examples in every run, and prints how to repeat one that fails. Where ``CI`` is set it draws the
 same ones each time: whether a change may land must not hang on a coin. No test may fail because the machine is slow or
-busy: there are no deadlines, and no health checks that look at the clock or at how much was drawn until then.
+busy: there are no deadlines, and no health checks that look at the clock or at how much was drawn until then. A law
+that says no number of its own is tried on 50 examples; ``STATEBACKEND_FUZZ=all`` makes them 1000, and tries every
+damaged byte where a sample is taken otherwise.
+
+Temporary files are in memory where there is room: every snapshot syncs its files, and a test makes dozens. Tests kill
+processes, never the machine.
 
 Tests that need a real Spark session take the fixture `spark`, of which a process has one.
 """
@@ -10,7 +15,9 @@ Tests that need a real Spark session take the fixture `spark`, of which a proces
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,8 +43,19 @@ if _prepared_classes.exists():
     _java_options += f' "-XX:SharedArchiveFile={_prepared_classes}" -Xlog:cds=off -Xlog:cds+dynamic=off'
 os.environ.setdefault("SPARK_SUBMIT_OPTS", _java_options)
 
+MEMORY_DIRECTORY = "/dev/shm"
+NEEDED_BYTES = 4 << 30
+if (
+    "TMPDIR" not in os.environ
+    and os.path.isdir(MEMORY_DIRECTORY)
+    and shutil.disk_usage(MEMORY_DIRECTORY).free >= NEEDED_BYTES
+):
+    # The other processes of this run, and the programs that tests start, inherit it.
+    os.environ["TMPDIR"] = tempfile.tempdir = MEMORY_DIRECTORY
+
 settings.register_profile(
     "tests",
+    max_examples=1000 if os.environ.get("STATEBACKEND_FUZZ") == "all" else 50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )

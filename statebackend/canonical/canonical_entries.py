@@ -138,27 +138,37 @@ def read_canonical(
             metadata = file.schema_arrow.metadata or {}
             if metadata.get(FORMAT_KEY) != FORMAT or file.schema_arrow.names != SCHEMA.names:
                 raise StateRestoreError(f"{path} does not hold canonical state of format {FORMAT.decode()}")
-            wanted = [group for group in range(file.num_row_groups) if _may_hold(file, group, key_groups)]
-            for batch in _batches_of_file(file, wanted):
-                groups = batch.column("key_group")
-                inside = pc.and_(pc.greater_equal(groups, key_groups.start), pc.less_equal(groups, key_groups.end))
-                selected = batch.filter(inside)
-                if selected.num_rows:
-                    yield CanonicalBatch(*(selected.column(name).to_pylist() for name in SCHEMA.names))
+            for row_group in range(file.num_row_groups):
+                held = _held_key_groups(file, row_group)
+                if held is None or not held.overlaps(key_groups):
+                    continue
+                is_wanted_whole = key_groups.contains_range(held)
+                for batch in _batches_of_row_group(file, row_group):
+                    selected = batch if is_wanted_whole else _rows_inside(batch, key_groups)
+                    if selected.num_rows:
+                        yield CanonicalBatch(*(selected.column(name).to_pylist() for name in SCHEMA.names))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise StateRestoreError(f"{path} cannot be read as canonical state: {error}") from error
 
 
-def _batches_of_file(file: pq.ParquetFile, row_groups: list[int]) -> Iterator[pa.RecordBatch]:
-    """The rows of row groups in batches whose number of rows follows from their mean size."""
-    for row_group in row_groups:
-        metadata = file.metadata.row_group(row_group)
-        rows = max(1, metadata.num_rows * BATCH_BYTES // max(metadata.total_byte_size, 1))
-        yield from file.iter_batches(batch_size=min(rows, BATCH_ROWS), row_groups=[row_group])
+def _batches_of_row_group(file: pq.ParquetFile, row_group: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a row group in batches whose number of rows follows from their mean size."""
+    metadata = file.metadata.row_group(row_group)
+    rows = max(1, metadata.num_rows * BATCH_BYTES // max(metadata.total_byte_size, 1))
+    yield from file.iter_batches(batch_size=min(rows, BATCH_ROWS), row_groups=[row_group])
 
 
-def _may_hold(file: pq.ParquetFile, row_group: int, key_groups: KeyGroupRange) -> bool:
+def _rows_inside(batch: pa.RecordBatch, key_groups: KeyGroupRange) -> pa.RecordBatch:
+    groups = batch.column("key_group")
+    return batch.filter(pc.and_(pc.greater_equal(groups, key_groups.start), pc.less_equal(groups, key_groups.end)))
+
+
+def _held_key_groups(file: pq.ParquetFile, row_group: int) -> KeyGroupRange | None:
+    """From the first to the last key group that a row group has rows of."""
     # Statistics would do, but the library ends the process when it is asked for those of a damaged file. The column
     # itself takes next to nothing: its values repeat.
-    bounds = pc.min_max(file.read_row_group(row_group, columns=["key_group"]).column(0)).as_py()
-    return bounds["min"] is not None and bool(bounds["min"] <= key_groups.end and key_groups.start <= bounds["max"])
+    groups = file.read_row_group(row_group, columns=["key_group"]).column(0)
+    if groups.null_count:
+        raise ValueError("there are rows without a key group")
+    bounds = pc.min_max(groups).as_py()
+    return None if bounds["min"] is None else KeyGroupRange(bounds["min"], bounds["max"])

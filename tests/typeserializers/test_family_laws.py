@@ -220,7 +220,7 @@ def equal(left: Any, right: Any) -> bool:
     return bool(left == right) and isinstance(right, type(left))
 
 
-relaxed = settings(max_examples=40)
+relaxed = settings(max_examples=25)
 
 
 @pytest.mark.parametrize("name", LAWS)
@@ -289,7 +289,7 @@ def test_truncation_at_every_length_is_an_error(name: str, data: st.DataObject) 
 
 
 @pytest.mark.parametrize("name", LAWS)
-@settings(relaxed, max_examples=150)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_damaged_bytes_give_a_value_or_an_error_and_both_codes_agree(name: str, data: st.DataObject) -> None:
     serializer, strategy = LAWS[name]

@@ -233,9 +233,9 @@ class Side:
 
 
 class KeyedStateMachine(RuleBasedStateMachine):
-    def __init__(self, parent_directory):
+    def __init__(self):
         super().__init__()
-        self.directory = tempfile.mkdtemp(dir=parent_directory)
+        self.directory = tempfile.mkdtemp()
         self.sides = [
             Side(state_backend("heap"), harness_in(f"{self.directory}/heap")),
             # A cache of three keys is written out in the middle of most epochs.
@@ -539,5 +539,5 @@ class KeyedStateMachine(RuleBasedStateMachine):
 SETTINGS = settings(max_examples=50, stateful_step_count=30)
 
 
-def test_both_backends_do_what_the_model_does(directory_in_memory):
-    run_state_machine_as_test(lambda: KeyedStateMachine(directory_in_memory), settings=SETTINGS)
+def test_both_backends_do_what_the_model_does():
+    run_state_machine_as_test(KeyedStateMachine, settings=SETTINGS)

@@ -188,7 +188,7 @@ def everything_in(harness, backend):
 
 @pytest.fixture
 def harness(tmp_path, monkeypatch):
-    for module in ("state_files", "rocksdb.file_chain"):
+    for module in ("keyed.state_files", "rocksdb.file_chain"):
         monkeypatch.setattr(f"statebackend.{module}.MERGED_AT_ONCE", 3)
     monkeypatch.setattr("statebackend.keyed.state_files.MAX_FILES", 6)
     monkeypatch.setattr("statebackend.keyed.state_files.MIN_MERGE_BYTES", 1 << 14)

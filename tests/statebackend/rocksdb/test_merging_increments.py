@@ -23,7 +23,7 @@ from statebackend.keyed.state_files import MAX_FILES, MERGED_AT_ONCE
 from typeserializers import LongSerializer
 
 KEYS = 4000
-EPOCHS = 130
+EPOCHS = 90
 GROUPS = 8
 
 

@@ -126,8 +126,8 @@ class Subject:
 
 @given(st.lists(operations(), min_size=5, max_size=40))
 @settings(max_examples=60)
-def test_every_size_of_the_cache_gives_the_same_answers(directory_in_memory, sequence):
-    directory = tempfile.mkdtemp(dir=directory_in_memory)
+def test_every_size_of_the_cache_gives_the_same_answers(sequence):
+    directory = tempfile.mkdtemp()
     subjects = [Subject(size, directory) for size in SIZES]
     try:
         for number, operation in enumerate(sequence):

@@ -222,9 +222,9 @@ class Side:
 
 
 class TtlStateMachine(RuleBasedStateMachine):
-    def __init__(self, parent_directory):
+    def __init__(self):
         super().__init__()
-        self.directory = tempfile.mkdtemp(dir=parent_directory)
+        self.directory = tempfile.mkdtemp()
         self.clock = ManualClock(1000)
         self.sides = [
             Side(state_backend("heap"), f"{self.directory}/heap", self.clock),
@@ -432,5 +432,5 @@ class TtlStateMachine(RuleBasedStateMachine):
 SETTINGS = settings(max_examples=25, stateful_step_count=30)
 
 
-def test_both_backends_let_state_live_as_long_as_the_model_does(directory_in_memory):
-    run_state_machine_as_test(lambda: TtlStateMachine(directory_in_memory), settings=SETTINGS)
+def test_both_backends_let_state_live_as_long_as_the_model_does():
+    run_state_machine_as_test(TtlStateMachine, settings=SETTINGS)
