@@ -1,9 +1,11 @@
 """A job for tests that need a driver process of their own: counts words until its source is read.
 
-    python count_words.py MASTER BACKEND WORK_DIRECTORY [JOB PARALLELISM [TAKE_SAVEPOINT [FROM_SAVEPOINT]]]
+    python count_words.py WORK_DIRECTORY BACKEND [SAVEPOINT [BACKEND_OF_NEXT]]
 
-Reads ``WORK_DIRECTORY/source`` one file per epoch and writes ``WORK_DIRECTORY/out``, or that of another JOB. Savepoints
-are directories in ``WORK_DIRECTORY``; ``-`` is none. If ``CHECKPOINT_EVENTS`` is the number of an open pipe, the number
+Reads ``WORK_DIRECTORY/source`` one file per epoch, writes ``WORK_DIRECTORY/out``, and takes a savepoint in the end if
+one is named. With a BACKEND_OF_NEXT the files of ``WORK_DIRECTORY/later`` arrive then, and another job, which has
+three subtasks, goes on from the savepoint: it writes ``WORK_DIRECTORY/out-rescaled``, and ends with a savepoint
+``WORK_DIRECTORY/rescaled-savepoint``. If ``CHECKPOINT_EVENTS`` is the number of an open pipe, the number
 of completed epochs goes there, a line for each checkpoint.
 """
 
@@ -14,7 +16,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from checkpointing import CheckpointMetadata, FileHandle
 from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpointStore
@@ -26,6 +28,9 @@ from statebackend import (
     ValueStateDescriptor,
 )
 from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @dataclasses.dataclass
@@ -83,25 +88,53 @@ def announce_checkpoints(pipe: str | None) -> None:
     DirectoryCheckpointStore.add = add_and_tell  # type: ignore[method-assign]
 
 
-def main(
-    master: str,
+def run(
+    spark: SparkSession,
+    work: Path,
     backend: str,
-    work_directory: str,
-    job: str = "job",
-    parallelism: str = "2",
-    take_savepoint: str = "-",
-    from_savepoint: str = "-",
+    job: str,
+    out: str,
+    parallelism: int,
+    take_savepoint: str | None,
+    from_savepoint: str | None,
 ) -> None:
+    """Runs the job until its source is read."""
+    from streamjobs.spark import SparkStreamEnvironment
+    from streamjobs.spark.sinks import ParquetSink
+
+    stream = (
+        spark.readStream.schema("word string, number int").option("maxFilesPerTrigger", 1).json(str(work / "source"))
+    )
+    environment = SparkStreamEnvironment(
+        spark,
+        job_dir=work / job,
+        backend=backend,
+        parallelism=parallelism,
+        max_parallelism=16,
+        local_state_directory=work / "local",
+    )
+    words = environment.from_dataframe(stream).key_by("word")
+    words.process(CountWords(), uid="words", schema="word string, number int, times bigint", order_by="number").sink_to(
+        ParquetSink(work / out)
+    )
+    running = environment.execute(
+        "count words",
+        trigger={"availableNow": True},
+        from_savepoint=None if from_savepoint is None else work / from_savepoint,
+    )
+    running.await_termination()
+    if take_savepoint is not None:
+        running.savepoint(work / take_savepoint)
+
+
+def main(work_directory: str, backend: str, savepoint: str | None = None, backend_of_next: str | None = None) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     announce_checkpoints(os.environ.pop("CHECKPOINT_EVENTS", None))
     from pyspark.sql import SparkSession
 
-    from streamjobs.spark import SparkStreamEnvironment
-    from streamjobs.spark.sinks import ParquetSink
-
     work = Path(work_directory)
     spark = (
-        SparkSession.builder.master(master)
+        SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.host", "127.0.0.1")
@@ -113,29 +146,11 @@ def main(
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("OFF")
-    stream = (
-        spark.readStream.schema("word string, number int").option("maxFilesPerTrigger", 1).json(str(work / "source"))
-    )
-    environment = SparkStreamEnvironment(
-        spark,
-        job_dir=work / job,
-        backend=backend,
-        parallelism=int(parallelism),
-        max_parallelism=16,
-        local_state_directory=work / "local",
-    )
-    words = environment.from_dataframe(stream).key_by("word")
-    words.process(CountWords(), uid="words", schema="word string, number int, times bigint", order_by="number").sink_to(
-        ParquetSink(work / ("out" if job == "job" else f"out-{job}"))
-    )
-    running = environment.execute(
-        "count words",
-        trigger={"availableNow": True},
-        from_savepoint=None if from_savepoint == "-" else work / from_savepoint,
-    )
-    running.await_termination()
-    if take_savepoint != "-":
-        running.savepoint(work / take_savepoint)
+    run(spark, work, backend, "job", "out", 2, savepoint, None)
+    if backend_of_next is not None:
+        for file in sorted((work / "later").iterdir()):
+            file.rename(work / "source" / file.name)
+        run(spark, work, backend_of_next, "rescaled", "out-rescaled", 3, "rescaled-savepoint", savepoint)
     spark.stop()
 
 

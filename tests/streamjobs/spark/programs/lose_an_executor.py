@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from count_words import CountWords
 from pyspark.sql import SparkSession
@@ -28,11 +29,33 @@ def pid_of_executor(_: Any) -> int:
     return int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def wait_for_executors(spark: SparkSession) -> None:
-    """Keeps Spark busy until all executors are there; the driver is one of those that it counts."""
-    context: Any = spark.sparkContext
-    while context._jsc.sc().getExecutorMemoryStatus().size() != EXECUTORS + 1:
-        spark.range(1).collect()
+class ExecutorsThatChange:
+    """Hears from Spark of each executor that comes or goes."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._came, self._went = threading.Semaphore(0), threading.Semaphore(0)
+        context: Any = spark.sparkContext
+        context._jsc.sc().addSparkListener(self)
+
+    def wait_for_a_replacement(self) -> None:
+        """Waits until one has gone and another has come."""
+        self._went.acquire()
+        self._came.acquire()
+
+    def onExecutorAdded(self, _: Any) -> None:  # noqa: N802  (the name is Spark's)
+        self._came.release()
+
+    def onExecutorRemoved(self, _: Any) -> None:  # noqa: N802
+        self._went.release()
+
+    def __getattr__(self, name: str) -> Any:
+        # Of the rest it does not care to hear.
+        if name.startswith("on"):
+            return lambda _: None
+        raise AttributeError(name)
+
+    class Java:
+        implements: ClassVar = ["org.apache.spark.scheduler.SparkListenerInterface"]
 
 
 def main(work_directory: str) -> None:
@@ -40,6 +63,10 @@ def main(work_directory: str) -> None:
     spark = (
         SparkSession.builder.master(f"local-cluster[{EXECUTORS},1,1024]")
         .config("spark.ui.enabled", "false")
+        # No task begins before all executors are there.
+        .config("spark.cores.max", EXECUTORS)
+        .config("spark.scheduler.minRegisteredResourcesRatio", "1.0")
+        .config("spark.scheduler.maxRegisteredResourcesWaitingTime", "1800s")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
@@ -69,13 +96,11 @@ def main(work_directory: str) -> None:
     words.process(CountWords(), uid="words", schema="word string, number int, times bigint", order_by="number").sink_to(
         ParquetSink(work / "out")
     )
-    wait_for_executors(spark)
     job = environment.execute("count words")
     job.process_all_available()
+    executors = ExecutorsThatChange(spark)
     os.kill(spark.sparkContext.parallelize(range(1)).map(pid_of_executor).collect()[0], signal.SIGKILL)
-    # Its loss is noticed at once, and then Spark replaces it.
-    while len({*spark.sparkContext.parallelize(range(8), 8).map(pid_of_executor).collect()}) < EXECUTORS:
-        wait_for_executors(spark)
+    executors.wait_for_a_replacement()
     for file in sorted((work / "later").iterdir()):
         file.rename(work / "source" / file.name)
     job.process_all_available()
