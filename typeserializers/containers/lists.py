@@ -95,7 +95,7 @@ class ListSerializer(CompiledTypeSerializer["list[E]"], Generic[E]):
         inner = emitter.child()
         expression = self.element_serializer.emit_read(inner)
         characters = inner.pending_format()
-        if characters is not None and len(characters) == 1 and inner.pending_variables() == [expression]:
+        if characters is not None and inner.pending_variables() == [expression]:
             unpack = function.bind("unpack_from", struct.unpack_from)
             emitter.line(f"{result} = list({unpack}(f'>{{{count}}}{characters}', data, pos))")
             emitter.line(f"pos += {count} * {struct.calcsize('>' + characters)}")

@@ -162,7 +162,7 @@ class AnySetSerializer(CompiledTypeSerializer[S]):
         body.block("else:", present)
         one_by_one.line(f"{elements} = []; {elements}_append = {elements}.append")
         one_by_one.block(f"for _ in range({count}):", body)
-        if characters is not None and len(characters) == 1 and variables == [expression]:
+        if characters is not None and variables == [expression]:
             # Without nulls the elements lie at equal distances, and one call of struct walks them all.
             width, chunk = 1 + struct.calcsize(">" + characters), function.fresh("chunk")
             unpack = function.bind("iter_unpack", struct.Struct(f">x{characters}").iter_unpack)

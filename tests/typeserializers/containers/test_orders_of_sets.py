@@ -1,0 +1,54 @@
+"""In which order the elements of a set are written: as they came, where that is remembered, else by their bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import typeserializers as ts
+from snapshots import DataOutputView
+
+SHORTS, TEXTS = ts.SetSerializer(ts.ShortSerializer()), ts.SetSerializer(ts.StringSerializer())
+
+
+def elements(serializer: Any, value: Any) -> list[bytes]:
+    """The elements as they were written by both forms, each without its flag."""
+    out = DataOutputView()
+    serializer.serialize(value, out)
+    data = serializer.to_bytes(value)
+    assert out.to_bytes() == data
+    width = (len(data) - 4) // len(value)
+    return [data[place + 1 : place + width] for place in range(4, len(data), width)]
+
+
+def shorts(*values: int) -> list[bytes]:
+    return [value.to_bytes(2, "big", signed=True) for value in values]
+
+
+@pytest.mark.parametrize("serializer", [SHORTS, ts.FrozenSetSerializer(ts.ShortSerializer())])
+def test_a_set_without_an_order_is_written_in_that_of_the_bytes(serializer: Any) -> None:
+    for value in ({3, 1, 2, -1}, {-1, 2, 3, 1}, frozenset({1, 3, 2, -1})):
+        assert elements(serializer, value) == shorts(1, 2, 3, -1)
+
+
+def test_a_linked_set_keeps_its_order_and_what_was_added_follows_in_that_of_the_bytes() -> None:
+    linked = ts.LinkedSet([3, 1, 2])
+    assert elements(SHORTS, linked) == shorts(3, 1, 2)
+    linked.discard(1)
+    linked.update({9, 7, 8})
+    assert elements(SHORTS, linked) == shorts(3, 2, 7, 8, 9)
+    assert list(SHORTS.copy(linked).remembered()) == [3, 2]  # type: ignore[attr-defined]
+    assert elements(SHORTS, SHORTS.from_bytes(SHORTS.to_bytes(linked))) == shorts(3, 2, 7, 8, 9)
+    # A frozen set has no order of its own, whatever it was made of.
+    assert elements(ts.FrozenSetSerializer(ts.ShortSerializer()), linked) == shorts(2, 3, 7, 8, 9)
+
+
+def test_elements_that_are_more_than_one_number_are_read_one_by_one() -> None:
+    pairs = ts.TupleSerializer([ts.ShortSerializer(), ts.ShortSerializer()])
+    for serializer, value in (
+        (ts.ListSerializer(pairs), [(1, 2), (3, 4)]),
+        (ts.SetSerializer(pairs), {(1, 2), (3, 4)}),
+        (ts.ListSerializer(ts.TupleSerializer([ts.ShortSerializer()])), [(1,), (2,)]),
+    ):
+        assert serializer.from_bytes(serializer.to_bytes(value)) == value  # type: ignore[attr-defined]
