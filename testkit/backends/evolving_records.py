@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import attrs
 
 from typeserializers.containers.nullable import NullableSerializer
+from typeserializers.kernel.field_metadata import former_names
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.pojos.pojos import PojoSerializer
-from typeserializers.records.record_shape import former_names
 from typeserializers.records.records import AttrsSerializer
 from typeserializers.scalars.fixed_width import IntSerializer
 

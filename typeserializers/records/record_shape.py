@@ -20,21 +20,10 @@ from typeserializers.kernel.field_metadata import (
     FORMER_NAMES_KEY,
     FieldConverter,
     RecordConverter,
-    former_names,
     metadata_of,
 )
 from typeserializers.kernel.serializer_inference import Inference, UnknownTypeError
 from typeserializers.kernel.type_serializer import TypeSerializer
-
-__all__ = [
-    "ABSENT",
-    "FORMER_NAMES_KEY",
-    "RecordField",
-    "RecordShape",
-    "former_names",
-    "is_record_class",
-    "shape_of",
-]
 
 
 class _Absent:
