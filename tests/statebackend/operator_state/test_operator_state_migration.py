@@ -34,6 +34,7 @@ from testkit.backends.evolving_records import (
 )
 from testkit.backends.evolving_serializers import CheckedLongSerializer, UncheckedLongSerializer, WordSerializer
 from typeserializers import ListSerializer, LongSerializer, StringSerializer, converted_by
+from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.records.records import AttrsSerializer
 
 FLIGHTS = [FlightV1(1, 10, "UA"), FlightV1(2, -5, "DL"), FlightV1(2**40, 0, "é")]
@@ -57,9 +58,10 @@ def written(operator, descriptor, content):
     return operator.snapshot(backends)
 
 
-def schema_of(handle, name, role):
+def schema_of(handle, name, role, *known):
+    """What is stored of a state's serializer, restored with the classes of those that are known."""
     (part,) = decode_operator_state(handle).state(name).parts
-    return snapshot_from_bytes(part.envelopes[role]).restore_serializer()
+    return restored_with(snapshot_from_bytes(part.envelopes[role]), *known)
 
 
 @pytest.mark.parametrize("list_descriptor", LISTS)
@@ -81,8 +83,8 @@ def test_a_list_is_migrated_in_order_and_the_next_snapshot_has_the_new_schema(
     assert report.entries_migrated == len(content)
     state.add(expected[0])
     again = operator.snapshot(backends)
-    assert schema_of(again[0], "records", "element") == new()
-    assert schema_of(handles[0], "records", "element") == old()
+    assert schema_of(again[0], "records", "element", new()) == new()
+    assert schema_of(handles[0], "records", "element", old()) == old()
     restored = operator.start(again, 2)[0].get_state(list_descriptor("records", new()))
     assert restored.get() == [*expected, expected[0]]
 
