@@ -204,10 +204,8 @@ class SparkStreamEnvironment:
         JobDirectory.inspect(self.job_dir)
         file_system = CheckpointFileSystem.from_uri(self.job_dir)
         if fall_back_to is not None:
-            check_written_by(
-                DirectoryCheckpointStore.fall_back_target(file_system, fall_back_to), Engine.SPARK, file_system
-            )
             _, target = planned_fall_back(file_system, self._spark_directory, fall_back_to)
+            check_written_by(target, Engine.SPARK, file_system)
             return starting_point(file_system, target, from_savepoint, restore_source_progress)
         check_no_fall_back(file_system)
         # In this order: a driver that is still running completes an epoch before Spark commits its batch.
