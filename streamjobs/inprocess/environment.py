@@ -135,6 +135,8 @@ class LocalStreamEnvironment:
         self, from_savepoint: str | os.PathLike[str] | None, fall_back_to: int | str | None
     ) -> StartingPoint:
         file_system = CheckpointFileSystem.from_uri(self._job_dir)
+        # Its log alone tells a directory of Spark, whatever state its checkpoints are in.
+        check_written_by(None, Engine.IN_PROCESS, file_system)
         newest = (
             DirectoryCheckpointStore.peek(file_system)
             if fall_back_to is None
