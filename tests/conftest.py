@@ -63,6 +63,24 @@ settings.register_profile("ci", settings.get_profile("tests"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "tests")
 
 SLOWEST_FILES = 15
+LONG_FILES_S = {
+    "test_rocksdb_backend_contract": 80.0,
+    "test_spark_job": 70.0,
+    "test_spark_processes": 60.0,
+    "test_flights_demo": 50.0,
+    "test_third_party_backend": 50.0,
+    "test_heap_backend_contract": 45.0,
+    "test_serializer_contract": 40.0,
+    "test_family_laws": 38.0,
+    "test_ttl_state_machine": 35.0,
+    "test_keyed_state_machine": 28.0,
+    "test_operator_state_of_jobs": 18.0,
+    "test_merging_increments": 16.0,
+}
+"""About what the longest files take; it need not be right, only in order."""
+
+LONG_WITH_SPARK_S = 30.0
+"""What a file with Spark takes that is not among them."""
 
 
 @pytest.fixture(scope="session")
@@ -105,7 +123,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the files with Spark first: they take longest, and what is short fills up the end of all processes.
+    """Puts the files first that take longest: what is short fills up the end of all processes.
 
     Whatever takes a session is a test with Spark, whether its file says so or not: `-m "not spark"` starts no JVM.
     """
@@ -113,7 +131,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
     with_spark = {item.path for item in items if item.get_closest_marker("spark") is not None}
-    items.sort(key=lambda item: item.path not in with_spark)
+
+    def seconds(item: pytest.Item) -> float:
+        return LONG_FILES_S.get(item.path.stem, LONG_WITH_SPARK_S if item.path in with_spark else 0.0)
+
+    items.sort(key=seconds, reverse=True)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -67,25 +67,36 @@ def _by_value() -> Iterator[None]:
         yield
 
 
+FIRST, SECOND, THIRD = [("a", 1), ("b", 2), ("a", 3)], [("c", 5), ("a", 7)], [("b", 11), ("b", 13)]
+
+
 @pytest.fixture
 def workplace(spark: SparkSession, tmp_path: Path, _by_value: None) -> Workplace:
+    """A place whose source has one file so far: what needs a job with state gets it by one epoch."""
     place = Workplace(spark, tmp_path)
-    place.add_batch([("a", 1), ("b", 2), ("a", 3)])
-    place.add_batch([("c", 5), ("a", 7)])
-    place.add_batch([("b", 11), ("b", 13)])
+    place.add_batch([*FIRST, *SECOND, *THIRD])
+    return place
+
+
+@pytest.fixture
+def workplace_of_three(spark: SparkSession, tmp_path: Path, _by_value: None) -> Workplace:
+    """A place with the same rows in three files, and so a job of three epochs."""
+    place = Workplace(spark, tmp_path)
+    for rows in (FIRST, SECOND, THIRD):
+        place.add_batch(rows)
     return place
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_state_is_kept_across_epochs_and_runs(workplace: Workplace, backend: str) -> None:
+def test_state_is_kept_across_epochs_and_runs(workplace_of_three: Workplace, backend: str) -> None:
     first = memory_sink()
-    job = workplace.run(first, backend=backend)
-    assert rows_of(first) == workplace.expected()
+    job = workplace_of_three.run(first, backend=backend)
+    assert rows_of(first) == workplace_of_three.expected()
     assert job.last_completed_epoch == 2
     assert [epoch.epoch_id for epoch in job.epochs] == [0, 1, 2]
-    workplace.add_batch([("a", 100), ("d", 1)])
+    workplace_of_three.add_batch([("a", 100), ("d", 1)])
     second = memory_sink()
-    again = workplace.run(second, backend=backend)
+    again = workplace_of_three.run(second, backend=backend)
     assert rows_of(second) == [("a", 4, 111), ("d", 1, 1)]
     opens = [(epoch.local_opens + epoch.restores, epoch.kept_bytes_of_host) for epoch in (*job.epochs, *again.epochs)]
     assert [count for count, _ in opens] == [0, 2, 2, 2]
@@ -105,20 +116,20 @@ def test_parallelism_may_change_between_runs(workplace: Workplace) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("moment", ["stage", "commit"])
 def test_a_driver_that_dies_around_the_checkpoint_loses_and_doubles_nothing(
-    workplace: Workplace, backend: str, moment: str
+    workplace_of_three: Workplace, backend: str, moment: str
 ) -> None:
     from streamjobs.spark.sinks import ParquetSink
 
-    output = ParquetSink(workplace.directory / "out")
+    output = ParquetSink(workplace_of_three.directory / "out")
     with pytest.raises((EpochError, KeyboardInterrupt)):
-        workplace.run(DiesOnce(output, moment, 1), backend=backend)
-    job = workplace.run(output, backend=backend)
+        workplace_of_three.run(DiesOnce(output, moment, 1), backend=backend)
+    job = workplace_of_three.run(output, backend=backend)
     assert job.last_completed_epoch == 2
     # Before the checkpoint the epoch is processed again, after it the replay is recognised and skipped.
     assert [epoch.epoch_id for epoch in job.epochs] == ([1, 2] if moment == "stage" else [2])
-    written = workplace.spark.read.parquet(str(workplace.directory / "out"))
-    assert sorted((row.word, row.times, row.total) for row in written.collect()) == workplace.expected()
-    assert not list((workplace.directory / "out" / "_staging").iterdir())
+    written = workplace_of_three.spark.read.parquet(str(workplace_of_three.directory / "out"))
+    assert sorted((row.word, row.times, row.total) for row in written.collect()) == workplace_of_three.expected()
+    assert not list((workplace_of_three.directory / "out" / "_staging").iterdir())
 
 
 @pytest.mark.parametrize(("old", "new"), [("rocksdb", "heap"), ("heap", "rocksdb"), ("rocksdb", "rocksdb")])
@@ -128,7 +139,7 @@ def test_a_savepoint_begins_a_new_job_with_another_schema_backend_and_parallelis
     job = workplace.start(memory_sink(), backend=old)
     job.process_all_available()
     report = job.stop_with_savepoint(workplace.directory / "savepoint")
-    assert report.epoch_id == 2
+    assert report.epoch_id == 0
     assert report.rows["words"]["seen"] == 3
     workplace.add_batch([("a", 100), ("d", 1)])
     sink = memory_sink()
@@ -201,31 +212,35 @@ def test_an_incompatible_upgrade_is_refused_before_anything_is_touched(workplace
     assert not report.check(from_savepoint=workplace.directory / "savepoint")["words"].is_compatible
 
 
-def test_a_source_log_that_does_not_belong_to_the_state_is_refused_with_both_ids(workplace: Workplace) -> None:
-    workplace.run(memory_sink())
-    shutil.rmtree(workplace.directory / "job" / "spark")
-    workplace.add_batch([("a", 1)])
+def test_a_source_log_that_does_not_belong_to_the_state_is_refused_with_both_ids(
+    workplace_of_three: Workplace,
+) -> None:
+    workplace_of_three.run(memory_sink())
+    shutil.rmtree(workplace_of_three.directory / "job" / "spark")
+    workplace_of_three.add_batch([("a", 1)])
     with pytest.raises(SourceProgressMismatchError, match=r"at batch 0, the state log at epoch 2.*must be 3"):
-        workplace.run(memory_sink())
+        workplace_of_three.run(memory_sink())
 
 
 @pytest.mark.parametrize("is_only_one", [True, False])
-def test_a_deleted_metadata_file_is_named_before_anything_is_touched(workplace: Workplace, is_only_one: bool) -> None:
-    workplace.run(memory_sink(), retained_checkpoints=1 if is_only_one else 3)
-    job = workplace.directory / "job"
+def test_a_deleted_metadata_file_is_named_before_anything_is_touched(
+    workplace_of_three: Workplace, is_only_one: bool
+) -> None:
+    workplace_of_three.run(memory_sink(), retained_checkpoints=1 if is_only_one else 3)
+    job = workplace_of_three.directory / "job"
     metadata = job / "checkpoints" / "chk-000000000002" / "_metadata"
     content = metadata.read_bytes()
     metadata.unlink()
     before = sorted(path for path in job.rglob("*"))
-    workplace.add_batch([("a", 1)])
+    workplace_of_three.add_batch([("a", 1)])
     there_is = "no checkpoint at all" if is_only_one else "the newest checkpoint is 1"
     with pytest.raises(SourceProgressMismatchError, match=rf"chk-000000000002/_metadata is missing.*{there_is}"):
-        workplace.run(memory_sink())
+        workplace_of_three.run(memory_sink())
     assert sorted(path for path in job.rglob("*")) == before
     metadata.parent.mkdir(exist_ok=True)
     metadata.write_bytes(content)
     sink = memory_sink()
-    workplace.run(sink)
+    workplace_of_three.run(sink)
     assert rows_of(sink) == [("a", 4, 12)]
 
 
@@ -259,9 +274,9 @@ def test_two_drivers_on_one_directory_are_refused(workplace: Workplace) -> None:
 
 def test_an_unreadable_checkpoint_is_named(workplace: Workplace) -> None:
     workplace.run(memory_sink())
-    newest = workplace.directory / "job" / "checkpoints" / "chk-000000000002" / "_metadata"
+    newest = workplace.directory / "job" / "checkpoints" / "chk-000000000000" / "_metadata"
     newest.write_bytes(newest.read_bytes()[:-7])
-    with pytest.raises(CorruptMetadataError, match="chk-000000000002/_metadata"):
+    with pytest.raises(CorruptMetadataError, match="chk-000000000000/_metadata"):
         workplace.run(memory_sink())
 
 
@@ -310,7 +325,7 @@ def test_a_failure_in_the_function_names_operator_key_and_record(workplace: Work
     with pytest.raises(EpochError) as failure:
         workplace.run(memory_sink())
     message = str(failure.value)
-    assert "epoch 3" in message
+    assert "epoch 1" in message
     assert "operator 'words', key 'poison', record Row(word='poison', number=1)" in message
     assert "ArithmeticError: this word is poison" in message
 
@@ -424,14 +439,14 @@ def test_no_savepoint_is_taken_of_an_epoch_whose_output_is_not_committed(workpla
     from streamjobs.spark.sinks import ParquetSink
 
     output = ParquetSink(workplace.directory / "out")
-    job = workplace.start(DiesOnce(output, "commit", 1))
+    job = workplace.start(DiesOnce(output, "commit", 0))
     with pytest.raises((EpochError, KeyboardInterrupt)):
         job.await_termination()
-    with pytest.raises(EpochError, match="output of epoch 1 is not committed"):
+    with pytest.raises(EpochError, match="output of epoch 0 is not committed"):
         job.savepoint(workplace.directory / "savepoint")
     assert not (workplace.directory / "savepoint").exists()
     report = workplace.run(output).savepoint(workplace.directory / "savepoint")
-    assert report.epoch_id == 2
+    assert report.epoch_id == 0
 
 
 def test_stopping_does_not_hide_that_an_epoch_had_failed(workplace: Workplace) -> None:
@@ -447,7 +462,7 @@ def test_stopping_does_not_hide_that_an_epoch_had_failed(workplace: Workplace) -
 def test_only_the_first_epoch_of_a_run_reports_what_was_restored(workplace: Workplace) -> None:
     savepoint = workplace.directory / "savepoint"
     workplace.run(memory_sink()).savepoint(savepoint)
-    for number in range(3):
+    for number in range(2):
         workplace.add_batch([("a", number)])
     job = workplace.run(memory_sink(), CountWordsUpgraded(), job="new", execute={"from_savepoint": savepoint})
     assert {state.state_name: state.entries_migrated for state in job.restore_report()}["seen"] == 3
@@ -564,21 +579,21 @@ class CountWordsPerSubtaskIncompatible(CountWords):
 
 
 @pytest.mark.parametrize("moment", ["stage", "commit"])
-def test_operator_state_is_judged_migrated_and_counted_once(workplace: Workplace, moment: str) -> None:
+def test_operator_state_is_judged_migrated_and_counted_once(workplace_of_three: Workplace, moment: str) -> None:
     from streamjobs.spark.sinks import ParquetSink
 
-    output = ParquetSink(workplace.directory / "out")
+    output = ParquetSink(workplace_of_three.directory / "out")
     with pytest.raises((EpochError, KeyboardInterrupt)):
-        workplace.run(DiesOnce(output, moment, 1), CountWordsPerSubtask())
-    job = workplace.run(output, CountWordsPerSubtask())
-    savepoint = workplace.directory / "savepoint"
+        workplace_of_three.run(DiesOnce(output, moment, 1), CountWordsPerSubtask())
+    job = workplace_of_three.run(output, CountWordsPerSubtask())
+    savepoint = workplace_of_three.directory / "savepoint"
     report = job.savepoint(savepoint)
     # Seven rows: a replayed epoch did not add its rows twice.
     assert report.operator_state_rows == {"words": {"words": 7, "indexes": 2, "limits": 2}}
 
     def check(function: KeyedProcessFunction[Any, Any, Any]) -> Any:
-        environment = workplace.environment("checked", backend="heap", parallelism=3)
-        words = environment.from_dataframe(workplace.stream()).key_by("word")
+        environment = workplace_of_three.environment("checked", backend="heap", parallelism=3)
+        words = environment.from_dataframe(workplace_of_three.stream()).key_by("word")
         words.process(function, uid="words", schema="word string, times bigint, total bigint").sink_to(memory_sink())
         return environment.check(from_savepoint=savepoint, allow_non_restored_state=True)["words"]
 
@@ -586,11 +601,11 @@ def test_operator_state_is_judged_migrated_and_counted_once(workplace: Workplace
     assert not refused.is_compatible
     assert refused.unregistered_operator_state == ("indexes",)
     with pytest.raises(JobRestoreError, match=r"does not register: 'words' \(operator state\), 'indexes' \(operator"):
-        workplace.run(memory_sink(), job="upgraded", execute={"from_savepoint": savepoint})
+        workplace_of_three.run(memory_sink(), job="upgraded", execute={"from_savepoint": savepoint})
     assert check(CountWordsPerSubtaskUpgraded()).is_compatible
 
-    workplace.add_batch([("a", 100)])
-    upgraded = workplace.run(
+    workplace_of_three.add_batch([("a", 100)])
+    upgraded = workplace_of_three.run(
         memory_sink(),
         CountWordsPerSubtaskUpgraded(),
         job="upgraded",
@@ -601,7 +616,7 @@ def test_operator_state_is_judged_migrated_and_counted_once(workplace: Workplace
     migrated = {state.state_name: state for state in upgraded.restore_report() if state.is_operator_state}
     assert {name: state.entries_migrated for name, state in migrated.items()} == {"words": 7, "indexes": 0, "limits": 3}
     assert "<key>.number: migrate [field-added]" in str(migrated["limits"])
-    rows = upgraded.savepoint(workplace.directory / "upgraded savepoint").operator_state_rows
+    rows = upgraded.savepoint(workplace_of_three.directory / "upgraded savepoint").operator_state_rows
     assert rows == {"words": {"words": 8, "indexes": 3, "limits": 3}}
 
     # In this process, from what Spark has left.
@@ -619,5 +634,5 @@ def test_operator_state_is_judged_migrated_and_counted_once(workplace: Workplace
     local.from_elements([Word("z", 9)]).key_by("word").process(
         emitting_objects(Tell()), uid="words", schema=OBJECT
     ).sink_to(collecting(results))
-    local.execute("local", from_savepoint=workplace.directory / "upgraded savepoint")
+    local.execute("local", from_savepoint=workplace_of_three.directory / "upgraded savepoint")
     assert results == [(["a", "a", "a", "a", "b", "b", "b", "c"], {HandledWithNumber("limit"): 7})]
