@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from snapshots.composite import CompositeTypeSerializerSnapshot
-from typeserializers.kernel.references import ReferenceHolder
+from typeserializers.kernel.references import holds_references
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 
@@ -19,7 +19,7 @@ def all_inside(serializer: TypeSerializer[Any]) -> Iterator[TypeSerializer[Any]]
 
 def directly_inside(serializer: TypeSerializer[Any]) -> tuple[TypeSerializer[Any], ...]:
     """The serializers that this one is put together from."""
-    if isinstance(serializer, ReferenceHolder):
+    if holds_references(serializer):
         return tuple(serializer.held_serializers())
     snapshot = serializer.snapshot_configuration()
     if not isinstance(snapshot, CompositeTypeSerializerSnapshot):

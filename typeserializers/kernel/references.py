@@ -15,7 +15,8 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from functools import cache
+from typing import Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
@@ -102,6 +103,17 @@ class ReferenceHolder(Protocol):
         """The serializers directly inside."""
 
 
+def holds_references(serializer: TypeSerializer[Any]) -> TypeGuard[ReferenceHolder]:
+    """Whether the serializer is a `ReferenceHolder`. Asked of every part of every serializer that is restored."""
+    return _is_holder(type(serializer))
+
+
+@cache
+def _is_holder(serializer_class: type) -> bool:
+    # Python finds out anew, method by method, each time it is asked.
+    return issubclass(serializer_class, ReferenceHolder)
+
+
 OpenReferences: TypeAlias = "list[tuple[Any, ReferenceSerializer]]"
 """References with what tells the record they mean: its class, or its name in a snapshot."""
 
@@ -142,7 +154,7 @@ def rebound(serializer: TypeSerializer[Any], name: str, target: TypeSerializer[A
     """The serializer with its references to ``name`` bound to another target; itself if it has none."""
     if isinstance(serializer, ReferenceSerializer):
         return ReferenceSerializer(name, target) if serializer.name == name else serializer
-    if isinstance(serializer, ReferenceHolder):
+    if holds_references(serializer):
         return serializer.rebound(name, target)
     snapshot = serializer.snapshot_configuration()
     if not isinstance(snapshot, CompositeTypeSerializerSnapshot):
@@ -159,7 +171,7 @@ def holds_reference(serializer: TypeSerializer[Any]) -> bool:
     """Whether there is a reference anywhere inside the serializer, so that its meaning depends on where it stands."""
     if isinstance(serializer, ReferenceSerializer):
         return True
-    if isinstance(serializer, ReferenceHolder):
+    if holds_references(serializer):
         return any(map(holds_reference, serializer.held_serializers()))
     snapshot = serializer.snapshot_configuration()
     if not isinstance(snapshot, CompositeTypeSerializerSnapshot):
