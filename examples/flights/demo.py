@@ -52,7 +52,7 @@ from streamjobs.spark import SparkStreamEnvironment
 
 BACKENDS = ("rocksdb", "heap")
 PROCESS_WHAT_ARRIVES = {"processingTime": "0 seconds"}
-FEWEST_PARTS = 8
+FEWEST_PARTS = 6
 
 
 @frozen

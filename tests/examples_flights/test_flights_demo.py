@@ -1,4 +1,4 @@
-"""The demonstration, on a quarter of the year, and how it ends when something is wrong."""
+"""The demonstration, on some parts of the year, and how it ends when something is wrong."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 def test_the_demonstration_tells_the_whole_story_without_noise_and_cleans_up(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path)}
     ended = subprocess.run(
-        [sys.executable, "-m", "examples.flights", "--parts", "8"],
+        [sys.executable, "-m", "examples.flights", "--parts", "6"],
         cwd=REPOSITORY,
         env=environment,
         capture_output=True,
