@@ -36,8 +36,10 @@ from statebackend.keyed.backend_parameters import (
     RestoredHandle,
     StateRestoreReport,
 )
+from statebackend.keyed.backend_registry import UnknownStateBackendError, known_state_backends, state_backend
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
 from statebackend.keyed.state_backend import StateBackend
+from statebackend.keyed.state_store import StateStore, StateTable
 from statebackend.keyed.state_verdicts import SchemaReport, StateVerdict
 from statebackend.kinds.aggregating_kind import AggregatingStateDescriptor
 from statebackend.kinds.list_kind import ListStateDescriptor
@@ -92,13 +94,18 @@ __all__ = [
     "StateRegistrationError",
     "StateRestoreError",
     "StateRestoreReport",
+    "StateStore",
+    "StateTable",
     "StateTtlConfig",
     "StateVerdict",
     "TtlStateVisibility",
     "TtlUpdateType",
     "UnionListStateDescriptor",
+    "UnknownStateBackendError",
     "ValueState",
     "ValueStateDescriptor",
     "key_group_range_of_subtask",
+    "known_state_backends",
+    "state_backend",
     "subtask_of_key_group",
 ]
