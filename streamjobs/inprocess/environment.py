@@ -29,6 +29,7 @@ from streamjobs.errors import JobDefinitionError
 from streamjobs.inprocess.job import LocalJob
 from streamjobs.inprocess.local_operator import ElementSource, LocalOperator, prepare_operators, rows_of
 from streamjobs.inprocess.local_run import LocalJobParts, LocalRun
+from streamjobs.inprocess.record_sinks import check_sinks
 from streamjobs.rows.declared_schema import parsed_schema
 from streamjobs.runtime.job_start import Engine, check_written_by, judged, locked_start, require_compatible
 from streamjobs.runtime.starting_point import StartingPoint, check_no_fall_back, starting_point
@@ -94,9 +95,14 @@ class LocalStreamEnvironment:
         Restores from ``from_savepoint``, or from the newest checkpoint of ``job_dir``. Raises what `execute` of the
         Spark environment raises. ``fall_back_to`` goes back to an older checkpoint, as it does there; the elements of
         the epochs that are given up have to be given again.
+
+        Sinks are functions, called with each record, or lists. They are given an epoch when its checkpoint is stored,
+        and only once: what a sink raises ends the job behind that epoch, when the other sinks have their records, and
+        what it has not taken of that epoch it is not given again.
         """
         graph = self._graph.job()
         operators = prepare_operators(graph, self.parallelism, self.max_parallelism)
+        check_sinks(graph)
         sources = {node: _records_of(node.source) for node in graph.sources}
         directory, point, reports = locked_start(
             self._job_dir,

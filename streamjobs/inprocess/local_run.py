@@ -38,6 +38,7 @@ from streamjobs.api.stream_graph import (
     UnionNode,
 )
 from streamjobs.inprocess.local_operator import LocalOperator
+from streamjobs.inprocess.record_sinks import give_to_sinks
 from streamjobs.operators.operator_factories import operator_factory
 from streamjobs.runtime.checkpoint_writing import durable_epoch_of, store_checkpoint
 from streamjobs.runtime.epoch import Epochs
@@ -155,13 +156,7 @@ class LocalEpoch:
 
     def commit(self, epoch: Epoch) -> None:
         """Gives the records to the sinks."""
-        for node in self._parts.graph.sinks:
-            records, sink = self._streams[node.inputs[0]], node.sink
-            if callable(sink):
-                for record in records:
-                    sink(record)
-            else:
-                sink.extend(records)
+        give_to_sinks((node, self._streams[node.inputs[0]]) for node in self._parts.graph.sinks)
 
     def commit_again(self, checkpoint_id: int) -> None:
         """Nothing: elements are no source that is replayed."""

@@ -21,7 +21,7 @@ from streamjobs.api.stream_graph import JobGraph
 from streamjobs.errors import JobDefinitionError, JobRestoreError
 from streamjobs.user_errors import shown
 
-__all__ = ["JobSinks"]
+__all__ = ["JobSinks", "no_sink"]
 
 
 class JobSinks:
@@ -37,7 +37,7 @@ class JobSinks:
         """Those of a graph; raises `JobDefinitionError`, with the advice on what to use, for what is no sink."""
         for node in graph.sinks:
             if not isinstance(node.sink, Sink):
-                raise JobDefinitionError(f"sink_to was given {shown(node.sink, 80)}, which is no sink: {advice}")
+                raise no_sink(node.sink, advice)
         return cls({node.uid: node.sink for node in graph.sinks})
 
     @property
@@ -92,6 +92,11 @@ class JobSinks:
                     f"by another sink: {staged_by or repr(uid)}, not {now}. Start the job once more with the former "
                     f"sink, which commits it, and change the sink after that"
                 )
+
+
+def no_sink(given: object, advice: str) -> JobDefinitionError:
+    """What is told of something that is no sink; the advice says what to use."""
+    return JobDefinitionError(f"sink_to was given {shown(given, 80)}, which is no sink: {advice}")
 
 
 def _check_identities(sinks: Mapping[str, Any]) -> None:

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from statebackend import ValueStateDescriptor
-from streamjobs import KeyedProcessFunction, OutputTag, ProcessContext, RuntimeContext, UserFunctionError
+from streamjobs import (
+    JobDefinitionError,
+    KeyedProcessFunction,
+    OutputTag,
+    ProcessContext,
+    RuntimeContext,
+    UserFunctionError,
+)
 from streamjobs.inprocess import LocalStreamEnvironment
 
 ODD = OutputTag[Any]("odd", schema="key string, number int")
@@ -102,3 +109,31 @@ def test_output_takes_a_tag(tmp_path: Path, tag: Any) -> None:
     environment.from_elements(records("a1")).key_by("key").process(Wrong(), uid="u", schema=SEEN).sink_to([])
     with pytest.raises(UserFunctionError, match=r"output\(\) takes an OutputTag and a record, and was given"):
         environment.execute()
+
+
+@pytest.mark.parametrize("sink", [42, None, {"a": 1}])
+def test_what_is_no_sink_is_refused_before_the_job_directory_is_touched(tmp_path: Path, sink: Any) -> None:
+    environment = LocalStreamEnvironment(job_dir=tmp_path / "job")
+    counted = environment.from_elements(records("a1")).key_by("key").process(Count(), uid="u", schema=SEEN)
+    counted.sink_to([], uid="right")
+    counted.sink_to(sink, uid="wrong")
+    with pytest.raises(JobDefinitionError, match=r"^sink_to was given .*, which is no sink: pass a list"):
+        environment.execute()
+    assert not (tmp_path / "job").exists()
+
+
+def test_a_failing_sink_keeps_no_record_from_the_others(tmp_path: Path) -> None:
+    def fails(record: Any) -> None:
+        raise ArithmeticError(f"no room for {record.number}")
+
+    before: list[Any] = []
+    behind: list[Any] = []
+    environment = LocalStreamEnvironment(job_dir=tmp_path / "job", epoch_size=2)
+    counted = environment.from_elements(records("a1 a2 a3")).key_by("key").process(Count(), uid="u", schema=SEEN)
+    for uid, sink in {"before": before.append, "fails": fails, "behind": behind}.items():
+        counted.sink_to(sink, uid=uid)
+    with pytest.raises(ArithmeticError, match="no room for 1"):
+        environment.execute()
+    # Its checkpoint is stored: that epoch is not processed again.
+    assert [row.number for row in before] == [row.number for row in behind] == [1, 2]
+    environment.close()
