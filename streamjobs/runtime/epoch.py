@@ -89,7 +89,6 @@ class Epochs:
         self._last_checkpoint_id = last.checkpoint_id if last is not None and last.is_own else None
         self._source_log, self._state_log, self._limit = source_log, state_log, limit
         self._epoch: Epoch | None = None
-        self._is_stored = False
 
     @property
     def is_over(self) -> bool:
@@ -132,7 +131,6 @@ class Epochs:
         self._check(judged, f"batch {event.batch_id}")
         if judged is EpochEvent.NEXT_BATCH:
             epoch = self._epoch = Epoch(self._free_id(event.batch_id), event.batch_id, event.offsets)
-            self._is_stored = False
             return self._advance(judged, {EpochAction.OPEN: Open(epoch)})
         if judged is EpochEvent.REPLAYED_BATCH and self.last is not None:
             return self._advance(judged, {EpochAction.COMMIT_AGAIN: CommitAgain(self.last.checkpoint_id)})
@@ -197,13 +195,12 @@ class Epochs:
 
     def _stored(self, event: Stored) -> tuple[Any, ...]:
         epoch = self._open_epoch(EpochEvent.STORED)
-        self._is_stored = True
         self._last_checkpoint_id = epoch.checkpoint_id
         return self._advance(EpochEvent.STORED, {EpochAction.COMMIT: Commit(epoch, is_stored=True)})
 
     def _committed(self, event: Committed) -> tuple[Any, ...]:
         self._check(EpochEvent.COMMITTED, "nothing is being committed")
-        if self._epoch is not None and self._is_stored:
+        if self._epoch is not None and self.state is EpochState.COMMITTING:
             epoch = self._epoch
             self.last = DurableEpoch(epoch.checkpoint_id, epoch.batch_id, epoch.offsets, is_own=True)
         self._epoch = None

@@ -1,7 +1,7 @@
 """Carries out what an epoch asks for, for every runtime alike: a rim does the work, the table decides what comes next.
 
 Whatever the rim raises fails the epoch: what was acknowledged is discarded, the sink forgets what it staged, and the
-error is raised. What then goes wrong with clearing up does not hide it.
+error is raised. What goes wrong with clearing up hides nothing and keeps nothing else from being cleared up.
 """
 
 from __future__ import annotations
@@ -119,11 +119,14 @@ class EpochRunner:
         self._take(Committed())
 
     def _discard(self, action: Discard) -> None:
+        # What made the epoch fail is worth more than what then went wrong with clearing it away: files that stay are
+        # orphans, which the store finds.
         if action.states:
-            self._rim.discard(action.states, action.in_use)
+            with contextlib.suppress(Exception):
+                self._rim.discard(action.states, action.in_use)
 
     def _abort_sink(self, action: AbortSink) -> None:
-        # What made the epoch fail is worth more than what then went wrong with clearing it away.
+        # As with what is discarded; the sink clears up when the job is started again.
         with contextlib.suppress(Exception):
             self._rim.abort(action.epoch)
 

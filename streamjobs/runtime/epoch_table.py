@@ -22,6 +22,7 @@ class EpochState(enum.Enum):
     RETURNED = "the action has returned, acknowledgements are taken in"
     STORING = "all tasks have acknowledged, the checkpoint is being stored"
     COMMITTING = "the checkpoint is stored, the sink commits"
+    COMMITTING_STATELESS = "there is no state and no checkpoint, the sink commits"
     RECOMMITTING = "the sink commits an epoch of before once more"
     FAILED = "the run has failed"
     STOPPED = "the run has refused a batch, since it is stopping"
@@ -77,7 +78,7 @@ EPOCH_TRANSITIONS: Final[Mapping[tuple[EpochState, EpochEvent], tuple[EpochState
             (_S.IDLE, _E.BATCH_WHEN_STOPPING): (_S.STOPPED, (_A.REFUSE,)),
             (_S.IDLE, _E.FAILED): (_S.FAILED, ()),
             (_S.OPENED, _E.TRIGGERED): (_S.TRIGGERED, (_A.RUN_ACTION,)),
-            (_S.OPENED, _E.NO_TASKS): (_S.COMMITTING, (_A.COMMIT,)),
+            (_S.OPENED, _E.NO_TASKS): (_S.COMMITTING_STATELESS, (_A.COMMIT,)),
             (_S.OPENED, _E.FAILED): (_S.FAILED, (_A.ABORT_SINK,)),
             (_S.TRIGGERED, _E.ACKNOWLEDGED): (_S.TRIGGERED, ()),
             (_S.TRIGGERED, _E.REPEATED): (_S.TRIGGERED, (_A.DISCARD,)),
@@ -97,6 +98,9 @@ EPOCH_TRANSITIONS: Final[Mapping[tuple[EpochState, EpochEvent], tuple[EpochState
             (_S.COMMITTING, _E.COMMITTED): (_S.IDLE, ()),
             # The checkpoint stands, and the next start commits again.
             (_S.COMMITTING, _E.FAILED): (_S.FAILED, ()),
+            (_S.COMMITTING_STATELESS, _E.COMMITTED): (_S.IDLE, ()),
+            # No checkpoint says that it is to be committed: the next start processes the batch again.
+            (_S.COMMITTING_STATELESS, _E.FAILED): (_S.FAILED, (_A.ABORT_SINK,)),
             (_S.RECOMMITTING, _E.COMMITTED): (_S.IDLE, ()),
             (_S.RECOMMITTING, _E.FAILED): (_S.FAILED, ()),
             (_S.STOPPED, _E.BATCH_WHEN_STOPPING): (_S.STOPPED, (_A.REFUSE,)),

@@ -95,7 +95,11 @@ WAY_TO: dict[EpochState, tuple[object, ...]] = {
         *(BatchArrived(4, b"x"), Triggered(TASKS, 0), ActionReturned()),
         *(acknowledgement(4, 0), acknowledgement(4, 1), AllIn(1)),
     ),
-    EpochState.COMMITTING: (BatchArrived(4, b"x"), Triggered((), 0)),
+    EpochState.COMMITTING: (
+        *(BatchArrived(4, b"x"), Triggered(TASKS, 0), ActionReturned()),
+        *(acknowledgement(4, 0), acknowledgement(4, 1), AllIn(1), Stored()),
+    ),
+    EpochState.COMMITTING_STATELESS: (BatchArrived(4, b"x"), Triggered((), 0)),
     EpochState.RECOMMITTING: (BatchArrived(3, OFFSETS),),
     EpochState.FAILED: (Failed("as it must"),),
 }
@@ -245,6 +249,13 @@ def test_an_epoch_without_tasks_is_committed_and_takes_up_no_id() -> None:
     machine.handle(Committed())
     assert machine.last == OWN
     assert machine.handle(BatchArrived(4)) == (Open(Epoch(4, 4)),)
+
+
+def test_output_that_no_checkpoint_stands_for_is_given_up_when_it_cannot_be_committed() -> None:
+    stateless = in_state(EpochState.COMMITTING_STATELESS, EpochEvent.FAILED)
+    assert stateless.handle(Failed("the disk is full")) == (AbortSink(Epoch(4, 4, b"x")),)
+    stored = in_state(EpochState.COMMITTING, EpochEvent.FAILED)
+    assert stored.handle(Failed("the disk is full")) == (), "the next start commits it again"
 
 
 def test_what_makes_no_whole_leaves_the_epoch_where_it_was() -> None:
