@@ -17,11 +17,16 @@ from pyspark.sql import DataFrame
 
 from checkpointing.metadata.checkpoint_sections import SourcePositions
 from streamjobs.errors import JobDefinitionError, JobRestoreError
+from streamjobs.spark.sources.source_progress import number_of_sources
 from streamjobs.user_errors import shown
 
 __all__ = ["check_same_sources", "check_trigger", "named_sources"]
 
 _TRIGGERS: Final = ("processingTime", "availableNow", "once")
+_OTHER_SOURCES: Final = (
+    "how far it has read says nothing about another source. Give it its former source back; or begin a new job "
+    "directory from a savepoint with restore_source_progress=False, which reads the new source from its beginning"
+)
 
 
 def named_sources(frame: DataFrame) -> tuple[str, ...]:
@@ -38,15 +43,24 @@ def named_sources(frame: DataFrame) -> tuple[str, ...]:
 def check_same_sources(sources: tuple[str, ...], positions: SourcePositions | None, where: str) -> None:
     """Raises `JobRestoreError` if a source position, of the state at ``where``, is of other sources.
 
-    ``positions`` are those of the checkpoint or savepoint; older ones do not name their sources.
+    ``positions`` are those of the checkpoint or savepoint; older ones do not name their sources, so only their number
+    can be compared.
     """
-    former = None if positions is None else positions.sources
-    if former is None or former == sources:
+    if positions is None:
+        return
+    if positions.sources is None:
+        number = number_of_sources(positions.offsets)
+        if number is not None and number != len(sources):
+            raise JobRestoreError(
+                f"the job reads {_listed(sources)}, {len(sources)} in number, and the state at {where} has read "
+                f"{number} sources, which it does not name: {_OTHER_SOURCES}"
+            )
+        return
+    if positions.sources == sources:
         return
     raise JobRestoreError(
-        f"the job reads {_listed(sources)}, and the state at {where} has read {_listed(former)}: how far it has read "
-        f"says nothing about another source. Give it its former source back; or begin a new job directory from a "
-        f"savepoint with restore_source_progress=False, which reads the new source from its beginning"
+        f"the job reads {_listed(sources)}, and the state at {where} has read {_listed(positions.sources)}: "
+        f"{_OTHER_SOURCES}"
     )
 
 

@@ -48,6 +48,7 @@ __all__ = [
     "capture_source_progress",
     "newest_committed_batch",
     "newest_planned_batch",
+    "number_of_sources",
     "read_offsets",
     "restore_source_progress",
 ]
@@ -85,6 +86,15 @@ def newest_planned_batch(spark_checkpoint_directory: str) -> int | None:
     """The last batch whose offsets Spark has written, whether it ran or not; None if there is none."""
     names = [path.rpartition("/")[2] for path in _file_system(spark_checkpoint_directory).list_files("offsets")]
     return max((int(name) for name in names if _BATCH.fullmatch(name)), default=None)
+
+
+def number_of_sources(offsets: bytes) -> int | None:
+    """How many sources the content of `offsets/<batch>` has lines of; None where lines do not stand for sources.
+
+    A DataFrame that is used twice has two lines in v1, as the query has two sources; in v2 lines are of names.
+    """
+    version, *lines = offsets.decode("utf-8", "replace").split("\n")
+    return len(lines) - 1 if version == "v1" and len(lines) > 1 else None
 
 
 class SourceLogFiles(Mapping[str, bytes]):
