@@ -21,7 +21,14 @@ from savepoints.restored_state import RestoredState
 from statebackend.keyed.state_backend import StateBackend
 from statebackend.keyed.state_verdicts import SchemaReport
 from streamjobs.errors import JobRestoreError
-from streamjobs.runtime.restore_plan import check_backend, check_files, check_merges, check_operators, check_states
+from streamjobs.runtime.restore_plan import (
+    check_backend,
+    check_files,
+    check_merges,
+    check_no_channel_state,
+    check_operators,
+    check_states,
+)
 from streamjobs.runtime.starting_point import StartingPoint
 from streamjobs.runtime.state_registration import RegisteredStates, schema_report
 from typeserializers.kernel.type_serializer import TypeSerializer
@@ -95,6 +102,7 @@ def judged(
     if restored is None:
         return {}
     check_operators(restored, list(operators), max_parallelism, allow_non_restored_state)
+    check_no_channel_state(restored, operators)
     check_backend(restored, backend)
     check_merges(restored, operators, parallelism)
     check_files(restored, operators)

@@ -16,6 +16,7 @@ from checkpointing import (
     FileHandle,
     KeyedStateHandle,
     MissingFileError,
+    OpaqueStateHandle,
     OperatorState,
     SubtaskState,
 )
@@ -25,6 +26,7 @@ from statebackend.keyed.backend_registry import state_backend
 from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
 from statebackend.keyed.state_meta import KeyedStateMeta, encode_meta, meta_of_descriptor
 from streamjobs import JobRestoreError
+from streamjobs.runtime.job_start import judged
 from streamjobs.runtime.restore_plan import check_backend, check_files, check_merges, check_operators
 from typeserializers import LongSerializer
 
@@ -83,6 +85,29 @@ def test_files_are_looked_at_for_operators_that_the_job_has(fs: CheckpointFileSy
         with pytest.raises(error):
             check_files(restored(fs, "a", files=[wrong]), ["b", "a"])
         check_files(restored(fs, "a", files=[wrong]), ["b"])
+
+
+@pytest.mark.parametrize("part", ["input_channels", "output_channels"])
+def test_records_that_were_on_their_way_are_not_left_out_in_silence(fs: CheckpointFileSystem, part: str) -> None:
+    on_their_way: dict[str, Any] = {part: OpaqueStateHandle("channels", b"records")}
+    [operator] = restored(fs, "a").metadata.operators
+    first, second = operator.subtasks
+    unaligned = attrs.evolve(operator, subtasks=(first, attrs.evolve(second, **on_their_way)))
+    state = RestoredState(attrs.evolve(restored(fs).metadata, operators=(unaligned,)), fs)
+
+    def start(operators: dict[str, Any], allow_non_restored_state: bool) -> object:
+        return judged(
+            state,
+            operators,
+            backend=state_backend("heap"),
+            parallelism=2,
+            max_parallelism=4,
+            allow_non_restored_state=allow_non_restored_state,
+        )
+
+    with pytest.raises(JobRestoreError, match="subtask 1 of operator 'a' has records on their way"):
+        start({"a": None}, False)
+    assert start({}, True) == {}, "an operator that is dropped needs none of its state"
 
 
 def test_state_in_the_own_format_of_another_backend_is_refused(fs: CheckpointFileSystem) -> None:
