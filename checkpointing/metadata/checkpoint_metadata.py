@@ -1,8 +1,8 @@
 """All that is durable about one checkpoint or savepoint, as an object: state by operator, and the sections beside it.
 
 A checkpoint's id only says in which order checkpoints were taken. What its records came from is in
-`source_positions`: an epoch without records has the positions of the checkpoint before, and a job that went back to an
-older checkpoint goes on under greater ids.
+`source_positions`: an epoch without records has the positions of the checkpoint before. A job that went back to an
+older checkpoint counts on from that one; what had these ids before is set aside, and no parent of what follows.
 
 The invariants are checked here, so they hold before anything is written and after anything was read. `parent_digest` is
 the checksum of the parent's whole `_metadata` file: history is a hash chain (TigerBeetle's superblock is the example).

@@ -8,8 +8,9 @@ Invariants of every store:
 1. No file is deleted that a retained or pinned checkpoint, or a protected owner, refers to.
 2. The newest checkpoint is never replaced by an older one without being asked.
 3. Once `add` returns, the checkpoint survives a crash. If deleting older ones fails, it does not make it fail.
-4. Ids strictly increase: an id that was given out, or that a checkpoint has or had before it was set aside, is not
-   given out again.
+4. The ids of the checkpoints strictly increase; those that were set aside are none of them. `next_checkpoint_id` gives
+   out none that it gave out before, or that a checkpoint has or had before it was set aside. Who counts otherwise, as
+   the epochs of a job do, may add one under the id of what was set aside.
 5. Who has lost the leadership of the job completes no checkpoint.
 """
 

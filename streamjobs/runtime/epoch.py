@@ -19,8 +19,10 @@ repetition, or does not belong here), then the table is asked. What the table do
 Invariants:
 1. No epoch is committed before its checkpoint is stored, except one that no task took part in: it has no state.
 2. What was acknowledged is stored, or discarded when the epoch fails.
-3. Checkpoint ids strictly increase. A checkpoint id is not the id of a batch: it is that of its batch as long as that
-   is greater than all checkpoint ids before, and the next free one otherwise.
+3. Checkpoint ids strictly increase from the checkpoint that a run goes on from. A checkpoint id is not the id of a
+   batch: it is that of its batch as long as that is greater than the ids before, and the next free one otherwise. An
+   epoch that is processed again, after a crash or after going back, so has the id that it had: sinks write over what
+   they wrote under it.
 4. A replayed batch runs nothing.
 """
 

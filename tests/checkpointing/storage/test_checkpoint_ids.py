@@ -44,9 +44,14 @@ def test_ids_increase_over_runs_failures_and_fall_backs(fs: CheckpointFileSystem
     assert opened(fs, fall_back_to=1).next_checkpoint_id() == 6
     again = opened(fs)
     assert again.next_checkpoint_id() == 6
-    # Where ids are those of batches they may go back behind what was given up, and increase all the same.
-    again.add(metadata_of(2))
+    # Who counts from the checkpoint that was gone back to comes to the id of what was given up; both are kept.
+    for counted in (2, 5):
+        again.add(metadata_of(counted))
+    assert again.latest() == metadata_of(5)
+    assert fs.exists("set-aside/chk-000000000005-1/_metadata")
     assert again.next_checkpoint_id() == 7
+    opened(fs, fall_back_to=2)
+    assert fs.exists("set-aside/chk-000000000005-2/_metadata")
 
 
 def test_the_ids_of_unreadable_checkpoints_are_taken(fs: CheckpointFileSystem) -> None:
