@@ -8,7 +8,7 @@ Invariants:
 1. Checkpoint ids strictly increase within a run; an id is never used twice, so a late message about it
    can always be recognised. A replay of an epoch after a failure is a new checkpoint in a new run, or
    takes a greater id. Ids are given by the caller, and mean nothing but their order: the batch that the
-   records of a checkpoint come from is told beside it, and several checkpoints may have the same or none.
+   records of a checkpoint come from is known to the caller, and several checkpoints may have the same or none.
 2. A message of another job or run changes nothing, and its state is never touched: a run that was
    replaced, or one that replaced this one, may be using it.
 3. All state that was ever handed in is in exactly one place: a pending checkpoint, what `complete`
@@ -154,19 +154,9 @@ class CheckpointCoordinator:
             file.path for pending in self._pending.values() for state in pending.states for file in state.files
         )
 
-    def trigger(
-        self,
-        checkpoint_id: int,
-        tasks: Collection[TaskId],
-        now_ms: int,
-        *,
-        source_batch_id: int | None = None,
-        processing_time_ms: int | None = None,
-    ) -> None:
+    def trigger(self, checkpoint_id: int, tasks: Collection[TaskId], now_ms: int) -> None:
         """Start a checkpoint that `tasks` must acknowledge; per operator they must be 0, 1, 2, ...
 
-        `source_batch_id` is the engine's batch that its records come from, None for an epoch without records,
-        `processing_time_ms` what the clock says in the epoch; both come back with the completed checkpoint.
         Raises `IllegalTransitionError` when the id is not greater than all before or too many checkpoints
         are pending, `InvariantViolationError` when the tasks make no sense.
         """
@@ -174,9 +164,7 @@ class CheckpointCoordinator:
         _check_tasks(tasks)
         for check in self._TRIGGER_CHECKS:
             check(self, checkpoint_id)
-        self._pending[checkpoint_id] = PendingCheckpoint(
-            checkpoint_id, tasks, now_ms, source_batch_id, processing_time_ms
-        )
+        self._pending[checkpoint_id] = PendingCheckpoint(checkpoint_id, tasks, now_ms)
         self._last_triggered_id = checkpoint_id
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> AcknowledgementResult:
@@ -216,8 +204,6 @@ class CheckpointCoordinator:
         self._last_completed = pending
         return CompletedCheckpoint(
             checkpoint_id=checkpoint_id,
-            source_batch_id=pending.source_batch_id,
-            processing_time_ms=pending.processing_time_ms,
             operators=operators,
             channel_timestamps=pending.channel_timestamps(),
             timers_due=pending.timers_due(),

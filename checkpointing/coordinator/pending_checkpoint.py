@@ -27,7 +27,6 @@ from attrs import frozen
 
 from checkpointing.coordinator.acknowledgement import Acknowledgement, TaskId
 from checkpointing.errors import IllegalTransitionError, IncompleteCheckpointError
-from checkpointing.handles.invariants import MAX_ID, check_optional_integer
 from checkpointing.handles.operator_states import OperatorState
 from checkpointing.handles.state_handles import SubtaskState
 from checkpointing.metadata.checkpoint_sections import ChannelTimestamp, TimersDue
@@ -87,41 +86,27 @@ CHECKPOINT_TRANSITIONS: Mapping[tuple[CheckpointState, CheckpointEvent], Checkpo
 class CompletedCheckpoint:
     """What all tasks have acknowledged together, for whoever stores it.
 
-    `source_batch_id` and `processing_time_ms` are those of the trigger. `operators` come sorted by uid;
+    What was read and what the clock said in the epoch is known to whoever stores it. `operators` come sorted by uid;
     `channel_timestamps` are the largest that any subtask saw, by source and channel; `timers_due` are the earliest of
     each operator that has timers.
     """
 
     checkpoint_id: int
-    source_batch_id: int | None
-    processing_time_ms: int | None
     operators: tuple[OperatorState, ...]
     channel_timestamps: tuple[ChannelTimestamp, ...] = ()
     timers_due: tuple[TimersDue, ...] = ()
 
 
 class PendingCheckpoint:
-    """Tasks and acknowledgements of one checkpoint. Only `advance` and `record` change it.
+    """Tasks and acknowledgements of one checkpoint, triggered at `triggered_ms` on the caller's clock.
 
-    `triggered_ms` is when it was triggered, on the caller's clock. `source_batch_id` is the engine's batch that its
-    records come from, None for an epoch without records; `processing_time_ms` is what the clock says in the epoch.
+    Only `advance` and `record` change it.
     """
 
-    def __init__(
-        self,
-        checkpoint_id: int,
-        tasks: Collection[TaskId],
-        triggered_ms: int,
-        source_batch_id: int | None = None,
-        processing_time_ms: int | None = None,
-    ) -> None:
-        check_optional_integer("source_batch_id", source_batch_id, 0, MAX_ID)
-        check_optional_integer("processing_time_ms", processing_time_ms, 0, MAX_ID)
+    def __init__(self, checkpoint_id: int, tasks: Collection[TaskId], triggered_ms: int) -> None:
         self.checkpoint_id = checkpoint_id
         self.tasks = frozenset(tasks)
         self.triggered_ms = triggered_ms
-        self.source_batch_id = source_batch_id
-        self.processing_time_ms = processing_time_ms
         self.state = CheckpointState.PENDING
         self._acknowledgements: dict[TaskId, Acknowledgement] = {}
 

@@ -163,7 +163,7 @@ class Epochs:
         epoch = self._open_epoch(judged)
         if judged is EpochEvent.NO_TASKS:
             return self._advance(judged, {EpochAction.COMMIT: Commit(epoch, is_stored=False)})
-        self._coordinator.trigger(epoch.checkpoint_id, event.tasks, event.now_ms, source_batch_id=epoch.batch_id)
+        self._coordinator.trigger(epoch.checkpoint_id, event.tasks, event.now_ms)
         return self._advance(judged, {EpochAction.RUN_ACTION: RunAction(epoch)})
 
     def _acknowledged(self, event: Acknowledged) -> tuple[Any, ...]:

@@ -79,9 +79,6 @@ FITS: list[Callable[[], object]] = [
     lambda: SourcePositions(batch_id=LARGEST_LONG, offsets=b"", sources=("",)),
     lambda: SavepointIdentity("job", 0, 0),
     lambda: acknowledgement(event_time_timer_ms=-(1 << 63), processing_time_timer_ms=LARGEST_LONG),
-    lambda: CheckpointCoordinator("job", "run", 1).trigger(
-        0, (TaskId("u", 0),), 0, source_batch_id=0, processing_time_ms=LARGEST_LONG
-    ),
     lambda: TaskId("u", 0),
     lambda: TaskId(LONGEST, (1 << 31) - 1),
     lambda: acknowledgement(checkpoint_id=0, subtask_index=0),
@@ -144,8 +141,6 @@ DOES_NOT_FIT: list[Callable[[], object]] = [
     lambda: acknowledgement(processing_time_timer_ms=0.5),
     lambda: acknowledgement(channel_timestamps=[]),
     lambda: acknowledgement(channel_timestamps=(ChannelTimestamp("a", "", 1), ChannelTimestamp("a", "", 2))),
-    lambda: CheckpointCoordinator("job", "run", 1).trigger(0, (TaskId("u", 0),), 0, source_batch_id=-1),
-    lambda: CheckpointCoordinator("job", "run", 1).trigger(0, (TaskId("u", 0),), 0, processing_time_ms=-1),
     lambda: altered(subtasks=list(PLAIN.subtasks)),
     lambda: altered(subtasks=(*PLAIN.subtasks, None)),
     lambda: check_operator_states([altered(subtasks=())]),

@@ -328,7 +328,7 @@ def snapshot_of(coordinator: CheckpointCoordinator) -> object:
 def test_what_tasks_say_of_time_comes_together_in_the_completed_checkpoint() -> None:
     coordinator = CheckpointCoordinator("job", "run", None)
     tasks = [TaskId("counter", 0), TaskId("counter", 1), TaskId("rules", 0)]
-    coordinator.trigger(9, tasks, 0, source_batch_id=4, processing_time_ms=1_700_000_000_000)
+    coordinator.trigger(9, tasks, 0)
     rate, other = ("rate", ""), ("flights", "partition 1")
     coordinator.acknowledge(
         acknowledgement(
@@ -344,18 +344,17 @@ def test_what_tasks_say_of_time_comes_together_in_the_completed_checkpoint() -> 
     )
     coordinator.acknowledge(acknowledgement(9, 0, operator_uid="rules"))
     completed = coordinator.complete(9)
-    assert (completed.checkpoint_id, completed.source_batch_id) == (9, 4)
-    assert completed.processing_time_ms == 1_700_000_000_000
+    assert completed.checkpoint_id == 9
     assert completed.channel_timestamps == (ChannelTimestamp(*other, -7), ChannelTimestamp(*rate, 5))
     assert completed.timers_due == (TimersDue("counter", 40, 7),)
 
 
-def test_an_epoch_without_records_is_a_checkpoint_without_a_batch() -> None:
+def test_a_subtask_without_any_state_takes_part_in_a_checkpoint() -> None:
     coordinator = CheckpointCoordinator("job", "run", None, last_checkpoint_id=7)
     coordinator.trigger(12, [TaskId("counter", 0)], 0)
     coordinator.acknowledge(attrs.evolve(acknowledgement(12), state=SubtaskState()))
     completed = coordinator.complete(12)
-    assert (completed.source_batch_id, completed.timers_due, completed.channel_timestamps) == (None, (), ())
+    assert (completed.timers_due, completed.channel_timestamps) == ((), ())
     [operator] = completed.operators
     assert operator.subtasks == (SubtaskState(),)
 
