@@ -26,6 +26,7 @@ from checkpointing.storage.fall_back_file import FallBack, end_fall_back, read_f
 from checkpointing.storage.file_system import CheckpointFileSystem
 from snapshots.value_text import cut
 from streamjobs.api.sink import SinkError, sink_identity
+from streamjobs.runtime.checkpoint_writing import batch_of
 from streamjobs.runtime.job_sinks import JobSinks
 from streamjobs.runtime.starting_point import check_no_fall_back
 from streamjobs.spark.sources.source_progress import capture_source_progress, newest_planned_batch, read_offsets
@@ -89,14 +90,17 @@ def planned_fall_back(
     if begun is not None and target.checkpoint_id > begun.checkpoint_id:
         # Of the epochs in between something may have been given up already.
         check_no_fall_back(file_system)
-    capture_source_progress(spark_directory, target.checkpoint_id)
+    batch_id = batch_of(target)
+    capture_source_progress(spark_directory, batch_id)
+    newest_batch_id = newest_planned_batch(spark_directory)
     taken = set(file_system.list_directories(SET_ASIDE_DIRECTORY))
     free = (f"{_SPARK_DIRECTORY}-{number}" for number in range(1, len(taken) + 2))
     planned = FallBack(
         checkpoint_id=target.checkpoint_id,
         newest_id=max(
             target.checkpoint_id,
-            newest_planned_batch(spark_directory) or 0,
+            # Every batch behind that of the target has had the next id.
+            0 if newest_batch_id is None else target.checkpoint_id + newest_batch_id - batch_id,
             0 if begun is None else begun.newest_id,
         ),
         source_log=next(name for name in free if name not in taken) if begun is None else begun.source_log,
@@ -129,12 +133,13 @@ def fall_back(
             end_fall_back(file_system)
         raise
     store.recover(fall_back_to=planned.checkpoint_id)
+    batch_id = batch_of(store.get(planned.checkpoint_id))
     copy = f"{SET_ASIDE_DIRECTORY}/{planned.source_log}"
     if planned.source_log not in before:
         _copy_source_log(file_system, copy)
     copied = CheckpointFileSystem.from_uri(file_system.location(copy))
     offsets_before = _shown(copied.uri, newest_planned_batch(copied.uri))
-    _cut_source_log(file_system, spark_directory, planned.checkpoint_id)
+    _cut_source_log(file_system, spark_directory, batch_id)
     end_fall_back(file_system)
     set_aside = sorted({*file_system.list_directories(SET_ASIDE_DIRECTORY)} - before | {planned.source_log})
     report = FallBackReport(
@@ -144,7 +149,7 @@ def fall_back(
             *(file_system.location(f"{SET_ASIDE_DIRECTORY}/{name}") for name in set_aside),
             *chain.from_iterable(taken_back.values()),
         ),
-        offsets_after=_shown(spark_directory, planned.checkpoint_id),
+        offsets_after=_shown(spark_directory, batch_id),
         offsets_before=offsets_before,
         sinks=tuple(map(sink_identity, sinks.by_uid.values())),
         keeping=tuple(sink_identity(sink) for uid, sink in sinks.by_uid.items() if uid not in taken_back),
@@ -171,8 +176,8 @@ def _copy_source_log(file_system: CheckpointFileSystem, target: str) -> None:
     file_system.move_directory(_COPY, target)
 
 
-def _cut_source_log(file_system: CheckpointFileSystem, spark_directory: str, epoch_id: int) -> None:
-    kept = {f"{_SPARK_DIRECTORY}/{name}" for name in capture_source_progress(spark_directory, epoch_id)}
+def _cut_source_log(file_system: CheckpointFileSystem, spark_directory: str, batch_id: int) -> None:
+    kept = {f"{_SPARK_DIRECTORY}/{name}" for name in capture_source_progress(spark_directory, batch_id)}
     for path in file_system.list_files(_SPARK_DIRECTORY, include_temporary=True):
         if path not in kept:
             file_system.delete(path, durable=True)

@@ -17,6 +17,7 @@ from checkpointing import (
     DirectoryCheckpointStore,
     StorageError,
 )
+from checkpointing.metadata.checkpoint_sections import SourcePositions
 from checkpointing.storage.fall_back_file import read_fall_back
 from streamjobs.api.sink import SinkError
 from streamjobs.errors import JobRestoreError
@@ -43,7 +44,7 @@ class TakingBack:
 
 
 class Job:
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, ids_ahead: int = 0) -> None:
         self.fs = CheckpointFileSystem.from_uri(directory)
         self.spark_directory = str(directory / "spark")
         self.sink: Any = TakingBack()
@@ -59,13 +60,14 @@ class Job:
             self.fs.write_file(f"spark/offsets/.{epoch_id}.crc", b"crc")
             store.add(
                 CheckpointMetadata(
-                    checkpoint_id=epoch_id,
+                    checkpoint_id=epoch_id + ids_ahead,
                     kind=CheckpointKind.CHECKPOINT,
                     job_id="job",
                     job_name="count",
                     timestamp_ms=5,
                     max_parallelism=4,
                     operators=(),
+                    source_positions=SourcePositions(batch_id=epoch_id, offsets=b"") if ids_ahead else None,
                 )
             )
 
@@ -117,6 +119,20 @@ def test_the_log_is_cut_and_kept_as_it_was(job: Job, to: int | str, target: int)
     names = [Path(path).name for path in report.set_aside]
     assert names == [*(f"chk-{number:012d}-1" for number in report.given_up), "spark-1", "_set_aside"]
     check_no_fall_back(job.fs)
+
+
+def test_the_log_is_cut_behind_the_batch_of_the_checkpoint_and_not_behind_its_id(tmp_path: Path) -> None:
+    job = Job(tmp_path, ids_ahead=10)
+    job.sink.objection = OSError("the disk is gone")
+    with pytest.raises(OSError, match="the disk is gone"):
+        job.fall_back(12)
+    job.sink.objection = None
+    report = job.fall_back("previous")
+    assert (report.checkpoint_id, report.given_up) == (12, (13, 14))
+    assert (report.offsets_after, report.offsets_before) == ('{"logOffset":2}', '{"logOffset":4}')
+    assert list(job.fs.list_files("spark")) == log_after(2)
+    assert job.checkpoints() == [10, 11, 12]
+    assert job.sink.taken_back == [(12, "job")]
 
 
 def test_what_cannot_be_gone_back_to_is_refused_with_nothing_done(job: Job) -> None:
