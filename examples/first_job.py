@@ -30,11 +30,8 @@ columns = "tailnum string, dest string, time_hour timestamp, minute int, origin 
 files = spark.readStream.schema(columns).option("pathGlobFilter", "*.parquet").parquet(input_dir)
 env = SparkStreamEnvironment(spark, job_dir=f"{work_dir}/job", backend="rocksdb", parallelism=2)
 flights = env.from_dataframe(files.where("tailnum IS NOT NULL"))
-followed = flights.key_by("tailnum").process(
-    FollowAircraft(),
-    uid="aircraft",
-    order_by=["time_hour", "minute", "origin", "carrier", "flight"],
-    schema="tailnum string, flights bigint, previous_airport string, airport string",
-)
+order = ["time_hour", "minute", "origin", "carrier", "flight"]
+emitted = "tailnum string, flights bigint, previous_airport string, airport string"
+followed = flights.key_by("tailnum").process(FollowAircraft(), uid="aircraft", order_by=order, schema=emitted)
 followed.sink_to(ParquetSink(f"{work_dir}/rows"))
 env.execute("follow-aircraft", trigger={"availableNow": True}).await_termination()

@@ -1,4 +1,4 @@
-"""One step of `benchmarks.backends.fat_values`, in a process of its own: ``BACKEND STEP DIRECTORY ENTRIES``.
+"""One step of `benchmarks.backends.fat_values`, in a process of its own: ``BACKEND STEP DIRECTORY ENTRIES LARGEST``.
 
 Prints JSON. The steps hand each other a subtask's directory: its files, and the handle of the last step, pickled.
 """
@@ -18,14 +18,13 @@ from statebackend import KeyedStateBackend, ValueStateDescriptor
 from typeserializers.scalars.byte_arrays import BytesSerializer
 
 VALUE_BYTES = 36 * 1024
-LARGEST_BYTES = 256_000_000
 PER_EPOCH = 5_000
 """How many values an epoch writes; each ends with a snapshot."""
 
 
 def value_of(key: int, epoch: int) -> bytes:
     """A value of its own for each key and epoch; key -1 has the largest."""
-    size = LARGEST_BYTES if key < 0 else VALUE_BYTES
+    size = int(sys.argv[5]) if key < 0 else VALUE_BYTES
     return (b"%020d" % (key * 1000 + epoch)) * (size // 20 + 1)
 
 

@@ -21,6 +21,7 @@ LINES = {
     "rocksdb_migration": 2,
     "heap_restore": 2,
     "memory": 4,
+    "fat_values": 10,
     "rocksdb_map": 4,
     "list_append": 4,
     "operator_state": 2,
