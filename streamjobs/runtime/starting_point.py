@@ -114,18 +114,18 @@ def check_has_every_epoch(point: StartingPoint, committed: int | None, file_syst
     progress of a savepoint. To go on from an older checkpoint would remove the files of the missing one.
     """
     own = point.own_checkpoint
-    if own is not None:
-        known = batch_of(own)
-    elif point.origin is not None and (point.is_new_origin or point.origin.with_source_progress):
-        known = point.origin.savepoint_id
-    else:
-        known = -1
+    goes_on = own is not None or (
+        point.origin is not None and (point.is_new_origin or point.origin.with_source_progress)
+    )
+    known = batch_of(point.state.metadata) if goes_on and point.state is not None else -1
     if committed is None or committed <= known:
         return
-    there_is = "there is no checkpoint at all" if own is None else f"the newest checkpoint is {known}"
+    there_is = "there is no checkpoint at all" if own is None else f"the newest checkpoint is {own.checkpoint_id}"
+    # Every batch behind that of the newest checkpoint has had the next id.
+    missing_id = committed if own is None else own.checkpoint_id + committed - known
     raise SourceProgressMismatchError(
         f"Spark's source log {file_system.location('spark')} says that batch {committed} is completed, but "
-        f"{file_system.location(f'{checkpoint_directory(committed)}/{METADATA_FILE_NAME}')} is missing "
+        f"{file_system.location(f'{checkpoint_directory(missing_id)}/{METADATA_FILE_NAME}')} is missing "
         f"({there_is}). Nothing was touched. Put the file back from a backup, or start from a savepoint in a new job "
         f"directory"
     )

@@ -22,7 +22,9 @@ from checkpointing import (
     write_savepoint,
     write_source_progress,
 )
+from checkpointing.metadata.checkpoint_sections import SourcePositions
 from checkpointing.storage.fall_back_file import FallBack, end_fall_back, write_fall_back
+from savepoints.restored_state import RestoredState
 from statebackend import StateMigrationException, ValueStateDescriptor
 from streamjobs import JobRestoreError, KeyedProcessFunction, RuntimeContext, SourceProgressMismatchError
 from streamjobs.inprocess import LocalStreamEnvironment
@@ -154,6 +156,9 @@ ORIGIN = JobOrigin(
 def test_a_batch_that_spark_completed_and_no_checkpoint_knows_is_missed(
     job: CheckpointFileSystem, point: StartingPoint, highest: int
 ) -> None:
+    if point.origin is not None:
+        savepoint = metadata(9, source_positions=SourcePositions(batch_id=7, offsets=b""))
+        point = attrs.evolve(point, state=RestoredState(savepoint, job))
     check_has_every_epoch(point, None, job)
     if highest >= 0:
         check_has_every_epoch(point, highest, job)
@@ -167,6 +172,17 @@ def test_a_batch_beyond_the_newest_checkpoint_is_missed(job: CheckpointFileSyste
     check_has_every_epoch(point, 8, job)
     with pytest.raises(SourceProgressMismatchError, match="the newest checkpoint is 8"):
         check_has_every_epoch(point, 9, job)
+
+
+def test_batches_are_compared_with_the_batch_of_a_checkpoint_and_not_with_its_id(job: CheckpointFileSystem) -> None:
+    positions = SourcePositions(batch_id=8, offsets=b"")
+    newest = metadata(12, kind=CheckpointKind.CHECKPOINT, source_positions=positions)
+    point = starting_point(job, newest, None, True)
+    check_has_every_epoch(point, 8, job)
+    with pytest.raises(
+        SourceProgressMismatchError, match=r"batch 10 .*chk-000000000014/_metadata is missing \(the newest .* is 12\)"
+    ):
+        check_has_every_epoch(point, 10, job)
 
 
 class Count(KeyedProcessFunction[str, Any, Any]):
