@@ -59,6 +59,10 @@ def is_row_class(kind: type) -> bool:
     return issubclass(kind, tuple) and hasattr(kind, "asDict")
 
 
+def _tuple_with_accessors(length: int) -> type[Any]:
+    return namedtuple("_Accessors", [f"a{position}" for position in range(length)])
+
+
 @lru_cache(maxsize=1024)
 def row_class(names: tuple[str, ...], base: type[tuple[Any, ...]] = Row) -> type[Any]:
     """The class of rows with these columns; make rows with `tuple.__new__(cls, values)`."""
@@ -74,11 +78,12 @@ def row_class(names: tuple[str, ...], base: type[tuple[Any, ...]] = Row) -> type
                 raise KeyError(f"{item!r} is not a column; the row has {', '.join(names)}") from None
         return tuple.__getitem__(self, item)
 
-    # A namedtuple's accessors are compiled, read the tuple directly, and work in any subclass of tuple.
-    accessors = vars(namedtuple("_Accessors", [f"a{position}" for position in range(len(names))]))
+    # A namedtuple's accessors are compiled, read the tuple directly, and work in any subclass of tuple. Its class is
+    # held until they are taken out: a garbage collection would empty what vars() gives of a class that nobody holds.
+    accessors = _tuple_with_accessors(len(names))
     members: dict[str, Any] = {"__slots__": (), "__fields__": list(names), "__getitem__": get_item}
     for name, position in positions.items():
         # As in Spark's Row, what every tuple has (count, index) is not hidden by a column; row["count"] works.
         if not hasattr(base, name) and not name.startswith("__"):
-            members[name] = accessors[f"a{position}"]
+            members[name] = vars(accessors)[f"a{position}"]
     return type("Row", (base,), members)
