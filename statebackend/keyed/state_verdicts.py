@@ -29,6 +29,9 @@ from statebackend.kinds.state_kind import StateDescriptor
 from statebackend.ttl.time_to_live_change import TimeToLiveChange
 from typeserializers.kernel.type_serializer import TypeSerializer
 
+NOTHING_CHANGED: Final = "nothing was changed"
+"""What is told of a refusal before anything is touched."""
+
 _FIXED_ROLES: Final[Mapping[str, str]] = {"key": "the keys of the operator", "namespace": "the namespaces of the state"}
 
 _FIXES: Final[Mapping[str, str]] = {
@@ -145,11 +148,11 @@ class SchemaReport:
         """Whether everything can be restored."""
         return not self._refused()
 
-    def raise_if_incompatible(self) -> None:
-        """Raises `StateMigrationException` with every refused state and field."""
+    def raise_if_incompatible(self, aftermath: str = NOTHING_CHANGED) -> None:
+        """Raises `StateMigrationException` with every refused state and field; ``aftermath`` says what was changed."""
         refused = self._refused()
         if refused:
-            raise StateMigrationException(incompatibility_message(self.operator_uid, refused))
+            raise StateMigrationException(incompatibility_message(self.operator_uid, refused, aftermath))
 
     def __str__(self) -> str:
         lines = [f"operator {self.operator_uid!r}: {'compatible' if self.is_compatible else 'incompatible'}"]
@@ -181,9 +184,11 @@ class SchemaReport:
         ]
 
 
-def incompatibility_message(operator_uid: str, refused: Iterable[StateVerdict]) -> str:
+def incompatibility_message(
+    operator_uid: str, refused: Iterable[StateVerdict], aftermath: str = NOTHING_CHANGED
+) -> str:
     """What a person reads when state cannot be taken over: states, field paths, reasons, what to do."""
-    lines = [f"operator {operator_uid!r} cannot take over its state; nothing was changed:"]
+    lines = [f"operator {operator_uid!r} cannot take over its state; {aftermath}:"]
     for verdict in refused:
         lines.append(f"  state {verdict.state_name!r}:")
         lines += [f"    {finding}" for finding in verdict.findings if finding.verdict is FieldVerdict.REFUSE]

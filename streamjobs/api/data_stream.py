@@ -51,7 +51,10 @@ class DataStream:
     def union(self, *others: DataStream) -> DataStream:
         """The records of this stream and the others as one stream, in no order.
 
-        On Spark all must have columns of the same names, in any order, and of types that Spark makes one.
+        All must have columns of the same names, in any order; what comes out has the order of this stream. Of numbers
+        of two types it has the wider: `int` and `bigint` are a `bigint`. What else Spark makes one type of is that
+        on Spark, and refused in-process. In-process, records without a schema are checked against that of the others,
+        and become rows of it.
         """
         for other in others:
             if not isinstance(other, DataStream):

@@ -27,7 +27,7 @@ from streamjobs.api.data_stream import DataStream
 from streamjobs.api.stream_graph import SourceNode, StreamGraph
 from streamjobs.errors import JobDefinitionError
 from streamjobs.inprocess.job import LocalJob
-from streamjobs.inprocess.local_operator import ElementSource, LocalOperator, prepare_operators, rows_of
+from streamjobs.inprocess.local_operator import ElementSource, LocalOperator, prepare_graph, rows_of
 from streamjobs.inprocess.local_run import LocalJobParts, LocalRun
 from streamjobs.inprocess.record_sinks import check_sinks
 from streamjobs.rows.declared_schema import parsed_schema
@@ -101,7 +101,8 @@ class LocalStreamEnvironment:
         what it has not taken of that epoch it is not given again.
         """
         graph = self._graph.job()
-        operators = prepare_operators(graph, self.parallelism, self.max_parallelism)
+        prepared = prepare_graph(graph, self.parallelism, self.max_parallelism)
+        operators = prepared.operators
         check_sinks(graph)
         sources = {node: _records_of(node.source) for node in graph.sources}
         directory, point, reports = locked_start(
@@ -122,6 +123,7 @@ class LocalStreamEnvironment:
                 graph=graph,
                 sources=sources,
                 operators=operators,
+                unions=prepared.unions,
                 directory=directory,
                 store=store,
                 backend=self.backend,
@@ -173,4 +175,4 @@ class LocalStreamEnvironment:
 
 
 def _records_of(source: ElementSource) -> Sequence[Any]:
-    return source.elements if source.schema is None else rows_of(source.elements, source.schema, None)
+    return source.elements if source.schema is None else rows_of(source.elements, source.schema)

@@ -2,12 +2,16 @@
 
 The types of its keys come from the declared schema of its input. Where there is none (plain elements, or what a
 transform makes of records) the first record decides; a job that continues is judged as soon as they are known.
+
+In a union of streams of which one has rows all records become rows of one schema, checked where they are none yet: the
+types of its keys are the same whatever the order of the streams.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from attrs import define, field, frozen
@@ -25,7 +29,6 @@ from streamjobs.api.stream_graph import (
     TransformNode,
     UnionNode,
 )
-from streamjobs.errors import JobDefinitionError
 from streamjobs.inprocess.keys import column_types, field_getter
 from streamjobs.operators.input_batch import ObjectBatch, check_keys
 from streamjobs.rows.declared_schema import (
@@ -34,17 +37,21 @@ from streamjobs.rows.declared_schema import (
     DeclaredSchema,
     check_not_reserved,
     output_schema,
+    place_of_output,
     unknown_column,
 )
 from streamjobs.rows.row_reader import RowReader
 from streamjobs.rows.row_writer import RowWriter
+from streamjobs.rows.union import rows_as, united_guess, united_schema
 from streamjobs.runtime.key_hash import KeyHashError, key_group_hasher
 from streamjobs.runtime.state_registration import RegisteredStates, registered_states
 from typeserializers.kernel.type_serializer import TypeSerializer
 
-__all__ = ["ElementSource", "LocalOperator", "prepare_operators", "rows_of"]
+__all__ = ["ElementSource", "LocalOperator", "PreparedGraph", "Recast", "prepare_graph", "rows_of"]
 
 Getter = Callable[[Any], Any]
+Recast = Callable[[Sequence[Any]], list[Any]]
+"""Makes of the records of a stream those of a union that it is part of."""
 
 
 @frozen
@@ -57,11 +64,14 @@ class ElementSource:
 
 @frozen
 class _Input:
-    """What is known of a stream: its schema, whether its records are rows of it, and the first of plain elements."""
+    """What is known of a stream: its schema, whether its records are rows of it, and of sources the first record.
+
+    ``first`` gives that alone, or none. It is asked only for what the schema does not tell.
+    """
 
     schema: DeclaredSchema | None
     is_rows: bool
-    first: Any = None
+    first: Callable[[], Sequence[Any]] = tuple
 
 
 @frozen
@@ -132,7 +142,7 @@ class LocalOperator:
 
     def emitted_rows(self, tag: OutputTag[Any] | None, records: Sequence[Any]) -> list[Any]:
         """What a subtask emitted, as rows of the declared schema; `RowMismatchError` for what is none."""
-        return rows_of(records, self.outputs[tag], self.uid if tag is None else f"{self.uid}, side output {tag.name}")
+        return rows_of(records, self.outputs[tag], place_of_output(self.uid, tag.name if tag is not None else None))
 
     def _keys_of(self, records: list[Any]) -> list[Any]:
         assert self._columns is not None
@@ -141,6 +151,7 @@ class LocalOperator:
             if canonical is not None:
                 columns[index] = list(map(canonical, columns[index]))
         is_composite = len(columns) > 1
+        self._refuse_truth_values(columns)
         keys: list[Any] = list(zip(*columns, strict=True)) if is_composite else columns[0]
         check_keys(self.uid, keys, is_composite)
         return keys
@@ -150,24 +161,48 @@ class LocalOperator:
         try:
             return [self._columns.key_group_of(key) for key in keys]
         except KeyHashError as error:
-            raise KeyHashError(
-                f"operator {self.uid!r}: {error}. The first record decides on the types of a key; give all "
-                f"records keys of the same types before key_by"
-            ) from error
+            raise self._unlike(str(error)) from error
+
+    def _refuse_truth_values(self, columns: Sequence[Sequence[Any]]) -> None:
+        """To Python True is 1, and would have the state of the key 1."""
+        assert self._columns is not None
+        for index, (type_name, column) in enumerate(zip(self._columns.types, columns, strict=True)):
+            if type_name in _WHOLE_NUMBERS and bool in set(map(type, column)):
+                raise self._unlike(f"key column {index} is of type {type_name}, which cannot hold a bool")
+
+    def _unlike(self, reason: str) -> KeyHashError:
+        return KeyHashError(
+            f"operator {self.uid!r}: {reason}. The first record decides on the types of a key; give all "
+            f"records keys of the same types before key_by"
+        )
 
 
-def rows_of(records: Sequence[Any], schema: DeclaredSchema, operator_uid: str | None) -> list[Any]:
-    """Records as rows of a schema, checked as on Spark; ``operator_uid`` is who emitted them, None for a source."""
-    reader = RowReader(schema.arrow, operator_uid)
-    return [row for batch in RowWriter(schema.arrow, operator_uid).batches(records) for row in reader.rows(batch)]
+_WHOLE_NUMBERS: Final = ("tinyint", "smallint", "int", "bigint")
 
 
-def prepare_operators(graph: JobGraph, parallelism: int, max_parallelism: int) -> Mapping[str, LocalOperator]:
-    """Checks the operators of a job and asks for their state; raises `JobDefinitionError`."""
+def rows_of(records: Sequence[Any], schema: DeclaredSchema, where: str | None = None) -> list[Any]:
+    """Records as rows of a schema, checked as on Spark; ``where`` begins the messages of errors."""
+    reader = RowReader(schema.arrow, where)
+    return [row for batch in RowWriter(schema.arrow, where).batches(records) for row in reader.rows(batch)]
+
+
+@frozen
+class PreparedGraph:
+    """The operators of a job by uid, and for each union what is done to the records of each of its inputs."""
+
+    operators: Mapping[str, LocalOperator]
+    unions: Mapping[UnionNode, Sequence[Recast]]
+
+
+def prepare_graph(graph: JobGraph, parallelism: int, max_parallelism: int) -> PreparedGraph:
+    """Checks a job and asks its operators for their state.
+
+    Raises `JobDefinitionError`, and `RowMismatchError` if the first element of a source is no row of its schema.
+    """
     preparation = _Preparation(graph, parallelism, max_parallelism)
     for node in graph.nodes:
         _PREPARERS[type(node)](preparation, node)
-    return preparation.operators
+    return PreparedGraph(preparation.operators, preparation.unions)
 
 
 class _Preparation:
@@ -179,11 +214,13 @@ class _Preparation:
         self._max_parallelism = max_parallelism
         self._inputs: dict[StreamEdge, _Input] = {}
         self.operators: dict[str, LocalOperator] = {}
+        self.unions: dict[UnionNode, Sequence[Recast]] = {}
 
     def source(self, node: SourceNode) -> None:
         source: ElementSource = node.source
-        first = source.elements[0] if source.elements and source.schema is None else None
-        self._inputs[StreamEdge(node)] = _Input(source.schema, source.schema is not None, first)
+        first = source.elements[:1]
+        recast: Recast = list if source.schema is None else partial(rows_of, schema=source.schema)
+        self._inputs[StreamEdge(node)] = _Input(source.schema, source.schema is not None, partial(recast, first))
 
     def transform(self, node: TransformNode) -> None:
         # It may do anything; a name that is left is taken to mean the same type.
@@ -191,13 +228,22 @@ class _Preparation:
 
     def unite(self, node: UnionNode) -> None:
         inputs = [self._inputs[edge] for edge in node.inputs]
-        schemas = [one.schema for one in inputs if one.schema is not None and one.is_rows]
-        is_rows = len(schemas) == len(inputs)
-        if is_rows and len({frozenset(schema.type_names.items()) for schema in schemas}) > 1:
-            columns = "; ".join(", ".join(f"{name} {kind}" for name, kind in one.type_names.items()) for one in schemas)
-            raise JobDefinitionError(f"union() of streams whose columns do not fit: {columns}")
-        first = next((one.first for one in inputs if one.first is not None), None)
-        self._inputs[StreamEdge(node)] = _Input(inputs[0].schema, is_rows, first)
+        of_rows = [one.schema for one in inputs if one.schema is not None and one.is_rows]
+        guesses = [one.schema for one in inputs if one.schema is not None]
+        schema: DeclaredSchema | None = None
+        recasts: Sequence[Recast] = [list] * len(inputs)
+        if of_rows:
+            schema = united_schema(of_rows)
+            recasts = [_recast(one, schema) for one in inputs]
+        elif len(guesses) == len(inputs):
+            schema = united_guess(guesses)
+        self.unions[node] = recasts
+
+        def first() -> Sequence[Any]:
+            firsts = (recast(one.first()) for one, recast in zip(inputs, recasts, strict=True))
+            return next(filter(None, firsts), ())
+
+        self._inputs[StreamEdge(node)] = _Input(schema, bool(of_rows), first)
 
     def process(self, node: KeyedProcessNode) -> None:
         operator = _prepared(
@@ -227,12 +273,12 @@ def _prepared(
     parallelism: int,
     max_parallelism: int,
 ) -> LocalOperator:
-    where = f"operator {node.uid!r}"
+    where = place_of_output(node.uid)
     if inputs.is_rows and inputs.schema is not None:
         check_not_reserved(inputs.schema.names, node.uid)
     outputs: dict[OutputTag[Any] | None, DeclaredSchema] = {None: output_schema(node.schema, where, OF_PROCESS)}
     for tag in tags:
-        outputs[tag] = output_schema(tag.schema, f"{where}, side output {tag.name!r}", OF_OUTPUT_TAG)
+        outputs[tag] = output_schema(tag.schema, place_of_output(node.uid, tag.name), OF_OUTPUT_TAG)
     operator = LocalOperator(
         node,
         registered_states(copy.deepcopy(node.function), node.uid, parallelism),
@@ -242,11 +288,16 @@ def _prepared(
         key_getters=_getters(node.keys, node.uid, "key_by", inputs),
         order_getters=_getters(node.order_by, node.uid, "order_by", inputs),
     )
-    if inputs.first is not None:
-        operator.learn_keys(inputs.first)
-    else:
-        operator.learn_declared_keys()
+    operator.learn_declared_keys()
+    for record in () if operator.knows_keys else inputs.first():
+        operator.learn_keys(record)
     return operator
+
+
+def _recast(one: _Input, united: DeclaredSchema) -> Recast:
+    if one.is_rows and one.schema is not None:
+        return rows_as(one.schema, united)
+    return partial(rows_of, schema=united, where="union()")
 
 
 def _getters(columns: Sequence[Any], uid: str, given_to: str, inputs: _Input) -> Sequence[Getter]:

@@ -37,7 +37,7 @@ from streamjobs.api.stream_graph import (
     TransformNode,
     UnionNode,
 )
-from streamjobs.inprocess.local_operator import LocalOperator
+from streamjobs.inprocess.local_operator import LocalOperator, Recast
 from streamjobs.inprocess.record_sinks import give_to_sinks
 from streamjobs.operators.operator_factories import operator_factory
 from streamjobs.runtime.checkpoint_writing import durable_epoch_of, store_checkpoint
@@ -61,6 +61,7 @@ class LocalJobParts:
     graph: JobGraph
     sources: Mapping[SourceNode, Sequence[Any]]
     operators: Mapping[str, LocalOperator]
+    unions: Mapping[UnionNode, Sequence[Recast]]
     directory: JobDirectory
     store: CompletedCheckpointStore
     backend: StateBackend
@@ -178,8 +179,9 @@ class LocalEpoch:
         self._streams[StreamEdge(node)] = [result for record in records for result in node.function(record)]
 
     def unite(self, node: UnionNode) -> None:
-        """Puts the records of several streams behind each other."""
-        self._streams[StreamEdge(node)] = [record for edge in node.inputs for record in self._streams[edge]]
+        """Puts the records of several streams behind each other, in one form."""
+        recasts = zip(self._parts.unions[node], node.inputs, strict=True)
+        self._streams[StreamEdge(node)] = [record for recast, edge in recasts for record in recast(self._streams[edge])]
 
     def process(self, node: KeyedProcessNode) -> None:
         """Runs the subtasks of an operator, one after the other."""
@@ -255,9 +257,15 @@ class LocalEpoch:
         if restored is not None and metas and operator.key_serializer is not None:
             allowed = self._parts.allow_non_restored_state
             report = report_of(restored, operator.uid, operator.key_serializer, operator.states, allowed)
-            report.raise_if_incompatible()
+            report.raise_if_incompatible(_JUDGED_LATE)
             self._run.schema_reports[operator.uid] = report
 
+
+_JUDGED_LATE: Final = (
+    "only a record told the types of its keys, when the job had begun: this epoch is given up, what it goes on from is "
+    "as it was"
+)
+"""What is told of a verdict that no start can give."""
 
 _STEPS: Final[Mapping[type, Callable[[LocalEpoch, Any], None]]] = {
     SourceNode: LocalEpoch.read,

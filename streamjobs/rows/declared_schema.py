@@ -31,6 +31,7 @@ __all__ = [
     "missing_schema",
     "output_schema",
     "parsed_schema",
+    "place_of_output",
     "unknown_column",
 ]
 
@@ -172,6 +173,12 @@ def _map_column(name: str, key: Column, value: Column) -> Column:
 def missing_schema(where: str, how: str) -> JobDefinitionError:
     """What is told of an output without a schema."""
     return JobDefinitionError(f"{where}: pass {how}")
+
+
+def place_of_output(operator_uid: str, tag_name: str | None = None) -> str:
+    """What messages about an output of an operator begin with; with a name, it is a side output."""
+    operator = f"operator {operator_uid!r}"
+    return operator if tag_name is None else f"{operator}, side output {tag_name!r}"
 
 
 OF_PROCESS: Final = "process(..., schema='name type, ...'), the schema of what it emits"

@@ -50,10 +50,10 @@ def _cell(read: Callable[[pa.Array], list[Any]], column: pa.Array) -> Any:
 class RowReader:
     """Record batches of one schema to lists of rows."""
 
-    def __init__(self, schema: pa.Schema, operator_uid: str | None = None, base: type[tuple[Any, ...]] = Row) -> None:
-        """`operator_uid`, when given, is named in errors. `base` is the base class of the rows."""
+    def __init__(self, schema: pa.Schema, where: str | None = None, base: type[tuple[Any, ...]] = Row) -> None:
+        """`where`, when given, begins the messages of errors. `base` is the base class of the rows."""
         self.schema = schema
-        self._where = f"operator {operator_uid!r}: " if operator_uid is not None else ""
+        self._where = f"{where}: " if where is not None else ""
         self.row_class = row_class(tuple(schema.names), base)
         self._types = list(schema.types)
         self._readers = [_reader(column_type, base) for column_type in schema.types]

@@ -52,12 +52,10 @@ class RowMismatchError(StreamJobError, ValueError):
 class RowWriter:
     """Lists of emitted rows to record batches of exactly one schema; the module's docstring says what a row may be."""
 
-    def __init__(
-        self, schema: pa.Schema, operator_uid: str | None = None, max_batch_bytes: int = MAX_BATCH_BYTES
-    ) -> None:
-        """`operator_uid`, when given, is named in errors. `max_batch_bytes` is what `batches` aims at."""
+    def __init__(self, schema: pa.Schema, where: str | None = None, max_batch_bytes: int = MAX_BATCH_BYTES) -> None:
+        """`where`, when given, begins the messages of errors. `max_batch_bytes` is what `batches` aims at."""
         self.schema = schema
-        self._where = f"operator {operator_uid!r}: " if operator_uid is not None else ""
+        self._where = f"{where}: " if where is not None else ""
         self._shape = _RecordShape(tuple(schema.names), single_value_allowed=len(schema.names) == 1)
         self._columns = [_ColumnWriter(field) for field in schema]
         self._max_batch_bytes = max_batch_bytes

@@ -14,9 +14,9 @@ from streamjobs.rows.row_reader import RowReader
 __all__ = ["spark_row_reader", "to_arrow_schema"]
 
 
-def spark_row_reader(schema: pa.Schema, operator_uid: str | None = None) -> RowReader:
-    """A reader whose rows are instances of `pyspark.sql.Row`."""
-    return RowReader(schema, operator_uid, Row)
+def spark_row_reader(schema: pa.Schema, where: str | None = None) -> RowReader:
+    """A reader whose rows are instances of `pyspark.sql.Row`; ``where`` begins the messages of its errors."""
+    return RowReader(schema, where, Row)
 
 
 def to_arrow_schema(schema: StructType | str, timezone: str | None = None) -> pa.Schema:

@@ -209,6 +209,77 @@ def _ended_by(build: Any, sink: Any) -> Callable[[DataStream], None]:
     return ended
 
 
+UNIONS: dict[str, list[tuple[str, list[dict[str, Any]]]]] = {
+    "columns in another order": [
+        ("key string, number bigint", [{"key": "a", "number": 1}]),
+        ("number bigint, key string", [{"key": "b", "number": 2}]),
+    ],
+    "numbers of two widths": [
+        ("key string, number int", [{"key": "a", "number": 1}]),
+        ("key string, number bigint", [{"key": "b", "number": 1 << 40}]),
+    ],
+    "whole numbers and others": [
+        ("number bigint, key string", [{"key": "a", "number": 1}, {"key": None, "number": None}]),
+        ("key string, number double", [{"key": "b", "number": 0.5}]),
+    ],
+    "a column that is always null": [
+        ("key void, number bigint", [{"key": None, "number": 1}]),
+        ("number bigint, key string", [{"key": "b", "number": 2}]),
+    ],
+    "names with other capitals": [
+        ("key string, Number bigint", [{"key": "a", "Number": 1}]),
+        ("KEY string, number bigint", [{"KEY": "b", "number": 2}]),
+    ],
+}
+
+
+class Nothing(KeyedProcessFunction[Any, Any, Any]):
+    """A job has an operator with state."""
+
+    def process_element(self, value: Any, context: ProcessContext[Any]) -> Iterator[Any]:
+        return iter(())
+
+
+def united_in_process(streams: list[tuple[str, list[dict[str, Any]]]]) -> list[Any]:
+    environment = LocalStreamEnvironment()
+    rows: list[Any] = []
+    first, *others = (environment.from_elements(elements, schema=ddl) for ddl, elements in streams)
+    united = first.union(*others)
+    united.sink_to(rows, uid="rows")
+    united.key_by(lambda row: str(row)).process(Nothing(), uid="n", schema="n int").sink_to([], uid="nothing")
+    environment.execute("union")
+    return rows
+
+
+@pytest.mark.parametrize("name", UNIONS)
+def test_the_rows_of_a_union_have_one_form_in_process(name: str) -> None:
+    rows = united_in_process(UNIONS[name])
+    first_ddl = UNIONS[name][0][0]
+    assert {tuple(row.__fields__) for row in rows} == {tuple(part.split()[0] for part in first_ddl.split(", "))}
+    values = [tuple(element.values()) for _, elements in UNIONS[name] for element in elements]
+    is_key_first = first_ddl.startswith("key")
+    assert [tuple(row) for row in rows] == [value if is_key_first else value[::-1] for value in values]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", UNIONS)
+def test_the_rows_of_a_union_are_those_of_spark(spark: SparkSession, name: str) -> None:
+    from functools import reduce
+
+    from pyspark.sql import DataFrame
+
+    frames = [
+        spark.createDataFrame(
+            [tuple(element[part.split()[0]] for part in ddl.split(", ")) for element in elements], ddl
+        )
+        for ddl, elements in UNIONS[name]
+    ]
+    theirs = reduce(DataFrame.unionByName, frames).collect()
+    ours = united_in_process(UNIONS[name])
+    assert [(tuple(row), row.__fields__) for row in ours] == [(tuple(row), row.__fields__) for row in theirs]
+    assert [list(map(type, row)) for row in ours] == [list(map(type, row)) for row in theirs]
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize(
     "ddl",

@@ -139,7 +139,7 @@ def test_a_reader_refuses_batches_of_other_types_and_takes_other_names() -> None
 
 @pytest.mark.parametrize("row", [(1,), (1, 2, 3)])
 def test_a_row_of_too_few_or_too_many_values_is_refused(row: tuple[int, ...]) -> None:
-    writer = RowWriter(pa.schema([("a", pa.int64()), ("b", pa.int64())]), "u")
+    writer = RowWriter(pa.schema([("a", pa.int64()), ("b", pa.int64())]), "operator 'u'")
     assert writer.batch([(1, 2)]).num_rows == 1
     with pytest.raises(RowMismatchError, match=rf"operator 'u': a row of {len(row)} values .* for the 2 columns"):
         list(writer.batches([(1, 2), row]))

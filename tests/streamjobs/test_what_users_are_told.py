@@ -135,7 +135,7 @@ def test_a_job_without_an_operator_is_refused() -> None:
 )
 def test_a_value_that_python_cannot_hold_names_column_and_record(unreadable: pa.Array, reason: str) -> None:
     batch = pa.RecordBatch.from_arrays([pa.array(["fine", "bad"]), unreadable], names=["name", "odd"])
-    reader = RowReader(batch.schema, "op")
+    reader = RowReader(batch.schema, "operator 'op'")
     with pytest.raises(UnreadableRowError, match=r"operator 'op': column 'odd' \(.*the record: name='bad'") as failure:
         reader.rows(batch)
     assert str(failure.value).count("\n") == 0
@@ -175,7 +175,7 @@ def test_more_than_an_arrow_array_holds_leaves_in_several_batches(monkeypatch: p
         return pa.chunked_array([array(values, *arguments, **options)])
 
     monkeypatch.setattr(pa, "array", small_array)
-    writer = RowWriter(pa.schema([("text", pa.string())]), "op")
+    writer = RowWriter(pa.schema([("text", pa.string())]), "operator 'op'")
     batches = list(writer.batches([("abc",), ("def",), ("gh",), ("i",), ("jklmnopq",)]))
     assert [batch.column(0).to_pylist() for batch in batches] == [["abc", "def"], ["gh"], ["i"], ["jklmnopq"]]
     assert [batch.num_rows for batch in RowWriter(writer.schema).batches([("12345",), ("6789",)])] == [1, 1]

@@ -25,6 +25,7 @@ from streamjobs.rows.declared_schema import (
     OF_PROCESS,
     check_not_reserved,
     missing_schema,
+    place_of_output,
     unknown_column,
 )
 from streamjobs.runtime.state_registration import RegisteredStates, registered_states
@@ -95,7 +96,7 @@ def prepare_operator(
     output_type = _nullable(_struct_type(node.schema, f"operator {node.uid!r}"))
     side_types: dict[OutputTag[Any], StructType] = {}
     for tag in tags:
-        where = f"operator {node.uid!r}, side output {tag.name!r}"
+        where = place_of_output(node.uid, tag.name)
         if tag.schema is None:
             raise missing_schema(where, OF_OUTPUT_TAG)
         side_types[tag] = _nullable(_struct_type(tag.schema, where))

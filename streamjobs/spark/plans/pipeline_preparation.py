@@ -28,6 +28,7 @@ from streamjobs.api.stream_graph import (
     UnionNode,
 )
 from streamjobs.errors import JobDefinitionError
+from streamjobs.rows.union import columns_do_not_fit
 from streamjobs.runtime.job_sinks import JobSinks
 from streamjobs.spark.plans.downstream_steps import empty_input, jobs_started, reads_partitions_once
 from streamjobs.spark.plans.operator_plan import PreparedOperator, prepare_operator
@@ -85,10 +86,7 @@ class _Preparation:
         try:
             self._frames[StreamEdge(node)] = reduce(DataFrame.unionByName, frames)
         except AnalysisException as error:
-            columns = "; ".join(", ".join(f"{name} {kind}" for name, kind in frame.dtypes) for frame in frames)
-            raise JobDefinitionError(
-                f"union() of streams whose columns do not fit: {columns}: {str(error).splitlines()[0]}"
-            ) from error
+            raise columns_do_not_fit([frame.dtypes for frame in frames], str(error).splitlines()[0]) from error
 
     def process(self, node: KeyedProcessNode) -> None:
         self._settle(node.inputs, is_read_once=True)

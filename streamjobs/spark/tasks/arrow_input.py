@@ -9,6 +9,7 @@ import pyarrow as pa
 from attrs import frozen
 
 from streamjobs.operators.input_batch import check_keys
+from streamjobs.rows.declared_schema import place_of_output
 from streamjobs.rows.row_reader import RowReader, column_values, key_values
 from streamjobs.spark.arrow_rows import spark_row_reader
 
@@ -43,7 +44,7 @@ class InputReader:
         """The records of a batch as rows; raises as `RowReader.rows`."""
         columns = batch.select(self._record_names)
         if self._rows is None:
-            self._rows = spark_row_reader(columns.schema, self._operator_uid)
+            self._rows = spark_row_reader(columns.schema, place_of_output(self._operator_uid))
         return self._rows.rows(columns)
 
     def keys(self, batch: pa.RecordBatch) -> Sequence[Any]:

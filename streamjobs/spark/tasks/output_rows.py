@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from streamjobs.api.output_tag import OutputTag
+from streamjobs.rows.declared_schema import place_of_output
 from streamjobs.rows.row_writer import RowWriter
 from streamjobs.spark.arrow_rows import to_arrow_schema
 from streamjobs.spark.named_columns import column_named
@@ -89,10 +90,12 @@ class OutputWriter:
     def __init__(self, schema: OutputSchema, operator_uid: str) -> None:
         self._fields = list(schema.output)
         self._names = list(schema.output.names)
-        self._writers: dict[OutputTag[Any] | None, RowWriter] = {None: RowWriter(schema.output, operator_uid)}
+        self._writers: dict[OutputTag[Any] | None, RowWriter] = {
+            None: RowWriter(schema.output, place_of_output(operator_uid))
+        }
         self._side_types: list[pa.DataType] = []
         for index, (tag, side) in enumerate(schema.side_outputs.items()):
-            self._writers[tag] = RowWriter(side, f"{operator_uid}, side output {tag.name}")
+            self._writers[tag] = RowWriter(side, place_of_output(operator_uid, tag.name))
             self._side_types.append(pa.struct(list(side)))
             self._names.append(f"{_SIDE_COLUMN_PREFIX}{index}")
         if self._side_types:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from statebackend import ValueStateDescriptor
+from statebackend import StateMigrationException, ValueStateDescriptor
 from streamjobs import (
     JobDefinitionError,
     KeyedProcessFunction,
@@ -18,6 +18,8 @@ from streamjobs import (
     UserFunctionError,
 )
 from streamjobs.inprocess import LocalStreamEnvironment
+from streamjobs.rows.row_writer import RowMismatchError
+from streamjobs.runtime.key_hash import KeyHashError
 
 ODD = OutputTag[Any]("odd", schema="key string, number int")
 SEEN = "key string, number int, times int"
@@ -137,3 +139,103 @@ def test_a_failing_sink_keeps_no_record_from_the_others(tmp_path: Path) -> None:
     # Its checkpoint is stored: that epoch is not processed again.
     assert [row.number for row in before] == [row.number for row in behind] == [1, 2]
     environment.close()
+
+
+def counted_in_union(*streams: tuple[list[Any], str | None], transformed: bool = False) -> list[tuple[Any, int]]:
+    """The records of a union counted by their column ``v``."""
+    environment = LocalStreamEnvironment()
+    sources = [environment.from_elements(elements, schema) for elements, schema in streams]
+    first, *others = (one.transform(lambda record: [record]) for one in sources) if transformed else sources
+    result: list[Any] = []
+
+    class CountKeys(Count):
+        def process_element(self, value: Any, context: ProcessContext[Any]) -> Iterator[Any]:
+            self.times.update(self.times.value() + 1)
+            yield context.current_key, self.times.value()
+
+    first.union(*others).key_by("v").process(CountKeys(), uid="u", schema="v bigint, times int").sink_to(result)
+    environment.execute()
+    return [tuple(row) for row in result]
+
+
+INT, BIGINT = ([{"v": 1}], "v int"), ([{"v": 1}, {"v": 1 << 40}], "v bigint")
+
+
+@pytest.mark.parametrize("transformed", [False, True])
+@pytest.mark.parametrize("streams", [(INT, BIGINT), (BIGINT, INT)])
+def test_the_keys_of_a_union_are_of_the_wider_type_in_either_order(streams: Any, transformed: bool) -> None:
+    counted = counted_in_union(*streams, transformed=transformed)
+    assert sorted(counted) == [(1, 1), (1, 2), (1 << 40, 1)]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_records_without_a_schema_are_checked_against_that_of_the_union(order: int) -> None:
+    typed = ([{"v": 1}], "v bigint")
+    assert counted_in_union(*(typed, ([{"v": 1}], None))[::order]) == [(1, 1), (1, 2)]
+    with pytest.raises(RowMismatchError, match=r"^union\(\): column 'v' \(int64\) cannot hold True"):
+        counted_in_union(*(typed, ([{"v": True}], None))[::order])
+    with pytest.raises(RowMismatchError, match=r"^union\(\): .*the row: \{'v': 1, 'w': 2\}"):
+        counted_in_union(*(typed, ([{"v": 1, "w": 2}], None))[::order])
+
+
+def test_true_is_not_the_key_1_where_no_schema_tells_them_apart() -> None:
+    with pytest.raises(KeyHashError, match=r"operator 'u': key column 0 is of type bigint, which cannot hold a bool"):
+        counted_in_union(([{"v": 1}], None), ([{"v": True}], None))
+
+
+def test_a_row_that_does_not_fit_a_side_output_names_it(tmp_path: Path) -> None:
+    class Wrong(Count):
+        def process_element(self, value: Any, context: ProcessContext[Any]) -> Iterator[Any]:
+            context.output(ODD, {"key": 1, "number": 1})
+            return iter(())
+
+    environment = LocalStreamEnvironment(job_dir=tmp_path / "job")
+    stream = environment.from_elements(records("a1")).key_by("key").process(Wrong(), uid="A", schema=SEEN)
+    stream.side_output(ODD).sink_to([])
+    with pytest.raises(RowMismatchError, match=r"^operator 'A', side output 'odd': column 'key'"):
+        environment.execute()
+
+
+def keyed_by(job_dir: Path, key: Any, elements: list[Any], schema: str | None, via: Any = None) -> list[Any]:
+    """Counts by a key, in a directory that may have state of keys of another type."""
+    environment = LocalStreamEnvironment(job_dir=job_dir, max_parallelism=8)
+    stream = environment.from_elements(elements, schema)
+    stream = stream if via is None else stream.transform(via)
+    result: list[Any] = []
+    stream.key_by(key).process(Count(), uid="u", schema=SEEN).sink_to(result)
+    environment.execute()
+    environment.close()
+    return result
+
+
+DECLARED = "key string, number int"
+
+
+def files_in(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("key", "schema"),
+    [
+        ("number", DECLARED),
+        (lambda record: record.number, DECLARED),
+        (lambda record: record["number"], None),
+    ],
+)
+def test_keys_of_another_type_are_refused_before_the_directory_is_locked(
+    tmp_path: Path, key: Any, schema: str | None
+) -> None:
+    keyed_by(tmp_path / "job", "key", records("a1"), DECLARED)
+    before = files_in(tmp_path / "job")
+    with pytest.raises(StateMigrationException, match=r"operator 'u' cannot take over its state; nothing was changed:"):
+        keyed_by(tmp_path / "job", key, records("a1"), schema)
+    assert files_in(tmp_path / "job") == before
+
+
+def test_keys_that_only_a_record_tells_are_refused_without_a_claim_that_nothing_was_changed(tmp_path: Path) -> None:
+    keyed_by(tmp_path / "job", "key", records("a1"), DECLARED)
+    with pytest.raises(StateMigrationException, match="only a record told the types of its keys") as refusal:
+        keyed_by(tmp_path / "job", "other", records("a1"), DECLARED, via=lambda row: [{"other": 5, **row.asDict()}])
+    assert "nothing was changed" not in str(refusal.value)
+    assert [row.times for row in keyed_by(tmp_path / "job", "key", records("a1"), DECLARED)] == [2]

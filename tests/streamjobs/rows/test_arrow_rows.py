@@ -272,7 +272,7 @@ def test_a_naive_timestamp_is_in_the_zone_of_the_schema_nested_or_not() -> None:
     ],
 )
 def test_a_row_that_does_not_fit_is_named_with_its_column_and_value(row: Any, message: str) -> None:
-    writer = RowWriter(LEGS, "legs")
+    writer = RowWriter(LEGS, "operator 'legs'")
     with pytest.raises(RowMismatchError) as caught:
         writer.batch([("EWR", 1), row, ("LGA", None)])
     assert str(caught.value).startswith("operator 'legs': ")

@@ -61,5 +61,5 @@ def test_each_row_is_in_the_columns_of_its_output_and_nowhere_else() -> None:
 
 def test_a_row_that_does_not_fit_names_the_side_output() -> None:
     writer = OutputWriter(OutputSchema(OUTPUT, SIDE_OUTPUTS), "words")
-    with pytest.raises(RowMismatchError, match=r"words.*side output.*late.*numbers"):
+    with pytest.raises(RowMismatchError, match=r"^operator 'words', side output 'late': column 'numbers'"):
         list(writer.batches(LATE, [(None, ["x"])]))
