@@ -10,7 +10,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkContext
@@ -32,10 +31,10 @@ from streamjobs.runtime.restore_plan_file import RESTORE_PLANS_DIRECTORY, Restor
 from streamjobs.spark.driver.epoch_time import make_offsets_durable, processing_time_of_epoch_ms
 from streamjobs.spark.driver.epoch_watchdog import EpochWatchdog
 from streamjobs.spark.driver.job_parts import JobParts, operator_tasks
-from streamjobs.spark.driver.observed_acknowledgements import observed_acknowledgements
 from streamjobs.spark.driver.worker_errors import python_cause
 from streamjobs.spark.plans.placement import SubtaskPlacement
 from streamjobs.spark.session import keep_adaptive_disabled
+from streamjobs.spark.tasks.acknowledgement_channel import AcknowledgementChannel
 from streamjobs.spark.tasks.epoch_task import EpochTask
 from streamjobs.spark.tasks.run_broadcast import RunBroadcast
 
@@ -53,6 +52,7 @@ class SparkRun:
         """What the subtasks restore in the next epoch, by operator; none for one without state."""
         self.broadcast = RunBroadcast(spark_context, parts.run_id, operator_tasks(parts))
         self.placement = SubtaskPlacement(parts.parallelism)
+        self.acknowledgements = AcknowledgementChannel(spark_context)
         self.committing = threading.RLock()
         """Held from the storing of a checkpoint until the output of its epoch is committed."""
 
@@ -118,7 +118,13 @@ class SparkEpoch:
         # Most files of the state are those of the epoch before.
         restored = self._run.restored
         known_files = {} if restored is None else files_by_path(restored.metadata.operators)
-        return (Acknowledgement.decode(one, known_files) for one in encoded)
+        acknowledgements = [Acknowledgement.decode(one, known_files) for one in encoded]
+        for uid in self._tasks.keys() - {acknowledgement.operator_uid for acknowledgement in acknowledgements}:
+            raise EpochError(
+                f"epoch {epoch.checkpoint_id}: no acknowledgement of operator {uid!r} came: the step or sink behind it "
+                f"did not compute its rows"
+            )
+        return acknowledgements
 
     def store(self, epoch: Epoch, completed: CompletedCheckpoint) -> None:
         """Stores the checkpoint, which the next epoch goes on from."""
@@ -169,6 +175,7 @@ class SparkEpoch:
                 processing_time_ms=self._processing_time_ms,
                 restore=sections.get(uid),
                 restored_from=restored.file_system if restored is not None else self._parts.file_system,
+                acknowledgements=self._run.acknowledgements.sender,
             )
             for uid in self._parts.pipeline.operators
         }
@@ -195,8 +202,4 @@ class SparkEpoch:
                 raise EpochError(f"epoch {epoch_id} failed: {python_cause(error)}") from error
             raise
         self.action_s = time.monotonic() - started
-        observed = (
-            observed_acknowledgements(session, observation, uid, epoch_id)
-            for uid, observation in plan.observations.items()
-        )
-        return [*chain.from_iterable(plan.acknowledgements.values()), *chain.from_iterable(observed)]
+        return self._run.acknowledgements.take(epoch_id)

@@ -135,7 +135,7 @@ def _operator_columns(
 
 
 def processed(frame: DataFrame, operator: PreparedOperator, task: EpochTask, placement: SubtaskPlacement) -> DataFrame:
-    """What the tasks of an operator give out: rows, and an acknowledgement from each."""
+    """The rows that the tasks of an operator give out."""
     columns = operator.columns
     if columns.expression_keys:
         frame = frame.withColumns(dict(columns.expression_keys))
@@ -144,12 +144,6 @@ def processed(frame: DataFrame, operator: PreparedOperator, task: EpochTask, pla
     if columns.order_by:
         routed = routed.sortWithinPartitions(*columns.order_by)
     return map_in_arrow(routed, task.run, operator.layout.schema, columns.arrow_input)
-
-
-def run_and_keep(frame: DataFrame, layout: OutputLayout) -> Sequence[bytes]:
-    """Computes all partitions of a persisted frame; returns the acknowledgements, which are kept beside the rows."""
-    acknowledgement = layout.acknowledgement
-    return [bytes(row[0]) for row in frame.where(acknowledgement.isNotNull()).select(acknowledgement).collect()]
 
 
 def _selected(frame: DataFrame, columns: Sequence[Any], uid: str, given_to: str, given: Sequence[Any]) -> StructType:
@@ -211,5 +205,5 @@ def _struct_type(schema: Any, where: str) -> StructType:
 
 
 def _nullable(schema: StructType) -> StructType:
-    # The acknowledgement row is null in every column of the user's.
+    # Spark takes what is declared for granted, and what a function gives out is not known to keep to it.
     return StructType([StructField(field.name, field.dataType, True, field.metadata) for field in schema.fields])

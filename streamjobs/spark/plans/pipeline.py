@@ -1,20 +1,19 @@
 """From the graph of a job to Spark plans: checked once on the driver, built anew for every epoch.
 
 A plan is built node by node, in the order of the graph: each node makes the frames of its edges out of those that it
-reads. What comes out of an operator passes an observation that collects the acknowledgements, loses them, and flows on.
-If what is behind may read it more or less than once - a step or a sink of unknown habits, or several readers - it is
-computed and kept first, and the acknowledgements are read from what is kept. So the tasks of an operator run once per
-epoch, whatever is behind it; and so does the source, whose batch is kept if there are several sources or readers.
+reads. If what is behind an operator may read its rows more or less than once - a step or a sink of unknown habits, or
+several readers - they are computed and kept first. So the tasks of an operator run once per epoch, whatever is behind
+it; and so does the source, whose batch is kept if there are several sources or readers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import Any, Final
 
 from attrs import define, field, frozen
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import DataFrame
 
 from streamjobs.api.stream_graph import (
     JobGraph,
@@ -26,7 +25,7 @@ from streamjobs.api.stream_graph import (
     UnionNode,
 )
 from streamjobs.runtime.job_sinks import JobSinks
-from streamjobs.spark.plans.operator_plan import PreparedOperator, processed, run_and_keep
+from streamjobs.spark.plans.operator_plan import PreparedOperator, processed
 from streamjobs.spark.plans.placement import SubtaskPlacement
 from streamjobs.spark.sources.source_union import split_sources
 from streamjobs.spark.tasks.epoch_task import EpochTask
@@ -36,15 +35,9 @@ __all__ = ["EpochPlan", "Pipeline"]
 
 @define
 class EpochPlan:
-    """The plan of one epoch: the frame of each sink by uid, and where the acknowledgements of each operator are.
-
-    Those of operators whose rows are kept are there when the plan is; the others are observed while the sinks run.
-    Close the plan to let go of rows that were kept.
-    """
+    """The plan of one epoch: the frame of each sink by uid. Close it to let go of rows that were kept."""
 
     frames: dict[str, DataFrame] = field(factory=dict)
-    observations: dict[str, Observation] = field(factory=dict)
-    acknowledgements: dict[str, Sequence[bytes]] = field(factory=dict)
     kept: list[DataFrame] = field(factory=list)
 
     def keep(self, frame: DataFrame) -> DataFrame:
@@ -117,14 +110,12 @@ class _Building:
         self._frames[StreamEdge(node)] = reduce(DataFrame.unionByName, map(self._frames.__getitem__, node.inputs))
 
     def process(self, node: KeyedProcessNode) -> None:
-        operator, task, plan = self._operators[node.uid], self._tasks[node.uid], self._plan
+        operator, task = self._operators[node.uid], self._tasks[node.uid]
         rows = processed(self._frames[node.inputs[0]], operator, task, self._placement)
         if operator.is_kept:
-            rows = plan.keep(rows)
-            plan.acknowledgements[node.uid] = run_and_keep(rows, operator.layout)
-        else:
-            observation = plan.observations[node.uid] = Observation(f"statebackend-{node.uid}-{task.epoch_id}")
-            rows = rows.observe(observation, operator.layout.acknowledgements)
+            rows = self._plan.keep(rows)
+            # Asking how many there are computes all partitions.
+            rows.count()
         for tag, part in operator.layout.split(rows):
             self._frames[StreamEdge(node, tag)] = part
 

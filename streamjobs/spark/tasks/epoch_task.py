@@ -8,6 +8,7 @@ bytes whatever the function, the state and the parallelism are, and Spark never 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pyarrow as pa
 from attrs import frozen
@@ -16,6 +17,7 @@ from checkpointing.storage.file_system import CheckpointFileSystem
 from streamjobs.runtime.restore_plan import SubtaskRestore
 from streamjobs.runtime.restore_plan_file import RestorePlanSection
 from streamjobs.spark.session import task_identity
+from streamjobs.spark.tasks.acknowledgement_channel import AcknowledgementSender
 from streamjobs.spark.tasks.partition_task import OperatorTask, PartitionTask
 from streamjobs.spark.tasks.program_modules import naming_missing_modules
 from streamjobs.spark.tasks.run_broadcast import RunReference
@@ -35,9 +37,10 @@ class EpochTask:
     processing_time_ms: int
     restore: RestorePlanSection | None
     restored_from: CheckpointFileSystem
+    acknowledgements: AcknowledgementSender
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Runs the subtask of this partition: yields what it emits, and its acknowledgement."""
+        """Runs the subtask of this partition: yields what it emits, and sends its acknowledgement."""
         with naming_missing_modules(f"operator {self.operator_uid!r}"):
             operator = self.run_reference.parts().operators[self.operator_uid]
             identity = task_identity()
@@ -47,6 +50,7 @@ class EpochTask:
                 processing_time_ms=self.processing_time_ms,
                 identity=identity,
                 restore=self._restore(operator, identity.partition_id),
+                acknowledge=partial(self.acknowledgements.send, self.epoch_id),
             )
             yield from task.run(batches)
 

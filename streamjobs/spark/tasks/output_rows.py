@@ -1,9 +1,8 @@
-"""What the task of an operator gives out: rows of its output and side outputs, and its acknowledgement, as one schema.
+"""What the task of an operator gives out: rows of its output and side outputs, as one schema.
 
     the columns of the output ...
     __statebackend_side_0, ...        a struct for each side output that is read; mostly there is none
     __statebackend_output             which output a row is of; only if a side output is read
-    __statebackend_acknowledgement    null but in the row of the acknowledgement, where everything else is null
 
 ``__statebackend_output`` is 0 for a row of the output and i + 1 for one of the side output i, which is in its struct;
 the columns of the others are null. `OutputLayout.split` makes frames of the outputs again.
@@ -16,9 +15,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 from attrs import frozen
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+from pyspark.sql.types import IntegerType, StructField, StructType
 
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.rows.declared_schema import place_of_output
@@ -26,9 +25,8 @@ from streamjobs.rows.row_writer import RowWriter
 from streamjobs.spark.arrow_rows import to_arrow_schema
 from streamjobs.spark.named_columns import column_named
 
-__all__ = ["ACKNOWLEDGEMENT_COLUMN", "OutputLayout", "OutputSchema", "OutputWriter"]
+__all__ = ["OutputLayout", "OutputSchema", "OutputWriter"]
 
-ACKNOWLEDGEMENT_COLUMN: Final = "__statebackend_acknowledgement"
 _OUTPUT_COLUMN: Final = "__statebackend_output"
 _SIDE_COLUMN_PREFIX: Final = "__statebackend_side_"
 
@@ -60,11 +58,8 @@ class OutputLayout:
             fields.append(StructField(f"{_SIDE_COLUMN_PREFIX}{index}", schema, True))
         if side_outputs:
             fields.append(StructField(_OUTPUT_COLUMN, IntegerType(), True))
-        self.schema = StructType([*fields, StructField(ACKNOWLEDGEMENT_COLUMN, BinaryType(), True)])
+        self.schema = StructType(fields)
         """Of all that the tasks give out."""
-        self.acknowledgement: Column = F.col(ACKNOWLEDGEMENT_COLUMN)
-        self.acknowledgements: Column = F.collect_list(self.acknowledgement).alias("acknowledgements")
-        self._is_data = self.acknowledgement.isNull()
         self._columns = list(map(column_named, output.names))
 
     def to_arrow(self) -> OutputSchema:
@@ -76,7 +71,7 @@ class OutputLayout:
     def split(self, frame: DataFrame) -> Iterator[tuple[OutputTag[Any] | None, DataFrame]]:
         """The output, and each side output with its tag, of what the tasks gave out."""
         if not self.side_outputs:
-            yield None, frame.where(self._is_data).drop(ACKNOWLEDGEMENT_COLUMN)
+            yield None, frame
             return
         yield None, frame.where(F.col(_OUTPUT_COLUMN) == 0).select(*self._columns)
         for index, tag in enumerate(self.side_outputs):
@@ -100,33 +95,28 @@ class OutputWriter:
             self._names.append(f"{_SIDE_COLUMN_PREFIX}{index}")
         if self._side_types:
             self._names.append(_OUTPUT_COLUMN)
-        self._names.append(ACKNOWLEDGEMENT_COLUMN)
         self._numbers = {tag: number for number, tag in enumerate(self._writers)}
 
     def batches(self, tag: OutputTag[Any] | None, rows: Sequence[Any]) -> Iterator[pa.RecordBatch]:
         """Rows of the output or of a side output; raises `RowMismatchError`."""
+        if not self._side_types:
+            yield from self._writers[tag].batches(rows)
+            return
         number = self._numbers[tag]
         for batch in self._writers[tag].batches(rows):
             count = batch.num_rows
             columns = list(batch.columns)
             if number:
                 columns = [*self._nulls(count), pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))]
-            yield self._batch(columns, number, None, count)
+            yield self._batch(columns, number, count)
 
-    def acknowledgement(self, encoded: bytes) -> pa.RecordBatch:
-        """The one row of the acknowledgement."""
-        return self._batch(self._nulls(1), 0, encoded, 1)
-
-    def _batch(self, columns: list[pa.Array], number: int, encoded: bytes | None, count: int) -> pa.RecordBatch:
-        if self._side_types:
-            # A row of a side output has the struct of that one behind the columns of the output.
-            behind = len(columns) - len(self._fields)
-            sides = [pa.nulls(count, side_type) for side_type in self._side_types]
-            if behind:
-                sides[number - 1] = columns.pop()
-            is_acknowledgement = encoded is not None
-            columns += [*sides, pa.array([None if is_acknowledgement else number] * count, pa.int32())]
-        return pa.RecordBatch.from_arrays([*columns, pa.array([encoded] * count, pa.binary())], names=self._names)
+    def _batch(self, columns: list[pa.Array], number: int, count: int) -> pa.RecordBatch:
+        # A row of a side output has the struct of that one behind the columns of the output.
+        behind = len(columns) - len(self._fields)
+        sides = [pa.nulls(count, side_type) for side_type in self._side_types]
+        if behind:
+            sides[number - 1] = columns.pop()
+        return pa.RecordBatch.from_arrays([*columns, *sides, pa.array([number] * count, pa.int32())], names=self._names)
 
     def _nulls(self, count: int) -> list[pa.Array]:
         return [pa.nulls(count, field.type) for field in self._fields]

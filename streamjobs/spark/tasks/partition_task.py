@@ -1,15 +1,14 @@
 """What runs in a Spark task: the partition of one subtask, its rows in and out of Arrow.
 
 Spark calls the function once per partition with the partition's rows as Arrow batches; the partition id is the subtask
-index. The subtask (`streamjobs.runtime.subtask`) processes them, and then one more row is emitted that holds nothing
-but its acknowledgement. Opening and closing within one task is a must: Spark deals partitions to other workers in the
+index. The subtask (`streamjobs.runtime.subtask`) processes them, and then acknowledges beside the rows. Opening and closing within one task is a must: Spark deals partitions to other workers in the
 next epoch, and a database left open would lock them out.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import pyarrow as pa
@@ -49,9 +48,10 @@ class PartitionTask:
     processing_time_ms: int
     identity: TaskIdentity
     restore: SubtaskRestore
+    acknowledge: Callable[[bytes], None]
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Processes the partition; yields the emitted rows, then the acknowledgement."""
+        """Processes the partition: yields the emitted rows, and acknowledges behind the last of them."""
         task = self.operator
         with task.local_root.open(task.parts.parallelism) as local_directory:
             subtask = Subtask(
@@ -71,7 +71,7 @@ class PartitionTask:
                 for emitted in run:
                     for tag, rows in emitted:
                         yield from writer.batches(tag, rows)
-            yield writer.acknowledgement(subtask.acknowledgement.encode())
+            self.acknowledge(subtask.acknowledgement.encode())
 
     def _inputs(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, InputBatch]]:
         reader = InputReader(self.operator.inputs[0], self.operator.parts.operator_uid)
