@@ -31,7 +31,7 @@ from typing import Any
 
 import pyspark
 from attrs import frozen
-from pyspark import TaskContext
+from pyspark import SparkContext, TaskContext
 from pyspark.sql import SparkSession
 
 from streamjobs.errors import StreamJobError
@@ -46,6 +46,7 @@ __all__ = [
     "disable_adaptive",
     "ensure_python_interpreter",
     "is_on_one_host",
+    "is_speculative",
     "keep_adaptive_disabled",
     "task_identity",
     "were_tasks_repeated",
@@ -182,20 +183,24 @@ class TaskIdentity:
         return f"{self.stage_id}.{self.partition_id}.{self.attempt_number}.{self.task_attempt_id}"
 
 
-def were_tasks_repeated(spark: SparkSession, attempt_ids: Iterable[str]) -> bool:
-    """Whether tasks ran more than once in the stages of these attempts: tried again, computed again, or twice at once.
+def is_speculative(context: SparkContext) -> bool:
+    """Whether Spark may run a task twice at once."""
+    return (context.getConf().get("spark.speculation", "false") or "").lower() == "true"
+
+
+def were_tasks_repeated(context: SparkContext, attempt_ids: Iterable[str]) -> bool:
+    """Whether tasks ran more than once in the stages of these attempts: tried again, or computed again.
 
     The names are those of `TaskIdentity.attempt_id`.
     """
-    if (spark.sparkContext.getConf().get("spark.speculation", "false") or "").lower() == "true":
-        return True
     attempts = [tuple(map(int, attempt_id.split("."))) for attempt_id in attempt_ids]
     if any(attempt_number > 0 for _, _, attempt_number, _ in attempts):
         return True
-    tracker = spark.sparkContext.statusTracker()
+    # PySpark's own tracker asks the JVM for everything that there is to know of a stage.
+    tracker: Any = context._jsc.statusTracker()
     # Spark forgets old stages of an application.
     stages = [tracker.getStageInfo(stage_id) for stage_id in {stage_id for stage_id, *_ in attempts}]
-    return any(stage is not None and (stage.currentAttemptId > 0 or stage.numFailedTasks > 0) for stage in stages)
+    return any(stage is not None and (stage.currentAttemptId() > 0 or stage.numFailedTasks() > 0) for stage in stages)
 
 
 def task_identity() -> TaskIdentity:

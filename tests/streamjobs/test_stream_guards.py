@@ -14,7 +14,7 @@ from streamjobs.api.stream_graph import SourceNode, StreamGraph
 from streamjobs.operators.input_batch import check_keys
 from streamjobs.rows.row_reader import RowReader
 from streamjobs.rows.row_writer import RowMismatchError, RowWriter
-from streamjobs.spark.session import were_tasks_repeated
+from streamjobs.spark.session import is_speculative, were_tasks_repeated
 
 
 class Nothing(KeyedProcessFunction[Any, Any, Any]):
@@ -106,28 +106,28 @@ def test_keys_that_are_false_or_empty_are_no_nulls() -> None:
     check_keys("u", [], False)
 
 
-def session(conf: dict[str, str], **stages: tuple[int, int]) -> Any:
-    """A session whose stages ``s<id>`` have these attempt ids and numbers of failed tasks."""
+def context(**stages: tuple[int, int]) -> Any:
+    """A Spark context whose stages ``s<id>`` have these attempt ids and numbers of failed tasks."""
     known = {
-        int(name[1:]): SimpleNamespace(currentAttemptId=attempt, numFailedTasks=failed)
+        int(name[1:]): SimpleNamespace(
+            currentAttemptId=lambda attempt=attempt: attempt, numFailedTasks=lambda failed=failed: failed
+        )
         for name, (attempt, failed) in stages.items()
     }
-    return SimpleNamespace(
-        sparkContext=SimpleNamespace(
-            getConf=lambda: conf, statusTracker=lambda: SimpleNamespace(getStageInfo=known.get)
-        )
-    )
+    tracker = SimpleNamespace(getStageInfo=known.get)
+    return SimpleNamespace(_jsc=SimpleNamespace(statusTracker=lambda: tracker))
 
 
 def test_tasks_that_ran_again_are_noticed_whichever_way_they_did() -> None:
     attempts = ["1.0.0.10", "2.1.0.11"]
-    assert not were_tasks_repeated(session({}, s1=(0, 0), s2=(0, 0)), attempts)
+    assert not were_tasks_repeated(context(s1=(0, 0), s2=(0, 0)), attempts)
     # Spark forgets old stages.
-    assert not were_tasks_repeated(session({"spark.speculation": "false"}), attempts)
-    assert were_tasks_repeated(session({}, s1=(0, 0), s2=(0, 0)), ["1.0.0.10", "2.1.1.11"])
-    assert were_tasks_repeated(session({}, s1=(0, 0), s2=(1, 0)), attempts)
-    assert were_tasks_repeated(session({}, s1=(0, 1), s2=(0, 0)), attempts)
-    assert were_tasks_repeated(session({"spark.speculation": "TRUE"}, s1=(0, 0), s2=(0, 0)), attempts)
+    assert not were_tasks_repeated(context(), attempts)
+    assert were_tasks_repeated(context(s1=(0, 0), s2=(0, 0)), ["1.0.0.10", "2.1.1.11"])
+    assert were_tasks_repeated(context(s1=(0, 0), s2=(1, 0)), attempts)
+    assert were_tasks_repeated(context(s1=(0, 1), s2=(0, 0)), attempts)
+    for set_to, expected in (("TRUE", True), ("false", False)):
+        assert is_speculative(SimpleNamespace(getConf=lambda given=set_to: {"spark.speculation": given})) is expected  # type: ignore[arg-type]
 
 
 def test_a_reader_refuses_batches_of_other_types_and_takes_other_names() -> None:

@@ -28,7 +28,7 @@ from streamjobs.runtime.job_metrics import OperatorMetrics, metrics_of_epoch, me
 from streamjobs.spark.driver.epoch_rim import SparkEpoch, SparkRun
 from streamjobs.spark.driver.epoch_statistics import EpochStatistics, epoch_statistics
 from streamjobs.spark.driver.job_parts import JobParts
-from streamjobs.spark.session import were_tasks_repeated
+from streamjobs.spark.session import is_speculative, were_tasks_repeated
 from streamjobs.spark.sources.source_progress import read_offsets
 
 __all__ = ["REMEMBERED_EPOCHS", "EpochDriver"]
@@ -61,6 +61,8 @@ class EpochDriver:
             limit="" if parts.epoch_timeout_s is None else f"{parts.epoch_timeout_s:g} s",
         )
         self._run = SparkRun(parts, restored, spark_context)
+        self._spark_context = spark_context
+        self._is_speculative = is_speculative(spark_context)
         self._running = threading.RLock()
         self.committing = self._run.committing
         """Held from the storing of a checkpoint until the output of its epoch is committed."""
@@ -142,7 +144,7 @@ class EpochDriver:
             return
         acknowledgements = self._epochs.acknowledgements(epoch)
         attempt_ids = [acknowledgement.attempt_id for acknowledgement in acknowledgements.values()]
-        if were_tasks_repeated(frame.sparkSession, attempt_ids):
+        if self._is_speculative or were_tasks_repeated(self._spark_context, attempt_ids):
             # Attempts that failed, or lost against another one, may have written files that nobody was told of.
             self.parts.store.delete_orphans(self._epochs.files_in_use())
         self._note(epoch, acknowledgements, time.monotonic() - started, rim.action_s)

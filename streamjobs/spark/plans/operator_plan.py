@@ -30,7 +30,7 @@ from streamjobs.rows.declared_schema import (
 )
 from streamjobs.runtime.state_registration import RegisteredStates, registered_states
 from streamjobs.spark.named_columns import column_meant_by, column_named
-from streamjobs.spark.plans.map_in_arrow import map_in_arrow
+from streamjobs.spark.plans.map_in_arrow import ArrowMap
 from streamjobs.spark.plans.placement import SubtaskPlacement
 from streamjobs.spark.tasks.arrow_input import KEY_COLUMN_PREFIX, KEY_GROUP_COLUMN, InputColumns
 from streamjobs.spark.tasks.epoch_task import EpochTask
@@ -46,7 +46,7 @@ class OperatorColumns:
     key_group: Column
     subtask: Column
     order_by: tuple[Column, ...]
-    arrow_input: tuple[Column, ...]
+    arrow_map: ArrowMap
 
 
 @frozen
@@ -105,14 +105,21 @@ def prepare_operator(
         key if isinstance(key, str) and key in row_columns else f"{KEY_COLUMN_PREFIX}{index}"
         for index, key in enumerate(node.keys)
     )
+    layout = OutputLayout(output_type, side_types)
+    arrow_map = ArrowMap(
+        frame.sparkSession,
+        layout.schema,
+        tuple(map(column_named, dict.fromkeys((*row_columns, *key_columns, KEY_GROUP_COLUMN)))),
+    )
+    columns = _operator_columns(keys, order_by, key_columns, row_columns, parallelism, max_parallelism, arrow_map)
     return PreparedOperator(
         node,
         function_pickle,
         key_serializer_for(types, node.uid),
         InputColumns(row_columns, key_columns),
-        OutputLayout(output_type, side_types),
+        layout,
         states,
-        _operator_columns(keys, order_by, key_columns, row_columns, parallelism, max_parallelism),
+        columns,
     )
 
 
@@ -123,6 +130,7 @@ def _operator_columns(
     row_columns: Sequence[str],
     parallelism: int,
     max_parallelism: int,
+    arrow_map: ArrowMap,
 ) -> OperatorColumns:
     expression_keys = {name: key for key, name in zip(keys, key_columns, strict=True) if name not in row_columns}
     return OperatorColumns(
@@ -130,7 +138,7 @@ def _operator_columns(
         F.pmod(F.xxhash64(*map(column_named, key_columns)), F.lit(max_parallelism)).cast("int"),
         F.expr(f"cast({KEY_GROUP_COLUMN} * {parallelism} div {max_parallelism} as int)"),
         order_by,
-        tuple(map(column_named, (*row_columns, *expression_keys, KEY_GROUP_COLUMN))),
+        arrow_map,
     )
 
 
@@ -143,7 +151,7 @@ def processed(frame: DataFrame, operator: PreparedOperator, task: EpochTask, pla
     routed = placement.route(routed, columns.subtask)
     if columns.order_by:
         routed = routed.sortWithinPartitions(*columns.order_by)
-    return map_in_arrow(routed, task.run, operator.layout.schema, columns.arrow_input)
+    return columns.arrow_map.apply(routed, task.run)
 
 
 def _selected(frame: DataFrame, columns: Sequence[Any], uid: str, given_to: str, given: Sequence[Any]) -> StructType:

@@ -56,6 +56,7 @@ class SubtaskPlacement:
         self._salts: Sequence[int] = ()
         self._cached: DataFrame | None = None
         self._known_block_managers: frozenset[str] = frozenset()
+        self._is_on_one_host: bool | None = None
 
     def route(self, rows: DataFrame, subtask: Column) -> DataFrame:
         """The rows in as many partitions as there are subtasks, each in that of its subtask; with a column more."""
@@ -67,7 +68,9 @@ class SubtaskPlacement:
 
     def prepare(self, spark: SparkSession) -> None:
         """Sees to it, before an epoch, that its subtasks have places; ``spark`` is the session of its plan."""
-        if is_on_one_host(spark):
+        if self._is_on_one_host is None:
+            self._is_on_one_host = is_on_one_host(spark)
+        if self._is_on_one_host:
             return
         block_managers = _block_managers(spark)
         executors = len(block_managers) - 1

@@ -157,7 +157,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     monkeypatch.setattr(epoch_rim, "RunBroadcast", mock.MagicMock())
     made = Job(tmp_path)
     monkeypatch.setattr(epoch_rim, "keep_adaptive_disabled", lambda session: None)
-    monkeypatch.setattr(epoch_driver, "were_tasks_repeated", lambda session, attempt_ids: False)
+    monkeypatch.setattr(epoch_driver, "were_tasks_repeated", lambda context, attempt_ids: False)
     monkeypatch.setattr(epoch_rim, "restores_by_subtask", lambda *arguments, **options: ())
     monkeypatch.setattr(
         epoch_rim,
