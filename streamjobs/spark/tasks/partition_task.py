@@ -1,8 +1,9 @@
 """What runs in a Spark task: the partition of one subtask, its rows in and out of Arrow.
 
 Spark calls the function once per partition with the partition's rows as Arrow batches; the partition id is the subtask
-index. The subtask (`streamjobs.runtime.subtask`) processes them, and then acknowledges beside the rows. Opening and closing within one task is a must: Spark deals partitions to other workers in the
-next epoch, and a database left open would lock them out.
+index. The subtask (`streamjobs.runtime.subtask`) processes them, and then its acknowledgement is sent, beside the rows.
+Opening and closing within one task is a must: Spark deals partitions to other workers in the next epoch, and a database
+left open would lock them out.
 """
 
 from __future__ import annotations
