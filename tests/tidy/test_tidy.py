@@ -35,7 +35,10 @@ NAMES_OF_LIBRARIES = {
     "_jsc",
     "_jvm",
     "_jc",
-    "_jo",
+    "_javaAccumulator",
+    "_jbroadcast",
+    "_pickled_broadcast_vars",
+    "_python_includes",
     "_SpecialForm",
 }
 """What NamedTuples, enums, typing and PySpark document or leave no other way to."""

@@ -48,7 +48,7 @@ class ArrowMap:
         context: Any = spark.sparkContext
         self._context = context
         self._schema = schema
-        self._type: Any = spark._jsparkSession.parseDataType(schema.json())
+        self._type: Any = context._jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
         self._environment = context._jvm.java.util.HashMap()
         for key, value in context.environment.items():
             self._environment.put(key, value)
