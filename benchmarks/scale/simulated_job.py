@@ -23,6 +23,7 @@ from statebackend.api.key_groups import key_group_range_of_subtask
 from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
 from statebackend.keyed.state_meta import KeyedStateMeta, StateFile, encode_meta, meta_of_descriptor
 from streamjobs.runtime.restore_plan_file import write_restore_plan
+from streamjobs.spark.tasks.acknowledgement_channel import AcknowledgementSender
 from streamjobs.spark.tasks.epoch_task import EpochTask
 from streamjobs.spark.tasks.run_broadcast import RunReference
 from typeserializers import StringSerializer
@@ -106,6 +107,7 @@ class SimulatedJob:
             processing_time_ms=epoch_id,
             restore=sections.get(UID),
             restored_from=self._file_system,
+            acknowledgements=AcknowledgementSender(None),  # type: ignore[arg-type]
         )
         return len(cloudpickle.dumps(task.run))  # type: ignore[no-untyped-call]
 
