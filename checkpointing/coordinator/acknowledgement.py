@@ -5,7 +5,7 @@ of job j, here are its parts. `digest` identifies the *content* of that state, s
 same state can be told from two which did not, although their files and `state_id` differ. Beside it the subtask tells
 what decides about time: the largest event time seen of each channel, and the earliest timers still pending.
 
-The bytes travel through the engine's rows and are not trusted on arrival:
+The bytes travel through the engine and are not trusted on arrival:
 
     acknowledgement := magic version checksum body
     magic           := "SBAK"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkContext
@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from checkpointing.coordinator.acknowledgement import Acknowledgement, TaskId
 from checkpointing.coordinator.pending_checkpoint import CompletedCheckpoint
 from checkpointing.errors import CheckpointError
+from checkpointing.handles.handle_records import KnownFiles
 from checkpointing.handles.operator_states import files_by_path
 from checkpointing.handles.state_handles import SubtaskState
 from savepoints.restored_state import RestoredState
@@ -125,13 +126,7 @@ class SparkEpoch:
         # Most files of the state are those of the epoch before.
         restored = self._run.restored
         known_files = {} if restored is None else files_by_path(restored.metadata.operators)
-        acknowledgements = [Acknowledgement.decode(one, known_files) for one in encoded]
-        for uid in self._tasks.keys() - {acknowledgement.operator_uid for acknowledgement in acknowledgements}:
-            raise EpochError(
-                f"epoch {epoch.checkpoint_id}: no acknowledgement of operator {uid!r} came: the step or sink behind it "
-                f"did not compute its rows"
-            )
-        return acknowledgements
+        return self._decoded(epoch, encoded, known_files)
 
     def store(self, epoch: Epoch, completed: CompletedCheckpoint) -> None:
         """Stores the checkpoint, which the next epoch goes on from."""
@@ -167,6 +162,19 @@ class SparkEpoch:
     def discard(self, states: Sequence[SubtaskState], in_use: frozenset[str]) -> None:
         """Deletes what nobody else needs."""
         self._parts.store.discard(states, in_use)
+
+    def _decoded(self, epoch: Epoch, encoded: Sequence[bytes], known_files: KnownFiles) -> Iterator[Acknowledgement]:
+        # One by one: what was given out before an error is known to the coordinator, which gives up its files.
+        silent = set(self._tasks)
+        for one in encoded:
+            acknowledgement = Acknowledgement.decode(one, known_files)
+            silent.discard(acknowledgement.operator_uid)
+            yield acknowledgement
+        if silent:
+            raise EpochError(
+                f"epoch {epoch.checkpoint_id}: no acknowledgement of operator {min(silent)!r} came: the step or sink "
+                f"behind it did not compute its rows"
+            )
 
     def _planned_tasks(self, epoch: Epoch) -> Mapping[str, EpochTask]:
         """What the tasks of each operator are sent; writes the restore plan that they read."""

@@ -1,4 +1,4 @@
-"""What a task gives out as one schema: rows of the output and of side outputs, and the acknowledgement."""
+"""What a task gives out as one schema: rows of the output and of side outputs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,14 @@ SIDE_OUTPUTS = {
     BAD: pa.schema([("why", pa.string())]),
     LATE: pa.schema([("at", pa.timestamp("us", "UTC")), ("numbers", pa.list_(pa.int32()))]),
 }
-ACKNOWLEDGEMENT, NUMBER = "__statebackend_acknowledgement", "__statebackend_output"
+NUMBER = "__statebackend_output"
 
 
-def test_without_side_outputs_there_is_one_column_more() -> None:
+def test_without_side_outputs_there_is_no_column_more() -> None:
     writer = OutputWriter(OutputSchema(OUTPUT, {}), "words")
     [batch] = writer.batches(None, [("a", 1), ("b", 2)])
-    assert batch.schema == pa.schema([*OUTPUT, (ACKNOWLEDGEMENT, pa.binary())])
-    assert batch.column(ACKNOWLEDGEMENT).null_count == 2
-    last = writer.acknowledgement(b"done")
-    assert last.schema == batch.schema
-    assert last.to_pylist() == [{"word": None, "times": None, ACKNOWLEDGEMENT: b"done"}]
+    assert batch.schema == OUTPUT
+    assert batch.to_pylist() == [{"word": "a", "times": 1}, {"word": "b", "times": 2}]
 
 
 def test_each_row_is_in_the_columns_of_its_output_and_nowhere_else() -> None:
@@ -36,7 +33,6 @@ def test_each_row_is_in_the_columns_of_its_output_and_nowhere_else() -> None:
         *writer.batches(None, [{"times": 1, "word": "a"}]),
         *writer.batches(LATE, [(None, [1, 2]), (None, None)]),
         *writer.batches(BAD, ["no word"]),
-        writer.acknowledgement(b"done"),
     ]
     sides = [pa.struct(list(schema)) for schema in SIDE_OUTPUTS.values()]
     schema = pa.schema(
@@ -45,17 +41,15 @@ def test_each_row_is_in_the_columns_of_its_output_and_nowhere_else() -> None:
             ("__statebackend_side_0", sides[0]),
             ("__statebackend_side_1", sides[1]),
             (NUMBER, pa.int32()),
-            (ACKNOWLEDGEMENT, pa.binary()),
         ]
     )
-    assert [batch.schema for batch in batches] == [schema] * 4
+    assert [batch.schema for batch in batches] == [schema] * 3
     rows = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
     assert rows == [
-        ("a", 1, None, None, 0, None),
-        (None, None, None, {"at": None, "numbers": [1, 2]}, 2, None),
-        (None, None, None, {"at": None, "numbers": None}, 2, None),
-        (None, None, {"why": "no word"}, None, 1, None),
-        (None, None, None, None, None, b"done"),
+        ("a", 1, None, None, 0),
+        (None, None, None, {"at": None, "numbers": [1, 2]}, 2),
+        (None, None, None, {"at": None, "numbers": None}, 2),
+        (None, None, {"why": "no word"}, None, 1),
     ]
 
 

@@ -196,7 +196,7 @@ def test_a_stream_may_be_read_by_several_and_a_frame_given_twice_is_one_source(
     counted = sales.key_by("shop").process(Totals(), uid="totals", schema=TOTALS, order_by="amount")
     grouped = environment.from_dataframe(frame).union(sales).key_by("amount")
     grouped.process(Totals(), uid="by amount", schema=TOTALS).sink_to(again, uid="again")
-    # The first operator is observed in the plan of the second, which is kept.
+    # The first operator runs in the plan of the second, which is kept.
     chained = counted.key_by("shop").process(Totals(), uid="chained", schema=TOTALS, order_by="total")
     twice = (memory_sink(), memory_sink())
     chained.sink_to(twice[0], uid="once")
