@@ -111,7 +111,7 @@ def files_of_spark(spark: SparkSession) -> dict[Path, int]:
 class TestOnSpark:
     def test_the_file_of_a_broadcast_goes_with_it(self, spark: SparkSession) -> None:
         before = files_of_spark(spark)
-        operator: Any = SimpleNamespace(operator_uid="words", ballast=bytes(FAT_BYTES))
+        operator: Any = SimpleNamespace(parts=SimpleNamespace(operator_uid="words"), ballast=bytes(FAT_BYTES))
         broadcast = RunBroadcast(spark.sparkContext, "run", [operator])
         assert max(files_of_spark(spark).values()) >= FAT_BYTES
         broadcast.destroy()
