@@ -57,6 +57,7 @@ settings.register_profile(
     "tests",
     max_examples=1000 if os.environ.get("STATEBACKEND_FUZZ") == "all" else 50,
     deadline=None,
+    print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
 settings.register_profile("ci", settings.get_profile("tests"), derandomize=True)
