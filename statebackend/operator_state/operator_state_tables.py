@@ -12,6 +12,7 @@ after it was frozen. ``version`` changes with the content, so that unchanged sta
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Generic, TypeVar
 
@@ -50,7 +51,7 @@ class _ClosedRows(ClosedEntries):
         return self._refuse()
 
 
-class OperatorStateTable:
+class OperatorStateTable(ABC):
     """What both kinds of table share: the name for messages, the serializers, and the version of the content."""
 
     __slots__ = ("name", "serializers", "version")
@@ -81,16 +82,17 @@ class OperatorStateTable:
             ) from error
         return count
 
+    @abstractmethod
     def _row_loader(self, migrations: Migrations) -> Callable[[Row], None]:
-        raise NotImplementedError
+        """What adds one restored row."""
 
+    @abstractmethod
     def freeze(self) -> tuple[int, FrozenRows]:
         """The number of rows now, and the rows."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self) -> None:
         """Makes every later access an error that says why."""
-        raise NotImplementedError
 
 
 class _ValueForm:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from checkpointing.coordinator.acknowledgement import Acknowledgement, TaskId
 from checkpointing.coordinator.pending_checkpoint import CompletedCheckpoint
@@ -54,15 +54,8 @@ class SparkRun:
         self.broadcast = RunBroadcast(spark_context, parts.run_id, operator_tasks(parts))
         self.placement = SubtaskPlacement(parts.parallelism)
         self.acknowledgements = AcknowledgementChannel(spark_context)
-        self._is_session_prepared = False
         self.committing = threading.RLock()
         """Held from the storing of a checkpoint until the output of its epoch is committed."""
-
-    def prepare_session(self, session: SparkSession) -> None:
-        """Sees to the settings of the query's session, which is the same in all epochs."""
-        if not self._is_session_prepared:
-            keep_adaptive_disabled(session)
-            self._is_session_prepared = True
 
     def close(self) -> None:
         """Takes back what went out to the workers for this run, which begins no epoch any more; may be called again."""
@@ -200,7 +193,8 @@ class SparkEpoch:
 
     def _run_action(self, epoch: Epoch) -> Sequence[bytes]:
         parts, session, epoch_id = self._parts, self._frame.sparkSession, epoch.checkpoint_id
-        self._run.prepare_session(session)
+        # In every epoch: a step or sink of the user's may have set the session otherwise in the one before.
+        keep_adaptive_disabled(session)
         started = time.monotonic()
         watchdog = EpochWatchdog(session.sparkContext, epoch_id, parts.epoch_timeout_s)
         try:

@@ -191,6 +191,13 @@ def test_the_offsets_of_an_epoch_are_durable_before_its_tasks_run(job: Job, monk
     assert job.sink.told[:2] == [(str(job.directory / "spark"), 0), ("stage", 0, "job.run-1")]
 
 
+def test_the_settings_of_the_session_are_seen_to_in_every_epoch(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(epoch_rim, "keep_adaptive_disabled", lambda session: job.sink.told.append("settings"))
+    for epoch_id in range(2):
+        job.run(epoch_id)
+    assert [told if told == "settings" else told[0] for told in job.sink.told] == ["settings", "stage", "commit"] * 2
+
+
 def test_no_epoch_begins_once_the_job_is_stopping(job: Job) -> None:
     job.run(0)
     job.driver.request_stop()
