@@ -115,11 +115,6 @@ class KeyedStateBackend:
         """
         return compile_key_setter(self._context, self.key_serializer, self._record_sweeps)
 
-    @property
-    def sweeps_every_record(self) -> bool:
-        """Whether making a key current does more than that: a state is cleaned up at every record."""
-        return bool(self._record_sweeps)
-
     def leave_key(self) -> None:
         """Makes no key current: every access to state is an error until the next `set_current_key`."""
         self._context.leave()
