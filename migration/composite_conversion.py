@@ -19,11 +19,11 @@ from migration.conversion import (
     emit_part_value,
     passed_through,
 )
-from migration.reading_parts import ReadingSerializer
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView
 from snapshots.plans import PartsPlan
 from typeserializers.kernel.code_generation import ReadEmitter
+from typeserializers.kernel.reading_only import ReadingSerializer
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 

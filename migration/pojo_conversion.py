@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from migration.conversion import Conversion, ConversionScope, Part, Read, compile_value, emit_part_value
-from migration.skipped_parts import skipping
 from snapshots.data_views import DataInputView
 from snapshots.errors import MalformedDataError
 from snapshots.plans import AS_IS
 from typeserializers.evolution.evolution_plans import PojoPlan
 from typeserializers.kernel.code_generation import ReadEmitter
+from typeserializers.kernel.stepping_over import stepping_over
 from typeserializers.pojos.pojo_shape import PojoField
 from typeserializers.pojos.pojo_tags import EXACT_CLASS, NULL, REGISTERED_SUBCLASS, UNREGISTERED_SUBCLASS
 from typeserializers.pojos.pojos import PojoSerializer
@@ -58,7 +58,7 @@ class PojoConversion(Conversion):
             is_null, item = reader.fixed("?"), reader.function.fresh("x")
             present = reader.child()
             if successor is None:
-                skipping(part.serializer).emit_read(present)
+                stepping_over(part.serializer).emit_read(present)
                 reader.block(f"if not {is_null}:", present)
                 continue
             new, conversion = successor
@@ -83,7 +83,7 @@ class PojoConversion(Conversion):
                 continue
             if successor is not None:
                 yield f".{successor[0].name}", successor[1], position
-            _, position = skipping(part.serializer).codec.read(data, position)
+            _, position = stepping_over(part.serializer).codec.read(data, position)
 
     def _null(self, reader: ReadEmitter, new: PojoField) -> str:
         if new.is_optional:

@@ -1,28 +1,15 @@
-"""Serializers that only read: what conversions put in the place of an old one."""
+"""What conversions put in the place of an old serializer: it reads as that one did, and is stricter."""
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 
-from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.data_views import DataInputView
 from snapshots.errors import MalformedDataError
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
-from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
-from typeserializers.kernel.compiled import CompiledTypeSerializer
+from typeserializers.kernel.code_generation import ReadEmitter
+from typeserializers.kernel.reading_only import ReadingSerializer
 from typeserializers.kernel.type_serializer import TypeSerializer
-
-
-class ReadingSerializer(CompiledTypeSerializer[Any]):
-    """The base: it is never asked to write and never persisted."""
-
-    def write_to(self, value: Any, out: DataOutputView) -> NoReturn:
-        raise NotImplementedError("a part of a migration only reads")
-
-    def emit_write(self, emitter: WriteEmitter, value: str) -> NoReturn:
-        raise NotImplementedError("a part of a migration only reads")
-
-    def snapshot_configuration(self) -> NoReturn:
-        raise NotImplementedError("a part of a migration is never persisted")
 
 
 class RequiredPartSerializer(ReadingSerializer):

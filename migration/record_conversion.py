@@ -16,11 +16,11 @@ from migration.converted_values import fitted_by
 from migration.converter_chain import ConverterChain
 from migration.reading_parts import RequiredPartSerializer
 from migration.reference_conversion import RecursiveMigration
-from migration.skipped_parts import skipping
 from snapshots.errors import MalformedDataError
 from snapshots.plans import AS_IS, Plan
 from typeserializers.evolution.evolution_plans import FieldConverterPlan, RecordConvertersPlan, RecordPlan
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
+from typeserializers.kernel.stepping_over import stepping_over
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.records.record_shape import RecordField
 from typeserializers.records.records import AttrsSerializer
@@ -51,7 +51,7 @@ class RecordConversion(Conversion):
         for index, part in enumerate(self.old.fields):
             successor = successors.get(index)
             if successor is None:
-                skipping(part.serializer).emit_read(reader)
+                stepping_over(part.serializer).emit_read(reader)
                 continue
             new, conversion = successor
             values[new.name] = emit_part_value(conversion, reader)
@@ -66,7 +66,7 @@ class RecordConversion(Conversion):
         for index, part in enumerate(self.old.fields):
             successor = successors.get(index)
             if successor is None:
-                skipping(part.serializer).emit_read(reader)
+                stepping_over(part.serializer).emit_read(reader)
             else:
                 new, conversion = successor
                 writes[new.name] = conversion.emit_transcoding(reader)
@@ -93,7 +93,7 @@ class RecordConversion(Conversion):
             successor = successors.get(index)
             if successor is not None:
                 yield f".{successor[0].name}", successor[1], position
-            _, position = skipping(part.serializer).codec.read(data, position)
+            _, position = stepping_over(part.serializer).codec.read(data, position)
 
 
 class RecordConvertersConversion(Conversion):
@@ -119,7 +119,7 @@ class RecordConvertersConversion(Conversion):
     def parts(self, data: bytes, position: int) -> Iterator[Part]:
         for part in self.old.fields:
             yield f".{part.name}", AsIsConversion(self._inside, AS_IS, part.serializer, part.serializer), position
-            _, position = skipping(part.serializer).codec.read(data, position)
+            _, position = stepping_over(part.serializer).codec.read(data, position)
 
 
 class ConvertedFieldConversion(Conversion):

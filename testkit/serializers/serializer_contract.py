@@ -48,6 +48,7 @@ from testkit.serializers.hostile_bytes import (
 from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.known_serializers import restored_with
+from typeserializers.kernel.stepping_over import stepping_over
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 THREADS = 8
@@ -339,6 +340,21 @@ class SerializerContract:
         for value in values:
             self.assert_equal(serializer.deserialize(source), value)
         assert source.remaining == 0
+
+    def test_a_value_that_nobody_needs_is_stepped_over_to_its_end(self) -> None:
+        serializer = self.serializer()
+        written = [serializer.to_bytes(value) for value in self.values()]
+        restored = serializer.snapshot_configuration().restore_serializer()
+        for skipped in (stepping_over(serializer), stepping_over(restored)):
+            for encoded in written:
+                end = 5 + len(encoded)
+                assert skipped.codec.read(b"front" + encoded + b"behind", 5)[1] == end
+                source = DataInputView(b"front" + encoded + b"behind", 5)
+                skipped.deserialize(source)
+                assert source.position == end
+                if encoded:
+                    with pytest.raises(StateFormatError):
+                        skipped.from_bytes(encoded[:-1])
 
     @_SETTINGS
     @given(st.data())

@@ -136,6 +136,9 @@ class ConvertingSerializer(CompiledTypeSerializer[T], Generic[T]):
     def create_codec(self) -> Codec[T]:
         return self.inner.codec
 
+    def stepping_over(self, part: Callable[[TypeSerializer[Any]], TypeSerializer[Any]]) -> TypeSerializer[Any]:
+        return part(self.inner)
+
     def problems(self, value: Any, path: str) -> Iterator[str]:
         return self.inner.problems(value, path)
 

@@ -13,7 +13,7 @@ inside the snapshot of that record.
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
@@ -84,6 +84,9 @@ class ReferenceSerializer(CompiledTypeSerializer[Any]):
 
     def problems(self, value: Any, path: str) -> Iterator[str]:
         return self.target.problems(value, path)
+
+    def stepping_over(self, part: Callable[[TypeSerializer[Any]], TypeSerializer[Any]]) -> TypeSerializer[Any]:
+        return self if self._target is None else part(self._target)
 
     def snapshot_configuration(self) -> ReferenceSerializerSnapshot:
         return ReferenceSerializerSnapshot(self)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from attrs import frozen
 
+from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import snapshot_to_bytes
 from snapshots.errors import (
@@ -209,6 +210,23 @@ class TypeSerializer(ABC, Generic[T]):
         only its bytes tell. To be asked by `typeserializers.kernel.value_hooks.size_expression`.
         """
         return None
+
+    def stepping_over(self, part: Callable[[TypeSerializer[Any]], TypeSerializer[Any]]) -> TypeSerializer[Any]:
+        """What reads exactly the bytes of a value that nobody needs, and makes nothing of them that could fail.
+
+        By default itself; of a composite, the same around what ``part`` returns for each of its parts. To be overridden
+        where reading runs code of a user's own, with one of the classes of `typeserializers.kernel.stepping_over`,
+        whose function of this name is the one to ask.
+        """
+        snapshot = self.snapshot_configuration()
+        if not isinstance(snapshot, CompositeTypeSerializerSnapshot):
+            return self
+        nested = list(snapshot.nested_serializers(self))
+        replaced = [part(serializer) for serializer in nested]
+        if all(new is old for new, old in zip(replaced, nested, strict=True)):
+            return self
+        around: TypeSerializer[Any] = snapshot.create_outer_serializer(replaced)
+        return around
 
     def to_bytes(self, value: T) -> bytes:
         """The encoding of one value; raises `SerializationError` naming the paths that do not fit."""

@@ -29,7 +29,7 @@ def exact_condition(serializer: TypeSerializer[Any], first: str, again: str, fun
     ``first`` is the value where it is mentioned for the first time, which may bind the variable ``again``. It may raise
     AttributeError where an attribute of a record is missing. None if the serializer does not say.
     """
-    if not _is_own_word(type(serializer), "emit_is_exact"):
+    if not is_own_word(type(serializer), "emit_is_exact"):
         return None
     return serializer.emit_is_exact(first, again, function)
 
@@ -55,7 +55,7 @@ def size_expression(serializer: TypeSerializer[Any], value: str, function: Gener
     """An expression of about how many bytes a value takes up; None if the serializer does not say."""
     if serializer.length >= 0:
         return str(PART_BYTES + serializer.length)
-    return serializer.emit_size(value, function) if _is_own_word(type(serializer), "emit_size") else None
+    return serializer.emit_size(value, function) if is_own_word(type(serializer), "emit_size") else None
 
 
 def size_of_parts(parts: list[tuple[TypeSerializer[Any], str]], function: GeneratedFunction) -> str | None:
@@ -75,8 +75,8 @@ def is_plain_text(text: str) -> bool:
     return True
 
 
-def _is_own_word(serializer_class: type[TypeSerializer[Any]], hook: str) -> bool:
-    """Whether the class writes and reads as the class that says it does."""
+def is_own_word(serializer_class: type[TypeSerializer[Any]], hook: str) -> bool:
+    """Whether the class writes and reads as the class that has the hook, and so is bound by what that says."""
     for base in serializer_class.__mro__:
         if hook in base.__dict__:
             return True

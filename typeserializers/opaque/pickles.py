@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 
 from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility
@@ -28,6 +28,7 @@ from snapshots.refusals import another_serializer
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from snapshots.value_text import misfit, shown
 from typeserializers.kernel.known_serializers import known_of
+from typeserializers.kernel.stepping_over import SteppedOverSerializer
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.opaque.moved_modules import unpickled
 
@@ -99,6 +100,9 @@ class PickleSerializer(TypeSerializer[T], Generic[T]):
         except Exception as error:
             raise self.deserialization_error(data, error) from error
         return value
+
+    def stepping_over(self, part: Callable[[TypeSerializer[Any]], TypeSerializer[Any]]) -> TypeSerializer[Any]:
+        return SteppedOverSerializer(self, DataInputView.read_sized_bytes)
 
     def problems(self, value: Any, path: str) -> Any:
         if not self._fits(value):

@@ -21,7 +21,7 @@ exist in this process, and those in the snapshot. Nothing is imported.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import attrs
@@ -82,7 +82,11 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
         rules: InferenceRules = DEFAULT_RULES,
     ) -> None:
         shape = pojo_shape_of(record_class, name, field_serializers or {}, Inference(rules=rules))
-        self._set_up(shape, [_subclass_serializer(item, rules) for item in registered_subclasses])
+        subclasses = [
+            item if isinstance(item, PojoSerializer) else PojoSerializer(item, rules=rules)
+            for item in registered_subclasses
+        ]
+        self._set_up(shape, subclasses)
 
     @classmethod
     def from_shape(
@@ -262,6 +266,12 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
         """Emits the making of a record from the expressions of its fields in wire order."""
         return self.shape.record.emit_construction(emitter, [items[place] for place in self.shape.construction_order])
 
+    def stepping_over(self, part: Callable[[TypeSerializer[Any]], TypeSerializer[Any]]) -> PojoSerializer[Any]:
+        known = (*self.unregistered_subclasses, *self.registered_subclasses)
+        subclasses = {subclass.shape.name: subclass.stepping_over(part) for subclass in known}
+        fields = {field.name: part(field.serializer) for field in self.fields}
+        return self.reconfigured(fields, subclasses, [subclass.shape.name for subclass in self.registered_subclasses])
+
     def problems(self, value: Any, path: str) -> Iterator[str]:
         if value is None:
             return
@@ -306,10 +316,8 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
         return PojoSerializer.from_shape(attrs.evolve(self.shape, fields=tuple(parts)), registered, met)
 
     def held_serializers(self) -> Sequence[TypeSerializer[Any]]:
-        """The serializers of the fields and subclasses.
-
-        An unregistered subclass is no part of the configuration and so known by name alone, like a reference.
-        """
+        """The serializers of the fields and subclasses."""
+        # An unregistered subclass is no part of the configuration and so known by name alone, like a reference.
         references = [ReferenceSerializer(name) for name in self._unregistered]
         return [*(part.serializer for part in self.fields), *self.registered_subclasses, *references]
 
@@ -424,10 +432,6 @@ class PojoSerializerSnapshot(RuledTypeSerializerSnapshot["R | None"], Generic[R]
         merged: PojoSerializerSnapshot[R] = PojoSerializerSnapshot()
         merged.pojo = pojo
         return merged
-
-
-def _subclass_serializer(item: type | PojoSerializer[Any], rules: InferenceRules) -> PojoSerializer[Any]:
-    return item if isinstance(item, PojoSerializer) else PojoSerializer(item, rules=rules)
 
 
 def _restored_subclass(part: WrittenPart) -> PojoSerializer[Any]:

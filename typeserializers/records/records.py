@@ -20,7 +20,7 @@ What no rule covers is left to converters, each from one schema version to the n
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import attrs
@@ -36,6 +36,7 @@ from typeserializers.kernel.field_metadata import RecordConverter
 from typeserializers.kernel.known_serializers import known_of
 from typeserializers.kernel.references import bind_references, collected_references, rebound
 from typeserializers.kernel.serializer_inference import DEFAULT_RULES, Inference, InferenceRules
+from typeserializers.kernel.stepping_over import SteppedOverParts
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.kernel.value_hooks import exact_parts, size_of_parts
 from typeserializers.records.record_checks import check_defaults, check_shape, refuse_undecorated
@@ -242,6 +243,13 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
             for part, argument in zip(self.fields, arguments, strict=True)
         ]
         return f"{emitter.function.bind('record_class', record_class)}({', '.join(passed)})"
+
+    def stepping_over(self, part: Callable[[TypeSerializer[Any]], TypeSerializer[Any]]) -> TypeSerializer[Any]:
+        parts = [part(field.serializer) for field in self.fields]
+        sets_fields = settable_twin(self.record_class) is not None
+        if sets_fields and all(new is field.serializer for new, field in zip(parts, self.fields, strict=True)):
+            return self
+        return SteppedOverParts(self, parts)
 
     def problems(self, value: Any, path: str) -> Iterator[str]:
         if value.__class__ is not self.shape.record_class:

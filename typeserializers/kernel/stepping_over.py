@@ -1,0 +1,102 @@
+"""Reading past what nobody needs: its bytes are stepped over, and nothing is made of them.
+
+A value that a migration drops need not mean anything to the new program. The class of a pickle may be gone, and
+unpickling is refused, and unwanted, where nobody needs the value; a record class may have begun to refuse old values.
+So in their place stands what reads as many bytes and returns an object that stands for nothing. How that is done is
+known to the serializer (`TypeSerializer.stepping_over`); here is what it may return, and the walk over its parts.
+Whatever else is around them, of whatever class, is put together anew from these parts and reads as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from snapshots.data_views import DataInputView
+from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from typeserializers.kernel.code_generation import ReadEmitter
+from typeserializers.kernel.reading_only import ReadingSerializer
+from typeserializers.kernel.references import ReferenceSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.kernel.value_hooks import is_own_word
+
+
+def stepping_over(serializer: TypeSerializer[Any]) -> TypeSerializer[Any]:
+    """What reads the bytes of a value that nobody needs; the serializer itself where reading it cannot fail."""
+    return _Walk().stepping_over(serializer)
+
+
+class SteppedOverSerializer(ReadingSerializer):
+    """Reads as many bytes as another serializer; what it returns is hashable and equal to nothing else.
+
+    ``step`` moves a view from the beginning of a value to its end and raises as reading it would where the bytes are
+    not there; what it returns does not matter.
+    """
+
+    def __init__(self, skipped: TypeSerializer[Any], step: Callable[[DataInputView], object]) -> None:
+        self.skipped = skipped
+        self._step = step
+
+    @property
+    def length(self) -> int:
+        return self.skipped.length
+
+    @property
+    def minimum_length(self) -> int:
+        return self.skipped.minimum_length
+
+    def create_instance(self) -> object:
+        return object()
+
+    def read_from(self, source: DataInputView) -> object:
+        self._step(source)
+        return object()
+
+    def emit_read(self, emitter: ReadEmitter) -> str:
+        emitter.line(f"pos = {emitter.function.bind('step_over', self._end_of)}(data, pos)")
+        return f"{emitter.function.bind('nothing', object)}()"
+
+    def snapshot_configuration(self) -> TypeSerializerSnapshot[Any]:  # type: ignore[override]
+        return self.skipped.snapshot_configuration()
+
+    def _end_of(self, data: bytes, position: int) -> int:
+        source = DataInputView(data, position)
+        self._step(source)
+        return source.position
+
+
+class SteppedOverParts(SteppedOverSerializer):
+    """Steps over values that consist of others, one behind the other: the fields of a record, of which none is made."""
+
+    def __init__(self, skipped: TypeSerializer[Any], parts: Sequence[TypeSerializer[Any]]) -> None:
+        super().__init__(skipped, self._step_over_parts)
+        self._parts = tuple(parts)
+
+    def emit_read(self, emitter: ReadEmitter) -> str:
+        for part in self._parts:
+            part.emit_read(emitter)
+        return f"{emitter.function.bind('nothing', object)}()"
+
+    def _step_over_parts(self, source: DataInputView) -> None:
+        for part in self._parts:
+            part.deserialize(source)
+
+
+class _Walk:
+    """Remembers around which serializers it is, since a record may contain itself."""
+
+    def __init__(self) -> None:
+        self._around: dict[int, ReferenceSerializer] = {}
+
+    def stepping_over(self, serializer: TypeSerializer[Any]) -> TypeSerializer[Any]:
+        reference = self._around.get(id(serializer))
+        if reference is not None:
+            return reference
+        reference = self._around[id(serializer)] = ReferenceSerializer(type(serializer).__name__)
+        if is_own_word(type(serializer), "stepping_over"):
+            stepping = serializer.stepping_over(self.stepping_over)
+        else:
+            stepping = TypeSerializer.stepping_over(serializer, self.stepping_over)
+        reference.bind(reference.name, stepping)
+        del self._around[id(serializer)]
+        return stepping
