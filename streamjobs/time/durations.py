@@ -1,0 +1,103 @@
+"""Durations as people write them: "10 minutes", a `timedelta`, or a number of milliseconds.
+
+A text has the form of Spark's intervals: an optional `interval`, then numbers, each followed by its unit, with spaces
+in between: "1 hour 30 seconds", "interval 5 days", "-90 seconds". Case does not matter. Months and years are none:
+they have no length of their own. Seconds and milliseconds may have a fraction, if the whole comes out in milliseconds.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, Final, TypeAlias
+
+from snapshots.value_text import shown
+from streamjobs.errors import JobDefinitionError
+from streamjobs.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
+
+__all__ = ["Duration", "duration_ms"]
+
+Duration: TypeAlias = str | timedelta | int
+"""A length of time: a text such as "10 minutes", a `timedelta`, or milliseconds."""
+
+_MAX_CHARACTERS: Final = 200
+
+_MICROSECONDS: Final = {
+    "microsecond": 1,
+    "millisecond": 1_000,
+    "second": 1_000_000,
+    "minute": 60_000_000,
+    "hour": 3_600_000_000,
+    "day": 86_400_000_000,
+    "week": 604_800_000_000,
+}
+_WITHOUT_LENGTH: Final = ("month", "year")
+_WITH_FRACTION: Final = ("second", "millisecond")
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}(\.[0-9]{1,9})?", re.ASCII)
+_FORMS: Final = 'a text such as "10 minutes" or "1 hour 30 seconds", a timedelta, or a whole number of milliseconds'
+
+
+def duration_ms(duration: Duration, what: str = "a duration", *, at_least_ms: int = MIN_TIMESTAMP) -> int:
+    """The milliseconds of a duration; ``what`` names it in errors.
+
+    Raises `JobDefinitionError` for what is no duration, is no whole number of milliseconds or does not fit into 64
+    bits, and for less than ``at_least_ms``.
+    """
+    milliseconds = _milliseconds(duration, what)
+    if not MIN_TIMESTAMP <= milliseconds <= MAX_TIMESTAMP:
+        raise JobDefinitionError(f"{what} is {shown(duration)}; in milliseconds it must fit into 64 bits")
+    if milliseconds < at_least_ms:
+        raise JobDefinitionError(f"{what} is {shown(duration)}; it must be at least {at_least_ms} ms")
+    return milliseconds
+
+
+def _milliseconds(duration: Any, what: str) -> int:
+    if type(duration) is int:
+        return duration
+    if isinstance(duration, timedelta):
+        return _whole(Fraction(duration // timedelta(microseconds=1)), duration, what)
+    if isinstance(duration, str):
+        return _whole(_parsed(duration, what), duration, what)
+    raise JobDefinitionError(f"{what} is {shown(duration)}, which is no duration: give {_FORMS}")
+
+
+def _whole(microseconds: Fraction, duration: Duration, what: str) -> int:
+    milliseconds = microseconds / 1000
+    if milliseconds.denominator != 1:
+        raise JobDefinitionError(f"{what} is {shown(duration)}, which is no whole number of milliseconds")
+    return milliseconds.numerator
+
+
+def _parsed(text: str, what: str) -> Fraction:
+    if len(text) > _MAX_CHARACTERS:
+        raise JobDefinitionError(f"{what} is {shown(text)}, which is too long for a duration")
+    words = text.lower().split()
+    if words[:1] == ["interval"]:
+        del words[0]
+    if not words:
+        raise JobDefinitionError(f"{what} is {shown(text)}, which is no duration: give {_FORMS}")
+    if len(words) % 2:
+        raise JobDefinitionError(
+            f"{what} is {shown(text)}, which is no duration: every number needs its unit behind it, with a space in "
+            f'between, as in "1 hour 30 seconds"'
+        )
+    return sum((_part(*pair, text, what) for pair in zip(words[::2], words[1::2], strict=True)), Fraction(0))
+
+
+def _part(number: str, unit: str, text: str, what: str) -> Fraction:
+    if not _NUMBER.fullmatch(number):
+        raise JobDefinitionError(f"{what} is {shown(text)}: {shown(number)} is no number")
+    name = unit.removesuffix("s")
+    if name in _WITHOUT_LENGTH:
+        raise JobDefinitionError(
+            f"{what} is {shown(text)}: months and years differ in length, so they are no durations; give days"
+        )
+    if name not in _MICROSECONDS:
+        raise JobDefinitionError(
+            f"{what} is {shown(text)}: {shown(unit)} is no unit of time; there are {', '.join(_MICROSECONDS)}"
+        )
+    if "." in number and name not in _WITH_FRACTION:
+        raise JobDefinitionError(f"{what} is {shown(text)}: only seconds and milliseconds may have a fraction")
+    return Fraction(Decimal(number)) * _MICROSECONDS[name]
