@@ -19,7 +19,7 @@ from statebackend.canonical.canonical_entries import Address
 from statebackend.keyed.key_context import has_namespaces
 from statebackend.keyed.state_meta import StateMeta
 from statebackend.kinds.state_kind import StateDescriptor
-from statebackend.ttl.time_to_live_change import storage_plan
+from statebackend.ttl.time_to_live_change import RowPlan
 from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.kernel.type_serializer import TypeSerializer
 
@@ -27,8 +27,9 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 class EntryMigration:
     """Converts the values of the rows of a state.
 
-    ``stored`` is the descriptor of what is to be stored, and ``now_ms`` the time of the backend's clock: if the state
-    gets a time-to-live, all its entries count as accessed then. ``report`` hears how many entries were migrated.
+    ``stored`` is the descriptor of what is to be stored, ``plan`` what the verdict on it asks for, and ``now_ms`` the
+    time of the backend's clock: if the state gets a time-to-live, all its entries count as accessed then. ``report``
+    hears how many entries were migrated.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class EntryMigration:
         operator_uid: str,
         old: StateMeta,
         stored: StateDescriptor,
+        plan: RowPlan,
         key_serializer: TypeSerializer[Any],
         now_ms: int,
         report: Callable[[str, int], None],
@@ -46,7 +48,7 @@ class EntryMigration:
         self.conversion: SchemaMigration[Any] = SchemaMigration(
             kind.storage_serializer(old_serializers),
             kind.storage_serializer(serializers),
-            storage_plan(kind, old.role_snapshots, serializers, now_ms),
+            plan.at(now_ms),
         )
         """From bytes to bytes, and to objects."""
         self._operator_uid = operator_uid

@@ -30,6 +30,7 @@ from statebackend.keyed.state_verdicts import StateVerdict, incompatibility_mess
 from statebackend.kinds.state_kind import StateDescriptor
 from statebackend.kinds.timed_states import Lifetime
 from statebackend.ttl.expiry import Expiry
+from statebackend.ttl.time_to_live_change import RowPlan
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 
@@ -110,7 +111,8 @@ class Registrations:
         known: StateTable = table
         started, entries = time.monotonic(), 0
         if verdict.kind is CompatibilityKind.AFTER_MIGRATION:
-            entries = store.rewrite(known, schema, self._migration(known, registration))
+            assert verdict.row_plan is not None, "only a queue has none, and the elements of a queue never migrate"
+            entries = store.rewrite(known, schema, self._migration(known, registration, verdict.row_plan))
         else:
             store.take_over(known, schema)
         self.reports.append(StateRestoreReport(known.name, verdict, entries, time.monotonic() - started))
@@ -144,12 +146,13 @@ class Registrations:
         serializers = {**stored.serializers, NAMESPACE_ROLE: namespaces}
         return StateSchema(meta_of_descriptor(stored, namespaces), serializers, expiry)
 
-    def _migration(self, table: StateTable, registration: Registration) -> EntryMigration:
+    def _migration(self, table: StateTable, registration: Registration, plan: RowPlan) -> EntryMigration:
         parameters = self._store.parameters
         return EntryMigration(
             parameters.operator_uid,
             table.schema.meta_now(),
             registration.stored,
+            plan,
             self._store.key_serializer,
             parameters.clock(),
             parameters.progress,

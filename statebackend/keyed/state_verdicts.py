@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from snapshots.compatibility import (
     CompatibilityKind,
@@ -21,12 +21,13 @@ from snapshots.compatibility import (
     TypeSerializerSchemaCompatibility,
     worst_kind,
 )
+from snapshots.plans import Plan
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
 from statebackend.api.descriptors import Descriptor
 from statebackend.api.errors import StateMigrationException
 from statebackend.keyed.state_meta import StateMeta
 from statebackend.kinds.state_kind import StateDescriptor
-from statebackend.ttl.time_to_live_change import TimeToLiveChange
+from statebackend.ttl.time_to_live_change import RowPlan, TimeToLiveChange
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 NOTHING_CHANGED: Final = "nothing was changed"
@@ -42,12 +43,16 @@ _FIXES: Final[Mapping[str, str]] = {
 
 @frozen
 class StateVerdict:
-    """The verdict on one state: the worst of its roles, all findings, and the serializers to use by role."""
+    """The verdict on one state: the worst of its roles, all findings, and the serializers to use by role.
+
+    ``row_plan`` is what a migration of keyed state carries out, so that nothing has to be judged again for it.
+    """
 
     state_name: str
     kind: CompatibilityKind
     findings: tuple[Finding, ...]
     serializers: Mapping[str, TypeSerializer[Any]]
+    row_plan: RowPlan | None = field(default=None, eq=False, repr=False)
 
     def __str__(self) -> str:
         lines = [f"state {self.state_name!r}: {self.kind.label}", *(f"  {finding}" for finding in self.findings)]
@@ -58,7 +63,7 @@ def judge_key_serializer(
     old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[Any]
 ) -> StateVerdict:
     """The verdict on the key serializer of an operator."""
-    return _judge("(key)", {"key": old_snapshot}, {"key": new_serializer})
+    return _judge("(key)", {"key": old_snapshot}, {"key": new_serializer})[0]
 
 
 def judge_state(old: StateMeta, descriptor: Descriptor, namespace_serializer: TypeSerializer[Any]) -> StateVerdict:
@@ -76,12 +81,16 @@ def judge_state(old: StateMeta, descriptor: Descriptor, namespace_serializer: Ty
     serializers = {**descriptor.serializers, "namespace": namespace_serializer}
     fixed_roles = {**_FIXED_ROLES, **old.kind.fixed_roles}
     if not isinstance(descriptor, StateDescriptor):
-        return _judge(old.name, snapshots, serializers, fixed_roles)
+        return _judge(old.name, snapshots, serializers, fixed_roles)[0]
     change = TimeToLiveChange.between(descriptor.kind, snapshots, descriptor.ttl is not None)
     before, after = change.values_before(snapshots), change.values_after(serializers)
-    verdict = _judge(old.name, before, after, fixed_roles)
+    verdict, plans = _judge(old.name, before, after, fixed_roles)
     stored = change.of_stored_form(verdict.kind, verdict.findings, verdict.serializers, serializers)
-    return StateVerdict(old.name, *stored)
+    # All other roles are fixed, so that the rows are migrated by what happens to this one.
+    plan = plans.get(descriptor.kind.timed_role)
+    return StateVerdict(
+        old.name, *stored, row_plan=None if plan is None else change.row_plan(plan, snapshots, serializers)
+    )
 
 
 def _judge(
@@ -89,7 +98,9 @@ def _judge(
     old_snapshots: Mapping[str, TypeSerializerSnapshot[Any]],
     new_serializers: Mapping[str, TypeSerializer[Any]],
     fixed_roles: Mapping[str, str] = _FIXED_ROLES,
-) -> StateVerdict:
+) -> tuple[StateVerdict, dict[str, Plan]]:
+    """The verdict, and the plans of the roles that can be taken over, to the serializers as they were given."""
+    plans: dict[str, Plan] = {}
     findings: list[Finding] = []
     kinds: list[CompatibilityKind] = []
     serializers: dict[str, TypeSerializer[Any]] = {}
@@ -98,11 +109,13 @@ def _judge(
         if role in fixed_roles and (verdict.is_after_migration or verdict.is_incompatible):
             verdict = _refuse_change(role, fixed_roles[role], verdict)
         kinds.append(verdict.kind)
+        if not verdict.is_incompatible:
+            plans[role] = verdict.plan
         prefix = f"<{role}>" if role in fixed_roles else ""
         findings += [finding.below(prefix) for finding in verdict.findings]
         reconfigured = verdict.is_with_reconfigured_serializer
         serializers[role] = verdict.reconfigured_serializer if reconfigured else new
-    return StateVerdict(name, worst_kind(kinds), tuple(findings), serializers)
+    return StateVerdict(name, worst_kind(kinds), tuple(findings), serializers), plans
 
 
 def _refuse_change(

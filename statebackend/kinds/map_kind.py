@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from attrs import evolve, field, frozen
 
+from snapshots.plans import PartsPlan, Plan
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.api.descriptors import USER_KEY_ROLE, VALUE_ROLE, as_serializer
 from statebackend.api.states import MapState
@@ -21,6 +22,7 @@ from statebackend.kinds.state_kind import HandleSource, StateDescriptor, StateKi
 from statebackend.kinds.timed_states import Lifetime, TtlState
 from typeserializers.containers.nullable import NullableSerializer, NullableSerializerSnapshot
 from typeserializers.containers.ttl import TtlValue
+from typeserializers.evolution.evolution_plans import BecameOptionalPlan
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 K = TypeVar("K")
@@ -63,6 +65,14 @@ class MapKind(StateKind):
         if part is not snapshot or isinstance(snapshot, NullableSerializerSnapshot):
             return part
         return NullableSerializerSnapshot.around(snapshot)
+
+    def expiring_part_plan(
+        self, values: Plan, old: TypeSerializerSnapshot[Any], new: TypeSerializer[Any]
+    ) -> Plan:
+        if not isinstance(old, NullableSerializerSnapshot):
+            return PartsPlan((values,))
+        # One flag says of both that an entry is null; a converter from values that may be null gets the null.
+        return values if isinstance(new, NullableSerializer) else BecameOptionalPlan(values)
 
     def timed_descriptor(
         self,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeVar, cast, overload
 
 from attrs import define, field, frozen
@@ -24,7 +24,7 @@ from checkpointing.storage.file_system import CheckpointFileSystem
 from migration.schema_migration import SchemaMigration
 from snapshots.compatibility import CompatibilityKind
 from snapshots.errors import StateFormatError
-from snapshots.type_serializer_snapshot import resolve_compatibility
+from snapshots.plans import Plan
 from statebackend.api.broadcast_state import BroadcastState
 from statebackend.api.errors import (
     StateBackendClosedError,
@@ -59,8 +59,9 @@ from statebackend.operator_state.operator_state_handles import (
 )
 from statebackend.operator_state.operator_state_rows import read_slices
 from statebackend.operator_state.operator_state_tables import TABLES, OperatorStateTable
-from statebackend.operator_state.operator_state_verdict import judge_operator_state
+from statebackend.operator_state.operator_state_verdict import plan_operator_state
 from statebackend.operator_state.redistribution import AssignedState, RestoredOperatorState
+from typeserializers.kernel.known_serializers import restored_with
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -238,14 +239,15 @@ class OperatorStateBackend:
     def _take_over(self, held: _HeldState, descriptor: OperatorStateDescriptor) -> None:
         restored = held.restored
         assert restored is not None
-        verdict = judge_operator_state(restored.mode, restored.content, descriptor)
+        takeover = plan_operator_state(restored.mode, restored.content, descriptor)
+        verdict = takeover.verdict
         if verdict.kind is CompatibilityKind.INCOMPATIBLE:
             raise StateMigrationException(incompatibility_message(self.parameters.operator_uid, [verdict]))
         started = time.monotonic()
         table = TABLES[descriptor.mode](descriptor.name, verdict.serializers)
         migrated = 0
         for part in restored.content:
-            migrated += self._load(table, part, migrated)
+            migrated += self._load(table, part, takeover.plans, migrated)
         # Files go on being referred to only where they say what would be written now.
         schema = envelopes_of(verdict.serializers)
         is_reusable = self._may_refer_to_restored and all(part.envelopes == schema for part in restored.content)
@@ -253,16 +255,22 @@ class OperatorStateBackend:
         held.table, held.descriptor, held.restored = table, descriptor, None
         self.restore_reports.append(StateRestoreReport(descriptor.name, verdict, migrated, time.monotonic() - started))
 
-    def _load(self, table: OperatorStateTable, part: StatePart, migrated_before: int) -> int:
+    def _load(
+        self,
+        table: OperatorStateTable,
+        part: StatePart,
+        plans: Mapping[tuple[str, bytes], Plan],
+        migrated_before: int,
+    ) -> int:
         """Loads one part into a table; returns how many rows were migrated."""
         assert self._restored_files is not None
         migrations: dict[str, SchemaMigration[Any]] = {}
         try:
             for role, serializer in table.serializers.items():
-                snapshot = part.snapshot(table.name, role)
-                verdict = resolve_compatibility(snapshot, serializer)
-                if verdict.is_after_migration:
-                    migrations[role] = SchemaMigration.of_verdict(snapshot, serializer, verdict)
+                plan = plans.get((role, part.envelopes[role]))
+                if plan is not None:
+                    old = restored_with(part.snapshot(table.name, role), serializer)
+                    migrations[role] = SchemaMigration(old, serializer, plan)
             rows = table.load_rows(read_slices(self._restored_files, part.slices), migrations)
         except (StateFormatError, StateBackendError) as error:
             kind = StateMigrationException if isinstance(error, StateMigrationException) else StateRestoreError

@@ -3,7 +3,7 @@
 This is the one place of it on the side of state. With and without the time of its last access a value is another type
 to the serializers' snapshots; but all values can be rewritten, so the verdict is taken on the values without the times
 (`TimeToLiveChange.values_before`, `values_after`), and is then turned into one on the stored form. What rewrites them
-is a plan that adds the time, or takes it away, around the plan of the values (`storage_plan`).
+is a plan that adds the time, or takes it away, around the plan of the values (`RowPlan`).
 
 Values that get a time-to-live count as accessed now; values that lose it stay for good, expired or not.
 """
@@ -17,7 +17,7 @@ from attrs import frozen
 
 from snapshots.compatibility import CompatibilityKind, Finding
 from snapshots.plans import AS_IS, PartsPlan, Plan
-from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
+from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.kinds.state_kind import StateKind
 from typeserializers.containers.ttl import TtlSerializer, TtlSerializerSnapshot
 from typeserializers.evolution.evolution_plans import (
@@ -77,26 +77,35 @@ class TimeToLiveChange:
             serializers[role] = TtlSerializer(serializers[role])
         return verdict, findings, serializers
 
+    def row_plan(self, values: Plan, old: Snapshots, given: Serializers) -> RowPlan:
+        """What a migration carries out, from the plan of the verdict on the values; ``given`` are the user's."""
+        role = self.kind.timed_role
+        if not (self.had or self.has):
+            values = self.kind.expiring_part_plan(values, old[role], given[role])
+        return RowPlan(self, values)
 
-def storage_plan(kind: StateKind, old: Snapshots, new: Serializers, now_ms: int) -> Plan:
-    """From the storage serializer of the ``old`` snapshots to that of the ``new`` serializers, both by role.
 
-    Values that get a time-to-live count as accessed at ``now_ms``. The plan is that of the verdict on exactly these
-    snapshots; raises `ValueError` if that is a refusal.
-    """
-    before, after = old[kind.timed_role], new[kind.timed_role]
-    had, has, part = isinstance(before, TtlSerializerSnapshot), False, kind.expiring_part(after)
-    if isinstance(after, TtlSerializer):
-        has, part = True, after.value_serializer
-    plan = resolve_compatibility(kind.expiring_part_snapshot(before), part).plan
-    # Where a flag stands before the time, it says that the entry is not null: with a time-to-live it never is.
-    is_flagged = kind.timestamp_offset > 0
-    if had and has:
-        timed = PartsPlan((AS_IS, plan))
-        plan = PartsPlan((timed,)) if is_flagged else timed
-    elif has:
-        stamped = TimestampPlan(plan, now_ms)
-        plan = BecameOptionalPlan(stamped) if is_flagged else stamped
-    elif had:
-        plan = NeverNullPlan(TimestampRemovalPlan(plan)) if is_flagged else TimestampRemovalPlan(plan)
-    return kind.row_plan(plan)
+@frozen
+class RowPlan:
+    """How the rows of a state are migrated: by the plan of what expires by itself, and what a change of that adds."""
+
+    change: TimeToLiveChange
+    part: Plan
+
+    def at(self, now_ms: int) -> Plan:
+        """From the storage serializer of what was restored to that of what is in use, for a migration at that time.
+
+        Values that get a time-to-live count as accessed at ``now_ms``.
+        """
+        kind, had, has, plan = self.change.kind, self.change.had, self.change.has, self.part
+        # Where a flag stands before the time, it says that the entry is not null: with a time-to-live it never is.
+        is_flagged = kind.timestamp_offset > 0
+        if had and has:
+            timed = PartsPlan((AS_IS, plan))
+            plan = PartsPlan((timed,)) if is_flagged else timed
+        elif has:
+            stamped = TimestampPlan(plan, now_ms)
+            plan = BecameOptionalPlan(stamped) if is_flagged else stamped
+        elif had:
+            plan = NeverNullPlan(TimestampRemovalPlan(plan)) if is_flagged else TimestampRemovalPlan(plan)
+        return kind.row_plan(plan)

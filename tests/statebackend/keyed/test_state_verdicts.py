@@ -3,13 +3,16 @@
 import attrs
 import pytest
 
-from snapshots.compatibility import CompatibilityKind
+from snapshots.compatibility import CompatibilityKind, TypeSerializerSchemaCompatibility
+from snapshots.envelope import register_snapshot
+from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
 from statebackend import (
     ListStateDescriptor,
     MapStateDescriptor,
     PriorityQueueDescriptor,
     StateMigrationException,
     StateRegistrationError,
+    StateTtlConfig,
     ValueStateDescriptor,
 )
 from statebackend.api.operator_state_descriptors import SplitListStateDescriptor
@@ -21,7 +24,7 @@ from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from testkit.backends.evolving_records import FlightV1, flight_v1, flight_v2, flight_v3
 from testkit.backends.evolving_serializers import WordSerializer
 from testkit.backends.harness import BackendHarness
-from typeserializers import LongSerializer, PojoSerializer, StringSerializer
+from typeserializers import ConvertingSerializer, LongSerializer, NullableSerializer, PojoSerializer, StringSerializer
 
 AS_IS, RECONFIGURED = CompatibilityKind.AS_IS, CompatibilityKind.WITH_RECONFIGURED_SERIALIZER
 AFTER_MIGRATION, INCOMPATIBLE = CompatibilityKind.AFTER_MIGRATION, CompatibilityKind.INCOMPATIBLE
@@ -100,7 +103,12 @@ def test_another_kind_of_state_has_no_serializers_to_use():
     assert (verdict.kind, verdict.serializers) == (INCOMPATIBLE, {})
 
 
-@pytest.mark.parametrize("state_backend", [HeapStateBackend(), RocksDBStateBackend()], ids=lambda backend: backend.name)
+EVERY_BACKEND = pytest.mark.parametrize(
+    "state_backend", [HeapStateBackend(), RocksDBStateBackend()], ids=lambda backend: backend.name
+)
+
+
+@EVERY_BACKEND
 def test_after_a_refusal_there_is_no_state_until_a_descriptor_fits_and_then_no_other(tmp_path, state_backend):
     harness = BackendHarness(str(tmp_path))
     old, new = ValueStateDescriptor("flight", flight_v1()), ValueStateDescriptor("flight", flight_v2())
@@ -123,6 +131,58 @@ def test_after_a_refusal_there_is_no_state_until_a_descriptor_fits_and_then_no_o
             backend.get_state(other)
     assert backend.get_state(new) is state
     assert len(backend.restore_reports) == 1
+    harness.close()
+
+
+@EVERY_BACKEND
+def test_a_converter_from_values_that_may_be_null_is_given_the_nulls_of_a_map(tmp_path, state_backend):
+    harness = BackendHarness(str(tmp_path))
+    old_value = NullableSerializer(LongSerializer())
+    backend = harness.open(state_backend)
+    harness.at(backend, 1)
+    backend.get_state(MapStateDescriptor("delays", StringSerializer(), old_value)).put_all({"UA": 10, "AA": None})
+    handle = harness.snapshot(backend).handle
+    backend = harness.open(state_backend, handle)
+    converted = ConvertingSerializer(StringSerializer(), {old_value: lambda delay: "none" if delay is None else "some"})
+    delays = backend.get_state(MapStateDescriptor("delays", StringSerializer(), converted))
+    harness.at(backend, 1)
+    assert dict(delays.items()) == {"UA": "some", "AA": "none"}
+    harness.close()
+
+
+JUDGEMENTS = []
+
+
+class JudgingSerializer(LongSerializer):
+    def snapshot_configuration(self):
+        return JudgingSerializerSnapshot()
+
+
+@register_snapshot("tests.state_verdicts.JudgingSerializerSnapshot")
+class JudgingSerializerSnapshot(SimpleTypeSerializerSnapshot):
+    serializer_class = JudgingSerializer
+
+    def resolve_schema_compatibility(self, new_serializer):
+        JUDGEMENTS.append(new_serializer)
+        return TypeSerializerSchemaCompatibility.compatible_after_migration()
+
+
+@EVERY_BACKEND
+@pytest.mark.parametrize("has_time_to_live", [False, True])
+def test_what_was_judged_once_is_migrated_without_being_judged_again(tmp_path, state_backend, has_time_to_live):
+    harness = BackendHarness(str(tmp_path))
+    backend = harness.open(state_backend)
+    harness.at(backend, 1)
+    backend.get_state(ValueStateDescriptor("count", JudgingSerializer())).update(7)
+    handle = harness.snapshot(backend).handle
+    backend = harness.open(state_backend, handle)
+    JUDGEMENTS.clear()
+    ttl = StateTtlConfig(1_000) if has_time_to_live else None
+    state = backend.get_state(ValueStateDescriptor("count", JudgingSerializer(), ttl=ttl))
+    harness.at(backend, 1)
+    assert state.value() == 7
+    assert [report.entries_migrated for report in backend.restore_reports] == [1]
+    assert len(JUDGEMENTS) == 1
     harness.close()
 
 
