@@ -42,11 +42,13 @@ class StoredKind(ABC):
 
     There is one object per kind, a global of its module: ``VALUE`` of the kind "value".
 
-    ``name`` is written to disk and frozen. ``fixed_roles`` are the roles, with what they are to a user, whose bytes
-    decide where an entry is stored, so that they are never migrated.
+    ``name`` is written to disk and frozen. ``getter`` is the method by which such a state is registered.
+    ``fixed_roles`` are the roles, with what they are to a user, whose bytes decide where an entry is stored, so that
+    they are never migrated.
     """
 
     name: ClassVar[str]
+    getter: ClassVar[str]
     fixed_roles: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     @abstractmethod

@@ -35,8 +35,7 @@ from statebackend.keyed.private_directory import scratch_directory
 from statebackend.keyed.snapshot_task import SnapshotTask
 from statebackend.keyed.state_files import StateFiles, StoredFile, handle_of_files, patience_of
 from statebackend.keyed.state_meta import StateMeta
-from statebackend.kinds.list_kind import LIST
-from statebackend.kinds.state_kind import RowFilter
+from statebackend.kinds.state_kind import RowFilter, TableForm
 from statebackend.ttl.row_filter import kept_rows
 from typeserializers.kernel.type_serializer import TypeSerializer
 
@@ -204,7 +203,7 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
 
 
 def _digest_rows(digest: ChangeDigest, meta: StateMeta, rows: list[Row]) -> None:
-    if meta.kind is LIST:
+    if meta.form is TableForm.LIST:
         rows = list(whole_lists(rows))
     key_groups, *columns = zip(*rows, strict=True)
     digest.begin_state(meta.name, len(rows))

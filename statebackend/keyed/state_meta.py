@@ -27,6 +27,7 @@ from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.api.descriptors import Descriptor, StoredKind
 from statebackend.api.errors import StateRestoreError
 from statebackend.kinds.known_kinds import STATE_KINDS
+from statebackend.kinds.state_kind import StateKind, TableForm
 from statebackend.queues.queue_kind import PRIORITY_QUEUE
 from typeserializers.kernel.type_serializer import TypeSerializer
 
@@ -73,6 +74,11 @@ class StateMeta:
     ) -> StateMeta:
         """A state that is written under one schema as a whole."""
         return cls(name, kind, (SchemaPart(namespace_snapshot, role_snapshots, files),))
+
+    @property
+    def form(self) -> TableForm | None:
+        """The form of its table; None of a priority queue."""
+        return self.kind.form if isinstance(self.kind, StateKind) else None
 
     @property
     def namespace_snapshot(self) -> TypeSerializerSnapshot[Any]:

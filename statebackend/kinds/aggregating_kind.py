@@ -48,6 +48,7 @@ class AggregatingKind(StateKind):
     """See the module."""
 
     name = "aggregating"
+    getter = "get_aggregating_state"
     form = TableForm.VALUE
     handle_class = InternalAggregatingState
     timed_role = ACCUMULATOR_ROLE

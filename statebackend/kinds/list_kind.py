@@ -52,6 +52,7 @@ class ListKind(StateKind):
     """See the module."""
 
     name = "list"
+    getter = "get_list_state"
     form = TableForm.LIST
     handle_class = InternalListState
     timed_role = ELEMENT_ROLE

@@ -39,6 +39,7 @@ class MapKind(StateKind):
     """See the module."""
 
     name = "map"
+    getter = "get_map_state"
     form = TableForm.MAP
     handle_class = InternalMapState
     fixed_roles = MappingProxyType({USER_KEY_ROLE: "the keys of the map"})
@@ -66,9 +67,7 @@ class MapKind(StateKind):
             return part
         return NullableSerializerSnapshot.around(snapshot)
 
-    def expiring_part_plan(
-        self, values: Plan, old: TypeSerializerSnapshot[Any], new: TypeSerializer[Any]
-    ) -> Plan:
+    def expiring_part_plan(self, values: Plan, old: TypeSerializerSnapshot[Any], new: TypeSerializer[Any]) -> Plan:
         if not isinstance(old, NullableSerializerSnapshot):
             return PartsPlan((values,))
         # One flag says of both that an entry is null; a converter from values that may be null gets the null.

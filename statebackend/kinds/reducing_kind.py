@@ -38,6 +38,7 @@ class ReducingKind(StateKind):
     """See the module."""
 
     name = "reducing"
+    getter = "get_reducing_state"
     form = TableForm.VALUE
     handle_class = InternalReducingState
     timed_role = VALUE_ROLE

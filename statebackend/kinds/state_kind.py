@@ -97,9 +97,7 @@ class StateKind(StoredKind):
         """The snapshot of `expiring_part`, from that of the timed role with or without time-to-live."""
         return snapshot.value_snapshot if isinstance(snapshot, TtlSerializerSnapshot) else snapshot
 
-    def expiring_part_plan(
-        self, values: Plan, old: TypeSerializerSnapshot[Any], new: TypeSerializer[Any]
-    ) -> Plan:
+    def expiring_part_plan(self, values: Plan, old: TypeSerializerSnapshot[Any], new: TypeSerializer[Any]) -> Plan:
         """The plan of `expiring_part`, from that of the user's values, whose snapshot and serializer these are."""
         return values
 

@@ -41,6 +41,7 @@ class ValueKind(StateKind):
     """See the module."""
 
     name = "value"
+    getter = "get_state"
     form = TableForm.VALUE
     handle_class = InternalValueState
     timed_role = VALUE_ROLE

@@ -26,6 +26,7 @@ class QueueKind(StoredKind):
     """See the module."""
 
     name = "priority_queue"
+    getter = "get_priority_queue"
     fixed_roles = MappingProxyType({ELEMENT_ROLE: "the elements of the queue"})
 
     def storage_serializer(self, serializers: Mapping[str, TypeSerializer[Any]]) -> TypeSerializer[Any]:

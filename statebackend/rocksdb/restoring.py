@@ -25,7 +25,7 @@ from statebackend.keyed.restored_states import RestoredStates
 from statebackend.keyed.state_files import StoredFile, stored_files
 from statebackend.keyed.state_meta import CANONICAL_BACKEND, StateMeta
 from statebackend.keyed.state_schema import StateSchema
-from statebackend.kinds.list_kind import LIST
+from statebackend.kinds.state_kind import TableForm
 from statebackend.queues.queue_kind import PRIORITY_QUEUE
 from statebackend.rocksdb.cached_state import Change
 from statebackend.rocksdb.composite_key import CHUNK_NUMBER, KEY_GROUP
@@ -149,12 +149,13 @@ def _raw_elements(target: RestoreTarget, state: StateMeta, batches: Iterable[Can
 
 
 def _raw_keyed_entries(target: RestoreTarget, state: StateMeta, batches: Iterable[CanonicalBatch]) -> Iterator[Change]:
+    is_list = state.form is TableForm.LIST
     for batch in batches:
         for key_group, key, namespace, user_key, value in zip(*batch, strict=True):
             prefix = KEY_GROUP.pack(key_group) + key + namespace
             if user_key is not None:
                 yield prefix + user_key, value
-            elif state.kind is LIST:
+            elif is_list:
                 yield prefix + CHUNK_NUMBER.pack(target.next_chunk_number()), value
             else:
                 yield prefix, value

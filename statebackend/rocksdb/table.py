@@ -19,7 +19,7 @@ from statebackend.keyed.state_store import StateTable
 from statebackend.kinds.internal_states import HandleContext
 from statebackend.kinds.list_kind import InternalListState
 from statebackend.kinds.map_kind import InternalMapState
-from statebackend.kinds.state_kind import StateKind, TableForm
+from statebackend.kinds.state_kind import TableForm
 from statebackend.kinds.value_kind import InternalValueState
 from statebackend.metrics.state_metrics import StateStatistics
 from statebackend.queues.queue_kind import PRIORITY_QUEUE
@@ -135,8 +135,7 @@ class RocksDBTable(StateTable):
     @property
     def is_map(self) -> bool:
         """Whether what follows the namespace in a raw key is a user key."""
-        kind = self.schema.meta.kind
-        return isinstance(kind, StateKind) and kind.form is TableForm.MAP
+        return self.schema.meta.form is TableForm.MAP
 
     @property
     def place(self) -> str:

@@ -14,7 +14,6 @@ from statebackend import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
-    PriorityQueueDescriptor,
     ReducingStateDescriptor,
     StateDescriptor,
     StateKind,
@@ -130,23 +129,15 @@ class RuntimeContext(ABC):
     def _register(self, descriptor: StateDescriptor, kind: StateKind) -> Any:
         given = descriptor.kind if isinstance(descriptor, Descriptor) else None
         if given is not kind:
-            how = "pass a descriptor" if given is None else f"{given.name} state is registered with {_METHODS[given]}"
+            how = "pass a descriptor" if given is None else f"{given.name} state is registered with {given.getter}"
+            if given is not None and not isinstance(given, StateKind):
+                how += " of a backend, which functions cannot reach"
             if isinstance(descriptor, OperatorStateDescriptor):
                 how = "operator state is registered with the methods of context.operator_state, such as get_list_state"
             raise StateRegistrationError(
-                f"operator {self.operator_uid!r}: {_METHODS[kind]} was given {shown(descriptor, 120)}; {how}"
+                f"operator {self.operator_uid!r}: {kind.getter} was given {shown(descriptor, 120)}; {how}"
             )
         return self.register(descriptor)
-
-
-_METHODS = {
-    ValueStateDescriptor.kind: "get_state",
-    ListStateDescriptor.kind: "get_list_state",
-    MapStateDescriptor.kind: "get_map_state",
-    ReducingStateDescriptor.kind: "get_reducing_state",
-    AggregatingStateDescriptor.kind: "get_aggregating_state",
-    PriorityQueueDescriptor.kind: "get_priority_queue of a backend, which functions cannot reach",
-}
 
 
 class ProcessContext(Generic[K]):

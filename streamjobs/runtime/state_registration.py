@@ -7,23 +7,16 @@ verdict, and refuses an upgrade that cannot work before anything is touched.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, TypeVar, cast
 
 from attrs import field, frozen
 
 from snapshots.compatibility import worst_kind
-from statebackend import (
-    AggregatingStateDescriptor,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    StateDescriptor,
-    StateKind,
-    ValueStateDescriptor,
-)
+from statebackend import StateDescriptor, StateKind
 from statebackend.api.errors import NoCurrentKeyError, StateRegistrationError
 from statebackend.api.operator_state_descriptors import OperatorStateDescriptor
-from statebackend.api.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
+from statebackend.api.states import State
 from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
 from statebackend.keyed.state_meta import KeyedStateMeta, StateMeta
 from statebackend.keyed.state_verdicts import SchemaReport, StateVerdict, judge_key_serializer, judge_state
@@ -42,33 +35,15 @@ def _refuse(*_: Any, **__: Any) -> Any:
     raise NoCurrentKeyError("state cannot be read or written in open(): there is no current key yet")
 
 
-class _UnusableValueState(ValueState[Any]):
-    value = update = clear = _refuse
-
-
-class _UnusableListState(ListState[Any]):
-    get = add = add_all = update = clear = _refuse
-
-
-class _UnusableMapState(MapState[Any, Any]):
-    get = put = put_all = remove = contains = items = is_empty = clear = _refuse
-
-
-class _UnusableReducingState(ReducingState[Any]):
-    get = add = clear = _refuse
-
-
-class _UnusableAggregatingState(AggregatingState[Any, Any]):
-    get = add = clear = _refuse
-
-
-_UNUSABLE: Mapping[StateKind, type[State]] = {
-    ValueStateDescriptor.kind: _UnusableValueState,
-    ListStateDescriptor.kind: _UnusableListState,
-    MapStateDescriptor.kind: _UnusableMapState,
-    ReducingStateDescriptor.kind: _UnusableReducingState,
-    AggregatingStateDescriptor.kind: _UnusableAggregatingState,
-}
+@cache
+def _unusable(kind: StateKind) -> type[State]:
+    """The handle of a kind that refuses every access."""
+    handle_class = kind.handle_class
+    refusals = {
+        name: property(_refuse) if isinstance(getattr(handle_class, name), property) else _refuse
+        for name in handle_class.__abstractmethods__
+    }
+    return type(f"Unusable{handle_class.__name__}", (handle_class,), refusals)
 
 
 @frozen
@@ -128,13 +103,13 @@ class RegistrationContext(RuntimeContext):
         return False
 
     def register(self, descriptor: StateDescriptor) -> State:
-        if descriptor.kind not in _UNUSABLE:
+        if not isinstance(descriptor.kind, StateKind):
             raise StateRegistrationError(
                 f"state {descriptor.name!r} of operator {self._operator_uid!r} is a {descriptor.kind.name}, which a "
                 f"function cannot register"
             )
         self._remember(self._keyed, descriptor.name, descriptor)
-        return _UNUSABLE[descriptor.kind]()
+        return _unusable(descriptor.kind)()
 
     def register_operator_state(self, descriptor: OperatorStateDescriptor) -> State:
         self._remember(self._operator, descriptor.name, descriptor)

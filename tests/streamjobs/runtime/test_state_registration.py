@@ -20,10 +20,19 @@ from statebackend import (
 )
 from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
 from statebackend.keyed.state_meta import KeyedStateMeta, meta_of_descriptor
+from statebackend.kinds.known_kinds import STATE_KINDS
+from statebackend.kinds.state_kind import StateKind
 from statebackend.operator_state import OperatorStateMeta
 from statebackend.operator_state.operator_state_handles import StatePart, envelopes_of
 from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext, UserFunctionError
-from streamjobs.runtime.state_registration import RegisteredStates, registered_states, schema_report
+from streamjobs.runtime.state_registration import (
+    RegisteredStates,
+    RegistrationContext,
+    registered_states,
+    schema_report,
+)
+from testkit.backends.contract_base import LIST, MAP, VALUE
+from testkit.backends.folding_functions import IMMUTABLE_SUM, SUM
 from typeserializers import AttrsSerializer, LongSerializer
 
 
@@ -41,6 +50,9 @@ class New:
 OLD = ValueStateDescriptor("record", AttrsSerializer(Old, name="Record"))
 NEW = ValueStateDescriptor("record", AttrsSerializer(New, name="Record"))
 OLD_LIST = SplitListStateDescriptor("record", AttrsSerializer(Old, name="Record"))
+OF_EACH_KIND: dict[StateKind, StateDescriptor] = {
+    descriptor.kind: descriptor for descriptor in (VALUE, LIST, MAP, SUM, IMMUTABLE_SUM)
+}
 NEW_LIST = SplitListStateDescriptor("record", AttrsSerializer(New, name="Record"))
 
 
@@ -85,6 +97,15 @@ def test_operator_state_that_a_function_misuses_in_open_is_its_error() -> None:
         registered_states(Misfit(), "operator", 4)
     with pytest.raises(NoCurrentKeyError, match="there is no current key yet"):
         registered_states(Early(), "operator", 4)
+
+
+@pytest.mark.parametrize("kind", STATE_KINDS.values(), ids=str)
+def test_no_method_of_a_handle_of_any_kind_can_be_used_on_the_driver(kind: StateKind) -> None:
+    handle = RegistrationContext("operator", 4).register(OF_EACH_KIND[kind])
+    assert isinstance(handle, kind.handle_class)
+    for method, parameters in {**kind.reads, **kind.writes}.items():
+        with pytest.raises(NoCurrentKeyError, match="there is no current key yet"):
+            getattr(handle, method)(*([{}] * len(parameters.split(", ") if parameters else ())))
 
 
 def test_a_function_is_closed_on_the_driver_after_it_was_opened() -> None:
