@@ -6,6 +6,7 @@ from streamjobs.api.functions import KeyedProcessFunction, ProcessContext, Runti
 from streamjobs.api.operator_state_store import OperatorStateStore
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.api.sink import Sink, SinkError
+from streamjobs.api.watermark_strategy import WatermarkStrategy
 from streamjobs.errors import (
     EpochError,
     EpochTimeoutError,
@@ -17,6 +18,7 @@ from streamjobs.errors import (
     StreamJobError,
     UserFunctionError,
 )
+from streamjobs.time.watermark_generators import WatermarkGenerator, WatermarkOutput
 
 __all__ = [
     "DataStream",
@@ -37,4 +39,7 @@ __all__ = [
     "SourceProgressMismatchError",
     "StreamJobError",
     "UserFunctionError",
+    "WatermarkGenerator",
+    "WatermarkOutput",
+    "WatermarkStrategy",
 ]

@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Iterable
 from typing import Any
 
-from streamjobs.time.watermark_elements import Watermark, WatermarkElement
+from streamjobs.time.watermark_elements import Watermark, WatermarkElement, WatermarkStatus
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "time"
 
@@ -22,3 +22,9 @@ def as_recorded(at: int, elements: Iterable[WatermarkElement]) -> list[dict[str,
         {"at": at, "watermark": one.timestamp_ms} if isinstance(one, Watermark) else {"at": at, "status": one.value}
         for one in elements
     ]
+
+
+def element_of(event: dict[str, Any]) -> WatermarkElement:
+    if "watermark" in event:
+        return Watermark(event["watermark"])
+    return WatermarkStatus.IDLE if "idle" in event else WatermarkStatus.ACTIVE

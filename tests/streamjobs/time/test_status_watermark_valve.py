@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from golden_time_traces import as_recorded, scenarios
+from golden_time_traces import as_recorded, element_of, scenarios
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,10 +16,6 @@ from streamjobs.time.watermark_elements import Watermark, WatermarkElement, Wate
 
 IDLE, ACTIVE = WatermarkStatus.IDLE, WatermarkStatus.ACTIVE
 TRACES = scenarios("status_watermark_valve")
-
-
-def element_of(event: dict[str, Any]) -> WatermarkElement:
-    return Watermark(event["watermark"]) if "watermark" in event else IDLE if "idle" in event else ACTIVE
 
 
 @pytest.mark.parametrize("scenario", TRACES, ids=[one["name"] for one in TRACES])

@@ -1,0 +1,204 @@
+"""What stands behind a source, or in the middle of a stream: gives records their timestamps, and makes watermarks.
+
+| event                          | what comes out                                                                     |
+|--------------------------------|------------------------------------------------------------------------------------|
+| record                         | its timestamp, or that it is too far in the future; then what its generator emitted |
+| periodic emit                  | what the generators emitted                                                        |
+| watermark, status of upstream  | nothing: only the generators say how far time is; but the end of time is passed on |
+| end of input                   | active, if it was idle; then the end of time. No last periodic emit comes before it |
+
+Between generators and what comes out stands a filter: a watermark that is not larger than the last is swallowed, and
+does not make the source active; one that is larger makes it active first. A status comes out when it changes.
+
+With channels each has a generator of its own, and idleness of its own, and a multiplexer makes one watermark of them:
+what they emit at a record counts at once, what they emit periodically when all have been asked.
+
+A record whose timestamp is further ahead of the processing time than the limit is shown to no generator: one clock that
+is wrong would make the records of all others late. It counts as no activity either. A record without a timestamp is
+shown with the smallest there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any, Final, Generic, TypeVar
+
+from attrs import frozen
+
+from snapshots.value_text import shown
+from streamjobs.errors import StreamJobError
+from streamjobs.time.timestamps import MIN_TIMESTAMP, timestamp_of
+from streamjobs.time.watermark_elements import END_OF_TIME, Watermark, WatermarkElement, WatermarkStatus
+from streamjobs.time.watermark_generators import WatermarkGenerator, WatermarkOutput, WatermarksWithIdleness
+from streamjobs.time.watermark_output_multiplexer import WatermarkOutputMultiplexer
+
+__all__ = ["MAX_CHANNELS", "TimestampedRecord", "TimestampsAndWatermarks"]
+
+T = TypeVar("T")
+
+MAX_CHANNELS: Final = 10_000
+"""Most channels of one source."""
+
+
+@frozen
+class TimestampedRecord:
+    """What a record is: its timestamp in ms since 1970, or None; whether it goes to the side output; and what follows.
+
+    ``elements`` are to be sent behind the record.
+    """
+
+    timestamp_ms: int | None
+    is_beyond_limit: bool
+    elements: tuple[WatermarkElement, ...]
+
+
+class _Collected(WatermarkOutput):
+    """What a generator emitted in one call."""
+
+    def __init__(self) -> None:
+        self._elements: list[WatermarkElement] = []
+
+    def emit_watermark(self, timestamp_ms: int) -> None:
+        self._elements.append(Watermark(timestamp_ms))
+
+    def mark_idle(self) -> None:
+        self._elements.append(WatermarkStatus.IDLE)
+
+    def mark_active(self) -> None:
+        self._elements.append(WatermarkStatus.ACTIVE)
+
+    def taken(self) -> tuple[WatermarkElement, ...]:
+        taken, self._elements = self._elements, []
+        return tuple(taken)
+
+
+class _Filter:
+    """What comes out of the watermarks and statuses that go in."""
+
+    def __init__(self) -> None:
+        self.watermark_ms = MIN_TIMESTAMP
+        self.status = WatermarkStatus.ACTIVE
+
+    def passed(self, element: WatermarkElement) -> tuple[WatermarkElement, ...]:
+        if isinstance(element, WatermarkStatus):
+            changed, self.status = self.status is not element, element
+            return (element,) if changed else ()
+        if element.timestamp_ms <= self.watermark_ms:
+            return ()
+        self.watermark_ms = element.timestamp_ms
+        return (*self.passed(WatermarkStatus.ACTIVE), element)
+
+
+class TimestampsAndWatermarks(Generic[T]):
+    """The timestamps and the watermarks of one source.
+
+    ``timestamp_of_record`` says the timestamp of a record: milliseconds since 1970, a datetime, or None; without it the
+    record keeps the one it has. ``channel_of_record`` says its channel; without it all is one. ``idleness_ms`` and
+    ``future_limit_ms`` are None for none. Processing times are what the caller's clock says.
+    """
+
+    def __init__(
+        self,
+        create_generator: Callable[[], WatermarkGenerator[T]],
+        *,
+        timestamp_of_record: Callable[[T], object] | None = None,
+        channel_of_record: Callable[[T], Hashable] | None = None,
+        idleness_ms: int | None = None,
+        future_limit_ms: int | None = None,
+    ) -> None:
+        self._create_generator = create_generator
+        self._timestamp_of_record = timestamp_of_record
+        self._channel_of_record = channel_of_record
+        self._idleness_ms = idleness_ms
+        self._future_limit_ms = future_limit_ms
+        self._processing_time_ms = 0
+        self._output = _Collected()
+        self._filter = _Filter()
+        self._multiplexer: WatermarkOutputMultiplexer[Hashable] = WatermarkOutputMultiplexer()
+        self._generators: dict[Hashable, WatermarkGenerator[T]] = {}
+        if channel_of_record is None:
+            self._generators[None] = self._new_generator()
+
+    @property
+    def watermark_ms(self) -> int:
+        """What came out last; the smallest time if nothing did."""
+        return self._filter.watermark_ms
+
+    @property
+    def status(self) -> WatermarkStatus:
+        """What it said last of itself."""
+        return self._filter.status
+
+    def on_record(self, record: T, timestamp_ms: int | None, processing_time_ms: int) -> TimestampedRecord:
+        """A record with the timestamp that it came with, if any.
+
+        Raises `ValueError` for a timestamp that is none, and `StreamJobError` for too many channels; nothing was
+        changed then.
+        """
+        if self._timestamp_of_record is not None:
+            timestamp_ms = timestamp_of(self._timestamp_of_record(record))
+        if self._is_beyond_limit(timestamp_ms, processing_time_ms):
+            return TimestampedRecord(timestamp_ms, True, ())
+        channel = None if self._channel_of_record is None else self._channel_of_record(record)
+        generator = self._generator_of(channel)
+        self._processing_time_ms = processing_time_ms
+        generator.on_event(record, MIN_TIMESTAMP if timestamp_ms is None else timestamp_ms, self._output)
+        return TimestampedRecord(timestamp_ms, False, self._emitted(channel, deferred=False))
+
+    def on_periodic_emit(self, processing_time_ms: int) -> tuple[WatermarkElement, ...]:
+        """What is due: called in regular intervals."""
+        self._processing_time_ms = processing_time_ms
+        sent: tuple[WatermarkElement, ...] = ()
+        for channel, generator in self._generators.items():
+            generator.on_periodic_emit(self._output)
+            sent += self._emitted(channel, deferred=True)
+        if self._channel_of_record is None:
+            return sent
+        return sent + self._passed(self._multiplexer.on_periodic_emit())
+
+    def on_upstream(self, element: WatermarkElement) -> tuple[WatermarkElement, ...]:
+        """A watermark or a status of whoever is in front."""
+        return self.on_end_of_input() if element == END_OF_TIME else ()
+
+    def on_end_of_input(self) -> tuple[WatermarkElement, ...]:
+        """No record follows."""
+        return self._filter.passed(END_OF_TIME)
+
+    def channel_watermarks(self) -> dict[Hashable, int]:
+        """The watermark of each channel, for the alignment of splits; the smallest time where there is none yet."""
+        if self._channel_of_record is None:
+            return {}
+        return {channel: self._multiplexer.watermark_of(channel) for channel in self._generators}
+
+    def _is_beyond_limit(self, timestamp_ms: int | None, processing_time_ms: int) -> bool:
+        if timestamp_ms is None or self._future_limit_ms is None:
+            return False
+        return timestamp_ms > processing_time_ms + self._future_limit_ms
+
+    def _generator_of(self, channel: Hashable) -> WatermarkGenerator[T]:
+        generator = self._generators.get(channel)
+        if generator is None:
+            if len(self._generators) >= MAX_CHANNELS:
+                raise StreamJobError(
+                    f"channel {shown(channel)} is one more than the {MAX_CHANNELS} channels that a source may have; "
+                    f"with_channel is for what has few values, such as a partition, and not for keys"
+                )
+            generator = self._new_generator()
+            self._multiplexer.register(channel)
+            self._generators[channel] = generator
+        return generator
+
+    def _new_generator(self) -> WatermarkGenerator[T]:
+        generator = self._create_generator()
+        if self._idleness_ms is None:
+            return generator
+        return WatermarksWithIdleness(generator, self._idleness_ms, lambda: self._processing_time_ms)
+
+    def _emitted(self, channel: Hashable, *, deferred: bool) -> tuple[WatermarkElement, ...]:
+        emitted = self._output.taken()
+        if self._channel_of_record is not None:
+            emitted = tuple(one for each in emitted for one in self._multiplexer.take(channel, each, deferred=deferred))
+        return self._passed(emitted)
+
+    def _passed(self, elements: tuple[Any, ...]) -> tuple[WatermarkElement, ...]:
+        return tuple(one for element in elements for one in self._filter.passed(element))

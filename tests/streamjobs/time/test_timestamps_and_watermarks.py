@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from golden_time_traces import as_recorded, scenarios
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamjobs.api.watermark_strategy import WatermarkStrategy
+from streamjobs.errors import JobDefinitionError, StreamJobError
+from streamjobs.time import timestamps_and_watermarks
+from streamjobs.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
+from streamjobs.time.timestamps_and_watermarks import TimestampedRecord, TimestampsAndWatermarks
+from streamjobs.time.watermark_elements import END_OF_TIME, Watermark, WatermarkElement, WatermarkStatus
+from streamjobs.time.watermark_generators import WatermarkGenerator, WatermarkOutput, WatermarksWithIdleness
+
+IDLE, ACTIVE = WatermarkStatus.IDLE, WatermarkStatus.ACTIVE
+TRACES = scenarios("watermark_strategies")
+OBJECTS = [one for one in TRACES if one["operator"]["type"] == "watermark_generator"]
+JOBS = [one for one in TRACES if one["operator"]["type"] == "assign_timestamps"]
+
+
+class Recorded(WatermarkOutput):
+    def __init__(self) -> None:
+        self.sent: list[WatermarkElement] = []
+
+    def emit_watermark(self, timestamp_ms: int) -> None:
+        self.sent.append(Watermark(timestamp_ms))
+
+    def mark_idle(self) -> None:
+        self.sent.append(IDLE)
+
+    def mark_active(self) -> None:
+        self.sent.append(ACTIVE)
+
+
+class Punctuated(WatermarkGenerator[dict[str, Any]]):
+    def on_event(self, event: dict[str, Any], timestamp_ms: int, output: WatermarkOutput) -> None:
+        emits: dict[str, Callable[[], None]] = {
+            "w": lambda: output.emit_watermark(timestamp_ms),
+            "i": output.mark_idle,
+            "a": output.mark_active,
+        }
+        emits.get(event["key"], lambda: None)()
+
+
+STRATEGIES: dict[str, Callable[[dict[str, Any]], WatermarkStrategy[Any]]] = {
+    "bounded": lambda told: WatermarkStrategy.for_bounded_out_of_orderness(told["bound"]),
+    "monotonous": lambda told: WatermarkStrategy.for_monotonous_timestamps(),
+    "none": lambda told: WatermarkStrategy.no_watermarks(),
+    "punctuated": lambda told: WatermarkStrategy.for_generator(Punctuated),
+}
+
+
+def strategy_of(scenario: dict[str, Any]) -> WatermarkStrategy[Any]:
+    told = scenario["operator"]["strategy"]
+    strategy = STRATEGIES[told["type"]](told)
+    return strategy.with_idleness(told["idleness"]) if "idleness" in told else strategy
+
+
+@pytest.mark.parametrize("scenario", OBJECTS, ids=[one["name"] for one in OBJECTS])
+def test_generators_emit_what_flinks_emitted(scenario: dict[str, Any]) -> None:
+    if "error" in (scenario["expected"] or [{}])[0]:
+        with pytest.raises(JobDefinitionError, match="must be at least 0"):
+            strategy_of(scenario)
+        return
+    strategy = strategy_of(scenario)
+    now_ms = 1_000
+    generator = strategy.create_generator()
+    if strategy.idleness_ms is not None:
+        generator = WatermarksWithIdleness(generator, strategy.idleness_ms, lambda: now_ms)
+    sent = []
+    for at, event in enumerate(scenario["input"]):
+        output = Recorded()
+        if "event" in event:
+            generator.on_event(None, event["event"], output)
+        elif "periodic" in event:
+            generator.on_periodic_emit(output)
+        else:
+            now_ms += event["clock"]
+        sent += as_recorded(at, output.sent)
+    assert sent == scenario["expected"]
+
+
+def job_entries(
+    source: TimestampsAndWatermarks[dict[str, Any]], at: int, event: dict[str, Any]
+) -> list[dict[str, Any]]:
+    if "record" in event:
+        record = event["record"]
+        done = source.on_record(record, record["ts"], 0)
+        out = {"key": record["key"], "values": [record["value"]]}
+        return [{"at": at, "out": out, "ts": done.timestamp_ms}, *as_recorded(at, done.elements)]
+    if "end" in event:
+        return as_recorded(at, source.on_upstream(END_OF_TIME))
+    if "watermark" in event:
+        return as_recorded(at, source.on_upstream(Watermark(event["watermark"])))
+    return as_recorded(at, source.on_upstream(IDLE if "idle" in event else ACTIVE))
+
+
+@pytest.mark.parametrize("scenario", JOBS, ids=[one["name"] for one in JOBS])
+def test_in_the_middle_of_a_job_it_sends_what_flinks_operator_sent(scenario: dict[str, Any]) -> None:
+    source = TimestampsAndWatermarks(
+        strategy_of(scenario).create_generator, timestamp_of_record=lambda record: record["value"]
+    )
+    sent = [entry for at, event in enumerate(scenario["input"]) for entry in job_entries(source, at, event)]
+    assert sent == scenario["expected"]
+
+
+def bounded(bound_ms: int = 0, **options: Any) -> TimestampsAndWatermarks[int]:
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(bound_ms)
+    return TimestampsAndWatermarks(strategy.create_generator, **options)
+
+
+def test_a_periodic_watermark_comes_out_once_and_only_if_it_is_larger() -> None:
+    source = bounded(5)
+    assert source.on_periodic_emit(0) == ()
+    source.on_record(1, 100, 0)
+    assert source.on_periodic_emit(0) == (Watermark(94),)
+    source.on_record(1, 50, 0)
+    assert source.on_periodic_emit(0) == ()
+    assert source.watermark_ms == 94
+
+
+def test_records_that_are_too_far_in_the_future_make_no_watermark() -> None:
+    source = bounded(future_limit_ms=1_000)
+    assert source.on_record(1, 6_001, 5_000) == TimestampedRecord(6_001, True, ())
+    assert source.on_record(1, MAX_TIMESTAMP, 5_000).is_beyond_limit
+    assert source.on_periodic_emit(5_000) == ()
+    assert source.on_record(1, 6_000, 5_000) == TimestampedRecord(6_000, False, ())
+    assert source.on_periodic_emit(5_000) == (Watermark(5_999),)
+
+
+def test_a_record_without_a_timestamp_passes_and_moves_no_time() -> None:
+    source = bounded(timestamp_of_record=lambda record: None, future_limit_ms=0)
+    assert source.on_record(1, 7, 0) == TimestampedRecord(None, False, ())
+    assert source.on_periodic_emit(0) == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "expected_ms"),
+    [
+        (datetime.datetime(1970, 1, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=1))), 0),
+        (datetime.datetime(1970, 1, 1, 0, 0, 1), 1_000),
+        (datetime.datetime(1969, 12, 31, 23, 59, 59, 999_999), -1),
+        (datetime.datetime.max, 253402300799999),
+        (-5, -5),
+    ],
+)
+def test_a_timestamp_may_be_a_moment(value: object, expected_ms: int) -> None:
+    assert bounded(timestamp_of_record=lambda record: value).on_record(1, None, 0).timestamp_ms == expected_ms
+
+
+@pytest.mark.parametrize("value", ["12", 1.5, True, 1 << 63, datetime.date(2020, 1, 1)])
+def test_what_is_no_timestamp_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match="is no timestamp"):
+        bounded(timestamp_of_record=lambda record: value).on_record(1, None, 0)
+
+
+def test_the_slowest_channel_says_how_far_the_source_is() -> None:
+    source = bounded(channel_of_record=lambda record: record % 2)
+    source.on_record(0, 100, 0)
+    assert source.on_periodic_emit(0) == (Watermark(99),)
+    source.on_record(1, 50, 0)
+    source.on_record(0, 200, 0)
+    assert source.on_periodic_emit(0) == ()
+    source.on_record(1, 150, 0)
+    assert source.on_periodic_emit(0) == (Watermark(149),)
+    assert source.channel_watermarks() == {0: 199, 1: 149}
+
+
+def test_a_channel_that_is_idle_is_not_waited_for_and_when_all_are_the_source_is() -> None:
+    source = bounded(channel_of_record=lambda record: record, idleness_ms=100)
+    for channel, timestamp_ms in [(0, 10), (1, 20)]:
+        source.on_record(channel, timestamp_ms, 0)
+    assert source.on_periodic_emit(0) == (Watermark(9),)
+    source.on_record(1, 30, 50)
+    assert source.on_periodic_emit(100) == ()
+    source.on_record(1, 40, 150)
+    assert source.on_periodic_emit(201) == (Watermark(39),)
+    assert source.on_periodic_emit(202) == ()
+    assert source.on_periodic_emit(303) == (IDLE,)
+    assert source.on_periodic_emit(404) == ()
+    source.on_record(0, 50, 500)
+    assert source.on_periodic_emit(500) == (ACTIVE, Watermark(49))
+
+
+def test_a_punctuated_watermark_of_a_channel_counts_at_once() -> None:
+    source = TimestampsAndWatermarks(Punctuated, channel_of_record=lambda record: record["channel"])
+    assert source.on_record({"key": "w", "channel": 0}, 10, 0).elements == (Watermark(10),)
+    assert source.on_record({"key": "w", "channel": 1}, 5, 0).elements == ()
+    assert source.on_record({"key": "w", "channel": 0}, 20, 0).elements == ()
+    assert source.on_record({"key": "w", "channel": 1}, 15, 0).elements == (Watermark(15),)
+
+
+def test_a_channel_more_than_there_may_be_is_refused_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timestamps_and_watermarks, "MAX_CHANNELS", 2)
+    source = bounded(channel_of_record=lambda record: record)
+    source.on_record(0, 10, 0)
+    source.on_record(1, 10, 0)
+    with pytest.raises(StreamJobError, match="channel 2 is one more than the 2 channels"):
+        source.on_record(2, 5, 0)
+    assert source.on_periodic_emit(0) == (Watermark(9),)
+
+
+def test_the_end_of_input_is_told_once_and_nothing_follows_it() -> None:
+    source = bounded()
+    source.on_record(1, 10, 0)
+    assert source.on_end_of_input() == (END_OF_TIME,)
+    assert source.on_end_of_input() == ()
+    source.on_record(1, 20, 0)
+    assert source.on_periodic_emit(0) == ()
+
+
+timestamps = st.one_of(st.integers(-20, 20), st.sampled_from([MIN_TIMESTAMP, MIN_TIMESTAMP + 3, MAX_TIMESTAMP - 1]))
+records = st.tuples(st.integers(0, 2), timestamps | st.none())
+steps = st.lists(st.one_of(records, st.integers(0, 30)), max_size=40)
+
+
+@given(steps, st.integers(0, 10) | st.just(MAX_TIMESTAMP), st.booleans(), st.sampled_from([None, 1, 10]))
+def test_no_order_of_events_takes_its_watermark_back(
+    steps: Sequence[tuple[int, int | None] | int], bound_ms: int, channels: bool, idleness_ms: int | None
+) -> None:
+    source = bounded(bound_ms, channel_of_record=(lambda record: record) if channels else None, idleness_ms=idleness_ms)
+    now_ms, sent = 0, []
+    for step in steps:
+        if isinstance(step, int):
+            now_ms += step
+            sent += source.on_periodic_emit(now_ms)
+        else:
+            sent += source.on_record(*step, now_ms).elements
+    watermarks = [one.timestamp_ms for one in sent if isinstance(one, Watermark)]
+    assert watermarks == sorted(set(watermarks))
+    statuses = [one for one in sent if isinstance(one, WatermarkStatus)]
+    assert statuses == [(IDLE, ACTIVE)[at % 2] for at in range(len(statuses))]
