@@ -103,14 +103,14 @@ class EntryHistory:
         """
         with self._lock:
             unwritten = self._unwritten
-        self._take_in(unwritten, new_keys)
+        self.take_in(unwritten, new_keys)
         new: dict[int, list[Any]] = {}
         for key, key_group in new_keys(self.epoch.changes).items():
             new.setdefault(key_group, []).append(key)
-        key_groups = sorted(self._member_groups() | new.keys())
+        key_groups = sorted(self.member_groups() | new.keys())
         start = bisect.bisect_left(key_groups, first_group)
         for key_group in key_groups[start:] + key_groups[:start]:
-            keys = dict.fromkeys(self._members_of(key_group) + new.get(key_group, []))
+            keys = dict.fromkeys(self.members_of(key_group) + new.get(key_group, []))
             yield key_group, [key for key in keys if key in self.live]
 
     def put_restored(self, key: Any, key_group: int, stored: Any) -> None:
@@ -128,15 +128,17 @@ class EntryHistory:
             self._gone += 1
             self._renew_members(self.epoch)
 
-    def _member_groups(self) -> set[int]:
+    def member_groups(self) -> set[int]:
+        """The key groups that have members."""
         with self._members_lock:
             return set(self._members)
 
-    def _members_of(self, key_group: int) -> list[Any]:
+    def members_of(self, key_group: int) -> list[Any]:
+        """The members of a key group: some may be gone, or listed twice."""
         with self._members_lock:
             return list(self._members.get(key_group, ()))
 
-    def _take_in(self, epochs: tuple[Epoch, ...], new_keys: NewKeys) -> None:
+    def take_in(self, epochs: tuple[Epoch, ...], new_keys: NewKeys) -> None:
         """Makes the new keys of epochs that have ended members."""
         with self._members_lock:
             for epoch in epochs:
@@ -149,7 +151,7 @@ class EntryHistory:
                             members.append(key)
                     epoch.is_taken_in = True
 
-    def _release(self, frozen: FrozenEntries, is_written: bool) -> None:
+    def release(self, frozen: FrozenEntries, is_written: bool) -> None:
         with self._lock:
             self.readers -= 1
             if is_written:
@@ -157,7 +159,7 @@ class EntryHistory:
                 self._unwritten = tuple(epoch for epoch in self._unwritten if epoch not in frozen.epochs)
                 self._gone += frozen.gone
 
-    def _tidy(self, written: Epoch, new_keys: NewKeys, fold: Fold) -> None:
+    def tidy(self, written: Epoch, new_keys: NewKeys, fold: Fold) -> None:
         if not self.readers:
             self._renew_members(written)
             self._fold_unwritten(new_keys, fold)
@@ -170,7 +172,7 @@ class EntryHistory:
         unwritten = self._unwritten
         if len(unwritten) < 2:
             return
-        self._take_in(unwritten, new_keys)
+        self.take_in(unwritten, new_keys)
         folded = Epoch()
         folded.changes = fold([epoch.changes for epoch in unwritten])
         folded.is_taken_in = True
@@ -217,12 +219,12 @@ class FrozenEntries:
     def keys(self, new_keys: NewKeys) -> Iterator[tuple[int, list[Any]]]:
         """The keys of each key group, in the order of key groups; some may have come later, or been gone before."""
         self.take_in(new_keys)
-        for key_group in sorted(self._history._member_groups()):
-            yield key_group, list(dict.fromkeys(self._history._members_of(key_group)))
+        for key_group in sorted(self._history.member_groups()):
+            yield key_group, list(dict.fromkeys(self._history.members_of(key_group)))
 
     def take_in(self, new_keys: NewKeys) -> None:
         """To be called by who writes the changes."""
-        self._history._take_in(self.epochs, new_keys)
+        self._history.take_in(self.epochs, new_keys)
 
     def first_changes(self) -> dict[Any, Any]:
         """The changed keys, each with its first change, which knows what completed snapshots hold of it."""
@@ -242,11 +244,11 @@ class FrozenEntries:
 
         It must be so for everybody at the moment from which on the next snapshot refers to the files of this one.
         """
-        self._history._release(self, is_written)
+        self._history.release(self, is_written)
 
     def tidy(self, new_keys: NewKeys, fold: Fold) -> None:
         """Drops what is not needed any more, if that is much. To be called after `release`."""
-        self._history._tidy(self.last, new_keys, fold)
+        self._history.tidy(self.last, new_keys, fold)
 
 
 def copy_now(entries: dict[Any, Any]) -> dict[Any, Any]:

@@ -20,6 +20,7 @@ from statebackend.api.errors import null_element
 from statebackend.heap.handle import HeapStateHandle
 from statebackend.heap.history import FrozenEntries
 from statebackend.heap.table import HeapTable, Row, address_of_row
+from statebackend.keyed.entry_bytes import checked_elements
 from statebackend.keyed.exact_values import compile_exact
 from statebackend.keyed.memory_form import Load
 from statebackend.kinds.internal_states import HandleContext
@@ -194,7 +195,9 @@ class HeapListState(HeapStateHandle, InternalListState[T]):
         return elements
 
     def add(self, element: T) -> None:
-        stored = self._stored(0, element)
+        if element is None:
+            raise null_element(self.describe(), 0)
+        stored = self._stored(element)
         change = self._changes.get(self._context.key)
         if change is None:
             change = self._begin_change()
@@ -204,7 +207,7 @@ class HeapListState(HeapStateHandle, InternalListState[T]):
         items.append(stored)
 
     def add_all(self, elements: Iterable[T]) -> None:
-        stored = [self._stored(position, element) for position, element in enumerate(elements)]
+        stored = [self._stored(element) for element in checked_elements(self._table.name, elements)]
         if stored:
             change = self._changes.get(self._context.key) or self._begin_change()
             if change.items is None:
@@ -213,7 +216,7 @@ class HeapListState(HeapStateHandle, InternalListState[T]):
                 change.items.extend(stored)
 
     def update(self, elements: Iterable[T]) -> None:
-        stored = [self._stored(position, element) for position, element in enumerate(elements)]
+        stored = [self._stored(element) for element in checked_elements(self._table.name, elements)]
         if not stored:
             self.clear()
             return
@@ -229,9 +232,7 @@ class HeapListState(HeapStateHandle, InternalListState[T]):
     def _begin_change(self) -> _ListChange:
         return self._begin(self._context.key, self._context.key_group)
 
-    def _stored(self, position: int, element: T) -> Any:
-        if element is None:
-            raise null_element(self.describe(), position)
+    def _stored(self, element: T) -> Any:
         try:
             return self._store(element)
         except SerializationError as error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from snapshots.errors import SerializationError
 from statebackend.api.key_groups import KeyGroupRange
 from statebackend.canonical.canonical_entries import Address
 from statebackend.keyed.exact_values import compile_exact
@@ -116,7 +115,7 @@ class CurrentAddress:
     For a handle whose store addresses entries by these bytes; one that has its own form of address compiles that.
     """
 
-    __slots__ = ("_address", "_context", "_key_group", "_key_groups", "_last_key", "_to_bytes")
+    __slots__ = ("_address", "_check", "_context", "_key_group", "_key_groups", "_last_key", "_to_bytes")
 
     def __init__(
         self,
@@ -128,7 +127,9 @@ class CurrentAddress:
     ) -> None:
         self._context = context
         self._key_groups = key_groups
-        self._to_bytes = _checked_bytes(key_serializer, namespace_serializer, f"state {state_name!r}")
+        keys = EntryKeys(key_serializer, namespace_serializer)
+        self._check = keys.compile_check(lambda: f"state {state_name!r}, current key")
+        self._to_bytes = keys.to_bytes
         self._last_key: Any = _NOTHING
         self._key_group = -1
         self._address: Address = (-1, b"", b"")
@@ -145,32 +146,6 @@ class CurrentAddress:
         # What stands for 'no current key' and 'no current namespace' says so when it is hashed.
         hash(key)
         self._key_groups.require(key_group)
-        self._address = (key_group, *self._to_bytes(key))
+        self._address = (key_group, *self._to_bytes(self._check(key)))
         self._last_key, self._key_group = key, key_group
         return self._address
-
-
-def _checked_bytes(
-    key_serializer: TypeSerializer[Any], namespace_serializer: TypeSerializer[Any], where: str
-) -> Callable[[Any], tuple[bytes, bytes]]:
-    """A function from an entry key to the bytes of key and namespace; refuses what does not fit, and says where."""
-    key_to_bytes = _checked(key_serializer, f"{where}, the current key")
-    if has_namespaces(namespace_serializer):
-        namespace_to_bytes = _checked(namespace_serializer, f"{where}, the namespace")
-        return lambda pair: (key_to_bytes(pair[0]), namespace_to_bytes(pair[1]))
-    void = namespace_serializer.to_bytes(VOID_NAMESPACE)
-    return lambda key: (key_to_bytes(key), void)
-
-
-def _checked(serializer: TypeSerializer[Any], where: str) -> Callable[[Any], bytes]:
-    if not serializer.equal_values_have_equal_bytes:
-        # The bytes stand for the value already.
-        return bytes
-
-    def to_bytes(value: Any) -> bytes:
-        try:
-            return serializer.to_bytes(value)
-        except SerializationError as error:
-            raise error.within(where) from error
-
-    return to_bytes

@@ -175,20 +175,6 @@ class SnapshotTask(ABC, Generic[S]):
             return self._state
 
 
-class SynchronousSnapshotTask(SnapshotTask[S]):
-    """The task of a backend that writes everything in the synchronous part: there is nothing left but to hand it out.
-
-    What was written belongs to the backend, whose next snapshot refers to it; so it stays if the task is cancelled.
-    """
-
-    def __init__(self, snapshot: S) -> None:
-        super().__init__()
-        self._snapshot = snapshot
-
-    def write(self) -> S:
-        return self._snapshot
-
-
 class SnapshotTasks(Generic[S]):
     """The tasks of one backend that may be under way."""
 

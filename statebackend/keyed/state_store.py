@@ -170,8 +170,8 @@ class StateStore(ABC):
     def freeze(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshotTask:
         """Freezes the state as it is now, and returns the task that writes what changed since the last snapshot.
 
-        What cannot be left to another thread is done here. A store that leaves nothing returns a
-        `SynchronousSnapshotTask` of what it has written.
+        What cannot be left to another thread is done here. The task of a store that leaves nothing hands out what is
+        written already.
         """
 
     @abstractmethod

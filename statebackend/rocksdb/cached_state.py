@@ -81,6 +81,14 @@ class WriteBackCache(Protocol):
     name: str
     stored_rows: StoredRows
 
+    @property
+    def cache_misses(self) -> int | None:
+        """The accesses that had to look into the stored rows; None if they are not counted."""
+
+    @property
+    def holds_counted_bytes(self) -> bool:
+        """Whether writing it out frees bytes that are counted (`CacheMemory`)."""
+
     def drain(self) -> Drained:
         """What changed since the last call, or a part of it; the cache is empty after an empty one."""
 
@@ -139,9 +147,9 @@ class CachedState(InternalState):
         """The accesses that had to look into the stored rows."""
 
     @property
-    def is_empty_cache(self) -> bool:
-        """Whether nothing is in the cache."""
-        return not self._entries
+    def holds_counted_bytes(self) -> bool:
+        """Whether anything is in the cache."""
+        return bool(self._entries)
 
     @property
     def key_context(self) -> HandleContext:

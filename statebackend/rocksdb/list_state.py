@@ -18,6 +18,7 @@ import xxhash
 from attrs import define
 
 from statebackend.api.errors import null_element
+from statebackend.keyed.entry_bytes import checked_elements
 from statebackend.keyed.exact_values import compile_exact
 from statebackend.kinds.list_kind import InternalListState
 from statebackend.kinds.state_kind import RowFilter
@@ -234,10 +235,7 @@ class RocksDBListState(CachedState, InternalListState[T]):
         return cached.rows
 
     def _encode_all(self, elements: Iterable[T]) -> tuple[list[Any], list[bytes]]:
-        given = list(elements)
-        for position, element in enumerate(given):
-            if element is None:
-                raise null_element(self.describe(), position)
+        given = checked_elements(self.name, elements)
         return given, [self.encode(self._element_serializer, element) for element in given]
 
     def _owned(self, element: Any, encoded: bytes) -> Any:

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 from snapshots.errors import SerializationError
 from snapshots.value_text import shown
+from statebackend.keyed.entry_bytes import encoded_user_key
 from statebackend.keyed.exact_values import compile_exact
 from statebackend.kinds.map_kind import InternalMapState
 from statebackend.rocksdb.cache_memory import ENTRY_BYTES
@@ -282,12 +283,12 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
 
     def _entry(self, key: K) -> list[Any]:
         cached = self._map()
-        key_bytes = None if self._key_is_object else self.encode(self._key_serializer, key)
+        key_bytes = None if self._key_is_object else encoded_user_key(self.name, self._key_serializer, key)
         cache_key = key if key_bytes is None else key_bytes
         entry = cached.entries.get(cache_key)
         if entry is None:
             if key_bytes is None:
-                key_bytes = self.encode(self._key_serializer, key)
+                key_bytes = encoded_user_key(self.name, self._key_serializer, key)
             encoded = None
             if not cached.is_complete:
                 self.cache_misses += 1
@@ -301,13 +302,13 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
 
     def _set(self, key: K, value: V | None, encoded: bytes | None) -> None:
         cached = self._map()
-        key_bytes = None if self._key_is_object else self.encode(self._key_serializer, key)
+        key_bytes = None if self._key_is_object else encoded_user_key(self.name, self._key_serializer, key)
         cache_key = key if key_bytes is None else key_bytes
         self._changes += 1
         entry = cached.entries.get(cache_key)
         if entry is None:
             if key_bytes is None:
-                key_bytes = self.encode(self._key_serializer, key)
+                key_bytes = encoded_user_key(self.name, self._key_serializer, key)
             known = None if cached.is_complete and not cached.is_cleared else UNKNOWN
             cached.entries[cache_key] = [key, value, encoded, True, key_bytes, known]
             self._held += 1

@@ -52,6 +52,16 @@ class RocksDBPriorityQueue(PagedPriorityQueue[T]):
         self._bounds = bounds
         self._keep_lower_bound = keep_lower_bound
 
+    @property
+    def cache_misses(self) -> None:
+        """They are not counted: elements come a page at a time."""
+        return None
+
+    @property
+    def holds_counted_bytes(self) -> bool:
+        """It does not: its elements are bounded by their number."""
+        return False
+
     def drain(self) -> Drained:
         """What changed since the last call, in no order."""
         changes = self.take_changes()

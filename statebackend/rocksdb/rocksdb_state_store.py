@@ -30,7 +30,7 @@ from statebackend.keyed.state_files import handle_of_files, patience_of
 from statebackend.keyed.state_schema import StateSchema
 from statebackend.keyed.state_store import StateStore
 from statebackend.rocksdb.cache_memory import DEFAULT_CACHE_BYTES, close_cache_memory, open_cache_memory
-from statebackend.rocksdb.cached_state import CacheBounds, CachedState, Change, WriteBackCache
+from statebackend.rocksdb.cached_state import CacheBounds, Change, WriteBackCache
 from statebackend.rocksdb.content_digest import ContentDigest
 from statebackend.rocksdb.engine import DEFAULT_MEMORY_BUDGET_BYTES
 from statebackend.rocksdb.local_database import LocalDatabase
@@ -200,7 +200,7 @@ class RocksDBStateStore(StateStore):
     def _relieve(self) -> None:
         """Writes out all caches of entries, which together hold too much."""
         for table in self.tables.values():
-            if isinstance(table.handle, CachedState) and not table.handle.is_empty_cache:
+            if table.handle is not None and table.handle.holds_counted_bytes:
                 self._write_out(table.handle)
 
     def _write_out(self, handle: WriteBackCache) -> None:

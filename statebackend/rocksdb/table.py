@@ -23,7 +23,7 @@ from statebackend.kinds.state_kind import TableForm
 from statebackend.kinds.value_kind import InternalValueState
 from statebackend.metrics.state_metrics import StateStatistics
 from statebackend.queues.queue_kind import PRIORITY_QUEUE
-from statebackend.rocksdb.cached_state import CacheBounds, CachedState, StoredRows, WriteBackCache
+from statebackend.rocksdb.cached_state import CacheBounds, StoredRows, WriteBackCache
 from statebackend.rocksdb.composite_key import DELETION_MARK, KEY_GROUP, RawKeys
 from statebackend.rocksdb.content_digest import ContentDigest, state_seed
 from statebackend.rocksdb.effective_changes import effective_changes
@@ -129,7 +129,7 @@ class RocksDBTable(StateTable):
         return StateStatistics(
             entries=self._family.estimated_entries(),
             entries_are_exact=False,
-            cache_misses=handle.cache_misses if isinstance(handle, CachedState) else None,
+            cache_misses=None if handle is None else handle.cache_misses,
         )
 
     @property

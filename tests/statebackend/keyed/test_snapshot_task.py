@@ -11,7 +11,6 @@ from statebackend.keyed.snapshot_task import (
     SnapshotTaskError,
     SnapshotTasks,
     SnapshotTaskState,
-    SynchronousSnapshotTask,
 )
 
 PATIENCE_S = 60
@@ -107,14 +106,6 @@ def test_a_future_that_runs_is_cancelled_through_its_task():
         gate.set()
         with pytest.raises(CancelledError):
             future.result(PATIENCE_S)
-
-
-def test_what_was_written_in_the_synchronous_part_is_handed_out():
-    assert SynchronousSnapshotTask("snapshot").run() == "snapshot"
-    cancelled = SynchronousSnapshotTask("snapshot")
-    cancelled.cancel()
-    with pytest.raises(CancelledError):
-        cancelled.run()
 
 
 def test_all_tasks_under_way_are_cancelled_at_once():

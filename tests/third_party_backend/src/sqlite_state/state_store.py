@@ -19,17 +19,18 @@ from sqlite_state.database import Row, SqliteDatabase
 from sqlite_state.row_files import read_row_file, write_row_file
 from sqlite_state.state_handles import chunk_part
 from sqlite_state.state_table import SqliteTable
-from statebackend import KeyedStateBackendParameters, KeyedStateSnapshot, ListStateDescriptor, StateBackend
+from statebackend import KeyedStateBackendParameters, KeyedStateSnapshot, StateBackend
 from statebackend.canonical.canonical_entries import read_canonical
 from statebackend.keyed.backend_parameters import KeyedStateSnapshotTask
 from statebackend.keyed.change_digest import whole_lists
 from statebackend.keyed.entry_migration import EntryMigration
 from statebackend.keyed.restored_states import RestoredStates
-from statebackend.keyed.snapshot_task import SynchronousSnapshotTask
+from statebackend.keyed.snapshot_task import SnapshotTask
 from statebackend.keyed.state_files import MAX_FILES, StateFiles, StoredFile, handle_of_files, stored_files
 from statebackend.keyed.state_meta import CANONICAL_BACKEND
 from statebackend.keyed.state_schema import StateSchema
 from statebackend.keyed.state_store import StateStore
+from statebackend.kinds.state_kind import TableForm
 from statebackend.ttl.row_filter import kept_rows
 from typeserializers import TypeSerializer
 
@@ -37,6 +38,20 @@ SQLITE_BACKEND: Final = "sqlite"
 
 PROGRESS_STEP: Final = 10_000
 """Entries after which a migration reports again."""
+
+
+class WrittenSnapshot(SnapshotTask[KeyedStateSnapshot]):
+    """The task of a snapshot that was written in the synchronous part: there is nothing left but to hand it out.
+
+    What was written belongs to the store, whose next snapshot refers to it; so it stays if the task is cancelled.
+    """
+
+    def __init__(self, snapshot: KeyedStateSnapshot) -> None:
+        super().__init__()
+        self._snapshot = snapshot
+
+    def write(self) -> KeyedStateSnapshot:
+        return self._snapshot
 
 
 class SqliteStateStore(StateStore):
@@ -130,7 +145,7 @@ class SqliteStateStore(StateStore):
         for table, new in zip(self.tables.values(), files, strict=True):
             table.files = new
             table.stored.forget_changes()
-        return SynchronousSnapshotTask(KeyedStateSnapshot(handle, digest, entries, written))
+        return WrittenSnapshot(KeyedStateSnapshot(handle, digest, entries, written))
 
     def close(self) -> None:
         self.is_closed = True
@@ -149,7 +164,7 @@ class SqliteStateStore(StateStore):
         digest = hashlib.blake2b(digest_size=16)
         for name, table in sorted(self.tables.items()):
             rows: Iterable[Row] = table.stored.rows()
-            if table.schema.meta.kind is ListStateDescriptor.kind:
+            if table.schema.meta.form is TableForm.LIST:
                 rows = whole_lists((*row[:3], None, row[4]) for row in rows)
             digest.update(repr(name).encode())
             for row in rows:
@@ -180,7 +195,7 @@ class SqliteStateStore(StateStore):
     def _rows_of_canonical_file(
         self, table: SqliteTable, file_system: CheckpointFileSystem, file: StoredFile
     ) -> Iterator[Row]:
-        is_list = table.schema.meta.kind is ListStateDescriptor.kind
+        is_list = table.schema.meta.form is TableForm.LIST
         content = file_system.read_file(file.handle)
         for batch in read_canonical(file_system.location(file.handle.path), self.key_groups, content):
             for key_group, key, namespace, user_key, value in zip(*batch, strict=True):

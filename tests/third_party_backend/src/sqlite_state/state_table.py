@@ -8,13 +8,13 @@ from typing import Any
 from sqlite_state.database import StoredTable
 from sqlite_state.priority_queue import SqlitePriorityQueue
 from sqlite_state.state_handles import SqliteListState, SqliteMapState, SqliteValueState
-from statebackend import MapStateDescriptor
 from statebackend.canonical.canonical_entries import Address, CanonicalRow
 from statebackend.keyed.entry_keys import CurrentAddress
 from statebackend.keyed.state_files import StateFiles
 from statebackend.keyed.state_schema import NAMESPACE_ROLE, StateSchema
 from statebackend.keyed.state_store import StateStore, StateTable
 from statebackend.kinds.internal_states import HandleContext
+from statebackend.kinds.state_kind import TableForm
 from statebackend.metrics import StateStatistics
 from typeserializers import TypeSerializer
 
@@ -32,7 +32,7 @@ class SqliteTable(StateTable):
     @property
     def is_map(self) -> bool:
         """Whether the part of a row is a user key."""
-        return self.schema.meta.kind is MapStateDescriptor.kind
+        return self.schema.meta.form is TableForm.MAP
 
     def value_state(
         self, context: HandleContext, serializer: TypeSerializer[Any], default: Any
