@@ -16,12 +16,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 from snapshots.errors import SerializationError
 from statebackend.api.key_groups import KeyGroupRange
 from typeserializers.kernel.code_generation import GeneratedFunction, WriteEmitter, indented
+from typeserializers.kernel.stepping_over import stepping_over
 from typeserializers.kernel.type_serializer import TypeSerializer
+
+Read = Callable[[bytes, int], tuple[Any, int]]
 
 KEY_GROUP = struct.Struct(">H")
 CHUNK_NUMBER = struct.Struct(">Q")
@@ -51,8 +55,6 @@ class RawKeys:
         self.key_groups = key_groups
         self._key_serializer = key_serializer
         self._namespace_serializer = namespace_serializer
-        self._read_key = key_serializer.codec.read
-        self._read_namespace = namespace_serializer.codec.read
         self.prefix: Callable[[Any, int], bytes] = self._compile_prefix(is_namespaced)
 
     def _compile_prefix(self, is_namespaced: bool) -> Callable[[Any, int], bytes]:
@@ -84,8 +86,14 @@ class RawKeys:
         failure = self._key_serializer.serialization_error(key, error)
         return failure.within("the current key")
 
+    @cached_property
+    def _steps(self) -> tuple[Read, Read]:
+        """What tells where a key ends and where a namespace does, of which nothing is made."""
+        return stepping_over(self._key_serializer).codec.read, stepping_over(self._namespace_serializer).codec.read
+
     def split(self, raw: bytes) -> tuple[int, bytes, bytes, bytes]:
         """Key group, key, namespace and the rest of a raw key, as bytes (the group as a number)."""
-        _, key_end = self._read_key(raw, 2)
-        _, namespace_end = self._read_namespace(raw, key_end)
+        step_over_key, step_over_namespace = self._steps
+        _, key_end = step_over_key(raw, 2)
+        _, namespace_end = step_over_namespace(raw, key_end)
         return KEY_GROUP.unpack_from(raw)[0], raw[2:key_end], raw[key_end:namespace_end], raw[namespace_end:]

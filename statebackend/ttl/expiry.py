@@ -12,6 +12,7 @@ from statebackend.kinds.state_kind import RowFilter, StateKind
 from statebackend.ttl.row_filter import expired_row_filter
 from typeserializers.containers.ttl import TtlSerializer
 from typeserializers.kernel.known_serializers import restored_with
+from typeserializers.kernel.stepping_over import stepping_over
 
 
 @frozen(eq=False)
@@ -24,9 +25,13 @@ class Expiry:
     clock: Clock
 
     def filters(self) -> Callable[[], RowFilter]:
-        """Makes filters of what has expired, each as of when it is made. They share nothing with the handle."""
-        serializer = restored_with(self.serializer.snapshot_configuration(), self.serializer)
-        assert isinstance(serializer, TtlSerializer)
+        """Makes filters of what has expired, each as of when it is made. They share nothing with the handle.
+
+        Of the values nothing is made: only where they end is asked for.
+        """
+        restored = restored_with(self.serializer.snapshot_configuration(), self.serializer)
+        assert isinstance(restored, TtlSerializer)
+        serializer: TtlSerializer[object] = TtlSerializer(stepping_over(restored.value_serializer))
         kind, ttl_ms, clock = self.kind, self.config.ttl_ms, self.clock
         return lambda: expired_row_filter(kind, serializer, ttl_ms, clock())
 

@@ -8,6 +8,11 @@ import pytest
 
 from checkpointing import CheckpointFileSystem, OpaqueStateHandle, SavepointError, SubtaskState
 from savepoints.handle_export import ExportTask
+from statebackend import ListStateDescriptor, StateTtlConfig
+from statebackend.keyed.backend_registry import state_backend
+from testkit.backends.harness import BackendHarness
+from testkit.backends.manual_clock import ManualClock
+from typeserializers import PickleSerializer
 
 
 def task(tmp_path: Path, state: SubtaskState) -> ExportTask:
@@ -21,6 +26,34 @@ def test_records_on_their_way_are_not_left_out_in_silence(tmp_path: Path, part: 
     with pytest.raises(SavepointError, match=r"subtask 1 of operator 'counter' has records on their way"):
         export.run()
     assert export.target.list_files() == ()
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_keys_and_elements_that_only_the_program_can_read_are_exported_unread(tmp_path: Path, backend: str) -> None:
+    harness = BackendHarness(str(tmp_path))
+    harness.clock = clock = ManualClock(1_000)
+    keys = PickleSerializer(str)
+    elements = ListStateDescriptor("elements", PickleSerializer(str), ttl=StateTtlConfig(500))
+    opened = harness.open(state_backend(backend), key_serializer=keys)
+    harness.at(opened, "key")
+    opened.get_state(elements).add("expired")
+    clock.now_ms = 1_400
+    opened.get_state(elements).add("kept")
+    handle = harness.snapshot(opened).handle
+    target = CheckpointFileSystem.from_uri(tmp_path / "target")
+    exported = ExportTask(
+        "counter", 0, harness.max_parallelism, SubtaskState(handle), harness.file_system, target,
+        {"elements": StateTtlConfig(500)}, 1_600,
+    ).run()  # fmt: skip
+    assert exported.state.keyed is not None
+    restored = BackendHarness(str(tmp_path))
+    restored.file_system, restored.clock = target, ManualClock(1_600)
+    reopened = restored.open(state_backend(backend), exported.state.keyed, key_serializer=keys)
+    restored.at(reopened, "key")
+    assert reopened.get_state(elements).get() == ["kept"]
+    assert exported.rows == {"elements": 1}
+    harness.close()
+    restored.close()
 
 
 def test_a_subtask_without_state_is_exported_as_such(tmp_path: Path) -> None:

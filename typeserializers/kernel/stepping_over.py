@@ -59,6 +59,9 @@ class SteppedOverSerializer(ReadingSerializer):
     def snapshot_configuration(self) -> TypeSerializerSnapshot[Any]:  # type: ignore[override]
         return self.skipped.snapshot_configuration()
 
+    def __repr__(self) -> str:
+        return repr(self.skipped)
+
     def _end_of(self, data: bytes, position: int) -> int:
         source = DataInputView(data, position)
         self._step(source)
