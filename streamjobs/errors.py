@@ -31,6 +31,10 @@ class UserFunctionError(StreamJobError):
     """A user's function raised an exception; the message names operator, key and record."""
 
 
+class AsyncTimeoutError(UserFunctionError, TimeoutError):
+    """An async function had no results in time; the message names operator, key and record."""
+
+
 class NullKeyError(StreamJobError, ValueError):
     """A record has no key."""
 

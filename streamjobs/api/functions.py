@@ -31,6 +31,7 @@ from statebackend.api.states import (
     State,
     ValueState,
 )
+from streamjobs.api.lifecycle import WorkerLifecycle
 from streamjobs.api.operator_state_store import OperatorStateStore
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.user_errors import shown
@@ -168,11 +169,11 @@ class ProcessContext(Generic[K]):
         raise AttributeError(f"the context of process_element has no {name!r}{advice}")
 
 
-class KeyedProcessFunction(ABC, Generic[K, I, O]):
+class KeyedProcessFunction(WorkerLifecycle, ABC, Generic[K, I, O]):
     """Processes the records of a keyed stream one by one, with state per key.
 
-    Instances travel to the subtasks by pickling, so they hold configuration only; state handles, connections and the
-    like are made in `open()`.
+    Instances travel to the subtasks by pickling, so they hold configuration only: state handles are made in `open()`,
+    connections, clients and the like in `setup()`.
     """
 
     def open(self, context: RuntimeContext) -> None:

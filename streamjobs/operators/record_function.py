@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from types import GeneratorType
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from statebackend.api.errors import StateBackendError
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
 from streamjobs.api.functions import ProcessContext
 from streamjobs.errors import StreamJobError, UserFunctionError
+from streamjobs.operators.function_results import check_results
 from streamjobs.operators.operator import InputBatch
 from streamjobs.user_errors import one_line, shown, told
 
@@ -83,26 +84,12 @@ class RecordFunctionAdapter:
                 result = function(record, context)
                 if result is not None:
                     if result.__class__ is not GeneratorType:
-                        self._check_result(result)
+                        check_results(result, self._method)
                     emit(result)
         except Exception as error:
             raise self._failure(error, record) from error
         gc.collect(0)
         return emitted
-
-    def _check_result(self, result: Any) -> None:
-        """Refuses what is no iterable, and a record, whose parts would be emitted; a tuple of records is none."""
-        is_record = hasattr(result, "_fields") or hasattr(result, "asDict")
-        if is_record or isinstance(result, (str, bytes, bytearray, Mapping)):
-            raise TypeError(
-                f"{self._method} returned {shown(result, _KEY_CHARACTERS)}, which is one record and not an iterable of "
-                f"records; yield it, or return a list of records"
-            )
-        if not isinstance(result, Iterable):
-            raise TypeError(
-                f"{self._method} returned {shown(result, _KEY_CHARACTERS)}, which is not an iterable of records; "
-                f"yield the records, or return a list of them"
-            )
 
     def _failure(self, error: Exception, record: Any) -> Exception:
         if isinstance(error, StreamJobError):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 from attrs import frozen
@@ -22,6 +23,7 @@ from streamjobs.operators.operator import InputBatch
 from streamjobs.runtime.local_state_root import LocalStateRoot
 from streamjobs.runtime.restore_plan import SubtaskRestore
 from streamjobs.runtime.subtask import OperatorParts, Subtask, SubtaskEpoch
+from streamjobs.runtime.worker_functions import RunIdentity, functions_of_this_process
 from streamjobs.spark.session import TaskIdentity
 from streamjobs.spark.tasks.arrow_input import KEY_GROUP_COLUMN, InputColumns, InputReader
 from streamjobs.spark.tasks.output_rows import OutputSchema, OutputWriter
@@ -67,12 +69,19 @@ class PartitionTask:
                 ),
             )
             writer = OutputWriter(task.outputs, task.parts.operator_uid)
-            run = subtask.run(partial(cloudpickle.loads, task.function_pickle), self._inputs(batches))
+            run = subtask.run(self._function, self._inputs(batches))
             with contextlib.closing(run):
                 for emitted in run:
                     for tag, rows in emitted:
                         yield from writer.batches(tag, rows)
             self.acknowledge(subtask.acknowledgement.encode())
+
+    def _function(self) -> Any:
+        """The function of this task; what its setup() has made lives in this process as long as the run."""
+        parts = self.operator.parts
+        run = RunIdentity(parts.job_id, parts.run_id)
+        make_function = partial(cloudpickle.loads, self.operator.function_pickle)
+        return functions_of_this_process().function(run, parts.operator_uid, make_function)
 
     def _inputs(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, InputBatch]]:
         reader = InputReader(self.operator.inputs[0], self.operator.parts.operator_uid)
