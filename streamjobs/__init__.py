@@ -7,6 +7,30 @@ from streamjobs.api.operator_state_store import OperatorStateStore
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.api.sink import Sink, SinkError
 from streamjobs.api.watermark_strategy import WatermarkStrategy
+from streamjobs.api.windows.evictors import CountEvictor, DeltaEvictor, Evictor, TimeEvictor, TimestampedValue
+from streamjobs.api.windows.standard_triggers import (
+    ContinuousEventTimeTrigger,
+    ContinuousProcessingTimeTrigger,
+    CountTrigger,
+    DeltaTrigger,
+    EventTimeTrigger,
+    NeverTrigger,
+    ProcessingTimeTrigger,
+    PurgingTrigger,
+)
+from streamjobs.api.windows.triggers import OnMergeContext, Trigger, TriggerContext, TriggerResult
+from streamjobs.api.windows.window_assigners import (
+    EventTimeSessionWindows,
+    GlobalWindows,
+    ProcessingTimeSessionWindows,
+    SlidingEventTimeWindows,
+    SlidingProcessingTimeWindows,
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
+    WindowAssigner,
+)
+from streamjobs.api.windows.window_functions import ProcessWindowFunction, WindowContext, WindowRuntimeContext
+from streamjobs.api.windows.windowed_stream import WindowedStream
 from streamjobs.errors import (
     EpochError,
     EpochTimeoutError,
@@ -21,25 +45,54 @@ from streamjobs.errors import (
 from streamjobs.time.watermark_generators import WatermarkGenerator, WatermarkOutput
 
 __all__ = [
+    "ContinuousEventTimeTrigger",
+    "ContinuousProcessingTimeTrigger",
+    "CountEvictor",
+    "CountTrigger",
     "DataStream",
+    "DeltaEvictor",
+    "DeltaTrigger",
     "EpochError",
     "EpochTimeoutError",
+    "EventTimeSessionWindows",
+    "EventTimeTrigger",
+    "Evictor",
+    "GlobalWindows",
     "JobDefinitionError",
     "JobRestoreError",
     "KeyedProcessFunction",
     "KeyedStream",
     "MissingModuleError",
+    "NeverTrigger",
     "NullKeyError",
+    "OnMergeContext",
     "OperatorStateStore",
     "OutputTag",
     "ProcessContext",
+    "ProcessWindowFunction",
+    "ProcessingTimeSessionWindows",
+    "ProcessingTimeTrigger",
+    "PurgingTrigger",
     "RuntimeContext",
     "Sink",
     "SinkError",
+    "SlidingEventTimeWindows",
+    "SlidingProcessingTimeWindows",
     "SourceProgressMismatchError",
     "StreamJobError",
+    "TimeEvictor",
+    "TimestampedValue",
+    "Trigger",
+    "TriggerContext",
+    "TriggerResult",
+    "TumblingEventTimeWindows",
+    "TumblingProcessingTimeWindows",
     "UserFunctionError",
     "WatermarkGenerator",
     "WatermarkOutput",
     "WatermarkStrategy",
+    "WindowAssigner",
+    "WindowContext",
+    "WindowRuntimeContext",
+    "WindowedStream",
 ]

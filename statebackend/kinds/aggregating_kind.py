@@ -22,7 +22,7 @@ from statebackend.api.descriptors import as_serializer
 from statebackend.api.errors import StateRegistrationError
 from statebackend.api.states import AggregatingState
 from statebackend.kinds.folding import TtlFoldingState, folded, note_function, refusal
-from statebackend.kinds.internal_states import HandleContext, InternalState, MergingState, fold_namespaces
+from statebackend.kinds.internal_states import FoldingState, HandleContext, InternalState, fold_namespaces
 from statebackend.kinds.state_kind import HandleSource, StateDescriptor, StateKind, TableForm
 from statebackend.kinds.timed_states import Lifetime, TtlState
 from statebackend.kinds.value_kind import InternalValueState
@@ -38,7 +38,7 @@ ACCUMULATOR_ROLE: Final = "accumulator"
 _TOUCH: Final[Any] = object()
 
 
-class InternalAggregatingState(MergingState, AggregatingState[I, O]):
+class InternalAggregatingState(FoldingState[Any], AggregatingState[I, O]):
     """Aggregating state with namespaces: merging merges the accumulators."""
 
     __slots__ = ()
@@ -52,8 +52,10 @@ class AggregatingKind(StateKind):
     form = TableForm.VALUE
     handle_class = InternalAggregatingState
     timed_role = ACCUMULATOR_ROLE
-    reads = MappingProxyType({"get": ""})
-    writes = MappingProxyType({"add": "value", "clear": "", "merge_namespaces": "target, sources"})
+    reads = MappingProxyType({"get": "", "get_internal": ""})
+    writes = MappingProxyType(
+        {"add": "value", "update_internal": "folded", "clear": "", "merge_namespaces": "target, sources"}
+    )
 
     def storage_serializer(self, serializers: Mapping[str, TypeSerializer[Any]]) -> TypeSerializer[Any]:
         return serializers[ACCUMULATOR_ROLE]
@@ -152,6 +154,14 @@ class ValueBackedAggregatingState(InternalAggregatingState[I, O]):
             raise
         self._accumulators.update(folded(added, self._name, "add() of the aggregate function"))
 
+    def get_internal(self) -> Any:
+        return self._accumulators.value()
+
+    def update_internal(self, folded: Any) -> None:
+        if folded is None:
+            raise refusal(self._name, "None cannot be an accumulator")
+        self._accumulators.update(folded)
+
     def clear(self) -> None:
         self._accumulators.clear()
 
@@ -230,6 +240,10 @@ class TtlAggregatingState(TtlFoldingState, InternalAggregatingState[I, O]):
             raise refusal(self.name, "None cannot be added to an aggregating state")
         self._clean_up()
         self._stored.add(value)
+
+    def get_internal(self) -> Any:
+        stored = self.visible()
+        return None if stored is None else stored.value
 
     def renew(self, stored: TtlValue[Any]) -> None:
         self._stored.add(_TOUCH)

@@ -51,6 +51,12 @@ class TtlFoldingState(TtlState):
         super().__init__(stored, lifetime)
         self.name = name
 
+    def update_internal(self, folded: Any) -> None:
+        if folded is None:
+            raise refusal(self.name, "None cannot be what was folded")
+        self._clean_up()
+        self._stored.update_internal(self.lifetime.stamped(folded))
+
     def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
         self._clean_up()
         self._stored.merge_namespaces(target, sources)

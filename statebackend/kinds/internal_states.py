@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from statebackend.api.states import State
 
@@ -69,6 +69,23 @@ class MergingState(InternalState):
         Sources without content, and the target among the sources, change nothing. The current namespace stays what it
         was. Raises `SerializationError` for a namespace that is None or does not fit; if that or the folding fails,
         nothing has changed.
+        """
+
+
+class FoldingState(MergingState, Generic[C]):
+    """A kind of state that folds what is added into one value; that value itself, for who folds many at once."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def get_internal(self) -> C | None:
+        """What was folded so far, as it is stored; None if nothing was. It is the caller's own."""
+
+    @abstractmethod
+    def update_internal(self, folded: C) -> None:
+        """Puts another in its place; raises `SerializationError`, changing nothing, for None and for what does not fit.
+
+        It is the state's own from here on, as with `ValueState.update`.
         """
 
 

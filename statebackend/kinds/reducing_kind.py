@@ -18,7 +18,7 @@ from statebackend.api.descriptors import VALUE_ROLE, as_serializer
 from statebackend.api.errors import StateRegistrationError
 from statebackend.api.states import ReducingState
 from statebackend.kinds.folding import TtlFoldingState, folded, note_function, refusal
-from statebackend.kinds.internal_states import HandleContext, InternalState, MergingState, fold_namespaces
+from statebackend.kinds.internal_states import FoldingState, HandleContext, InternalState, fold_namespaces
 from statebackend.kinds.state_kind import HandleSource, StateDescriptor, StateKind, TableForm
 from statebackend.kinds.timed_states import Lifetime, TtlState
 from statebackend.kinds.value_kind import InternalValueState
@@ -28,7 +28,7 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 T = TypeVar("T")
 
 
-class InternalReducingState(MergingState, ReducingState[T]):
+class InternalReducingState(FoldingState[T], ReducingState[T]):
     """Reducing state with namespaces: merging reduces the values."""
 
     __slots__ = ()
@@ -42,8 +42,10 @@ class ReducingKind(StateKind):
     form = TableForm.VALUE
     handle_class = InternalReducingState
     timed_role = VALUE_ROLE
-    reads = MappingProxyType({"get": ""})
-    writes = MappingProxyType({"add": "value", "clear": "", "merge_namespaces": "target, sources"})
+    reads = MappingProxyType({"get": "", "get_internal": ""})
+    writes = MappingProxyType(
+        {"add": "value", "update_internal": "folded", "clear": "", "merge_namespaces": "target, sources"}
+    )
 
     def storage_serializer(self, serializers: Mapping[str, TypeSerializer[Any]]) -> TypeSerializer[Any]:
         return serializers[VALUE_ROLE]
@@ -122,6 +124,14 @@ class ValueBackedReducingState(InternalReducingState[T]):
         current = self._values.value()
         self._values.update(value if current is None else self._reduced(current, value))
 
+    def get_internal(self) -> T | None:
+        return self._values.value()
+
+    def update_internal(self, folded: T) -> None:
+        if folded is None:
+            raise refusal(self._name, "None cannot be what was folded")
+        self._values.update(folded)
+
     def clear(self) -> None:
         self._values.clear()
 
@@ -175,6 +185,8 @@ class TtlReducingState(TtlFoldingState, InternalReducingState[T]):
             raise refusal(self.name, "None cannot be added to a reducing state")
         self._clean_up()
         self._stored.add(self.lifetime.stamped(value))
+
+    get_internal = get
 
     def renew(self, stored: TtlValue[T]) -> None:
         # Reducing with itself would change it, so it is put in anew.

@@ -16,6 +16,7 @@ from testkit.backends.contract_base import ContractBase, content
 from testkit.backends.evolving_records import LegV1, leg_v1
 from testkit.backends.folding_functions import IMMUTABLE_SUM, MUTABLE_SUM, SUM, ImmutableSum
 from testkit.backends.harness import BackendHarness
+from typeserializers.scalars.fixed_width import LongSerializer
 
 FOLDING = pytest.mark.parametrize(
     ("descriptor", "result"),
@@ -60,6 +61,24 @@ class FoldingStateContract(ContractBase):
             state.clear()
             assert state.get() is None
         assert list(backend.get_keys(descriptor.name)) == []
+
+    @FOLDING
+    def test_what_was_folded_can_be_taken_out_folded_elsewhere_and_put_back(
+        self, harness: BackendHarness, backend: KeyedStateBackend, descriptor: StateDescriptor, result: Any
+    ) -> None:
+        state: Any = backend.get_or_create_keyed_state(LongSerializer(), descriptor)
+        state.set_current_namespace(1)
+        assert state.get_internal() is None
+        with pytest.raises(SerializationError):
+            state.update_internal(None)
+        state.add(3)
+        folded = state.get_internal()
+        state.set_current_namespace(2)
+        state.update_internal(folded)
+        state.add(4)
+        assert state.get() == result(7)
+        state.set_current_namespace(1)
+        assert state.get() == result(3)
 
     @FOLDING
     def test_folding_goes_on_across_barriers_and_every_snapshot_restores_to_its_own_point(

@@ -44,6 +44,11 @@ class GlobalWindow:
 
     __slots__ = ()
 
+    @property
+    def max_timestamp(self) -> int:
+        """The last millisecond there is."""
+        return (1 << 63) - 1
+
     def __repr__(self) -> str:
         return "GLOBAL_WINDOW"
 

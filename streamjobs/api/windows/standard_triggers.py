@@ -1,0 +1,378 @@
+"""The triggers that come with us; what each does is Flink's.
+
+The two continuous ones fire at whole multiples of their interval, counted from 1970 and not from the start of the
+window. The next time of firing is in state; of windows that merge the earliest counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from attrs import field, frozen
+
+from statebackend import ReducingStateDescriptor, StateDescriptor, ValueStateDescriptor
+from streamjobs.api.windows.triggers import OnMergeContext, Trigger, TriggerContext, TriggerResult
+from streamjobs.errors import JobDefinitionError
+from streamjobs.time.durations import Duration, duration_ms
+from streamjobs.time.timestamps import clamped
+from streamjobs.user_errors import shown
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.scalars.fixed_width import LongSerializer
+
+__all__ = [
+    "ContinuousEventTimeTrigger",
+    "ContinuousProcessingTimeTrigger",
+    "CountTrigger",
+    "DeltaTrigger",
+    "EventTimeTrigger",
+    "NeverTrigger",
+    "ProcessingTimeTrigger",
+    "PurgingTrigger",
+]
+
+_CONTINUE: Final = TriggerResult.CONTINUE
+_FIRE: Final = TriggerResult.FIRE
+
+
+def _sum(left: int, right: int) -> int:
+    return left + right
+
+
+def _earlier(left: int, right: int) -> int:
+    return min(left, right)
+
+
+_COUNT: Final[ReducingStateDescriptor[int]] = ReducingStateDescriptor("count", _sum, LongSerializer())
+_FIRE_TIME: Final[ReducingStateDescriptor[int]] = ReducingStateDescriptor("fire-time", _earlier, LongSerializer())
+
+
+@frozen
+class EventTimeTrigger(Trigger[Any, Any]):
+    """Fires when the watermark has passed the end of the window, and at every record that comes after."""
+
+    def on_element(self, element: Any, timestamp_ms: int | None, window: Any, context: TriggerContext) -> TriggerResult:
+        if window.max_timestamp <= context.current_watermark():
+            return _FIRE
+        context.register_event_time_timer(window.max_timestamp)
+        return _CONTINUE
+
+    def on_event_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
+        return _FIRE if timestamp_ms == window.max_timestamp else _CONTINUE
+
+    def on_processing_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
+        return _CONTINUE
+
+    def can_merge(self) -> bool:
+        return True
+
+    def on_merge(self, window: Any, context: OnMergeContext) -> None:
+        # A window that is over fires with the record that has it merge.
+        if window.max_timestamp > context.current_watermark():
+            context.register_event_time_timer(window.max_timestamp)
+
+    def clear(self, window: Any, context: TriggerContext) -> None:
+        context.delete_event_time_timer(window.max_timestamp)
+
+
+@frozen
+class ProcessingTimeTrigger(Trigger[Any, Any]):
+    """Fires when the clock has passed the end of the window."""
+
+    def on_element(self, element: Any, timestamp_ms: int | None, window: Any, context: TriggerContext) -> TriggerResult:
+        context.register_processing_time_timer(window.max_timestamp)
+        return _CONTINUE
+
+    def on_event_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
+        return _CONTINUE
+
+    def on_processing_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
+        return _FIRE
+
+    def can_merge(self) -> bool:
+        return True
+
+    def on_merge(self, window: Any, context: OnMergeContext) -> None:
+        if window.max_timestamp > context.current_processing_time():
+            context.register_processing_time_timer(window.max_timestamp)
+
+    def clear(self, window: Any, context: TriggerContext) -> None:
+        context.delete_processing_time_timer(window.max_timestamp)
+
+
+@frozen
+class NeverTrigger(Trigger[Any, Any]):
+    """Never fires: that of the global window, as long as it has no other."""
+
+    def on_element(self, element: Any, timestamp_ms: int | None, window: Any, context: TriggerContext) -> TriggerResult:
+        return _CONTINUE
+
+    def on_event_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
+        return _CONTINUE
+
+    def on_processing_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
+        return _CONTINUE
+
+    def can_merge(self) -> bool:
+        return True
+
+    def on_merge(self, window: Any, context: OnMergeContext) -> None:
+        pass
+
+    def clear(self, window: Any, context: TriggerContext) -> None:
+        pass
+
+
+def _check_count(trigger: Any, attribute: Any, count: Any) -> None:
+    if type(count) is not int or count < 1:
+        raise JobDefinitionError(f"CountTrigger.of() takes a number of records from 1 on, not {shown(count, 40)}")
+
+
+@frozen
+class CountTrigger(Trigger[Any, Any]):
+    """Fires at every n-th record of a window."""
+
+    max_count: int = field(validator=_check_count)
+
+    @classmethod
+    def of(cls, max_count: int) -> CountTrigger:
+        """Fires at every ``max_count``-th record; `JobDefinitionError` for less than 1."""
+        return cls(max_count)
+
+    @property
+    def state_descriptors(self) -> Sequence[StateDescriptor]:
+        return (_COUNT,)
+
+    def on_element(self, element: Any, timestamp_ms: int | None, window: Any, context: TriggerContext) -> TriggerResult:
+        count = context.get_partitioned_state(_COUNT)
+        count.add(1)
+        if count.get() < self.max_count:
+            return _CONTINUE
+        count.clear()
+        return _FIRE
+
+    def on_event_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
+        return _CONTINUE
+
+    def on_processing_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
+        return _CONTINUE
+
+    def can_merge(self) -> bool:
+        return True
+
+    def on_merge(self, window: Any, context: OnMergeContext) -> None:
+        context.merge_partitioned_state(_COUNT)
+
+    def clear(self, window: Any, context: TriggerContext) -> None:
+        context.get_partitioned_state(_COUNT).clear()
+
+
+@frozen
+class PurgingTrigger(Trigger[Any, Any]):
+    """Does as another trigger says, and purges the window whenever that fires."""
+
+    nested: Trigger[Any, Any]
+
+    @classmethod
+    def of(cls, nested: Trigger[Any, Any]) -> PurgingTrigger:
+        """Purges when ``nested`` fires; `JobDefinitionError` for what is no trigger."""
+        if not isinstance(nested, Trigger):
+            raise JobDefinitionError(f"PurgingTrigger.of() takes a trigger, not {shown(nested, 80)}")
+        return cls(nested)
+
+    @property
+    def state_descriptors(self) -> Sequence[StateDescriptor]:
+        return self.nested.state_descriptors
+
+    def on_element(self, element: Any, timestamp_ms: int | None, window: Any, context: TriggerContext) -> TriggerResult:
+        return _purging(self.nested.on_element(element, timestamp_ms, window, context))
+
+    def on_event_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
+        return _purging(self.nested.on_event_time(timestamp_ms, window, context))
+
+    def on_processing_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
+        return _purging(self.nested.on_processing_time(timestamp_ms, window, context))
+
+    def can_merge(self) -> bool:
+        return self.nested.can_merge()
+
+    def on_merge(self, window: Any, context: OnMergeContext) -> None:
+        self.nested.on_merge(window, context)
+
+    def clear(self, window: Any, context: TriggerContext) -> None:
+        self.nested.clear(window, context)
+
+
+def _purging(result: TriggerResult) -> TriggerResult:
+    return TriggerResult.FIRE_AND_PURGE if result.fires else result
+
+
+def _interval_start(timestamp_ms: int, interval_ms: int) -> int:
+    """The multiple of the interval next to the time, towards 1970."""
+    return (
+        timestamp_ms - timestamp_ms % interval_ms if timestamp_ms >= 0 else timestamp_ms + -timestamp_ms % interval_ms
+    )
+
+
+@frozen
+class ContinuousEventTimeTrigger(Trigger[Any, Any]):
+    """Fires whenever the watermark has passed a multiple of an interval, and at the end of the window."""
+
+    interval_ms: int
+
+    @classmethod
+    def of(cls, interval: Duration) -> ContinuousEventTimeTrigger:
+        """Fires at multiples of ``interval``; `JobDefinitionError` for one below a millisecond."""
+        return cls(duration_ms(interval, f"{cls.__name__}: the interval", at_least_ms=1))
+
+    @property
+    def state_descriptors(self) -> Sequence[StateDescriptor]:
+        return (_FIRE_TIME,)
+
+    def on_element(self, element: Any, timestamp_ms: int | None, window: Any, context: TriggerContext) -> TriggerResult:
+        if window.max_timestamp <= context.current_watermark():
+            return _FIRE
+        context.register_event_time_timer(window.max_timestamp)
+        if context.get_partitioned_state(_FIRE_TIME).get() is None:
+            if timestamp_ms is None:
+                raise ValueError("ContinuousEventTimeTrigger needs a timestamp, and the record has none")
+            self._register_next(_interval_start(timestamp_ms, self.interval_ms), window, context)
+        return _CONTINUE
+
+    def on_event_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
+        if timestamp_ms == window.max_timestamp:
+            return _FIRE
+        fire_time = context.get_partitioned_state(_FIRE_TIME)
+        if fire_time.get() != timestamp_ms:
+            return _CONTINUE
+        fire_time.clear()
+        self._register_next(timestamp_ms, window, context)
+        return _FIRE
+
+    def on_processing_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
+        return _CONTINUE
+
+    def can_merge(self) -> bool:
+        return True
+
+    def on_merge(self, window: Any, context: OnMergeContext) -> None:
+        context.merge_partitioned_state(_FIRE_TIME)
+        next_fire_ms = context.get_partitioned_state(_FIRE_TIME).get()
+        if next_fire_ms is not None:
+            context.register_event_time_timer(next_fire_ms)
+
+    def clear(self, window: Any, context: TriggerContext) -> None:
+        # The timer at the end of the window is due before it is given up, or was never more than one of a window that
+        # merged, which nobody hears any more.
+        fire_time = context.get_partitioned_state(_FIRE_TIME)
+        next_fire_ms = fire_time.get()
+        if next_fire_ms is not None:
+            context.delete_event_time_timer(next_fire_ms)
+            fire_time.clear()
+
+    def _register_next(self, timestamp_ms: int, window: Any, context: TriggerContext) -> None:
+        next_fire_ms = min(clamped(timestamp_ms + self.interval_ms), window.max_timestamp)
+        context.get_partitioned_state(_FIRE_TIME).add(next_fire_ms)
+        context.register_event_time_timer(next_fire_ms)
+
+
+@frozen
+class ContinuousProcessingTimeTrigger(Trigger[Any, Any]):
+    """Fires whenever the clock has passed a multiple of an interval, if the window has had a record."""
+
+    interval_ms: int
+
+    @classmethod
+    def of(cls, interval: Duration) -> ContinuousProcessingTimeTrigger:
+        """Fires at multiples of ``interval``; `JobDefinitionError` for one below a millisecond."""
+        return cls(duration_ms(interval, f"{cls.__name__}: the interval", at_least_ms=1))
+
+    @property
+    def state_descriptors(self) -> Sequence[StateDescriptor]:
+        return (_FIRE_TIME,)
+
+    def on_element(self, element: Any, timestamp_ms: int | None, window: Any, context: TriggerContext) -> TriggerResult:
+        if context.get_partitioned_state(_FIRE_TIME).get() is None:
+            now_ms = context.current_processing_time()
+            self._register_next(_interval_start(now_ms, self.interval_ms), window, context)
+        return _CONTINUE
+
+    def on_event_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
+        return _CONTINUE
+
+    def on_processing_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
+        fire_time = context.get_partitioned_state(_FIRE_TIME)
+        if fire_time.get() != timestamp_ms:
+            return _CONTINUE
+        fire_time.clear()
+        self._register_next(timestamp_ms, window, context)
+        return _FIRE
+
+    def can_merge(self) -> bool:
+        return True
+
+    def on_merge(self, window: Any, context: OnMergeContext) -> None:
+        context.merge_partitioned_state(_FIRE_TIME)
+        next_fire_ms = context.get_partitioned_state(_FIRE_TIME).get()
+        if next_fire_ms is not None:
+            context.register_processing_time_timer(next_fire_ms)
+
+    def clear(self, window: Any, context: TriggerContext) -> None:
+        fire_time = context.get_partitioned_state(_FIRE_TIME)
+        next_fire_ms = fire_time.get()
+        if next_fire_ms is not None:
+            context.delete_processing_time_timer(next_fire_ms)
+            fire_time.clear()
+
+    def _register_next(self, timestamp_ms: int, window: Any, context: TriggerContext) -> None:
+        next_fire_ms = min(clamped(timestamp_ms + self.interval_ms), window.max_timestamp)
+        context.get_partitioned_state(_FIRE_TIME).add(next_fire_ms)
+        context.register_processing_time_timer(next_fire_ms)
+
+
+@frozen
+class DeltaTrigger(Trigger[Any, Any]):
+    """Fires when a record differs from the one of the last firing by more than a threshold."""
+
+    threshold: float
+    delta_function: Callable[[Any, Any], float]
+    descriptor: ValueStateDescriptor[Any]
+
+    @classmethod
+    def of(
+        cls, threshold: float, delta_function: Callable[[Any, Any], float], element_type: TypeSerializer[Any] | Any
+    ) -> DeltaTrigger:
+        """Fires when ``delta_function(last, record)`` is above ``threshold``.
+
+        ``last`` is the record that fired last, at first that which came first. It is kept, so ``element_type`` says
+        what it is: a serializer or a type hint.
+        """
+        if not callable(delta_function):
+            raise JobDefinitionError(
+                f"DeltaTrigger.of() takes a function of two records, not {shown(delta_function, 80)}"
+            )
+        return cls(threshold, delta_function, ValueStateDescriptor("last-fired", element_type))
+
+    @property
+    def state_descriptors(self) -> Sequence[StateDescriptor]:
+        return (self.descriptor,)
+
+    def on_element(self, element: Any, timestamp_ms: int | None, window: Any, context: TriggerContext) -> TriggerResult:
+        state = context.get_partitioned_state(self.descriptor)
+        last = state.value()
+        if last is None:
+            state.update(element)
+            return _CONTINUE
+        if self.delta_function(last, element) <= self.threshold:
+            return _CONTINUE
+        state.update(element)
+        return _FIRE
+
+    def on_event_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
+        return _CONTINUE
+
+    def on_processing_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
+        return _CONTINUE
+
+    def clear(self, window: Any, context: TriggerContext) -> None:
+        context.get_partitioned_state(self.descriptor).clear()

@@ -1,0 +1,109 @@
+"""A windowed operation as a whole, checked, as it travels to the subtasks.
+
+What a window *holds* depends on its function: every record for a function that sees all, one value for a reduce
+function, one accumulator for an aggregate function; with an evictor it is always every record. What is held is state
+under the key and the window, written by the serializer of the records (that of the input's schema, if it has one) or of
+the accumulators.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable
+from typing import Any
+
+from attrs import Attribute, field, frozen
+
+from statebackend.api.aggregate_function import AggregateFunction
+from statebackend.api.descriptors import as_serializer
+from streamjobs.api.output_tag import OutputTag
+from streamjobs.api.windows.evictors import Evictor
+from streamjobs.api.windows.triggers import Trigger
+from streamjobs.api.windows.window_assigners import WindowAssigner
+from streamjobs.api.windows.window_functions import ProcessWindowFunction
+from streamjobs.errors import JobDefinitionError
+from streamjobs.user_errors import shown
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+__all__ = ["AggregatedContents", "ListedContents", "ReducedContents", "WindowContents", "WindowDefinition"]
+
+
+def _check_callable(contents: Any, attribute: Attribute[Any], function: object) -> None:
+    if not callable(function):
+        raise JobDefinitionError(f"reduce() takes a function of two records, not {shown(function, 80)}")
+
+
+@frozen
+class ReducedContents:
+    """One value, into which a function of two folds each record."""
+
+    function: Callable[[Any, Any], Any] = field(validator=_check_callable)
+
+
+def _check_aggregate(contents: Any, attribute: Attribute[Any], function: object) -> None:
+    if not isinstance(function, AggregateFunction):
+        what = f"the class {function.__name__}; make an instance" if isinstance(function, type) else shown(function, 80)
+        raise JobDefinitionError(f"aggregate() takes an instance of an AggregateFunction, not {what}")
+
+
+@frozen
+class AggregatedContents:
+    """One accumulator, and its serializer unless it is never stored."""
+
+    function: AggregateFunction[Any, Any, Any] = field(validator=_check_aggregate)
+    accumulator_serializer: TypeSerializer[Any] | None
+
+    @classmethod
+    def of(cls, function: AggregateFunction[Any, Any, Any], accumulator_type: Any) -> AggregatedContents:
+        """With a serializer or type hint of the accumulators; without, as the function's `create_accumulator` says."""
+        contents = cls(function, None)
+        if accumulator_type is None:
+            hints = typing.get_type_hints(type(function).create_accumulator)
+            accumulator_type = hints.get("return")
+        if accumulator_type is None or isinstance(accumulator_type, typing.TypeVar):
+            return contents
+        return cls(function, as_serializer(accumulator_type))
+
+
+@frozen
+class ListedContents:
+    """Every record."""
+
+
+WindowContents = ReducedContents | AggregatedContents | ListedContents
+
+
+@frozen(kw_only=True)
+class WindowDefinition:
+    """See the module. Raises `JobDefinitionError` for parts that do not go together."""
+
+    assigner: WindowAssigner[Any]
+    trigger: Trigger[Any, Any]
+    contents: WindowContents
+    window_function: ProcessWindowFunction[Any, Any, Any, Any] | None = None
+    evictor: Evictor[Any, Any] | None = None
+    allowed_lateness_ms: int = 0
+    late_data_tag: OutputTag[Any] | None = None
+    element_serializer: TypeSerializer[Any] | None = None
+    """The serializer of the records; without one it follows from the schema of the input."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.assigner.merges_windows and not self.trigger.can_merge():
+            raise JobDefinitionError(
+                f"{type(self.trigger).__name__} cannot merge windows, and {type(self.assigner).__name__} makes windows "
+                f"that merge; give the trigger can_merge() and on_merge(), or take another"
+            )
+        contents = self.contents
+        if self.evictor is None and isinstance(contents, AggregatedContents) and not contents.accumulator_serializer:
+            raise JobDefinitionError(
+                f"the type of the accumulators of {type(contents.function).__name__} is not known: pass "
+                f"aggregate(..., accumulator_type=...) as a type hint or serializer, or give its create_accumulator() "
+                f"a return type"
+            )
+        if self.window_function is None and isinstance(contents, ListedContents):
+            raise JobDefinitionError("a window that holds every record needs a function that makes something of them")
+
+    @property
+    def keeps_elements(self) -> bool:
+        """Whether records are stored as they are, so that their serializer is needed."""
+        return self.evictor is not None or not isinstance(self.contents, AggregatedContents)

@@ -1,0 +1,182 @@
+"""A keyed stream with windows: ``stream.key_by(...).window(...).trigger(...).aggregate(...)``.
+
+Each method gives another windowed stream, so one may be used several times. The methods that name a function end the
+chain; they all take
+
+    uid, name, schema   as `KeyedStream.process`
+    element_type        of the records, a serializer or type hint, where windows hold records and the input has no
+                        schema that tells it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, Protocol, TypeVar
+
+from attrs import evolve, field, frozen
+
+from statebackend.api.aggregate_function import AggregateFunction
+from statebackend.api.descriptors import as_serializer
+from streamjobs.api.output_tag import OutputTag
+from streamjobs.api.windows.evictors import Evictor
+from streamjobs.api.windows.triggers import Trigger
+from streamjobs.api.windows.window_assigners import WindowAssigner
+from streamjobs.api.windows.window_definition import (
+    AggregatedContents,
+    ListedContents,
+    ReducedContents,
+    WindowContents,
+    WindowDefinition,
+)
+from streamjobs.api.windows.window_functions import AppliedWindowFunction, ProcessWindowFunction
+from streamjobs.errors import JobDefinitionError
+from streamjobs.time.durations import Duration, duration_ms
+from streamjobs.user_errors import shown
+
+__all__ = ["WindowedStream"]
+
+S = TypeVar("S", covariant=True)
+
+
+class AddWindows(Protocol[S]):
+    """Adds the operation to the graph, and gives the stream that comes out."""
+
+    def __call__(self, definition: WindowDefinition, *, uid: str, name: str, schema: Any) -> S: ...
+
+
+@frozen(eq=False)
+class WindowedStream(Generic[S]):
+    """See the module."""
+
+    _add: AddWindows[S] = field(repr=False)
+    _assigner: WindowAssigner[Any]
+    _trigger: Trigger[Any, Any] | None = None
+    _evictor: Evictor[Any, Any] | None = None
+    _lateness_ms: int = 0
+    _late_tag: OutputTag[Any] | None = None
+
+    @classmethod
+    def of(cls, add: AddWindows[S], assigner: WindowAssigner[Any]) -> WindowedStream[S]:
+        """Begins with an assigner; `JobDefinitionError` for what is none."""
+        return cls(add, _instance(assigner, WindowAssigner, "window()", "a window assigner"))
+
+    def trigger(self, trigger: Trigger[Any, Any]) -> WindowedStream[S]:
+        """Says when windows fire, in place of the assigner's own trigger."""
+        return evolve(self, trigger=_instance(trigger, Trigger, "trigger()", "a Trigger"))
+
+    def evictor(self, evictor: Evictor[Any, Any]) -> WindowedStream[S]:
+        """Throws records out of a window when it fires; every record is kept one by one then."""
+        return evolve(self, evictor=_instance(evictor, Evictor, "evictor()", "an Evictor"))
+
+    def allowed_lateness(self, lateness: Duration) -> WindowedStream[S]:
+        """Keeps windows of event time for so long behind their end; each record that comes meanwhile fires again."""
+        lateness_ms = duration_ms(lateness, "allowed_lateness()", at_least_ms=0)
+        if lateness_ms and not self._assigner.is_event_time:
+            raise JobDefinitionError(
+                f"allowed_lateness() is for windows of event time, and {type(self._assigner).__name__} makes others, "
+                f"for which no record is late"
+            )
+        return evolve(self, lateness_ms=lateness_ms)
+
+    def side_output_late_data(self, tag: OutputTag[Any]) -> WindowedStream[S]:
+        """Sends records that are too late for all their windows to a side output; without it they are dropped."""
+        return evolve(self, late_tag=_instance(tag, OutputTag, "side_output_late_data()", "an OutputTag"))
+
+    def reduce(
+        self,
+        function: Callable[[Any, Any], Any],
+        window_function: ProcessWindowFunction[Any, Any, Any, Any] | None = None,
+        *,
+        uid: str = "",
+        schema: Any = None,
+        name: str = "",
+        element_type: Any = None,
+    ) -> S:
+        """Folds the records of a window into one by ``function(left, right)``, each as it comes.
+
+        It is emitted when the window fires, or given to ``window_function``, as the only element.
+        """
+        return self._end(ReducedContents(function), window_function, function, uid, schema, name, element_type)
+
+    def aggregate(
+        self,
+        function: AggregateFunction[Any, Any, Any],
+        window_function: ProcessWindowFunction[Any, Any, Any, Any] | None = None,
+        *,
+        uid: str = "",
+        schema: Any = None,
+        name: str = "",
+        accumulator_type: Any = None,
+        element_type: Any = None,
+    ) -> S:
+        """Folds the records of a window into an accumulator, each as it comes.
+
+        Its result is emitted when the window fires, or given to ``window_function``, as the only element.
+        ``accumulator_type`` is a serializer or type hint; without, it is what ``create_accumulator`` says it returns.
+        """
+        contents = AggregatedContents.of(function, accumulator_type)
+        return self._end(contents, window_function, function, uid, schema, name, element_type)
+
+    def process(
+        self,
+        function: ProcessWindowFunction[Any, Any, Any, Any],
+        *,
+        uid: str = "",
+        schema: Any = None,
+        name: str = "",
+        element_type: Any = None,
+    ) -> S:
+        """Gives all records of a window to a function when it fires."""
+        return self._end(ListedContents(), _process_function(function), function, uid, schema, name, element_type)
+
+    def apply(
+        self,
+        function: Callable[[Any, Any, list[Any]], Iterable[Any] | None],
+        *,
+        uid: str = "",
+        schema: Any = None,
+        name: str = "",
+        element_type: Any = None,
+    ) -> S:
+        """As `process`, by a plain function of key, window and records that yields or returns a list."""
+        if not callable(function):
+            raise JobDefinitionError(f"apply() takes a function of key, window and records, not {shown(function, 80)}")
+        applied = AppliedWindowFunction(function)
+        return self._end(ListedContents(), applied, function, uid, schema, name, element_type)
+
+    def _end(
+        self,
+        contents: WindowContents,
+        window_function: Any,
+        named_after: Any,
+        uid: str,
+        schema: Any,
+        name: str,
+        element_type: Any,
+    ) -> S:
+        definition = WindowDefinition(
+            assigner=self._assigner,
+            trigger=self._assigner.default_trigger() if self._trigger is None else self._trigger,
+            contents=contents,
+            window_function=None if window_function is None else _process_function(window_function),
+            evictor=self._evictor,
+            allowed_lateness_ms=self._lateness_ms,
+            late_data_tag=self._late_tag,
+            element_serializer=None if element_type is None else as_serializer(element_type),
+        )
+        own_name = getattr(named_after, "__name__", type(named_after).__name__)
+        return self._add(definition, uid=uid, name=name or own_name, schema=schema)
+
+
+def _process_function(function: Any) -> ProcessWindowFunction[Any, Any, Any, Any]:
+    given = f"the class {function.__name__}; make an instance" if isinstance(function, type) else shown(function, 80)
+    if not isinstance(function, ProcessWindowFunction):
+        raise JobDefinitionError(f"a function over windows is an instance of a ProcessWindowFunction, not {given}")
+    return function
+
+
+def _instance(given: Any, kind: type, method: str, what: str) -> Any:
+    if not isinstance(given, kind):
+        told = f"the class {given.__name__}; make an instance" if isinstance(given, type) else shown(given, 80)
+        raise JobDefinitionError(f"{method} takes {what}, not {told}")
+    return given

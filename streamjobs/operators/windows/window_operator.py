@@ -1,0 +1,370 @@
+"""The operator of windows: from records to windows, from windows to what is emitted.
+
+A record is added to each of its windows that is not over, in state under the key and the window. Then the trigger is
+asked; at a timer it is asked again. If it fires, the function is given what the window holds.
+
+A window of event time is given up at its *clean-up time*, its last millisecond plus the allowed lateness: a timer of
+the operator's own clears what it holds, what the trigger keeps, its place among windows that merge, and lets the
+function clear its own. A window of processing time is given up at its last millisecond, and the global one never. A
+record all of whose windows were given up is *late*.
+
+A restored window may have been registered with another lateness: one that is found behind its clean-up time is given up
+then, and whatever fires before registers the timer of today.
+
+What the functions of the user's raise is told with operator, key, and record or window. After it nothing is used any
+more, and the epoch is processed anew from the last snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import GeneratorType
+from typing import Any, Final, cast
+
+from snapshots.errors import StateFormatError
+from statebackend import StateDescriptor
+from statebackend.api.errors import StateBackendError
+from streamjobs.api.windows.standard_triggers import EventTimeTrigger
+from streamjobs.api.windows.triggers import TriggerResult
+from streamjobs.api.windows.window_definition import AggregatedContents, WindowDefinition
+from streamjobs.errors import JobDefinitionError, StreamJobError, UserFunctionError
+from streamjobs.operators.operator import Emitter, InputBatch, Operator
+from streamjobs.operators.windows.aligned_batches import AlignedBatches
+from streamjobs.operators.windows.merging_windows import MergingWindows
+from streamjobs.operators.windows.operator_parts import TimedBatch, TimedEmitter
+from streamjobs.operators.windows.window_contexts import (
+    FUNCTION_PREFIX,
+    FunctionContext,
+    OpeningContext,
+    PartitionedStates,
+    WindowTriggerContext,
+)
+from streamjobs.operators.windows.window_output import WindowOutput
+from streamjobs.operators.windows.window_state import ElementForm, FoldError, window_state
+from streamjobs.time.timestamps import MAX_TIMESTAMP, clamped
+from streamjobs.user_errors import one_line, shown, told
+
+__all__ = ["WindowOperator"]
+
+TIMERS_NAME: Final = "window-timers"
+
+_KEY_CHARACTERS: Final = 80
+_RECORD_CHARACTERS: Final = 200
+
+
+class WindowOperator(Operator):
+    """See the module."""
+
+    def __init__(self, definition: WindowDefinition, uid: str) -> None:
+        self._definition = definition
+        self._uid = uid
+        self._assigner = definition.assigner
+        self._trigger = definition.trigger
+        self._function = definition.window_function
+        self._lateness_ms = definition.allowed_lateness_ms
+        self._is_event_time = definition.assigner.is_event_time
+        self._key: Any = None
+
+    def open(self, context: Any, emitter: Emitter) -> None:
+        definition, serializer = self._definition, self._assigner.window_serializer
+
+        def register(descriptor: StateDescriptor) -> Any:
+            return context.register(descriptor, serializer)
+
+        self._output = WindowOutput(cast("TimedEmitter", emitter))
+        tag = definition.late_data_tag
+        self._late_tag = tag if tag is not None and tag in emitter.side_outputs else None
+        self._timers = context.internal_timer_service(TIMERS_NAME, serializer)
+        self._state = window_state(definition, self._element_form(context), register)
+        self._merging = MergingWindows(context.register) if self._assigner.merges_windows else None
+        self._trigger_context = WindowTriggerContext(self._trigger, self._timers, register)
+        self._open_function(context, register)
+        self._batches = self._aligned_batches()
+        self._set_key = context.key_setter()
+
+    def process_batch(self, input_index: int, batch: InputBatch) -> None:
+        self._process_batch(cast("TimedBatch", batch))
+        self._output.flush()
+
+    def _process_batch(self, batch: TimedBatch) -> None:
+        if self._merging is not None:
+            self._merging.relieve(self._set_key)
+        timestamps = batch.timestamps
+        if self._batches is not None and timestamps is not None and None not in timestamps:
+            try:
+                self._batches.process(batch, timestamps, self._set_key)
+            except Exception as error:
+                record, key = self._batches.at
+                raise self._failure(error, f"key {shown(key, _KEY_CHARACTERS)}", record) from error
+        else:
+            self._process_each(batch)
+
+    def on_watermark(self, timestamp_ms: int) -> None:
+        self._output.flush()
+        if self._merging is not None:
+            self._merging.relieve(self._set_key)
+
+    def on_event_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
+        self._on_timer(self._trigger.on_event_time, True, timestamp_ms, key, key_group, namespace)
+
+    def on_processing_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
+        self._on_timer(self._trigger.on_processing_time, False, timestamp_ms, key, key_group, namespace)
+        # No watermark tells that this was the last one.
+        self._output.flush()
+
+    def prepare_snapshot(self) -> None:
+        if self._merging is not None:
+            self._merging.store(self._set_key)
+        self._output.flush()
+
+    def close(self) -> None:
+        if self._function is not None:
+            self._call("close", self._function.close)
+
+    def _element_form(self, context: Any) -> ElementForm:
+        definition = self._definition
+        if not definition.keeps_elements:
+            contents = definition.contents
+            assert isinstance(contents, AggregatedContents)
+            assert contents.accumulator_serializer is not None
+            return ElementForm.as_they_are(contents.accumulator_serializer)
+        if definition.element_serializer is not None:
+            return ElementForm.as_they_are(definition.element_serializer)
+        schema = context.input_schemas[0]
+        if schema is None:
+            raise JobDefinitionError(
+                f"operator {self._uid!r}: its windows keep records, and their type is not known, because the input has "
+                f"no schema; pass element_type=... as a type hint or serializer, or declare the schema of the source"
+            )
+        return ElementForm.of_schema(schema, f"operator {self._uid!r}")
+
+    def _open_function(self, context: Any, register: Callable[[StateDescriptor], Any]) -> None:
+        who = f"operator {self._uid!r}: the function"
+        states = None if self._assigner.merges_windows else PartitionedStates(register, FUNCTION_PREFIX, who)
+        opening = OpeningContext(context, states)
+        function = self._function
+        if function is not None:
+            self._call("open", lambda: function.open(opening))
+        self._function_context = FunctionContext(self._timers, self._output, opening, states)
+
+    def _aligned_batches(self) -> AlignedBatches | None:
+        windows = self._assigner.aligned
+        is_default = type(self._trigger) is EventTimeTrigger and self._definition.evictor is None
+        if windows is None or not self._is_event_time or not is_default:
+            return None
+        return AlignedBatches(windows, self._state, self._timers, self._lateness_ms, self._add_closed)
+
+    def _process_each(self, batch: TimedBatch) -> None:
+        timestamps = batch.timestamps if batch.timestamps is not None else [None] * len(batch.keys)
+        element: Any = None
+        try:
+            for element, key, key_group, time in zip(
+                batch.records, batch.keys, batch.key_groups, timestamps, strict=True
+            ):
+                self._key = key
+                self._set_key(key, key_group)
+                self._process_element(element, key_group, time)
+        except Exception as error:
+            raise self._failure(error, f"key {shown(self._key, _KEY_CHARACTERS)}", element) from error
+
+    def _process_element(self, element: Any, key_group: int, time: int | None) -> None:
+        if time is None and self._is_event_time:
+            raise _no_timestamp()
+        assigned = time if self._is_event_time else self._timers.current_processing_time()
+        # Without event time the timestamp of a record says nothing.
+        windows = self._assigner.assign_windows(element, 0 if assigned is None else assigned)
+        if self._merging is not None:
+            is_on_time = self._add_merging(element, key_group, time, windows)
+        else:
+            is_on_time = self._add(element, time, windows)
+        if not is_on_time:
+            self._take_late(element, time)
+
+    def _add_closed(self, element: Any, key: Any, key_group: int, time: int, starts: list[int], has_open: bool) -> None:
+        windows = self._assigner.aligned
+        assert windows is not None
+        self._key = key
+        self._set_key(key, key_group)
+        if not self._add(element, time, [windows.window(start) for start in starts]) and not has_open:
+            self._take_late(element, time)
+
+    def _add(self, element: Any, time: int | None, windows: Iterable[Any]) -> bool:
+        """Adds a record to windows that do not merge; returns whether it was on time for one."""
+        is_on_time = False
+        for window in windows:
+            if self._is_late(window):
+                continue
+            is_on_time = True
+            self._state.enter(window)
+            self._add_to_current(element, time, window)
+        return is_on_time
+
+    def _add_merging(self, element: Any, key_group: int, time: int | None, windows: Iterable[Any]) -> bool:
+        assert self._merging is not None
+        merging = self._merging.of_key(self._key, key_group)
+        is_on_time = False
+        for window in windows:
+            merge = merging.add(window)
+            if merge.merged:
+                self._merge(merge.window, merge.merged, merge.state_window, merge.absorbed)
+            if self._is_late(merge.window):
+                merging.retire(merge.window)
+                continue
+            is_on_time = True
+            self._state.enter(merge.state_window)
+            self._add_to_current(element, time, merge.window)
+        return is_on_time
+
+    def _merge(self, window: Any, merged: Any, state_window: Any, absorbed: Any) -> None:
+        context = self._trigger_context
+        context.window, context.merged = window, merged
+        self._trigger.on_merge(window, context)
+        for part in merged:
+            context.window = part
+            self._trigger.clear(part, context)
+            self._delete_cleanup_timer(part)
+        if absorbed:
+            self._state.merge(state_window, absorbed)
+
+    def _add_to_current(self, element: Any, time: int | None, window: Any) -> None:
+        """Adds a record to the window that the state is in, and does as the trigger says."""
+        self._state.add(element, time)
+        self._trigger_context.window = window
+        self._follow(self._trigger.on_element(element, time, window, self._trigger_context), window)
+        self._register_cleanup_timer(window)
+
+    def _follow(self, result: TriggerResult, window: Any) -> None:
+        if result is TriggerResult.CONTINUE:
+            return
+        if result.__class__ is not TriggerResult:
+            raise TypeError(f"{type(self._trigger).__name__} returned {shown(result, 80)}, which is no TriggerResult")
+        if result.fires:
+            self._function_context.enter(window)
+            self._state.fire(window, self._fire)
+        if result.purges:
+            self._state.clear()
+
+    def _fire(self, elements: list[Any]) -> None:
+        """Gives the function what the window holds, and emits what comes of it."""
+        context, add = self._function_context, self._output.add
+        time = context.window.max_timestamp
+        if self._function is None:
+            for element in elements:
+                add(None, element, time)
+            return
+        result = self._function.process(self._key, context, elements)
+        if result is None:
+            return
+        if result.__class__ is not GeneratorType:
+            _check_result(result)
+        for row in result:
+            add(None, row, time)
+
+    def _on_timer(
+        self,
+        on_time: Callable[[int, Any, Any], TriggerResult],
+        is_event_time: bool,
+        timestamp_ms: int,
+        key: Any,
+        key_group: int,
+        window: Any,
+    ) -> None:
+        self._key = key
+        try:
+            state_window = window
+            if self._merging is not None:
+                state_window = self._merging.of_key(key, key_group).state_window(window)
+                if state_window is None:
+                    # The window has merged or was given up, and its trigger has left a timer behind.
+                    return
+            self._state.enter(state_window)
+            self._trigger_context.window = window
+            self._follow(on_time(timestamp_ms, window, self._trigger_context), window)
+            if is_event_time == self._is_event_time:
+                self._clean_up_if_due(timestamp_ms, key_group, window)
+        except Exception as error:
+            where = f"key {shown(key, _KEY_CHARACTERS)}, window {window}, timer at {timestamp_ms}"
+            raise self._failure(error, where) from error
+
+    def _clean_up_if_due(self, timestamp_ms: int, key_group: int, window: Any) -> None:
+        cleanup_ms = self._cleanup_time(window)
+        if timestamp_ms < cleanup_ms:
+            if self._lateness_ms:
+                self._register_cleanup_timer(window)
+            return
+        if timestamp_ms > cleanup_ms and self._state.is_empty:
+            return
+        self._state.clear()
+        self._trigger.clear(window, self._trigger_context)
+        if self._function is not None:
+            self._function_context.enter(window)
+            self._function.clear(self._function_context)
+        if self._merging is not None:
+            self._merging.of_key(self._key, key_group).retire(window)
+
+    def _cleanup_time(self, window: Any) -> int:
+        return clamped(window.max_timestamp + self._lateness_ms)
+
+    def _is_late(self, window: Any) -> bool:
+        return self._is_event_time and self._cleanup_time(window) <= self._timers.current_watermark()
+
+    def _register_cleanup_timer(self, window: Any) -> None:
+        cleanup_ms = self._cleanup_time(window)
+        if cleanup_ms == MAX_TIMESTAMP:
+            return
+        if self._is_event_time:
+            self._timers.register_event_time_timer(window, cleanup_ms)
+        else:
+            self._timers.register_processing_time_timer(window, cleanup_ms)
+
+    def _delete_cleanup_timer(self, window: Any) -> None:
+        if self._is_event_time:
+            self._timers.delete_event_time_timer(window, self._cleanup_time(window))
+        else:
+            self._timers.delete_processing_time_timer(window, self._cleanup_time(window))
+
+    def _take_late(self, element: Any, time: int | None) -> None:
+        """Takes a record that no window has; it is late only if its own time is over, and not in a gap."""
+        if self._late_tag is None or time is None or not self._is_event_time:
+            return
+        if time + self._lateness_ms <= self._timers.current_watermark():
+            self._output.add(self._late_tag, element, time)
+
+    def _call(self, method: str, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except (StreamJobError, StateBackendError, StateFormatError):
+            raise
+        except Exception as error:
+            raise UserFunctionError(f"operator {self._uid!r}: {method} raised {told(error)}") from error
+
+    def _failure(self, error: Exception, where: str, *record: Any) -> Exception:
+        if isinstance(error, StreamJobError):
+            return error
+        if isinstance(error, FoldError):
+            record = (error.element,)
+            assert isinstance(error.__cause__, Exception)
+            error = error.__cause__
+        where = f"operator {self._uid!r}, {where}" + "".join(
+            f", record {shown(one, _RECORD_CHARACTERS)}" for one in record
+        )
+        if isinstance(error, (StateBackendError, StateFormatError)):
+            return UserFunctionError(f"{where}: {one_line(str(error))}")
+        return UserFunctionError(f"{where}: the windows' functions raised {told(error)}")
+
+
+def _no_timestamp() -> ValueError:
+    return ValueError(
+        "the record has no timestamp, and windows of event time need one: give the stream timestamps by "
+        "WatermarkStrategy.with_timestamps(...), or take windows of processing time"
+    )
+
+
+def _check_result(result: Any) -> None:
+    """Refuses what is no iterable, and a record, whose parts would be emitted; a tuple of records is none."""
+    is_record = hasattr(result, "_fields") or hasattr(result, "asDict")
+    if is_record or isinstance(result, (str, bytes, bytearray, Mapping)) or not isinstance(result, Iterable):
+        raise TypeError(
+            f"process returned {shown(result, _KEY_CHARACTERS)}, which is not an iterable of records; yield the "
+            f"records, or return a list of them"
+        )

@@ -1,0 +1,45 @@
+"""What a window operator emits, in order, until it is handed on in one piece.
+
+Windows fire one by one, most of them emitting one row. Handing each row on by itself would cost more than making it, so
+rows are collected, and those that go to the same place one behind the other are one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from streamjobs.api.output_tag import OutputTag
+from streamjobs.operators.windows.operator_parts import TimedEmitter
+
+__all__ = ["WindowOutput"]
+
+
+class WindowOutput:
+    """See the module."""
+
+    def __init__(self, emitter: TimedEmitter) -> None:
+        self._emitter = emitter
+        self._tag: OutputTag[Any] | None = None
+        self._rows: list[Any] = []
+        self._timestamps: list[int | None] = []
+
+    @property
+    def side_outputs(self) -> Collection[OutputTag[Any]]:
+        """The side outputs that somebody reads."""
+        return self._emitter.side_outputs
+
+    def add(self, tag: OutputTag[Any] | None, row: Any, timestamp_ms: int | None) -> None:
+        """Takes a row of the output or, with a tag, of that side output."""
+        if tag is not self._tag:
+            self.flush()
+            self._tag = tag
+        self._rows.append(row)
+        self._timestamps.append(timestamp_ms)
+
+    def flush(self) -> None:
+        """Hands on what there is."""
+        if self._rows:
+            rows, timestamps = self._rows, self._timestamps
+            self._rows, self._timestamps = [], []
+            self._emitter.emit(self._tag, rows, timestamps)

@@ -1,0 +1,315 @@
+"""What windows hold, as state: one value, one accumulator, or every record.
+
+The namespace of the state is the window; where windows merge, the state window. The name of the state is Flink's,
+whatever it holds. Records are stored by their own serializer, in the form that this needs.
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from attrs import frozen
+
+from statebackend import AggregatingStateDescriptor, ListStateDescriptor, ReducingStateDescriptor, StateDescriptor
+from statebackend.api.aggregate_function import AggregateFunction
+from statebackend.kinds.internal_states import FoldingState, MergingState
+from statebackend.kinds.list_kind import InternalListState
+from streamjobs.api.windows.evictors import Evictor, TimestampedValue
+from streamjobs.api.windows.window_definition import (
+    AggregatedContents,
+    ListedContents,
+    ReducedContents,
+    WindowDefinition,
+)
+from streamjobs.rows.declared_schema import DeclaredSchema
+from streamjobs.rows.record_serializer import stored_records
+from streamjobs.rows.record_values import values_in_order
+from typeserializers.containers.nullable import NullableSerializer
+from typeserializers.containers.tuples import TupleSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.scalars.fixed_width import LongSerializer
+
+__all__ = ["CONTENTS_NAME", "ElementForm", "FoldError", "WindowState", "window_state"]
+
+CONTENTS_NAME: Final = "window-contents"
+
+
+@frozen
+class ElementForm:
+    """How records are stored: their serializer, and from a record to what it takes and back.
+
+    ``made`` takes what a user's function has made of records, and is ``stored`` for what is no row.
+    """
+
+    serializer: TypeSerializer[Any]
+    stored: Callable[[Any], Any]
+    given: Callable[[Any], Any]
+    made: Callable[[Any], Any]
+
+    @classmethod
+    def as_they_are(cls, serializer: TypeSerializer[Any]) -> ElementForm:
+        """Records, or accumulators, that are stored by a serializer of the user's."""
+        return cls(serializer, _unchanged, _unchanged, _unchanged)
+
+    @classmethod
+    def of_schema(cls, schema: DeclaredSchema, where: str) -> ElementForm:
+        """Rows; raises `JobDefinitionError`, beginning with ``where``, for a column that no state can hold."""
+        records, values = stored_records(schema.arrow, where), values_in_order(schema.names)
+        return cls(records.serializer, records.to_stored, records.to_row, lambda made: records.to_stored(values(made)))
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+Fire = Callable[[list[Any]], None]
+"""Gives the function of the windows what one holds."""
+
+
+class FoldError(Exception):
+    """What a user's function raised over ``element``, as the cause."""
+
+    def __init__(self, element: Any) -> None:
+        super().__init__(element)
+        self.element = element
+
+
+class WindowState(ABC):
+    """What all windows hold; see the module. The key must be current."""
+
+    def __init__(self, state: MergingState) -> None:
+        self.enter: Callable[[Any], None] = state.set_current_namespace
+        """Makes a window current, for this state."""
+        self.clear: Callable[[], None] = state.clear
+        """Throws away what the current window holds."""
+        self.merge: Callable[[Any, Sequence[Any]], None] = state.merge_namespaces
+        """Moves what the others hold to the first."""
+
+    @abstractmethod
+    def add(self, element: Any, timestamp_ms: int | None) -> None:
+        """Adds a record to the current window."""
+
+    @abstractmethod
+    def add_all(self, elements: Sequence[Any]) -> bool:
+        """Adds records to the current window, one after the other; returns whether it may have held nothing before."""
+
+    @abstractmethod
+    def fire(self, window: Any, fire: Fire) -> None:
+        """Has ``fire`` called with what the current window holds, if it holds anything."""
+
+    @property
+    @abstractmethod
+    def is_empty(self) -> bool:
+        """Whether the current window holds nothing."""
+
+
+class ReducedWindows(WindowState):
+    """One record for each window: what the others were folded into."""
+
+    def __init__(self, state: FoldingState[Any], form: ElementForm, reduce: Callable[[Any, Any], Any]) -> None:
+        super().__init__(state)
+        self._state = state
+        self._form = form
+        self._reduce = reduce
+
+    def add(self, element: Any, timestamp_ms: int | None) -> None:
+        self.add_all((element,))
+
+    def add_all(self, elements: Sequence[Any]) -> bool:
+        held, reduce = self._state.get_internal(), self._reduce
+        value = None if held is None else self._form.given(held)
+        element: Any = None
+        try:
+            for element in elements:
+                value = element if value is None else reduce(value, element)
+                if value is None:
+                    raise TypeError("the reduce function returned None; it must return what it has folded")
+        except Exception as error:
+            raise FoldError(element) from error
+        self._state.update_internal(self._form.made(value))
+        return held is None
+
+    def fire(self, window: Any, fire: Fire) -> None:
+        value = self._state.get_internal()
+        if value is not None:
+            fire([self._form.given(value)])
+
+    @property
+    def is_empty(self) -> bool:
+        return self._state.get_internal() is None
+
+
+class AggregatedWindows(WindowState):
+    """One accumulator for each window."""
+
+    def __init__(self, state: FoldingState[Any], function: AggregateFunction[Any, Any, Any]) -> None:
+        super().__init__(state)
+        self._state = state
+        self._function = function
+
+    def add(self, element: Any, timestamp_ms: int | None) -> None:
+        self.add_all((element,))
+
+    def add_all(self, elements: Sequence[Any]) -> bool:
+        add = self._function.add
+        held = accumulator = self._state.get_internal()
+        element: Any = None
+        try:
+            if accumulator is None:
+                accumulator = self._function.create_accumulator()
+            for element in elements:
+                accumulator = add(element, accumulator)
+                if accumulator is None:
+                    raise TypeError("add() of the aggregate function returned None; it must return the accumulator")
+        except Exception as error:
+            raise FoldError(element) from error
+        self._state.update_internal(accumulator)
+        return held is None
+
+    def fire(self, window: Any, fire: Fire) -> None:
+        accumulator = self._state.get_internal()
+        if accumulator is not None:
+            result = self._function.get_result(accumulator)
+            if result is not None:
+                fire([result])
+
+    @property
+    def is_empty(self) -> bool:
+        return self._state.get_internal() is None
+
+
+class ListedWindows(WindowState):
+    """Every record of each window."""
+
+    def __init__(self, state: InternalListState[Any], form: ElementForm) -> None:
+        super().__init__(state)
+        self._state = state
+        self._form = form
+
+    def add(self, element: Any, timestamp_ms: int | None) -> None:
+        self._state.add(self._form.stored(element))
+
+    def add_all(self, elements: Sequence[Any]) -> bool:
+        self._state.add_all(list(map(self._form.stored, elements)))
+        # Looking would cost as much as the whole list.
+        return True
+
+    def fire(self, window: Any, fire: Fire) -> None:
+        elements = self._state.get()
+        if elements:
+            fire(list(map(self._form.given, elements)))
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._state.get()
+
+
+class EvictingWindows(WindowState):
+    """Every record of each window with its timestamp; some are thrown out at each firing.
+
+    ``folded`` makes of the records that are left what the function is given.
+    """
+
+    def __init__(
+        self,
+        state: InternalListState[Any],
+        form: ElementForm,
+        evictor: Evictor[Any, Any],
+        folded: Callable[[list[Any]], list[Any]],
+    ) -> None:
+        super().__init__(state)
+        self._state = state
+        self._form = form
+        self._evictor = evictor
+        self._folded = folded
+
+    def add(self, element: Any, timestamp_ms: int | None) -> None:
+        self._state.add((self._form.stored(element), timestamp_ms))
+
+    def add_all(self, elements: Sequence[Any]) -> bool:
+        raise NotImplementedError("records of windows with an evictor have timestamps")
+
+    def fire(self, window: Any, fire: Fire) -> None:
+        held = self._state.get()
+        if not held:
+            return
+        given = self._form.given
+        elements: Sequence[TimestampedValue[Any]] = [TimestampedValue(given(value), time) for value, time in held]
+        elements = self._evictor.evict_before(elements, window)
+        fire(self._folded([element.value for element in elements]))
+        elements = self._evictor.evict_after(elements, window)
+        if len(elements) < len(held):
+            stored = self._form.stored
+            self._state.update([(stored(element.value), element.timestamp_ms) for element in elements])
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._state.get()
+
+
+def _reduced(contents: ReducedContents, elements: list[Any]) -> list[Any]:
+    """What is given of records that were kept one by one."""
+    return [functools.reduce(contents.function, elements)] if elements else []
+
+
+def _aggregated(contents: AggregatedContents, elements: list[Any]) -> list[Any]:
+    function = contents.function
+    accumulator = function.create_accumulator()
+    for element in elements:
+        accumulator = function.add(element, accumulator)
+    result = function.get_result(accumulator)
+    return [] if result is None else [result]
+
+
+def _listed(contents: ListedContents, elements: list[Any]) -> list[Any]:
+    return elements
+
+
+_OF_ALL: Final[Mapping[type, Callable[[Any, list[Any]], list[Any]]]] = {
+    ReducedContents: _reduced,
+    AggregatedContents: _aggregated,
+    ListedContents: _listed,
+}
+
+Register = Callable[[StateDescriptor], Any]
+"""Registers a state whose namespaces are the windows, and gives its handle."""
+
+
+def _reduced_windows(contents: ReducedContents, form: ElementForm, register: Register) -> WindowState:
+    reduce, given, made = contents.function, form.given, form.made
+
+    def reduce_stored(left: Any, right: Any) -> Any:
+        return made(reduce(given(left), given(right)))
+
+    descriptor = ReducingStateDescriptor(CONTENTS_NAME, reduce_stored, form.serializer)
+    return ReducedWindows(register(descriptor), form, reduce)
+
+
+def _aggregated_windows(contents: AggregatedContents, form: ElementForm, register: Register) -> WindowState:
+    descriptor = AggregatingStateDescriptor(CONTENTS_NAME, contents.function, form.serializer)
+    return AggregatedWindows(register(descriptor), contents.function)
+
+
+def _listed_windows(contents: ListedContents, form: ElementForm, register: Register) -> WindowState:
+    return ListedWindows(register(ListStateDescriptor(CONTENTS_NAME, form.serializer)), form)
+
+
+_KINDS: Final[Mapping[type, Callable[[Any, ElementForm, Register], WindowState]]] = {
+    ReducedContents: _reduced_windows,
+    AggregatedContents: _aggregated_windows,
+    ListedContents: _listed_windows,
+}
+
+
+def window_state(definition: WindowDefinition, form: ElementForm, register: Register) -> WindowState:
+    """Registers what the windows of an operation hold; ``form`` is that of records or, if so, of accumulators."""
+    contents = definition.contents
+    evictor = definition.evictor
+    if evictor is None:
+        return _KINDS[type(contents)](contents, form, register)
+    timed: TupleSerializer = TupleSerializer((form.serializer, NullableSerializer(LongSerializer())))
+    state = register(ListStateDescriptor(CONTENTS_NAME, timed))
+    return EvictingWindows(state, form, evictor, functools.partial(_OF_ALL[type(contents)], contents))

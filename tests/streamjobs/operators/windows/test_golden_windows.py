@@ -1,0 +1,146 @@
+"""Flink's traces of windows, played on one operator over each backend: equal in every row, in order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statebackend.heap import HeapStateBackend
+from statebackend.rocksdb import RocksDBStateBackend
+from streamjobs.api.output_tag import OutputTag
+from streamjobs.errors import StreamJobError
+from streamjobs.time.timestamps import MAX_TIMESTAMP
+from testkit.backends.harness import BackendHarness
+from tests.streamjobs.operators.windows.golden_windows import Element, stream_of
+from tests.streamjobs.operators.windows.window_harness import Emitted, WindowRun
+
+GOLDEN = Path(__file__).parents[3] / "golden" / "time"
+
+
+def _scenarios() -> list[Any]:
+    paths = [*sorted(GOLDEN.glob("windows_*.json")), GOLDEN / "pipelines.json"]
+    scenarios = [scenario for path in paths for scenario in json.loads(path.read_text())["scenarios"]]
+    return [pytest.param(scenario, id=scenario["name"]) for scenario in scenarios if "quirk" not in scenario]
+
+
+SCENARIOS = _scenarios()
+
+
+class Stage:
+    """One operator of a trace, which gives what it emits to the next."""
+
+    def __init__(self, run: WindowRun, following: Stage | None, out: list[dict[str, Any]]) -> None:
+        self.run = run
+        self._following = following
+        self._out = out
+        self.at = 0
+
+    def element(self, element: Element, time: int | None) -> None:
+        self.run.records((element.key, element, time))
+        self._pass_on()
+
+    def watermark(self, watermark: int) -> None:
+        if watermark <= self.run.timers.watermark:
+            return
+        self.run.watermark(watermark)
+        self._pass_on()
+        if self._following is None:
+            self._out.append({"at": self.at, "watermark": watermark})
+        else:
+            self._following.watermark(watermark)
+
+    def _pass_on(self) -> None:
+        emitted, self.run.emitted[:] = list(self.run.emitted), []
+        for one in emitted:
+            if one.tag is None and self._following is not None:
+                self._following.element(one.row, one.timestamp_ms)
+            else:
+                self._out.append(self._shown(one))
+
+    def _shown(self, emitted: Emitted) -> dict[str, Any]:
+        row, is_late = emitted.row, emitted.tag is not None and isinstance(emitted.row, Element)
+        if is_late:
+            row = {"key": row.key, "value": sum(row.values)}
+        elif isinstance(row, Element):
+            row = row._asdict()
+        side = {} if emitted.tag is None else {"side": emitted.tag.name}
+        return {"at": self.at, **side, "out": row, "ts": emitted.timestamp_ms, "wm": emitted.watermark}
+
+
+def play(scenario: Mapping[str, Any], state_backend: Any, directory: str) -> tuple[list[dict[str, Any]], Stage]:
+    """What comes out, and the first stage."""
+    operators = scenario["operator"]
+    out: list[dict[str, Any]] = []
+    stages: list[Stage] = []
+    following = None
+    for index, given in reversed(list(enumerate(operators if isinstance(operators, list) else [operators]))):
+        definition = stream_of(given, lambda definition, **_: definition)
+        tags = [OutputTag(name) for name in (given.get("lateTag"), given["function"].get("clearSide")) if name]
+        run = WindowRun(BackendHarness(f"{directory}/{index}"), state_backend, definition, side_outputs=tags)
+        following = Stage(run, following, out)
+        stages.append(following)
+    first = stages[-1]
+    is_idle = False
+    for at, event in enumerate(scenario["input"]):
+        for stage in stages:
+            stage.at = at
+        try:
+            if "record" in event:
+                record = event["record"]
+                first.element(Element(record["key"], [record["value"]]), record["ts"])
+            elif "watermark" in event or "end" in event:
+                if not is_idle:
+                    first.watermark(event.get("watermark", MAX_TIMESTAMP))
+            else:
+                is_idle = "idle" in event
+                out.append({"at": at, "status": "idle" if is_idle else "active"})
+        except StreamJobError as error:
+            out.append({"at": at, "error": str(error)})
+            break
+    return out, first
+
+
+def comparable(entries: list[dict[str, Any]], is_unordered: bool, with_watermarks: bool) -> list[Any]:
+    """Entries as they are compared: of what has no order, one order."""
+    shown = []
+    for entry in entries:
+        entry = dict(entry)
+        if not with_watermarks:
+            entry.pop("wm", None)
+        if "error" in entry:
+            entry = {"at": entry["at"], "error": True}
+        out = entry.get("out")
+        if is_unordered and isinstance(out, dict) and "values" in out:
+            entry["out"] = {**out, "values": sorted(out["values"])}
+        shown.append(entry)
+    return shown
+
+
+def in_one_order(entries: list[Any], expected: list[dict[str, Any]]) -> list[Any]:
+    """The entries with those at the places of a tie sorted."""
+    ordered = list(entries)
+    start = 0
+    while start < len(expected):
+        end = start + 1
+        tie = expected[start].get("tie")
+        while tie is not None and end < len(expected) and expected[end].get("tie") == tie:
+            end += 1
+        ordered[start:end] = sorted(ordered[start:end], key=lambda entry: json.dumps(entry, sort_keys=True))
+        start = end
+    return ordered
+
+
+@pytest.mark.parametrize("state_backend", [HeapStateBackend(), RocksDBStateBackend()], ids=["heap", "rocksdb"])
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_windows_emit_what_flink_emits(scenario: Mapping[str, Any], state_backend: Any, tmp_path: Path) -> None:
+    out, _ = play(scenario, state_backend, str(tmp_path))
+    expected = [{name: entry[name] for name in entry if name != "tie"} for entry in scenario["expected"]]
+    is_unordered = scenario.get("values_unordered", False)
+    with_watermarks = not isinstance(scenario["operator"], list)
+    actual = in_one_order(comparable(out, is_unordered, with_watermarks), scenario["expected"])
+    wanted = in_one_order(comparable(expected, is_unordered, with_watermarks), scenario["expected"])
+    assert actual == wanted

@@ -1,0 +1,204 @@
+"""One window operator over a real backend, driven record by record and watermark by watermark."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from attrs import define, frozen
+
+from checkpointing.handles.state_handles import KeyedStateHandle
+from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, KeyedStateBackend
+from statebackend.keyed.state_backend import StateBackend
+from statebackend.queues.queue_kind import PriorityQueueDescriptor
+from streamjobs.api.functions import RuntimeContext
+from streamjobs.api.output_tag import OutputTag
+from streamjobs.api.windows.window_definition import WindowDefinition
+from streamjobs.operators.windows.window_operator import WindowOperator
+from streamjobs.rows.declared_schema import DeclaredSchema
+from streamjobs.time.timestamps import MIN_TIMESTAMP
+from testkit.backends.harness import BackendHarness
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.scalars.strings import StringSerializer
+from typeserializers.times.timers import Timer, TimerSerializer
+
+UID = "windows"
+
+
+class QueuedTimers:
+    """Timers in two queues of the backend."""
+
+    def __init__(self, backend: KeyedStateBackend, name: str, namespace_serializer: TypeSerializer[Any]) -> None:
+        serializer: TypeSerializer[Any] = TimerSerializer(backend.key_serializer, namespace_serializer)
+        self.event = backend.get_priority_queue(PriorityQueueDescriptor(f"{name}.event", serializer))
+        self.processing = backend.get_priority_queue(PriorityQueueDescriptor(f"{name}.processing", serializer))
+        self.watermark = MIN_TIMESTAMP
+        self.now_ms = 0
+        self.key: tuple[Any, int] = (None, -1)
+        self.registrations = 0
+
+    def current_watermark(self) -> int:
+        return self.watermark
+
+    def current_processing_time(self) -> int:
+        return self.now_ms
+
+    def register_event_time_timer(self, namespace: Any, timestamp_ms: int) -> None:
+        self.registrations += 1
+        self.event.add(Timer(timestamp_ms, self.key[0], namespace), self.key[1])
+
+    def delete_event_time_timer(self, namespace: Any, timestamp_ms: int) -> None:
+        self.event.remove(Timer(timestamp_ms, self.key[0], namespace), self.key[1])
+
+    def register_processing_time_timer(self, namespace: Any, timestamp_ms: int) -> None:
+        self.processing.add(Timer(timestamp_ms, self.key[0], namespace), self.key[1])
+
+    def delete_processing_time_timer(self, namespace: Any, timestamp_ms: int) -> None:
+        self.processing.remove(Timer(timestamp_ms, self.key[0], namespace), self.key[1])
+
+
+class Context(RuntimeContext):
+    """What the operator is opened with."""
+
+    operator_uid = UID
+    subtask_index = 0
+    parallelism = 1
+    epoch_id = 1
+    is_restored = False
+
+    def __init__(self, backend: KeyedStateBackend, schema: DeclaredSchema | None) -> None:
+        self.backend = backend
+        self.input_schemas = (schema, schema)
+        self.timers: Any = None
+
+    def register(self, descriptor: Any, namespace_serializer: Any = VOID_NAMESPACE_SERIALIZER) -> Any:
+        return self.backend.get_or_create_keyed_state(namespace_serializer, descriptor)
+
+    def register_operator_state(self, descriptor: Any) -> Any:
+        raise NotImplementedError
+
+    def internal_timer_service(self, name: str, namespace_serializer: TypeSerializer[Any]) -> QueuedTimers:
+        self.timers = QueuedTimers(self.backend, name, namespace_serializer)
+        return self.timers
+
+    def key_setter(self) -> Callable[[Any, int], None]:
+        set_key, timers = self.backend.key_setter(), self.timers
+
+        def set_both(key: Any, key_group: int) -> None:
+            timers.key = key, key_group
+            set_key(key, key_group)
+
+        return set_both
+
+
+@frozen
+class Batch:
+    """Records with what belongs to them."""
+
+    records: Sequence[Any]
+    keys: Sequence[Any]
+    key_groups: Sequence[int]
+    timestamps: Sequence[int | None] | None
+    columns: None = None
+
+
+@frozen
+class Emitted:
+    """One row that came out, with the watermark at which it did."""
+
+    tag: OutputTag[Any] | None
+    row: Any
+    timestamp_ms: int | None
+    watermark: int
+
+
+@define
+class RecordingEmitter:
+    """Keeps what is emitted, in order."""
+
+    side_outputs: Collection[OutputTag[Any]]
+    watermark: Callable[[], int]
+    emitted: list[Emitted]
+
+    def emit(
+        self, tag: OutputTag[Any] | None, rows: Sequence[Any], timestamps: Sequence[int | None] | None = None
+    ) -> None:
+        times = [None] * len(rows) if timestamps is None else timestamps
+        for row, time in zip(rows, times, strict=True):
+            self.emitted.append(Emitted(tag, row, time, self.watermark()))
+
+
+class WindowRun:
+    """An operator that was opened over a backend of its own."""
+
+    def __init__(
+        self,
+        harness: BackendHarness,
+        state_backend: StateBackend,
+        definition: WindowDefinition,
+        *restore: KeyedStateHandle,
+        side_outputs: Collection[OutputTag[Any]] = (),
+        schema: DeclaredSchema | None = None,
+        key_serializer: TypeSerializer[Any] | None = None,
+    ) -> None:
+        self.harness = harness
+        self.backend = harness.open(state_backend, *restore, key_serializer=key_serializer or StringSerializer())
+        self.context = Context(self.backend, schema)
+        self.emitted: list[Emitted] = []
+        emitter = RecordingEmitter(side_outputs, lambda: self.timers.watermark, self.emitted)
+        self.operator = WindowOperator(copy.deepcopy(definition), UID)
+        self.operator.open(self.context, emitter)  # type: ignore[arg-type]
+        self._set_key = self.context.key_setter()
+
+    @property
+    def timers(self) -> QueuedTimers:
+        """The timers of the operator."""
+        timers: QueuedTimers = self.context.timers
+        return timers
+
+    def records(self, *records: tuple[Any, Any, int | None]) -> None:
+        """Records as (key, record, timestamp), in one batch."""
+        keys = [key for key, _, _ in records]
+        groups = [self.harness.key_group(key) for key in keys]
+        times = [time for _, _, time in records]
+        self.operator.process_batch(0, Batch([record for _, record, _ in records], keys, groups, times))
+
+    def watermark(self, watermark: int) -> None:
+        """A watermark, which is swallowed if it is no progress."""
+        timers = self.timers
+        if watermark <= timers.watermark:
+            return
+        timers.watermark = watermark
+        for timer, key_group in timers.event.poll_while(lambda timer: timer.timestamp <= watermark):
+            self._set_key(timer.key, key_group)
+            self.operator.on_event_time_timer(timer.timestamp, timer.key, key_group, timer.namespace)
+        self.operator.on_watermark(watermark)
+
+    def processing_time(self, now_ms: int) -> None:
+        """The clock moves on; what is due by it fires."""
+        timers = self.timers
+        timers.now_ms = now_ms
+        for timer, key_group in timers.processing.poll_while(lambda timer: timer.timestamp <= now_ms):
+            self._set_key(timer.key, key_group)
+            self.operator.on_processing_time_timer(timer.timestamp, timer.key, key_group, timer.namespace)
+
+    def rows(self) -> list[Any]:
+        """The rows of the main output so far."""
+        return [one.row for one in self.emitted if one.tag is None]
+
+    def snapshot(self) -> KeyedStateHandle:
+        """A snapshot of the state, as at a barrier."""
+        self.operator.prepare_snapshot()
+        return self.harness.snapshot(self.backend).handle
+
+    def entries(self) -> dict[str, int]:
+        """How many keys and namespaces each state has, and each queue timers; what is empty is left out."""
+        self.operator.prepare_snapshot()
+        found = {
+            state.name: len(list(self.backend.get_keys_and_namespaces(state.name)))
+            for state in self.backend.current_meta().states
+            if not state.name.startswith("window-timers")
+        }
+        found["timers"] = self.timers.event.size() + self.timers.processing.size()
+        return {name: count for name, count in found.items() if count}
