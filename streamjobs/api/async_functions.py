@@ -13,8 +13,8 @@ are called in the operator's. What blocks in a coroutine blocks all others: hand
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from attrs import Attribute, field, frozen
@@ -44,7 +44,7 @@ class AsyncContext:
     """Which attempt at this record it is, from 1; in `timeout`, the last one that was begun."""
 
 
-class AsyncFunction(WorkerLifecycle, Generic[I, O]):
+class AsyncFunction(WorkerLifecycle, ABC, Generic[I, O]):
     """Asks something for each record, without holding up those behind it.
 
     It has no state and no timers. Instances travel to the subtasks by pickling. Clients and connections are made in
@@ -57,8 +57,8 @@ class AsyncFunction(WorkerLifecycle, Generic[I, O]):
         return None
 
     @abstractmethod
-    async def async_invoke(self, value: I, context: AsyncContext) -> Iterable[O] | None:
-        """The records to emit for a record, or None for none; it may also be an ``async def`` that yields them.
+    def async_invoke(self, value: I, context: AsyncContext) -> Awaitable[Iterable[O] | None] | AsyncIterable[O]:
+        """The records to emit for a record, or None for none: an ``async def`` that returns or yields them.
 
         It may be cancelled at any ``await``: when the time is over, or when the epoch ends by a failure.
         """
