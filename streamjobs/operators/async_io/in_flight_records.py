@@ -17,7 +17,8 @@ from statebackend.api.operator_state_descriptors import SplitListStateDescriptor
 from statebackend.api.states import ListState
 from streamjobs.api.functions import RuntimeContext
 from streamjobs.errors import JobDefinitionError
-from streamjobs.rows.record_serializer import StoredRecords
+from streamjobs.rows.declared_schema import DeclaredSchema, place_of_output
+from streamjobs.rows.record_serializer import StoredRecords, stored_records
 from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.containers.tuples import TupleSerializer
 from typeserializers.kernel.type_serializer import TypeSerializer
@@ -73,15 +74,23 @@ class _NoState:
         pass
 
 
-def snapshot_of_records(context: RuntimeContext, form: StoredRecords | None, *, needed: bool) -> RecordsSnapshot:
-    """Registers the state of records of that form.
+def snapshot_of_records(context: RuntimeContext, schema: DeclaredSchema | None, *, needed: bool) -> RecordsSnapshot:
+    """Registers the state of records of that schema.
 
-    Raises `JobDefinitionError` if there is none and it is needed: for a stream whose schema is not declared.
+    Raises `JobDefinitionError` if the state is needed and cannot be: the schema is not known, or has a column that no
+    state can hold.
     """
+    place = place_of_output(context.operator_uid)
+    try:
+        form = None if schema is None else stored_records(schema.arrow, place)
+    except JobDefinitionError:
+        if needed:
+            raise
+        return _NoState()
     if form is None:
         if needed:
             raise JobDefinitionError(
-                f"operator {context.operator_uid!r}: carry_in_flight puts records into checkpoints, and the schema of "
+                f"{place}: carry_in_flight puts records into checkpoints, and the schema of "
                 f"its input is not known; declare it, as in from_elements(..., schema='name type, ...')"
             )
         return _NoState()
