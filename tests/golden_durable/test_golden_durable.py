@@ -27,11 +27,14 @@ from golden_durable_expected import CHECKPOINTS, KEYS, NOTHING, Held, Lasting
 from golden_durable_programs import Read
 
 from checkpointing import (
+    ChannelWatermark,
     CheckpointKind,
     CheckpointMetadata,
     CompletedCheckpointStore,
     DirectoryCheckpointStore,
     JobDirectory,
+    TimersDue,
+    WatermarkState,
     read_savepoint,
 )
 from streamjobs.inprocess import LocalStreamEnvironment
@@ -48,9 +51,9 @@ EPOCH_0_EXPIRED_MS = 1_012_000
 EPOCH_1_EXPIRED_MS = 1_015_000
 
 
-def copied(tmp_path: Path, name: str) -> Path:
+def copied(tmp_path: Path, name: str, written_as: str = "v2") -> Path:
     """A copy of a golden directory, which a job may write to."""
-    return Path(shutil.copytree(GOLDEN / "v2" / name, tmp_path / name))
+    return Path(shutil.copytree(GOLDEN / written_as / name, tmp_path / name))
 
 
 class Job:
@@ -118,6 +121,24 @@ def test_a_job_goes_on_from_its_newest_checkpoint(tmp_path: Path, backend: str, 
     job.check(CHECKPOINTS[2], 3)
     # And once more, from what was written now.
     Job(job_dir, backend, parallelism, version, ALIVE_MS).check_keyed(CHECKPOINTS[2])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_jobs_and_savepoints_with_metadata_of_version_3_are_gone_on_from(tmp_path: Path, backend: str) -> None:
+    Job(copied(tmp_path, f"job-{backend}", "v3"), backend, 3, 2, ALIVE_MS).check(CHECKPOINTS[2], 3)
+    savepoint = copied(tmp_path, f"savepoint-{backend}", "v3")
+    job = Job(tmp_path / "job", backend, 5, 1, EPOCH_0_EXPIRED_MS, from_savepoint=savepoint)
+    job.check(saved(expected.WITHOUT_EPOCH_0), 3)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_metadata_of_version_3_says_of_time_is_read(tmp_path: Path, backend: str) -> None:
+    with opened_store(copied(tmp_path, f"timers-{backend}", "v3")) as (store, directory):
+        for number, one in enumerate(store.all()):
+            channels = (ChannelWatermark(source="ships", watermark_ms=1000 * number),)
+            assert one.watermarks == WatermarkState(1000 * number, channels)
+            assert one.timers_due == (TimersDue("harbours", event_time_ms=1000 * number + 500),)
+        check_timers(tmp_path, directory.file_system, one, backend, 3, 1)
 
 
 @pytest.mark.parametrize("checkpoint_id", [0, 1])

@@ -32,12 +32,17 @@ from golden_durable_programs import CLEAR, TAKE_AWAY, Write  # noqa: E402
 
 from checkpointing import (  # noqa: E402
     Acknowledgement,
+    ChannelWatermark,
     CheckpointCoordinator,
     CheckpointFileSystem,
     CheckpointKind,
     CheckpointMetadata,
-    CompletedCheckpointStore,
+    DirectoryCheckpointStore,
     JobDirectory,
+    SourcePositions,
+    SubtaskState,
+    TimersDue,
+    WatermarkState,
     create_savepoint_directory,
     read_origin,
     write_origin,
@@ -113,7 +118,7 @@ def write_keys() -> None:
 def write_timers(backend: str) -> None:
     """A job whose operator has namespaces and priority queues, with three checkpoints, and a savepoint of it."""
     with JobDirectory.open(f"timers-{backend}", "golden timers", timers.MAX_PARALLELISM) as directory:
-        store = CompletedCheckpointStore(directory.file_system)
+        store = DirectoryCheckpointStore(directory.file_system)
         store.recover()
         now_ms = START_MS
         with (
@@ -150,7 +155,7 @@ def _complete(directory: Any, store: Any, coordinator: Any, backends: Any, epoch
             subtask_index=index,
             attempt_id="0",
             digest=snapshot.digest,
-            handle=snapshot.handle,
+            state=SubtaskState(snapshot.handle),
         )
         for index, snapshot in enumerate(backend.snapshot(epoch, uuid.uuid4().hex) for backend in backends)
     ]
@@ -166,13 +171,14 @@ def _complete(directory: Any, store: Any, coordinator: Any, backends: Any, epoch
             job_name=directory.identity.job_name,
             timestamp_ms=START_MS + epoch * EPOCH_MS,
             max_parallelism=timers.MAX_PARALLELISM,
-            operators=coordinator.complete(epoch),
+            operators=coordinator.complete(epoch).operators,
             parent_checkpoint_id=parent.checkpoint_id if parent else None,
             parent_digest=store.digest(parent.checkpoint_id) if parent else None,
             # Not read by anything here, and the metadata has them.
-            source_offsets=f"offset {epoch}".encode(),
+            source_positions=SourcePositions(batch_id=epoch, offsets=f"offset {epoch}".encode()),
             sink_committables={"sink": f"rows of {epoch}".encode()},
-            properties={"watermark_ms": str(1000 * epoch)},
+            watermarks=WatermarkState(1000 * epoch, (ChannelWatermark(source="ships", watermark_ms=1000 * epoch),)),
+            timers_due=(TimersDue(timers.UID, event_time_ms=1000 * epoch + 500),),
         )
     )
 
