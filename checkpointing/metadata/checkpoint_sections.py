@@ -28,6 +28,9 @@ from snapshots.value_text import shown
 __all__ = [
     "ChannelTimestamp",
     "ChannelWatermark",
+    "InputChannel",
+    "InputWatermark",
+    "NodeWatermark",
     "SavepointIdentity",
     "SourcePositions",
     "TimersDue",
@@ -89,11 +92,72 @@ class ChannelWatermark:
 
 
 @frozen
+class InputChannel:
+    """What an input of a node knows of one node that sends to it: its watermark, and whether it is idle."""
+
+    channel: str
+    watermark_ms: int | None = None
+    is_idle: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        check_identifier("the channel of an input", self.channel)
+        _check_time("watermark_ms", self.watermark_ms)
+        require(type(self.is_idle) is bool, "is_idle must be a bool")
+
+
+@frozen
+class InputWatermark:
+    """The watermark valve of one input of a node: what it let through last, and its channels."""
+
+    watermark_ms: int | None
+    channels: tuple[InputChannel, ...]
+
+    def __attrs_post_init__(self) -> None:
+        _check_time("watermark_ms", self.watermark_ms)
+        require(
+            type(self.channels) is tuple and all(type(one) is InputChannel for one in self.channels),
+            "the channels of an input must be a tuple of InputChannel objects",
+        )
+        require(len(self.channels) > 0, "an input has channels")
+        names = {one.channel for one in self.channels}
+        require(len(names) == len(self.channels), "a channel of an input appears twice")
+
+
+@frozen(kw_only=True)
+class NodeWatermark:
+    """What one node of the graph, a source or an operator, knows of event time.
+
+    `watermark_ms` is what it is at, `sent_watermark_ms` what it has sent to its readers last, `is_idle` the status it
+    has sent last. A source has no inputs.
+    """
+
+    node: str
+    watermark_ms: int | None = None
+    sent_watermark_ms: int | None = None
+    is_idle: bool = False
+    inputs: tuple[InputWatermark, ...] = ()
+
+    def __attrs_post_init__(self) -> None:
+        check_identifier("the node of a watermark", self.node)
+        _check_time("watermark_ms", self.watermark_ms)
+        _check_time("sent_watermark_ms", self.sent_watermark_ms)
+        require(type(self.is_idle) is bool, "is_idle must be a bool")
+        require(
+            type(self.inputs) is tuple and all(type(one) is InputWatermark for one in self.inputs),
+            "the inputs of a node must be a tuple of InputWatermark objects",
+        )
+
+
+@frozen
 class WatermarkState:
-    """The watermark valve of a job behind a checkpoint: what it let through last, and its channels."""
+    """The watermarks of a job behind a checkpoint: that of all its sources, their channels, and those of its nodes.
+
+    Until format version 3 nothing was kept of nodes.
+    """
 
     watermark_ms: int | None = None
     channels: tuple[ChannelWatermark, ...] = ()
+    nodes: tuple[NodeWatermark, ...] = ()
 
     def __attrs_post_init__(self) -> None:
         _check_time("watermark_ms", self.watermark_ms)
@@ -102,6 +166,11 @@ class WatermarkState:
             "channels must be a tuple of ChannelWatermark objects",
         )
         check_distinct_channels(self.channels)
+        require(
+            type(self.nodes) is tuple and all(type(one) is NodeWatermark for one in self.nodes),
+            "nodes must be a tuple of NodeWatermark objects",
+        )
+        require(len({one.node for one in self.nodes}) == len(self.nodes), "the watermark of a node appears twice")
 
 
 @frozen

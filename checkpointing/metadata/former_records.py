@@ -12,6 +12,10 @@
     source_progress (version 1)                         source_progress, which a later version has in files only
     all other properties                                properties
 
+    version 3                                           read as
+    --------------------------------------------------  -------------------------------------------------------------
+    watermarks                                          the same, with no node
+
 A property that does not read as it should stays one. Until version 2 a subtask with operator state had one handle for
 both: its files were those of the keyed state followed by those of the operator state, and its meta was
 
@@ -40,7 +44,7 @@ from checkpointing.metadata.checkpoint_sections import SavepointIdentity, Source
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.errors import StateFormatError
 
-__all__ = ["metadata_of_former_record", "separated_handle"]
+__all__ = ["metadata_of_former_record", "record_of_version_3", "separated_handle"]
 
 _JOINED: Final = 0x53424F31
 _JOINED_VERSION: Final = 1
@@ -74,6 +78,12 @@ def metadata_of_former_record(record: Mapping[str, Any]) -> CheckpointMetadata:
         source_progress=record["source_progress"],
         source_progress_files=tuple(FileHandle(**file) for file in record.get("source_progress_files", ())),
     )
+
+
+def record_of_version_3(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a record of version 3 says, as one of version 4."""
+    watermarks = record["watermarks"]
+    return {**record, "watermarks": None if watermarks is None else {**watermarks, "nodes": []}}
 
 
 def separated_handle(handle: KeyedStateHandle) -> SubtaskState:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import io
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import fastavro
@@ -26,7 +26,7 @@ from checkpointing.errors import CorruptMetadataError, InvariantViolationError, 
 from checkpointing.handles.checksum import checksum_of_bytes, is_checksum
 from checkpointing.handles.invariants import require
 from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
-from checkpointing.metadata.former_records import metadata_of_former_record
+from checkpointing.metadata.former_records import metadata_of_former_record, record_of_version_3
 from checkpointing.metadata.metadata_record import encode_metadata_record, metadata_of_record
 from checkpointing.metadata.metadata_schema import BLOCK_SCHEMA, FORMAT_VERSION, HEADER_SCHEMA, METADATA_SCHEMAS
 from snapshots.value_text import cut, shown
@@ -49,6 +49,12 @@ _BLOCK = fastavro.parse_schema(BLOCK_SCHEMA)
 _RECORDS = {version: fastavro.parse_schema(schema) for version, schema in METADATA_SCHEMAS.items()}
 _CANONICAL_FORMS = {
     version: fastavro.schema.to_parsing_canonical_form(schema) for version, schema in METADATA_SCHEMAS.items()
+}
+_READERS: Mapping[int, Callable[[Mapping[str, Any]], CheckpointMetadata]] = {
+    1: metadata_of_former_record,
+    2: metadata_of_former_record,
+    3: lambda record: metadata_of_record(record_of_version_3(record)),
+    4: metadata_of_record,
 }
 
 
@@ -106,8 +112,7 @@ def decode_metadata(data: bytes, location: str) -> CheckpointMetadata:
     body = _read_block(source, header, location)
     try:
         record: Any = fastavro.schemaless_reader(body, _RECORDS[version], None)
-        read = metadata_of_record if version == FORMAT_VERSION else metadata_of_former_record
-        metadata = read(record)
+        metadata = _READERS[version](record)
     except InvariantViolationError as error:
         _corrupt(location, f"it breaks an invariant: {error}", error)
     except Exception as error:

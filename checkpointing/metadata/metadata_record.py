@@ -22,6 +22,9 @@ from checkpointing.handles.state_handles import FileHandle
 from checkpointing.metadata.checkpoint_metadata import CheckpointKind, CheckpointMetadata
 from checkpointing.metadata.checkpoint_sections import (
     ChannelWatermark,
+    InputChannel,
+    InputWatermark,
+    NodeWatermark,
     SavepointIdentity,
     SourcePositions,
     TimersDue,
@@ -120,7 +123,19 @@ def _source_positions(record: Mapping[str, Any]) -> SourcePositions:
 
 
 def _watermark_state(record: Mapping[str, Any]) -> WatermarkState:
-    return WatermarkState(record["watermark_ms"], tuple(ChannelWatermark(**one) for one in record["channels"]))
+    return WatermarkState(
+        record["watermark_ms"],
+        tuple(ChannelWatermark(**one) for one in record["channels"]),
+        tuple(_node_watermark(one) for one in record["nodes"]),
+    )
+
+
+def _node_watermark(record: Mapping[str, Any]) -> NodeWatermark:
+    inputs = (
+        InputWatermark(one["watermark_ms"], tuple(InputChannel(**channel) for channel in one["channels"]))
+        for one in record["inputs"]
+    )
+    return NodeWatermark(**{**record, "inputs": tuple(inputs)})
 
 
 def _operator_state(record: Mapping[str, Any]) -> OperatorState:

@@ -15,7 +15,7 @@ from checkpointing.handles.handle_records import FILE_HANDLE_SCHEMA, SUBTASK_STA
 
 __all__ = ["BLOCK_SCHEMA", "FORMAT_VERSION", "HEADER_SCHEMA", "METADATA_SCHEMAS", "OPERATOR_STATE_SCHEMA"]
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """The version that is written; all before it are read."""
 
 _STATE_HANDLE_1: dict[str, Any] = {
@@ -141,7 +141,7 @@ OPERATOR_STATE_SCHEMA: dict[str, Any] = {
         },
     ],
 }
-"""The state of an operator in version 3."""
+"""The state of an operator since version 3."""
 
 _SOURCE_POSITIONS = {
     "type": "record",
@@ -154,7 +154,7 @@ _SOURCE_POSITIONS = {
     ],
 }
 
-_WATERMARK_STATE = {
+_WATERMARK_STATE: dict[str, Any] = {
     "type": "record",
     "name": "statebackend.WatermarkState",
     "doc": "The watermark valve of the job.",
@@ -247,7 +247,70 @@ _METADATA_3: dict[str, Any] = {
     ],
 }
 
-METADATA_SCHEMAS: Mapping[int, dict[str, Any]] = MappingProxyType({1: _METADATA_1, 2: _METADATA_2, 3: _METADATA_3})
+_NODE_WATERMARK = {
+    "type": "record",
+    "name": "statebackend.NodeWatermark",
+    "doc": "What a source or an operator knows of event time.",
+    "fields": [
+        {"name": "node", "type": "string", "doc": "Its uid or name."},
+        {"name": "watermark_ms", "type": _NULLABLE_LONG, "doc": "What it is at."},
+        {"name": "sent_watermark_ms", "type": _NULLABLE_LONG, "doc": "What it has sent last."},
+        {"name": "is_idle", "type": "boolean", "doc": "The status it has sent last."},
+        {
+            "name": "inputs",
+            "doc": "The watermark valves of its inputs, in order.",
+            "type": {
+                "type": "array",
+                "items": {
+                    "type": "record",
+                    "name": "statebackend.InputWatermark",
+                    "doc": "The watermark valve of one input.",
+                    "fields": [
+                        {"name": "watermark_ms", "type": _NULLABLE_LONG, "doc": "What it let through last."},
+                        {
+                            "name": "channels",
+                            "doc": "Who sends to it.",
+                            "type": {
+                                "type": "array",
+                                "items": {
+                                    "type": "record",
+                                    "name": "statebackend.InputChannel",
+                                    "doc": "A node that sends to the input.",
+                                    "fields": [
+                                        {"name": "channel", "type": "string", "doc": "The node."},
+                                        {"name": "watermark_ms", "type": _NULLABLE_LONG, "doc": "Its own watermark."},
+                                        {"name": "is_idle", "type": "boolean", "doc": "Whether nobody waits for it."},
+                                    ],
+                                },
+                            },
+                        },
+                    ],
+                },
+            },
+        },
+    ],
+}
+
+_WATERMARK_STATE_4 = {
+    **_WATERMARK_STATE,
+    "doc": "The watermarks of the job.",
+    "fields": [
+        *_WATERMARK_STATE["fields"],
+        {"name": "nodes", "type": {"type": "array", "items": _NODE_WATERMARK}, "doc": "Of sources and operators."},
+    ],
+}
+
+_METADATA_4: dict[str, Any] = {
+    **_METADATA_3,
+    "fields": [
+        {**one, "type": ["null", _WATERMARK_STATE_4]} if one["name"] == "watermarks" else one
+        for one in _METADATA_3["fields"]
+    ],
+}
+
+METADATA_SCHEMAS: Mapping[int, dict[str, Any]] = MappingProxyType(
+    {1: _METADATA_1, 2: _METADATA_2, 3: _METADATA_3, 4: _METADATA_4}
+)
 
 HEADER_SCHEMA = {
     "type": "record",

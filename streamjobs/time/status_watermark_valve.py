@@ -11,7 +11,8 @@ So a channel is in one of three states, which follow from its status, its waterm
 | idle                  | dropped            | nothing              | aligned if W>=V (1), else behind (3) |
 
 1. The valve advances to the smallest watermark of aligned channels, if that is after V, and sends it. That is so
-   exactly when no aligned channel *holds* the valve by W = V, so counting those is all that most events cost.
+   exactly when there are aligned channels and none of them *holds* the valve by W = V, so counting both is all that
+   most events cost.
 2. When the last active channel becomes idle and held the valve, it sends the largest watermark of all channels, since
    nobody is waited for any more; then, in any case, that it is idle.
 3. When the first channel wakes, the valve sends that it is active, before any watermark.
@@ -24,7 +25,7 @@ A channel may be added while the valve runs, and is then active; or removed, whi
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Generic, TypeVar
 
 from attrs import frozen
@@ -79,14 +80,14 @@ class StatusWatermarkValve(Generic[C]):
     and changes nothing.
     """
 
-    __slots__ = ("_active", "_channels", "_holding", "_watermark_ms")
+    __slots__ = ("_active", "_aligned", "_channels", "_holding", "_watermark_ms")
 
     def __init__(self, channels: Iterable[C]) -> None:
         """A valve all of whose channels are active and have no watermark; raises `ValueError` for none or doubled."""
         state = ValveState(MIN_TIMESTAMP, tuple(ValveChannel(name, MIN_TIMESTAMP, False) for name in channels))
         self._watermark_ms = state.watermark_ms
         self._channels = {one.channel: _Channel(one.watermark_ms, one.is_idle) for one in state.channels}
-        self._active = self._holding = len(self._channels)
+        self._active = self._aligned = self._holding = len(self._channels)
 
     @classmethod
     def restored(cls, state: ValveState[C]) -> StatusWatermarkValve[C]:
@@ -97,6 +98,7 @@ class StatusWatermarkValve(Generic[C]):
             valve._channels[one.channel] = _Channel(one.watermark_ms, one.is_idle)
         active = [one for one in state.channels if not one.is_idle]
         valve._active = len(active)
+        valve._aligned = sum(one.watermark_ms >= state.watermark_ms for one in active)
         valve._holding = sum(one.watermark_ms == state.watermark_ms for one in active)
         return valve
 
@@ -130,15 +132,18 @@ class StatusWatermarkValve(Generic[C]):
 
     def input_watermark(self, channel: C, timestamp_ms: int) -> tuple[WatermarkElement, ...]:
         """A watermark of a channel. Raises `ValueError` for what is no timestamp."""
-        one = self._channel(channel, "WATERMARK")
-        check_timestamp("a watermark", timestamp_ms)
-        if one.is_idle or timestamp_ms <= one.watermark_ms:
-            return ()
-        if one.watermark_ms == self._watermark_ms:
-            self._holding -= 1
-        elif timestamp_ms == self._watermark_ms:
-            self._holding += 1
-        one.watermark_ms = timestamp_ms
+        return self.input_watermarks({channel: timestamp_ms})
+
+    def input_watermarks(self, timestamps_ms: Mapping[C, int]) -> tuple[WatermarkElement, ...]:
+        """Watermarks of several channels at once: none of them is behind for another having come first."""
+        raised = [(self._channel(channel, "WATERMARK"), time_ms) for channel, time_ms in timestamps_ms.items()]
+        for _, time_ms in raised:
+            check_timestamp("a watermark", time_ms)
+        for one, time_ms in raised:
+            if not one.is_idle and time_ms > one.watermark_ms:
+                self._count(one, -1)
+                one.watermark_ms = time_ms
+                self._count(one, 1)
         return self._advance()
 
     def input_status(self, channel: C, status: WatermarkStatus) -> tuple[WatermarkElement, ...]:
@@ -166,15 +171,13 @@ class StatusWatermarkValve(Generic[C]):
 
     def _become_idle(self, one: _Channel) -> tuple[WatermarkElement, ...]:
         held = one.watermark_ms == self._watermark_ms
-        one.is_idle = True
+        self._count(one, -1)
         self._active -= 1
-        self._holding -= held
+        one.is_idle = True
         if self._active:
             return self._advance()
-        if not held:
-            return (WatermarkStatus.IDLE,)
         largest_ms = max(channel.watermark_ms for channel in self._channels.values())
-        if largest_ms <= self._watermark_ms:
+        if not held or largest_ms <= self._watermark_ms:
             return (WatermarkStatus.IDLE,)
         self._watermark_ms = largest_ms
         return (Watermark(largest_ms), WatermarkStatus.IDLE)
@@ -182,20 +185,23 @@ class StatusWatermarkValve(Generic[C]):
     def _become_active(self, one: _Channel) -> tuple[WatermarkElement, ...]:
         one.is_idle = False
         self._active += 1
-        self._holding += one.watermark_ms == self._watermark_ms
+        self._count(one, 1)
         first = (WatermarkStatus.ACTIVE,) if self._active == 1 else ()
         return (*first, *self._advance())
 
+    def _count(self, one: _Channel, by: int) -> None:
+        """Counts an active channel in or out."""
+        self._aligned += by * (one.watermark_ms >= self._watermark_ms)
+        self._holding += by * (one.watermark_ms == self._watermark_ms)
+
     def _advance(self) -> tuple[WatermarkElement, ...]:
-        if self._holding:
+        if self._holding or not self._aligned:
             return ()
         aligned = [
             one.watermark_ms
             for one in self._channels.values()
             if not one.is_idle and one.watermark_ms > self._watermark_ms
         ]
-        if not aligned:
-            return ()
         self._watermark_ms = min(aligned)
         self._holding = aligned.count(self._watermark_ms)
         return (Watermark(self._watermark_ms),)

@@ -20,7 +20,7 @@ from checkpointing import (
     SourcePositions,
     SubtaskState,
 )
-from checkpointing.metadata.former_records import metadata_of_former_record, separated_handle
+from checkpointing.metadata.former_records import metadata_of_former_record, record_of_version_3, separated_handle
 from checkpointing.metadata.metadata_schema import METADATA_SCHEMAS
 
 FILES = tuple(FileHandle(name, 1, "xxh3:" + "0" * 32) for name in ("a", "b", "c"))
@@ -152,3 +152,12 @@ def test_operator_state_that_came_within_the_keyed_handle_is_a_part_of_its_own()
 def test_a_malformed_joined_handle_is_refused(handle: KeyedStateHandle, match: str) -> None:
     with pytest.raises(InvariantViolationError, match=match):
         separated_handle(handle)
+
+
+def test_of_version_3_nothing_is_known_of_nodes() -> None:
+    watermarks = {"watermark_ms": 42, "channels": []}
+    assert record_of_version_3({"a": 1, "watermarks": watermarks}) == {
+        "a": 1,
+        "watermarks": {**watermarks, "nodes": []},
+    }
+    assert record_of_version_3({"watermarks": None}) == {"watermarks": None}

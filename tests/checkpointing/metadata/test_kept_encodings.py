@@ -54,7 +54,7 @@ def whole_record(metadata: CheckpointMetadata) -> bytes:
         for operator in metadata.operators
     ]
     out = io.BytesIO()
-    fastavro.schemaless_writer(out, fastavro.parse_schema(METADATA_SCHEMAS[3]), record)
+    fastavro.schemaless_writer(out, fastavro.parse_schema(METADATA_SCHEMAS[4]), record)
     return out.getvalue()
 
 

@@ -225,6 +225,20 @@ def test_a_snapshot_at_any_point_goes_on_as_the_valve_itself(
     assert restored.snapshot() == valve.snapshot()
 
 
+@given(events, st.dictionaries(st.integers(0, 3), times))
+def test_watermarks_that_come_at_once_are_those_that_come_in_rising_order(
+    events: Sequence[tuple[int, WatermarkElement]], at_once: dict[int, int]
+) -> None:
+    valve = StatusWatermarkValve(range(4))
+    for channel, element in events:
+        valve.take(channel, element)
+    in_order = StatusWatermarkValve.restored(valve.snapshot())
+    for channel in sorted(at_once, key=at_once.__getitem__):
+        in_order.input_watermark(channel, at_once[channel])
+    assert len(valve.input_watermarks(at_once)) <= 1
+    assert valve.snapshot() == in_order.snapshot()
+
+
 def test_a_snapshot_says_all_in_plain_values() -> None:
     valve = StatusWatermarkValve(["a", "b"])
     valve.input_watermark("a", 5)

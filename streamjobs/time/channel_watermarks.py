@@ -1,0 +1,277 @@
+"""Watermarks of sources whose tasks report, once per epoch, the largest timestamp that they saw of each channel.
+
+A channel is what has a watermark of its own in a source: the whole of it, or one value of its channel column. What an
+epoch reports makes the watermark of the *next* one: an epoch is a watermark and then records.
+
+| event                                | what happens to the channel                                                   |
+|--------------------------------------|-------------------------------------------------------------------------------|
+| an epoch had records of it           | it is active; its watermark is its largest timestamp, less the bound, less 1  |
+| none for longer than the idleness    | it is idle                                                                    |
+| it is new, and there is no room      | idle channels are forgotten, the longest idle first; without any, an error    |
+| the source ends                      | it is active, and at the end of time                                          |
+
+A valve makes one watermark of the channels of a source. All that an epoch reports counts as if it came at once: what
+wakes or is new does so first, then watermarks count all at once, then idleness is looked at. So a channel that returns
+is not overtaken by one that is further in the same epoch.
+
+Before the first record a source has one channel, called "", for which idleness counts too. It goes when another comes.
+Idleness counts from the last epoch with records; after a restore from the first epoch, since a job that stood still
+knows nothing of what its sources did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from attrs import frozen
+
+from checkpointing.errors import IllegalTransitionError
+from checkpointing.metadata.checkpoint_sections import ChannelTimestamp, ChannelWatermark
+from snapshots.value_text import shown
+from streamjobs.errors import StreamJobError
+from streamjobs.time.status_watermark_valve import StatusWatermarkValve, ValveChannel, ValveState
+from streamjobs.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
+from streamjobs.time.watermark_elements import Watermark, WatermarkElement, WatermarkStatus
+from streamjobs.time.watermark_generators import watermark_behind
+
+__all__ = ["MAX_CHANNELS", "ChannelWatermarks", "SourceElement", "SourceTime"]
+
+MAX_CHANNELS: Final = 10_000
+"""Most channels that are remembered of one source."""
+
+_ONLY_CHANNEL: Final = ""
+
+
+@frozen(kw_only=True)
+class SourceTime:
+    """How the time of a source follows from its largest timestamps.
+
+    ``out_of_orderness_ms`` is None for a source that makes no watermarks, ``idleness_ms`` for one that is waited for
+    for ever. Without ``has_channels`` all that it reports is of the channel "".
+    """
+
+    out_of_orderness_ms: int | None
+    idleness_ms: int | None = None
+    has_channels: bool = False
+    max_channels: int = MAX_CHANNELS
+
+
+@frozen
+class SourceElement:
+    """What a source sends before the next epoch."""
+
+    source: str
+    element: WatermarkElement
+
+
+class _Channel:
+    __slots__ = ("largest_ms", "last_active_ms")
+
+    def __init__(self, largest_ms: int | None, last_active_ms: int | None) -> None:
+        self.largest_ms = largest_ms
+        self.last_active_ms = last_active_ms
+
+
+class ChannelWatermarks:
+    """The channels of all sources of a job. What is refused changes nothing."""
+
+    def __init__(self, sources: Mapping[str, SourceTime]) -> None:
+        self._sources = {name: _Source(name, time) for name, time in sources.items()}
+
+    def end_epoch(self, largest: Iterable[ChannelTimestamp], processing_time_ms: int) -> tuple[SourceElement, ...]:
+        """What the sources send before the next epoch, when this one had records of these channels.
+
+        A channel may be reported several times. An epoch without records reports none. Raises
+        `IllegalTransitionError` for a source that is not of this job and `StreamJobError` for too many channels.
+        """
+        reported: dict[str, dict[str, int]] = {name: {} for name in self._sources}
+        for one in largest:
+            channels = reported.get(one.source)
+            if channels is None:
+                raise self._unknown("END_EPOCH", one.source)
+            channels[one.channel] = max(one.timestamp_ms, channels.get(one.channel, MIN_TIMESTAMP))
+        for name, channels in reported.items():
+            self._sources[name].check_room(channels)
+        return tuple(
+            SourceElement(name, element)
+            for name, channels in reported.items()
+            for element in self._sources[name].end_epoch(channels, processing_time_ms)
+        )
+
+    def end_source(self, source: str) -> tuple[SourceElement, ...]:
+        """What a source sends when no record of it follows. Raises `IllegalTransitionError` for an unknown one."""
+        one = self._sources.get(source)
+        if one is None:
+            raise self._unknown("END_SOURCE", source)
+        return tuple(SourceElement(source, element) for element in one.end())
+
+    def watermark_of(self, source: str) -> int:
+        """What a source sent last; the smallest time if nothing."""
+        return self._sources[source].watermark_ms
+
+    def next_idleness_ms(self) -> int | None:
+        """The first processing time at which some channel would become idle without records; None if none would."""
+        times = [time for one in self._sources.values() if (time := one.next_idleness_ms()) is not None]
+        return min(times, default=None)
+
+    def snapshot(self) -> tuple[ChannelWatermark, ...]:
+        """All channels, for a checkpoint; what the sources sent last goes with it."""
+        return tuple(channel for one in self._sources.values() for channel in one.snapshot())
+
+    def restore(self, channels: Iterable[ChannelWatermark], watermarks_ms: Mapping[str, int]) -> None:
+        """Goes on from a checkpoint, with what each source had sent last.
+
+        Sources that are no more are left out; one without channels there begins anew, at the watermark that it had.
+        """
+        by_source: dict[str, list[ChannelWatermark]] = {}
+        for channel in channels:
+            by_source.setdefault(channel.source, []).append(channel)
+        for name, one in self._sources.items():
+            one.restore(by_source.get(name, []), watermarks_ms.get(name, MIN_TIMESTAMP))
+
+    def _unknown(self, event: str, source: str) -> IllegalTransitionError:
+        names = ", ".join(map(repr, self._sources)) or "none"
+        return IllegalTransitionError(event, "RUNNING", f"there is no source {shown(source)}; there are {names}")
+
+
+class _Source:
+    """The channels of one source."""
+
+    def __init__(self, name: str, time: SourceTime) -> None:
+        self._name = name
+        self._time = time
+        self._valve = StatusWatermarkValve([_ONLY_CHANNEL])
+        self._channels = {_ONLY_CHANNEL: _Channel(None, None)}
+
+    @property
+    def watermark_ms(self) -> int:
+        return self._valve.watermark_ms
+
+    def check_room(self, reported: Mapping[str, int]) -> None:
+        idle = sum(channel.is_idle and channel.channel not in reported for channel in self._valve.snapshot().channels)
+        if self._excess(reported) > idle:
+            raise StreamJobError(
+                f"source {self._name!r} has more than {self._time.max_channels} channels that are not idle; a channel "
+                f"is for what has few values, such as a partition, and not for keys"
+            )
+
+    def end_epoch(self, reported: Mapping[str, int], now_ms: int) -> tuple[WatermarkElement, ...]:
+        before_ms, before = self._valve.watermark_ms, self._valve.status
+        excess = self._excess(reported)
+        for name, largest_ms in reported.items():
+            channel = self._awake(name)
+            channel.largest_ms = largest_ms if channel.largest_ms is None else max(channel.largest_ms, largest_ms)
+            channel.last_active_ms = now_ms
+        if self._stands_for_others(reported):
+            self._remove(_ONLY_CHANNEL)
+        self._forget(excess, reported)
+        if self._time.out_of_orderness_ms is not None:
+            self._valve.input_watermarks({name: self._watermark_behind(name) for name in reported})
+        self._look_at_idleness(reported, now_ms)
+        return self._sent_since(before_ms, before)
+
+    def end(self) -> tuple[WatermarkElement, ...]:
+        before_ms, before = self._valve.watermark_ms, self._valve.status
+        for name in self._channels:
+            self._valve.input_status(name, WatermarkStatus.ACTIVE)
+        self._valve.input_watermarks(dict.fromkeys(self._channels, MAX_TIMESTAMP))
+        return self._sent_since(before_ms, before)
+
+    def next_idleness_ms(self) -> int | None:
+        if self._time.idleness_ms is None:
+            return None
+        since = [
+            self._channels[one.channel].last_active_ms
+            for one in self._valve.snapshot().channels
+            if not one.is_idle and one.watermark_ms != MAX_TIMESTAMP
+        ]
+        known = [time_ms for time_ms in since if time_ms is not None]
+        return min(known) + self._time.idleness_ms + 1 if known else None
+
+    def snapshot(self) -> list[ChannelWatermark]:
+        return [
+            ChannelWatermark(
+                source=self._name,
+                channel=one.channel,
+                largest_timestamp_ms=self._channels[one.channel].largest_ms,
+                watermark_ms=None if one.watermark_ms == MIN_TIMESTAMP else one.watermark_ms,
+                last_active_ms=self._channels[one.channel].last_active_ms,
+                is_idle=one.is_idle,
+            )
+            for one in self._valve.snapshot().channels
+        ]
+
+    def restore(self, channels: list[ChannelWatermark], watermark_ms: int) -> None:
+        known = self._channels_of_today(channels)
+        states = (
+            ValveChannel(one.channel, MIN_TIMESTAMP if one.watermark_ms is None else one.watermark_ms, one.is_idle)
+            for one in known
+        )
+        self._valve = StatusWatermarkValve.restored(ValveState(watermark_ms, tuple(states)))
+        # When they were active last is asked anew: the job may have stood still.
+        self._channels = {one.channel: _Channel(one.largest_timestamp_ms, None) for one in known}
+
+    def _channels_of_today(self, channels: list[ChannelWatermark]) -> list[ChannelWatermark]:
+        """A source that had channels and has none any more, or the other way round, begins anew."""
+        names = {one.channel for one in channels}
+        if not names or (names == {_ONLY_CHANNEL}) is self._time.has_channels:
+            return [ChannelWatermark(source=self._name)]
+        return channels
+
+    def _excess(self, reported: Mapping[str, int]) -> int:
+        """How many channels too many there would be."""
+        names = self._channels.keys() | reported.keys()
+        return len(names) - self._stands_for_others(reported) - self._time.max_channels
+
+    def _stands_for_others(self, reported: Collection[str]) -> bool:
+        """Whether there is the channel of a source that had no record, and others come now."""
+        only = self._channels.get(_ONLY_CHANNEL)
+        return only is not None and only.largest_ms is None and bool(reported) and _ONLY_CHANNEL not in reported
+
+    def _forget(self, excess: int, reported: Mapping[str, int]) -> None:
+        if excess <= 0:
+            return
+        idle = [one.channel for one in self._valve.snapshot().channels if one.is_idle and one.channel not in reported]
+        for name in sorted(idle, key=lambda one: self._channels[one].last_active_ms or 0)[:excess]:
+            self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        self._valve.remove_channel(name)
+        del self._channels[name]
+
+    def _awake(self, name: str) -> _Channel:
+        channel = self._channels.get(name)
+        if channel is None:
+            channel = self._channels[name] = _Channel(None, None)
+            self._valve.add_channel(name)
+        else:
+            self._valve.input_status(name, WatermarkStatus.ACTIVE)
+        return channel
+
+    def _watermark_behind(self, name: str) -> int:
+        largest_ms, bound_ms = self._channels[name].largest_ms, self._time.out_of_orderness_ms
+        return MIN_TIMESTAMP if largest_ms is None or bound_ms is None else watermark_behind(largest_ms, bound_ms)
+
+    def _look_at_idleness(self, reported: Mapping[str, int], now_ms: int) -> None:
+        silent = [one for one in self._valve.snapshot().channels if not one.is_idle and one.channel not in reported]
+        idle = []
+        for one in silent:
+            channel = self._channels[one.channel]
+            if channel.last_active_ms is None:
+                channel.last_active_ms = now_ms
+            elif one.watermark_ms != MAX_TIMESTAMP and self._is_over(now_ms - channel.last_active_ms):
+                idle.append(one)
+        # Whoever holds the valve comes last, so that all are looked through once.
+        for one in sorted(idle, key=lambda one: (one.watermark_ms >= self._valve.watermark_ms, -one.watermark_ms)):
+            self._valve.input_status(one.channel, WatermarkStatus.IDLE)
+
+    def _is_over(self, silence_ms: int) -> bool:
+        return self._time.idleness_ms is not None and silence_ms > self._time.idleness_ms
+
+    def _sent_since(self, before_ms: int, before: WatermarkStatus) -> tuple[WatermarkElement, ...]:
+        after_ms, after = self._valve.watermark_ms, self._valve.status
+        advanced = (Watermark(after_ms),) if after_ms > before_ms else ()
+        woke = (WatermarkStatus.ACTIVE,) if before.is_idle and (advanced or not after.is_idle) else ()
+        slept = (WatermarkStatus.IDLE,) if after.is_idle and (woke or not before.is_idle) else ()
+        return (*woke, *advanced, *slept)

@@ -1,0 +1,67 @@
+"""The watermarks of a whole job whose tasks report, once per epoch, the largest timestamps of channels.
+
+    largest timestamps  ->  channels of sources (`channel_watermarks`)  ->  operators (`graph_watermarks`)
+
+What comes of an epoch holds for the next one. All of it is in the section `WatermarkState` of a checkpoint, so a replay
+has the watermarks that it had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from checkpointing.metadata.checkpoint_sections import ChannelTimestamp, WatermarkState
+from streamjobs.time.channel_watermarks import ChannelWatermarks, SourceElement, SourceTime
+from streamjobs.time.graph_watermarks import GraphWatermarks, NodeReaction, WatermarkNode
+from streamjobs.time.timestamps import MIN_TIMESTAMP
+
+__all__ = ["JobWatermarks"]
+
+
+class JobWatermarks:
+    """Channels, sources and operators of one job; the sources are nodes of the graph, by the same names."""
+
+    def __init__(self, nodes: Sequence[WatermarkNode], sources: Mapping[str, SourceTime]) -> None:
+        """Raises `ValueError` for nodes that are no graph, and for a source that is no node of it."""
+        known = {node.id for node in nodes if not node.inputs}
+        if not sources.keys() <= known:
+            raise ValueError(f"there are no nodes for the sources {sorted(sources.keys() - known)}")
+        self._sources = tuple(sources)
+        self._graph = GraphWatermarks(nodes)
+        self._channels = ChannelWatermarks(sources)
+
+    def end_epoch(self, largest: Iterable[ChannelTimestamp], processing_time_ms: int) -> tuple[NodeReaction, ...]:
+        """What the operators do at the begin of the next epoch, when this one had records of these channels.
+
+        Raises as `ChannelWatermarks.end_epoch` does, and has changed nothing then.
+        """
+        return self._taken(self._channels.end_epoch(largest, processing_time_ms))
+
+    def end_source(self, source: str) -> tuple[NodeReaction, ...]:
+        """What the operators do when no record of a source follows."""
+        return self._taken(self._channels.end_source(source))
+
+    def watermark_of(self, node: str) -> int:
+        """What an operator is at, or a source has sent last; the smallest time if nothing."""
+        return self._graph.watermark_of(node)
+
+    def next_idleness_ms(self) -> int | None:
+        """The first processing time at which some channel would become idle without records; None if none would."""
+        return self._channels.next_idleness_ms()
+
+    def snapshot(self) -> WatermarkState:
+        """All that is known, for a checkpoint."""
+        nodes = self._graph.snapshot()
+        awaited = [one.watermark_ms for one in nodes if one.node in self._sources and not one.is_idle]
+        times = [MIN_TIMESTAMP if time_ms is None else time_ms for time_ms in awaited]
+        lowest_ms = min(times, default=MIN_TIMESTAMP)
+        return WatermarkState(None if lowest_ms == MIN_TIMESTAMP else lowest_ms, self._channels.snapshot(), nodes)
+
+    def restore(self, state: WatermarkState) -> tuple[NodeReaction, ...]:
+        """Goes on from a checkpoint, on a fresh object; returns what the operators do if the job was another one."""
+        reactions = self._graph.restore(state.nodes)
+        self._channels.restore(state.channels, {name: self._graph.watermark_of(name) for name in self._sources})
+        return reactions
+
+    def _taken(self, elements: Iterable[SourceElement]) -> tuple[NodeReaction, ...]:
+        return tuple(done for one in elements for done in self._graph.take(one.source, one.element))
