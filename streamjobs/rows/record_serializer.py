@@ -18,6 +18,7 @@ import keyword
 import unicodedata
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
+from operator import attrgetter
 from typing import Any, Final
 
 import attrs
@@ -65,6 +66,8 @@ class StoredRecords:
     """The stored record of a row, or of any tuple of the columns' values."""
     to_row: _Change
     """The row of a stored record."""
+    to_values: _Change
+    """The tuple of the columns' values of a stored record."""
 
 
 def stored_records(schema: pa.Schema, where: str, base: type[tuple[Any, ...]] = Row) -> StoredRecords:
@@ -121,6 +124,7 @@ def _records(name: str, fields: Sequence[pa.Field], base: type[tuple[Any, ...]])
         AttrsSerializer.from_shape(shape),
         _all_changed(lambda values: record_class(*values), [form.to_stored for form in forms], iter),
         _all_changed(made, [form.to_row for form in forms], _reader(names)),
+        _all_changed(tuple, [form.to_row for form in forms], _reader(names)),
     )
 
 
@@ -138,8 +142,10 @@ def _all_changed(
     )
 
 
-def _reader(names: tuple[str, ...]) -> Callable[[Any], Any]:
-    return lambda record: [getattr(record, name) for name in names]
+def _reader(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda record: tuple([getattr(record, name) for name in names])
 
 
 def _attribute(column: str) -> str:
