@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from golden_time_traces import as_recorded, element_of, scenarios
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkpointing import IllegalTransitionError, NodeWatermark
+from streamjobs.time.graph_watermarks import GraphWatermarks, NodeReaction, WatermarkNode
+from streamjobs.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
+from streamjobs.time.watermark_elements import END_OF_TIME, Watermark, WatermarkElement, WatermarkStatus
+
+IDLE, ACTIVE = WatermarkStatus.IDLE, WatermarkStatus.ACTIVE
+TRACES = scenarios("two_inputs")
+
+
+def node(name: str, *inputs: str | tuple[str, ...], **options: bool) -> WatermarkNode:
+    """``node("join", "left", ("right", "more"))``: two inputs, the second of two channels."""
+    return WatermarkNode(id=name, inputs=tuple((one,) if isinstance(one, str) else one for one in inputs), **options)
+
+
+def told(reactions: Sequence[NodeReaction]) -> list[str]:
+    """``a=5`` for a node that advances, ``a idle`` for a status; in brackets what its readers do not learn."""
+    texts = [
+        f"{one.node}={one.element.timestamp_ms}"
+        if isinstance(one.element, Watermark)
+        else f"{one.node} {one.element.value}"
+        for one in reactions
+    ]
+    return [text if one.is_forwarded else f"({text})" for one, text in zip(reactions, texts, strict=True)]
+
+
+@pytest.mark.parametrize("scenario", TRACES, ids=[one["name"] for one in TRACES])
+def test_a_graph_of_several_sources_does_what_flinks_jobs_did(scenario: dict[str, Any]) -> None:
+    operator = scenario["operator"]
+    united = operator["type"] == "union_keyed_process"
+    sources = [str(index) for index in range(operator["inputs"] if united else 2)]
+    last = (
+        [node("union", tuple(sources), is_transparent=True), node("last", "union")]
+        if united
+        else [node("last", *sources)]
+    )
+    graph = GraphWatermarks([*map(node, sources), *last])
+    sent = []
+    for at, event in enumerate(scenario["input"]):
+        if "record" not in event:
+            element = END_OF_TIME if "end" in event else element_of(event)
+            done = graph.take(str(event["input"]), element)
+            sent += as_recorded(at, [one.element for one in done if one.is_forwarded])
+    assert sent == [one for one in scenario["expected"] if "watermark" in one or "status" in one]
+
+
+def test_a_watermark_goes_through_a_diamond_once_and_in_topological_order() -> None:
+    graph = GraphWatermarks([node("s"), node("a", "s"), node("b", "s"), node("c", ("a", "b")), node("d", "c")])
+    assert told(graph.take("s", Watermark(5))) == ["a=5", "b=5", "c=5", "d=5"]
+    assert told(graph.take("s", Watermark(5))) == []
+    assert told(graph.take("s", IDLE)) == ["a idle", "b idle", "c idle", "d idle"]
+    assert told(graph.take("s", Watermark(9))) == []
+    assert told(graph.take("s", ACTIVE)) == ["a active", "b active", "c active", "d active"]
+    assert graph.watermark_of("d") == graph.watermark_of("s") == 5
+
+
+def test_a_stream_that_is_joined_with_itself_is_waited_for_once() -> None:
+    graph = GraphWatermarks([node("s"), node("join", "s", "s"), node("twice", ("s", "s"))])
+    assert told(graph.take("s", Watermark(5))) == ["join=5", "twice=5"]
+
+
+def test_unions_of_unions_are_channels_of_who_reads_them() -> None:
+    graph = GraphWatermarks(
+        [
+            *map(node, "xyz"),
+            node("inner", ("x", "y"), is_transparent=True),
+            node("step", "inner", is_transparent=True),
+            node("outer", ("step", "z"), is_transparent=True),
+            node("last", "outer"),
+        ]
+    )
+    for source, time in [("x", 10), ("y", 5), ("z", 3)]:
+        graph.take(source, Watermark(time))
+    assert graph.watermark_of("last") == 3
+    # A valve within the inner union would flush 10 here and be idle.
+    assert told([*graph.take("x", IDLE), *graph.take("y", IDLE)]) == []
+    assert told(graph.take("z", IDLE)) == ["last=10", "last idle"]
+
+
+def test_an_operator_that_holds_watermarks_says_itself_what_it_sends() -> None:
+    graph = GraphWatermarks([node("s"), node("async", "s", holds_watermarks=True), node("last", "async")])
+    assert told(graph.take("s", Watermark(5))) == ["(async=5)"]
+    assert told(graph.take("async", Watermark(3))) == ["last=3"]
+    assert (graph.watermark_of("async"), graph.watermark_of("last")) == (5, 3)
+    assert told(graph.take("s", IDLE)) == ["(async idle)"]
+    assert told(graph.take("async", IDLE)) == ["last idle"]
+    assert graph.status_of("last") is IDLE
+
+
+def test_what_does_not_belong_to_it_is_refused_and_changes_nothing() -> None:
+    graph = GraphWatermarks([node("s"), node("a", "s"), node("u", "a", is_transparent=True)])
+    graph.take("s", Watermark(1))
+    before = graph.snapshot()
+    with pytest.raises(IllegalTransitionError, match="no node 'x'"):
+        graph.take("x", Watermark(1))
+    for other in "au":
+        with pytest.raises(IllegalTransitionError, match="sends what its inputs say"):
+            graph.take(other, IDLE)
+    assert graph.snapshot() == before
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ([node("a"), node("a")], "two nodes are called 'a'"),
+        ([node("a", "b"), node("b")], "'a' reads 'b', which does not come before it"),
+        ([node("a", "a")], "does not come before it"),
+        ([node("a", is_transparent=True)], "transparent and reads nothing"),
+        ([node("a", ())], "a valve has channels"),
+    ],
+)
+def test_what_is_no_graph_in_order_is_refused(nodes: list[WatermarkNode], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        GraphWatermarks(nodes)
+
+
+def diamond(*, more: str = "") -> list[WatermarkNode]:
+    return [*map(node, "st" + more), node("a", ("s", "t", *more)), node("b", "s", "t"), node("c", "a", "b")]
+
+
+def test_what_a_graph_kept_of_nodes_that_are_no_more_holds_nobody_after_a_restore() -> None:
+    graph = GraphWatermarks(diamond())
+    graph.take("s", Watermark(20))
+    graph.take("t", Watermark(10))
+    smaller = GraphWatermarks([node("s"), node("a", "s"), node("b", "s"), node("c", "a", "b")])
+    assert told(smaller.restore(graph.snapshot())) == ["a=20", "b=20", "c=20"]
+
+
+def test_a_source_that_is_there_only_after_a_restore_pulls_nobody_back_and_holds_no_union() -> None:
+    graph = GraphWatermarks(diamond())
+    for source in "st":
+        graph.take(source, Watermark(20))
+    larger = GraphWatermarks(diamond(more="n"))
+    assert told(larger.restore(graph.snapshot())) == []
+    assert told(larger.take("n", Watermark(10))) == []
+    larger.take("s", Watermark(30))
+    assert told(larger.take("t", Watermark(30))) == ["a=30", "b=30", "c=30"]
+
+
+def test_a_node_that_is_there_only_after_a_restore_learns_what_its_senders_sent_before() -> None:
+    graph = GraphWatermarks(diamond())
+    graph.take("s", Watermark(20))
+    graph.take("t", IDLE)
+    more = GraphWatermarks([*diamond(), node("d", ("t", "s")), node("e", "a", "t"), node("f", "d")])
+    assert told(more.restore(graph.snapshot())) == ["d=20", "e=20", "f=20"]
+    assert told(more.take("s", IDLE)) == [f"{name} idle" for name in "abcdef"]
+
+
+def test_a_graph_that_knows_nothing_yet_has_no_times() -> None:
+    graph = GraphWatermarks(diamond())
+    assert graph.snapshot()[0] == NodeWatermark(node="s")
+    assert graph.watermark_of("c") == MIN_TIMESTAMP
+
+
+times = st.integers(0, 12) | st.sampled_from([MIN_TIMESTAMP, MIN_TIMESTAMP + 1, MAX_TIMESTAMP - 1, MAX_TIMESTAMP])
+elements = st.builds(Watermark, times) | st.sampled_from([IDLE, ACTIVE])
+events = st.lists(st.tuples(st.sampled_from("stuv"), elements), max_size=40)
+NODES = [
+    *map(node, "stuv"),
+    node("union", ("s", "t"), is_transparent=True),
+    node("a", "union"),
+    node("b", "a", ("u", "s")),
+    node("c", ("a", "b", "v")),
+    node("d", "c", "b", "union"),
+]
+
+
+@given(events, st.integers(0, 40))
+def test_nobody_goes_back_and_a_snapshot_at_any_point_changes_nothing(
+    events: Sequence[tuple[str, WatermarkElement]], point: int
+) -> None:
+    graph, restored = GraphWatermarks(NODES), GraphWatermarks(NODES)
+    before = dict.fromkeys("stuvabcd", MIN_TIMESTAMP)
+    for at, event in enumerate(events):
+        if at == point:
+            assert restored.restore(graph.snapshot()) == ()
+        done = graph.take(*event)
+        if at >= point:
+            assert restored.take(*event) == done
+        for one in done:
+            if isinstance(one.element, Watermark):
+                assert one.element.timestamp_ms > before[one.node]
+                before[one.node] = one.element.timestamp_ms
+        assert all(graph.watermark_of(name) == before[name] for name in "abcd")
+    if len(events) > point:
+        assert restored.snapshot() == graph.snapshot()
+
+
+def test_a_long_chain_is_no_matter() -> None:
+    chain = [node("0"), *(node(str(at), str(at - 1)) for at in range(1, 3000))]
+    graph = GraphWatermarks(chain)
+    assert len(graph.take("0", Watermark(1))) == 2999

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkpointing import ChannelTimestamp, WatermarkState
+from streamjobs.time.channel_watermarks import SourceTime
+from streamjobs.time.graph_watermarks import WatermarkNode
+from streamjobs.time.job_watermarks import JobWatermarks
+from streamjobs.time.timestamps import MAX_TIMESTAMP
+from streamjobs.time.watermark_elements import Watermark
+
+NODES = [
+    WatermarkNode(id="left"),
+    WatermarkNode(id="right"),
+    WatermarkNode(id="both", inputs=(("left", "right"),), is_transparent=True),
+    WatermarkNode(id="count", inputs=(("both",),)),
+    WatermarkNode(id="join", inputs=(("count",), ("right",))),
+]
+SOURCES = {
+    "left": SourceTime(out_of_orderness_ms=0, idleness_ms=100, has_channels=True),
+    "right": SourceTime(out_of_orderness_ms=10),
+}
+
+
+def seen(**largest_ms: int) -> list[ChannelTimestamp]:
+    """``seen(right=5, p1=7)``: what begins with p is a channel of the left source."""
+    return [
+        ChannelTimestamp("right", "", time) if name == "right" else ChannelTimestamp("left", name, time)
+        for name, time in largest_ms.items()
+    ]
+
+
+def watermarks_of(job: JobWatermarks) -> dict[str, int]:
+    return {name: job.watermark_of(name) for name in ("left", "right", "count", "join")}
+
+
+def test_what_tasks_saw_in_an_epoch_moves_the_operators_in_the_next() -> None:
+    job = JobWatermarks(NODES, SOURCES)
+    assert job.end_epoch(seen(p1=101, p2=51), 0) == ()
+    done = job.end_epoch(seen(right=71), 1)
+    assert [(one.node, one.element) for one in done] == [("count", Watermark(50)), ("join", Watermark(50))]
+    assert watermarks_of(job) == {"left": 50, "right": 60, "count": 50, "join": 50}
+    job.end_epoch([], 200)
+    assert watermarks_of(job) == {"left": 100, "right": 60, "count": 60, "join": 60}
+
+
+def test_a_job_of_which_all_sources_ended_is_at_the_end_of_time() -> None:
+    job = JobWatermarks(NODES, SOURCES)
+    job.end_epoch(seen(p1=101, right=5), 0)
+    for source in SOURCES:
+        job.end_source(source)
+    assert set(watermarks_of(job).values()) == {MAX_TIMESTAMP}
+
+
+def test_a_checkpoint_has_all_of_it() -> None:
+    job = JobWatermarks(NODES, SOURCES)
+    job.end_epoch(seen(p1=101, p2=51, right=71), 0)
+    state = job.snapshot()
+    assert state.watermark_ms == 50
+    assert [(one.source, one.channel) for one in state.channels] == [("left", "p1"), ("left", "p2"), ("right", "")]
+    assert [one.node for one in state.nodes] == ["left", "right", "count", "join"]
+
+
+def test_of_a_checkpoint_that_knew_channels_only_the_job_goes_on_from_them() -> None:
+    job = JobWatermarks(NODES, SOURCES)
+    job.end_epoch(seen(p1=101, right=71), 0)
+    again = JobWatermarks(NODES, SOURCES)
+    assert again.restore(WatermarkState(60, job.snapshot().channels)) == ()
+    again.end_epoch([], 0)
+    assert watermarks_of(again) == watermarks_of(job)
+
+
+def test_a_source_must_be_a_node_of_the_graph() -> None:
+    with pytest.raises(ValueError, match=r"no nodes for the sources \['count', 'other'\]"):
+        JobWatermarks(NODES, {**SOURCES, "other": SOURCES["left"], "count": SOURCES["left"]})
+
+
+epochs = st.lists(st.dictionaries(st.sampled_from(["right", "p1", "p2"]), st.integers(0, 50)), min_size=1, max_size=15)
+
+
+@given(epochs, st.integers(0, 15))
+def test_a_job_that_is_restored_between_any_two_epochs_has_the_watermarks_it_would_have_had(
+    epochs: Sequence[dict[str, int]], point: int
+) -> None:
+    job = restored = JobWatermarks(NODES, SOURCES)
+    for at, largest in enumerate(epochs):
+        if at == point:
+            restored = JobWatermarks(NODES, SOURCES)
+            assert restored.restore(job.snapshot()) == ()
+        before = watermarks_of(job)
+        done = job.end_epoch(seen(**largest), 0)
+        if restored is not job:
+            assert restored.end_epoch(seen(**largest), 0) == done
+            assert watermarks_of(restored) == watermarks_of(job)
+        assert all(time >= before[name] for name, time in watermarks_of(job).items())
