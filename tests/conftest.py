@@ -14,6 +14,8 @@ Tests that need a real Spark session take the fixture `spark`, of which a proces
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
 import os
 import shutil
 import sys
@@ -62,6 +64,16 @@ settings.register_profile(
 )
 settings.register_profile("ci", settings.get_profile("tests"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "tests")
+
+# A test that kills a process forks it from one that has these imported.
+multiprocessing.set_forkserver_preload(
+    [
+        "testkit.backends.contract_base",
+        "testkit.backends.evolving_records",
+        "statebackend.heap.heap_state_backend",
+        "statebackend.rocksdb.rocksdb_state_backend",
+    ]
+)
 
 SLOWEST_FILES = 15
 LONG_FILES_S = {
@@ -137,6 +149,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return LONG_FILES_S.get(item.path.stem, LONG_WITH_SPARK_S if item.path in with_spark else 0.0)
 
     items.sort(key=seconds, reverse=True)
+
+
+def pytest_collection_finish() -> None:
+    """Sets what the collection has left, some million objects, aside from the garbage collector."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -5,6 +5,7 @@ the priority queues of its ``StateBackendTestBase`` and ``StateBackendMigrationT
 from __future__ import annotations
 
 import random
+from bisect import bisect_left
 from typing import Any
 
 import pytest
@@ -50,26 +51,44 @@ def order(entry: Entry) -> tuple[bytes, int]:
 
 
 class QueueModel:
-    """What a queue of timers must do, as a set; every call asks the queue as well."""
+    """What a queue of timers must do, as a sorted list; every call asks the queue as well."""
 
     def __init__(self, queue: KeyGroupedPriorityQueue[Timer[int, str]]) -> None:
         self.queue = queue
-        self.entries: set[Entry] = set()
+        self._in_order: list[tuple[tuple[bytes, int], Entry]] = []
+
+    def entries(self) -> list[Entry]:
+        """All entries in order."""
+        return [entry for _, entry in self._in_order]
 
     def head(self) -> Entry | None:
         """The smallest entry."""
-        return min(self.entries, key=order, default=None)
+        return self._in_order[0][1] if self._in_order else None
+
+    def take(self, element: Timer[int, str], key_group: int) -> None:
+        """Adds an element to the model alone."""
+        placed = order((element, key_group)), (element, key_group)
+        place = bisect_left(self._in_order, placed)
+        if self._in_order[place : place + 1] != [placed]:
+            self._in_order.insert(place, placed)
+
+    def drop(self, element: Timer[int, str], key_group: int) -> None:
+        """Removes an element from the model alone."""
+        placed = order((element, key_group)), (element, key_group)
+        place = bisect_left(self._in_order, placed)
+        if self._in_order[place : place + 1] == [placed]:
+            del self._in_order[place]
 
     def add(self, element: Timer[int, str], key_group: int) -> None:
         """Adds an element, and compares whether the head changed."""
         before = self.head()
-        self.entries.add((element, key_group))
+        self.take(element, key_group)
         assert self.queue.add(element, key_group) is (self.head() != before)
 
     def remove(self, element: Timer[int, str], key_group: int) -> None:
         """Removes an element, and compares whether the head changed."""
         before = self.head()
-        self.entries.discard((element, key_group))
+        self.drop(element, key_group)
         assert self.queue.remove(element, key_group) is (self.head() != before)
 
     def poll(self) -> None:
@@ -77,21 +96,22 @@ class QueueModel:
         head = self.head()
         assert self.queue.peek_key_group() == (head and head[1])
         assert self.queue.poll() == (head and head[0])
-        self.entries -= {head}
+        del self._in_order[:1]
 
     def poll_until(self, timestamp: int) -> None:
         """Polls all timers that are due, and compares what was polled."""
-        due = sorted((entry for entry in self.entries if entry[0].timestamp <= timestamp), key=order)
+        due = [entry for entry in self.entries() if entry[0].timestamp <= timestamp]
         assert list(self.queue.poll_while(lambda element: element.timestamp <= timestamp)) == due
-        self.entries.difference_update(due)
+        # The order is that of the bytes, in which the time stands first.
+        del self._in_order[: len(due)]
 
     def check(self) -> None:
         """Compares everything that can be asked without changing the queue."""
         head = self.head()
         assert self.queue.peek() == (head and head[0])
         assert self.queue.is_empty() is (head is None)
-        assert self.queue.size() == len(self.entries)
-        assert list(self.queue.entries()) == sorted(self.entries, key=lambda entry: (entry[1], order(entry)))
+        assert self.queue.size() == len(self._in_order)
+        assert list(self.queue.entries()) == sorted(self.entries(), key=lambda entry: entry[1])
 
 
 class PriorityQueueContract(ContractBase):
@@ -352,9 +372,10 @@ class PriorityQueueContract(ContractBase):
             elif action == 2:
                 entries = [entry() for _ in range(generator.randrange(300))]
                 model.queue.add_all(entries)
-                model.entries.update(entries)
+                for added in entries:
+                    model.take(*added)
             elif action == 3:
-                known = sorted(model.entries, key=order)
+                known = model.entries()
                 for chosen in generator.sample(known, len(known) // 3):
                     model.remove(*chosen)
                 model.remove(*entry())

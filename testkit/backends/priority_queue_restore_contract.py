@@ -34,10 +34,11 @@ class PriorityQueueRestoreContract(ContractBase):
                 model.add(timer(37 * number % 101 + epoch, number), number % 10)
             for _ in range(15):
                 model.poll()
-            points.append((harness.snapshot(backend).handle, set(model.entries)))
+            points.append((harness.snapshot(backend).handle, model.entries()))
         for handle, entries in points:
             restored = QueueModel(self.reopen(harness, handle).get_priority_queue(TIMERS))
-            restored.entries = entries
+            for entry in entries:
+                restored.take(*entry)
             restored.check()
             restored.poll_until(1000)
             restored.check()

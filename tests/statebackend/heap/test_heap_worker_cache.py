@@ -213,7 +213,7 @@ def keep_and_wait(root, connection):
 
 def test_what_a_killed_worker_has_kept_does_not_count(tmp_path):
     root = str(tmp_path / "root")
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     ours, theirs = context.Pipe()
     child = context.Process(target=keep_and_wait, args=(root, theirs))
     child.start()

@@ -56,7 +56,7 @@ def test_a_restore_after_a_killed_migration_is_exact(tmp_path, name, state_name)
     write(harness, backend)
     handle = harness.snapshot(backend).handle
     backend.close()
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     ours, theirs = context.Pipe()
     child = context.Process(
         target=migrate_and_wait, args=(name, BackendHarness(str(tmp_path)), handle, state_name, theirs)

@@ -22,7 +22,7 @@ from testkit.backends.contract_base import contents, fill, filled
 from testkit.backends.harness import BackendHarness
 from typeserializers.scalars.byte_arrays import BytesSerializer
 
-SPAWN = multiprocessing.get_context("spawn")
+FORK_SERVER = multiprocessing.get_context("forkserver")
 BACKENDS = ["heap", "rocksdb"]
 KEYS = range(40)
 LOWER = [key for key in KEYS if key % 10 < 5]
@@ -80,8 +80,8 @@ def handle_and_next_epoch(name, directory, handle, parallelism, point, connectio
 
 
 def kill_at(name, harness, handle, parallelism, point):
-    ours, theirs = SPAWN.Pipe()
-    child = SPAWN.Process(
+    ours, theirs = FORK_SERVER.Pipe()
+    child = FORK_SERVER.Process(
         target=handle_and_next_epoch, args=(name, harness.directory, handle, parallelism, point, theirs)
     )
     child.start()
@@ -272,8 +272,8 @@ def write_until_the_disk_is_full(name, directory, place, connection):
 
 @pytest.mark.parametrize(("name", "place"), [("heap", "store"), ("rocksdb", "store"), ("rocksdb", "local")])
 def test_a_small_disk_that_is_full(tmp_path, name, place):
-    ours, theirs = SPAWN.Pipe()
-    child = SPAWN.Process(target=write_until_the_disk_is_full, args=(name, str(tmp_path), place, theirs))
+    ours, theirs = FORK_SERVER.Pipe()
+    child = FORK_SERVER.Process(target=write_until_the_disk_is_full, args=(name, str(tmp_path), place, theirs))
     child.start()
     theirs.close()
     answer = ours.recv()

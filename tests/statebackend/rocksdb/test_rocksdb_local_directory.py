@@ -209,7 +209,7 @@ def die_in_the_middle_of_an_epoch(harness, handle, connection):
 
 def test_an_attempt_that_was_killed_leaves_no_version(harness):
     handle, _ = epoch(harness, None, 0)
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     ours, theirs = context.Pipe()
     child = context.Process(
         target=die_in_the_middle_of_an_epoch, args=(BackendHarness(harness.directory), handle, theirs)

@@ -17,7 +17,7 @@ ROWS = 100_000
 
 
 def in_a_process_of_its_own(function, *arguments):
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
+    with multiprocessing.get_context("forkserver").Pool(1) as pool:
         return pool.apply(function, arguments)
 
 
