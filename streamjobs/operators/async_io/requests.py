@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -86,6 +87,8 @@ class LoopRequests:
         self._end_s = end_s
         self._is_left_behind = False
         self._outcomes: SimpleQueue[Outcome] = SimpleQueue()
+        self._to_start: deque[tuple[int, Request]] = deque()
+        self._is_told_to_start = False
         # These two are the loop's: they are touched in its thread only.
         self._tasks: dict[int, asyncio.Task[Any]] = {}
         self._is_closed = False
@@ -96,7 +99,11 @@ class LoopRequests:
         return time.monotonic()
 
     def start(self, number: int, request: Request) -> None:
-        self._loop.call(self._start, number, request)
+        self._to_start.append((number, request))
+        # The loop is woken once for as many as come before it turns.
+        if not self._is_told_to_start:
+            self._is_told_to_start = True
+            self._loop.call(self._start_all)
 
     def cancel(self, number: int) -> None:
         self._loop.call(self._cancel, number)
@@ -132,6 +139,12 @@ class LoopRequests:
             abandon(self._loop)
         elif not self._ended.wait(self._end_s):
             _logger.warning("%s coroutines go on, though they were cancelled; they are left behind", len(self._tasks))
+
+    def _start_all(self) -> None:
+        # Before the requests are taken: what is put in from here on tells again.
+        self._is_told_to_start = False
+        while self._to_start:
+            self._start(*self._to_start.popleft())
 
     def _start(self, number: int, request: Request) -> None:
         if not self._is_closed:
