@@ -104,6 +104,11 @@ class WindowDefinition:
             raise JobDefinitionError("a window that holds every record needs a function that makes something of them")
 
     @property
+    def user_functions(self) -> tuple[Any, ...]:
+        """The functions that may have a setup() of their own."""
+        return () if self.window_function is None else (self.window_function,)
+
+    @property
     def keeps_elements(self) -> bool:
         """Whether records are stored as they are, so that their serializer is needed."""
         return self.evictor is not None or not isinstance(self.contents, AggregatedContents)

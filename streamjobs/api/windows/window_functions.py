@@ -15,6 +15,7 @@ from attrs import frozen
 
 from statebackend import StateDescriptor
 from streamjobs.api.functions import RuntimeContext
+from streamjobs.api.lifecycle import WorkerLifecycle
 from streamjobs.api.output_tag import OutputTag
 
 __all__ = ["ProcessWindowFunction", "WindowContext", "WindowRuntimeContext", "WindowStateStore"]
@@ -73,10 +74,10 @@ class WindowContext(ABC, Generic[W]):
         """Emits a record to a side output, in order with what is yielded; it is dropped if nobody reads that."""
 
 
-class ProcessWindowFunction(ABC, Generic[K, I, O, W]):
+class ProcessWindowFunction(WorkerLifecycle, ABC, Generic[K, I, O, W]):
     """Makes of a window what is emitted. The timestamp of that is the last one of the window.
 
-    Instances travel to the subtasks by pickling, and hold configuration only.
+    Instances travel to the subtasks by pickling, and hold configuration only; connections are made in `setup()`.
     """
 
     def open(self, context: WindowRuntimeContext) -> None:

@@ -11,6 +11,10 @@ import pytest
 
 from streamjobs import KeyedProcessFunction, UserFunctionError
 from streamjobs.api.lifecycle import user_functions_of
+from streamjobs.api.windows.standard_triggers import EventTimeTrigger
+from streamjobs.api.windows.window_assigners import TumblingEventTimeWindows
+from streamjobs.api.windows.window_definition import ListedContents, WindowDefinition
+from streamjobs.api.windows.window_functions import ProcessWindowFunction
 from streamjobs.runtime.worker_functions import KEPT_JOBS, RunIdentity, WorkerFunctions
 
 RUN = RunIdentity("job", "run-1")
@@ -223,6 +227,31 @@ def test_functions_inside_the_settings_of_an_operator_are_set_up(calls: list[str
     assert user_functions_of(one) == one.functions
     functions.close()
     assert calls[2:] == ["teardown b", "teardown a"]
+
+
+class LookingAtWindows(ProcessWindowFunction[Any, Any, Any, Any]):
+    def setup(self) -> None:
+        self.client = Client()
+
+    def process(self, key: Any, context: Any, elements: Any) -> Any:
+        return elements
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        WindowDefinition(
+            assigner=TumblingEventTimeWindows.of(1000),
+            trigger=EventTimeTrigger(),
+            contents=ListedContents(),
+            window_function=LookingAtWindows(),
+        ),
+    ],
+)
+def test_functions_of_every_kind_of_operator_are_set_up(definition: Any) -> None:
+    functions = WorkerFunctions()
+    [one], [other] = (user_functions_of(made(functions, definition)) for _ in range(2))
+    assert one.client is other.client
 
 
 def test_those_that_were_set_up_are_torn_down_if_another_fails(calls: list[str]) -> None:

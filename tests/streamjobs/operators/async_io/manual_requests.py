@@ -19,7 +19,7 @@ from streamjobs.api.async_data_stream import AsyncWaitDefinition, EmissionOrder
 from streamjobs.api.async_functions import AsyncContext, AsyncFunction
 from streamjobs.api.functions import RuntimeContext
 from streamjobs.operators.async_io.async_wait_operator import AsyncWaitOperator
-from streamjobs.operators.async_io.requests import Outcome, Request, coroutine_outcome
+from streamjobs.operators.async_io.requests import Outcome, Request, Requests, coroutine_outcome
 from streamjobs.rows.declared_schema import DeclaredSchema, parsed_schema
 
 TURNS = 30
@@ -204,6 +204,7 @@ class Asking:
         keyed: bool = False,
         schema: str | None = None,
         stored: list[bytes] | None = None,
+        requests: Requests | None = None,
     ) -> None:
         self.requests = ManualRequests()
         self.emitted = Emitted()
@@ -219,7 +220,7 @@ class Asking:
                 is_keyed=keyed,
             ),
             "ask",
-            lambda: self.requests,
+            lambda: requests or self.requests,
         )
         self.operator.open(Context(self.stored, schema), self.emitted)
 

@@ -6,6 +6,7 @@ The cases are those of Flink's AsyncWaitOperatorTest, and what else may come fro
 from __future__ import annotations
 
 import asyncio
+import threading
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,8 @@ from statebackend import StateRegistrationError, ValueStateDescriptor
 from streamjobs.api.async_data_stream import EmissionOrder
 from streamjobs.api.async_functions import AsyncContext, AsyncFunction, AsyncRetryStrategy
 from streamjobs.errors import AsyncTimeoutError, JobDefinitionError, UserFunctionError
+from streamjobs.operators.async_io.requests import LoopRequests
+from streamjobs.operators.async_io.worker_loop import WorkerLoop
 from streamjobs.time.timestamps import MAX_TIMESTAMP
 
 ORDERED, UNORDERED = EmissionOrder.ORDERED, EmissionOrder.UNORDERED
@@ -584,3 +587,48 @@ def test_state_cannot_be_registered_by_an_async_function() -> None:
 
     with pytest.raises(StateRegistrationError, match="operator 'ask': an AsyncFunction has no state"):
         Asking(Registering())
+
+
+class Counting(AsyncFunction[Any, Any]):
+    """Yields to the loop a few times, more for some records than for others."""
+
+    async def async_invoke(self, value: Any, context: AsyncContext) -> Any:
+        for _ in range(value % 7):
+            await asyncio.sleep(0)
+        return [value]
+
+
+@BOTH
+@pytest.mark.parametrize("capacity", [1, 16])
+def test_in_the_loop_of_the_process_everything_comes_out_once(order: EmissionOrder, capacity: int) -> None:
+    with Asking(Counting(), order, capacity=capacity, timeout_ms=600_000, requests=LoopRequests()).closed() as asking:
+        for start in range(0, 400, 100):
+            asking.records(*range(start, start + 100))
+            asking.operator.on_watermark(start)
+        asking.operator.prepare_snapshot()
+        results = [one for one in asking.output if not isinstance(one, tuple)]
+        assert (results if order is ORDERED else sorted(results)) == list(range(400))
+        for start in range(0, 400, 100):
+            assert set(asking.output[: asking.output.index(("W", start))]) >= set(range(start + 100))
+
+
+class Blocking(Late):
+    """Blocks the loop, which a coroutine must not do."""
+
+    released = threading.Event()
+
+    async def async_invoke(self, value: Any, context: AsyncContext) -> Any:
+        self.released.wait(60)
+        return [value]
+
+
+def test_a_coroutine_that_blocks_the_loop_is_out_of_time_like_any_other() -> None:
+    own = WorkerLoop()
+    requests = LoopRequests(own, answer_s=0)
+    with Asking(Blocking(), capacity=1, timeout_ms=1, requests=requests).closed() as asking:
+        asking.records(1, 2)
+        asking.operator.prepare_snapshot()
+        assert asking.output == [3, 6]
+    Blocking.released.set()
+    own.run(asyncio.sleep(0))
+    own.call(own.loop.stop)
