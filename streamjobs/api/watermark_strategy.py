@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Final, Generic, TypeVar
 
 from attrs import evolve, field, frozen
 
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.errors import JobDefinitionError
+from streamjobs.time.channel_watermarks import SourceTime
 from streamjobs.time.durations import Duration, duration_ms
+from streamjobs.time.timestamps_and_watermarks import TimestampsAndWatermarks
 from streamjobs.time.watermark_generators import BoundedOutOfOrdernessWatermarks, NoWatermarks, WatermarkGenerator
 from streamjobs.user_errors import shown
 
@@ -37,7 +39,8 @@ class WatermarkAlignment:
     max_drift_ms: int
 
 
-@frozen(kw_only=True)
+# Columns of Spark cannot be compared: strategies are told apart by identity.
+@frozen(kw_only=True, eq=False)
 class WatermarkStrategy(Generic[T]):
     """How records get timestamps and what watermarks they make; begin with one of the class methods.
 
@@ -134,6 +137,32 @@ class WatermarkStrategy(Generic[T]):
             raise JobDefinitionError(f"the group of with_watermark_alignment is {shown(group, 40)}; it needs a name")
         drift_ms = duration_ms(max_drift, "the drift of with_watermark_alignment", at_least_ms=0)
         return evolve(self, alignment=WatermarkAlignment(group, drift_ms))
+
+    def source_time(self) -> SourceTime:
+        """How time follows from the largest timestamps of channels, where those are all that is reported."""
+        return SourceTime(
+            out_of_orderness_ms=self.out_of_orderness_ms,
+            idleness_ms=self.idleness_ms,
+            has_channels=self.channel is not None,
+        )
+
+    def timestamps_and_watermarks(
+        self,
+        timestamp_of_record: Callable[[T], object] | None,
+        channel_of_record: Callable[[T], Hashable] | None,
+    ) -> TimestampsAndWatermarks[T]:
+        """What carries the strategy out for one source, record by record.
+
+        The functions say of a record what `with_timestamps` and `with_channel` mean; each is None where that was not
+        given.
+        """
+        return TimestampsAndWatermarks(
+            self.create_generator,
+            timestamp_of_record=timestamp_of_record,
+            channel_of_record=channel_of_record,
+            idleness_ms=self.idleness_ms,
+            future_limit_ms=self.future_limit_ms,
+        )
 
     def create_generator(self) -> WatermarkGenerator[T]:
         """A new generator. Raises `JobDefinitionError` if the factory makes something else."""

@@ -11,8 +11,8 @@ epoch reports makes the watermark of the *next* one: an epoch is a watermark and
 | the source ends                      | it is active, and at the end of time                                          |
 
 A valve makes one watermark of the channels of a source. All that an epoch reports counts as if it came at once: what
-wakes or is new does so first, then watermarks count all at once, then idleness is looked at. So a channel that returns
-is not overtaken by one that is further in the same epoch.
+wakes or is new does so first, then watermarks count all at once, then idleness is looked at; and so it is sent, of all
+sources. So who returns is not overtaken by one that is further, or becomes idle, in the same epoch.
 
 Before the first record a source has one channel, called "", for which idleness counts too. It goes when another comes.
 Idleness counts from the last epoch with records; after a restore from the first epoch, since a job that stood still
@@ -65,6 +65,12 @@ class SourceElement:
     element: WatermarkElement
 
 
+def _place(sent: SourceElement) -> int:
+    if isinstance(sent.element, Watermark):
+        return 1
+    return 2 if sent.element.is_idle else 0
+
+
 class _Channel:
     __slots__ = ("largest_ms", "last_active_ms")
 
@@ -93,11 +99,12 @@ class ChannelWatermarks:
             channels[one.channel] = max(one.timestamp_ms, channels.get(one.channel, MIN_TIMESTAMP))
         for name, channels in reported.items():
             self._sources[name].check_room(channels)
-        return tuple(
+        sent = [
             SourceElement(name, element)
             for name, channels in reported.items()
             for element in self._sources[name].end_epoch(channels, processing_time_ms)
-        )
+        ]
+        return tuple(sorted(sent, key=_place))
 
     def end_source(self, source: str) -> tuple[SourceElement, ...]:
         """What a source sends when no record of it follows. Raises `IllegalTransitionError` for an unknown one."""
@@ -209,8 +216,11 @@ class _Source:
             for one in known
         )
         self._valve = StatusWatermarkValve.restored(ValveState(watermark_ms, tuple(states)))
-        # When they were active last is asked anew: the job may have stood still.
-        self._channels = {one.channel: _Channel(one.largest_timestamp_ms, None) for one in known}
+        # When who is active was so last is asked anew: the job may have stood still.
+        self._channels = {
+            one.channel: _Channel(one.largest_timestamp_ms, one.last_active_ms if one.is_idle else None)
+            for one in known
+        }
 
     def _channels_of_today(self, channels: list[ChannelWatermark]) -> list[ChannelWatermark]:
         """A source that had channels and has none any more, or the other way round, begins anew."""

@@ -28,7 +28,13 @@ from attrs import frozen
 from snapshots.value_text import shown
 from streamjobs.errors import StreamJobError
 from streamjobs.time.timestamps import MIN_TIMESTAMP, timestamp_of
-from streamjobs.time.watermark_elements import END_OF_TIME, Watermark, WatermarkElement, WatermarkStatus
+from streamjobs.time.watermark_elements import (
+    END_OF_TIME,
+    Watermark,
+    WatermarkElement,
+    WatermarkStatus,
+    check_timestamp,
+)
 from streamjobs.time.watermark_generators import WatermarkGenerator, WatermarkOutput, WatermarksWithIdleness
 from streamjobs.time.watermark_output_multiplexer import WatermarkOutputMultiplexer
 
@@ -128,6 +134,14 @@ class TimestampsAndWatermarks(Generic[T]):
     def status(self) -> WatermarkStatus:
         """What it said last of itself."""
         return self._filter.status
+
+    def restore(self, watermark_ms: int, status: WatermarkStatus) -> None:
+        """Goes on from what had come out last; the generators begin anew, and only what is larger comes out.
+
+        Raises `ValueError` for what is no time.
+        """
+        check_timestamp("a watermark", watermark_ms)
+        self._filter.watermark_ms, self._filter.status = watermark_ms, status
 
     def on_record(self, record: T, timestamp_ms: int | None, processing_time_ms: int) -> TimestampedRecord:
         """A record with the timestamp that it came with, if any.

@@ -10,6 +10,8 @@ import pytest
 
 from streamjobs import JobDefinitionError, OutputTag, WatermarkGenerator, WatermarkOutput, WatermarkStrategy
 from streamjobs.api.watermark_strategy import FUTURE_RECORDS, WatermarkAlignment
+from streamjobs.time.channel_watermarks import SourceTime
+from streamjobs.time.watermark_elements import Watermark, WatermarkStatus
 
 FAR = OutputTag[Any]("far")
 
@@ -66,6 +68,17 @@ def test_only_bounded_watermarks_follow_from_the_largest_timestamp() -> None:
     assert WatermarkStrategy.for_monotonous_timestamps().out_of_orderness_ms == 0
     assert WatermarkStrategy.no_watermarks().out_of_orderness_ms is None
     assert WatermarkStrategy.for_generator(EveryEvent).out_of_orderness_ms is None
+
+
+def test_runtimes_make_of_a_strategy_what_runs() -> None:
+    assert WHOLE.source_time() == SourceTime(out_of_orderness_ms=600_000, idleness_ms=300_000, has_channels=True)
+    assert START.source_time() == SourceTime(out_of_orderness_ms=0)
+    source = WHOLE.timestamps_and_watermarks(sent_at, lambda record: record["partition"])
+    assert source.on_record({"sent": 86_400_001, "partition": 1}, None, 0).is_beyond_limit
+    assert source.on_record({"sent": 700_000, "partition": 1}, None, 0).timestamp_ms == 700_000
+    assert source.on_periodic_emit(0) == (Watermark(99_999),)
+    assert source.on_periodic_emit(1) == ()
+    assert source.on_periodic_emit(300_002) == (WatermarkStatus.IDLE,)
 
 
 def test_every_source_gets_a_generator_of_its_own() -> None:

@@ -74,6 +74,15 @@ def test_sources_have_watermarks_and_bounds_of_their_own() -> None:
     assert sent == (SourceElement("s", Watermark(49)), SourceElement("t", Watermark(39)))
 
 
+def test_who_wakes_in_an_epoch_says_so_before_another_becomes_idle_in_it() -> None:
+    time = SourceTime(out_of_orderness_ms=0, idleness_ms=10)
+    channels = ChannelWatermarks({"s": time, "t": time})
+    channels.end_epoch([ChannelTimestamp("t", "", 5)], 0)
+    channels.end_epoch([ChannelTimestamp("s", "", 9)], 11)
+    sent = channels.end_epoch([ChannelTimestamp("t", "", 7)], 22)
+    assert sent == (SourceElement("t", ACTIVE), SourceElement("t", Watermark(6)), SourceElement("s", IDLE))
+
+
 def test_a_channel_without_records_for_longer_than_the_timeout_is_not_waited_for() -> None:
     source = One(idleness_ms=100)
     assert source.epoch(0, a=11, b=6) == [5]

@@ -205,6 +205,18 @@ def test_a_channel_more_than_there_may_be_is_refused_and_changes_nothing(monkeyp
     assert source.on_periodic_emit(0) == (Watermark(9),)
 
 
+def test_a_restored_source_goes_on_behind_what_it_had_sent_and_wakes_by_it() -> None:
+    source = bounded()
+    source.restore(100, IDLE)
+    assert (source.watermark_ms, source.status) == (100, IDLE)
+    source.on_record(1, 51, 0)
+    assert source.on_periodic_emit(0) == ()
+    source.on_record(1, 102, 0)
+    assert source.on_periodic_emit(0) == (ACTIVE, Watermark(101))
+    with pytest.raises(ValueError, match="64 bits"):
+        source.restore(1 << 63, ACTIVE)
+
+
 def test_the_end_of_input_is_told_once_and_nothing_follows_it() -> None:
     source = bounded()
     source.on_record(1, 10, 0)
