@@ -5,9 +5,7 @@ time window := i64(start) i64(end)        global window := 00
 
 from __future__ import annotations
 
-from typing import Final, final
-
-from attrs import frozen
+from typing import Final, NamedTuple, final
 
 from snapshots.envelope import register_snapshot
 from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
@@ -17,9 +15,11 @@ from typeserializers.kernel.single_values import SingleValueSerializer
 WINDOWS: Final = "org.apache.flink.streaming.api.windowing.windows."
 
 
-@frozen(order=True)
-class TimeWindow:
-    """The time from ``start`` up to but not including ``end``, both in milliseconds."""
+class TimeWindow(NamedTuple):
+    """The time from ``start`` up to but not including ``end``, both in milliseconds.
+
+    A tuple, because windows are hashed and compared at every access to their state.
+    """
 
     start: int
     end: int

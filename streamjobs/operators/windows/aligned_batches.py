@@ -98,7 +98,7 @@ class AlignedBatches:
         for index, (element, key, time) in enumerate(zip(batch.records, batch.keys, timestamps, strict=True)):
             starts = self._windows.starts(time)
             closed = [start for start in starts if start <= closed_until]
-            if closed:
+            if closed or not starts:
                 self.at = element, key
                 self._add_closed(element, key, batch.key_groups[index], time, closed, len(closed) < len(starts))
             for start in starts[: len(starts) - len(closed)]:

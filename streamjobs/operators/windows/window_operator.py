@@ -324,7 +324,7 @@ class WindowOperator(Operator):
             self._timers.delete_processing_time_timer(window, self._cleanup_time(window))
 
     def _take_late(self, element: Any, time: int | None) -> None:
-        """Takes a record that no window has; it is late only if its own time is over, and not in a gap."""
+        """Takes a record that no window has; it is late only if its own time is over, and not if it is in a gap."""
         if self._late_tag is None or time is None or not self._is_event_time:
             return
         if time + self._lateness_ms <= self._timers.current_watermark():
