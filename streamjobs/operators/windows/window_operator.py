@@ -17,7 +17,7 @@ more, and the epoch is processed anew from the last snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from types import GeneratorType
 from typing import Any, Final, cast
 
@@ -28,6 +28,7 @@ from streamjobs.api.windows.standard_triggers import EventTimeTrigger
 from streamjobs.api.windows.triggers import TriggerResult
 from streamjobs.api.windows.window_definition import AggregatedContents, WindowDefinition
 from streamjobs.errors import JobDefinitionError, StreamJobError, UserFunctionError
+from streamjobs.operators.function_results import check_results
 from streamjobs.operators.operator import Emitter, InputBatch, Operator
 from streamjobs.operators.windows.aligned_batches import AlignedBatches
 from streamjobs.operators.windows.merging_windows import MergingWindows
@@ -256,7 +257,7 @@ class WindowOperator(Operator):
         if result is None:
             return
         if result.__class__ is not GeneratorType:
-            _check_result(result)
+            check_results(result, "process")
         for row in result:
             add(None, row, time)
 
@@ -358,13 +359,3 @@ def _no_timestamp() -> ValueError:
         "the record has no timestamp, and windows of event time need one: give the stream timestamps by "
         "WatermarkStrategy.with_timestamps(...), or take windows of processing time"
     )
-
-
-def _check_result(result: Any) -> None:
-    """Refuses what is no iterable, and a record, whose parts would be emitted; a tuple of records is none."""
-    is_record = hasattr(result, "_fields") or hasattr(result, "asDict")
-    if is_record or isinstance(result, (str, bytes, bytearray, Mapping)) or not isinstance(result, Iterable):
-        raise TypeError(
-            f"process returned {shown(result, _KEY_CHARACTERS)}, which is not an iterable of records; yield the "
-            f"records, or return a list of them"
-        )

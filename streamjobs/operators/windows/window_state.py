@@ -27,6 +27,7 @@ from streamjobs.api.windows.window_definition import (
 from streamjobs.rows.declared_schema import DeclaredSchema
 from streamjobs.rows.record_serializer import stored_records
 from streamjobs.rows.record_values import values_in_order
+from streamjobs.rows.row import row_class
 from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.containers.tuples import TupleSerializer
 from typeserializers.kernel.type_serializer import TypeSerializer
@@ -41,13 +42,13 @@ CONTENTS_NAME: Final = "window-contents"
 class ElementForm:
     """How records are stored: their serializer, and from a record to what it takes and back.
 
-    ``made`` takes what a user's function has made of records, and is ``stored`` for what is no row.
+    ``record`` makes a record of whatever a user's function may have made of two.
     """
 
     serializer: TypeSerializer[Any]
     stored: Callable[[Any], Any]
     given: Callable[[Any], Any]
-    made: Callable[[Any], Any]
+    record: Callable[[Any], Any]
 
     @classmethod
     def as_they_are(cls, serializer: TypeSerializer[Any]) -> ElementForm:
@@ -58,7 +59,8 @@ class ElementForm:
     def of_schema(cls, schema: DeclaredSchema, where: str) -> ElementForm:
         """Rows; raises `JobDefinitionError`, beginning with ``where``, for a column that no state can hold."""
         records, values = stored_records(schema.arrow, where), values_in_order(schema.names)
-        return cls(records.serializer, records.to_stored, records.to_row, lambda made: records.to_stored(values(made)))
+        to_row = functools.partial(tuple.__new__, row_class(schema.names))
+        return cls(records.serializer, records.to_stored, records.to_row, lambda made: to_row(values(made)))
 
 
 def _unchanged(value: Any) -> Any:
@@ -119,17 +121,21 @@ class ReducedWindows(WindowState):
         self.add_all((element,))
 
     def add_all(self, elements: Sequence[Any]) -> bool:
-        held, reduce = self._state.get_internal(), self._reduce
+        held, reduce, record = self._state.get_internal(), self._reduce, self._form.record
         value = None if held is None else self._form.given(held)
         element: Any = None
         try:
             for element in elements:
-                value = element if value is None else reduce(value, element)
+                if value is None:
+                    value = element
+                    continue
+                value = reduce(value, element)
                 if value is None:
                     raise TypeError("the reduce function returned None; it must return what it has folded")
+                value = record(value)
         except Exception as error:
             raise FoldError(element) from error
-        self._state.update_internal(self._form.made(value))
+        self._state.update_internal(self._form.stored(value))
         return held is None
 
     def fire(self, window: Any, fire: Fire) -> None:
@@ -250,12 +256,14 @@ class EvictingWindows(WindowState):
         return not self._state.get()
 
 
-def _reduced(contents: ReducedContents, elements: list[Any]) -> list[Any]:
+def _reduced(contents: ReducedContents, form: ElementForm, elements: list[Any]) -> list[Any]:
     """What is given of records that were kept one by one."""
-    return [functools.reduce(contents.function, elements)] if elements else []
+    if not elements:
+        return []
+    return [functools.reduce(lambda left, right: form.record(contents.function(left, right)), elements)]
 
 
-def _aggregated(contents: AggregatedContents, elements: list[Any]) -> list[Any]:
+def _aggregated(contents: AggregatedContents, form: ElementForm, elements: list[Any]) -> list[Any]:
     function = contents.function
     accumulator = function.create_accumulator()
     for element in elements:
@@ -264,11 +272,11 @@ def _aggregated(contents: AggregatedContents, elements: list[Any]) -> list[Any]:
     return [] if result is None else [result]
 
 
-def _listed(contents: ListedContents, elements: list[Any]) -> list[Any]:
+def _listed(contents: ListedContents, form: ElementForm, elements: list[Any]) -> list[Any]:
     return elements
 
 
-_OF_ALL: Final[Mapping[type, Callable[[Any, list[Any]], list[Any]]]] = {
+_OF_ALL: Final[Mapping[type, Callable[[Any, ElementForm, list[Any]], list[Any]]]] = {
     ReducedContents: _reduced,
     AggregatedContents: _aggregated,
     ListedContents: _listed,
@@ -279,10 +287,10 @@ Register = Callable[[StateDescriptor], Any]
 
 
 def _reduced_windows(contents: ReducedContents, form: ElementForm, register: Register) -> WindowState:
-    reduce, given, made = contents.function, form.given, form.made
+    reduce, given, record, stored = contents.function, form.given, form.record, form.stored
 
     def reduce_stored(left: Any, right: Any) -> Any:
-        return made(reduce(given(left), given(right)))
+        return stored(record(reduce(given(left), given(right))))
 
     descriptor = ReducingStateDescriptor(CONTENTS_NAME, reduce_stored, form.serializer)
     return ReducedWindows(register(descriptor), form, reduce)
@@ -312,4 +320,4 @@ def window_state(definition: WindowDefinition, form: ElementForm, register: Regi
         return _KINDS[type(contents)](contents, form, register)
     timed: TupleSerializer = TupleSerializer((form.serializer, NullableSerializer(LongSerializer())))
     state = register(ListStateDescriptor(CONTENTS_NAME, timed))
-    return EvictingWindows(state, form, evictor, functools.partial(_OF_ALL[type(contents)], contents))
+    return EvictingWindows(state, form, evictor, functools.partial(_OF_ALL[type(contents)], contents, form))

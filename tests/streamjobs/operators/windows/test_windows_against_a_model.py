@@ -134,17 +134,16 @@ events = st.lists(
         st.tuples(st.just("cut")),
         st.tuples(st.just("restore")),
     ),
-    max_size=60,
+    max_size=40,
 )
 
 
 @pytest.mark.parametrize("state_backend", [HeapStateBackend(), RocksDBStateBackend()], ids=["heap", "rocksdb"])
 @pytest.mark.parametrize("assigner", ASSIGNERS.values(), ids=ASSIGNERS.keys())
-@pytest.mark.parametrize("kind", ["aggregate", "process", "evictor"])
-@settings(max_examples=12)
-@given(events=events, lateness=st.sampled_from([0, 7, 10]))
+@settings(max_examples=10)
+@given(events=events, lateness=st.sampled_from([0, 7, 10]), kind=st.sampled_from(["aggregate", "process", "evictor"]))
 def test_windows_emit_what_a_dict_of_windows_does_however_the_stream_is_cut(
-    state_backend: Any, assigner: Any, kind: str, events: list[Any], lateness: int
+    state_backend: Any, assigner: Any, events: list[Any], lateness: int, kind: str
 ) -> None:
     model = Model(assigner, lateness)
     definition = definition_of(assigner, lateness, kind)
@@ -180,12 +179,16 @@ def test_windows_emit_what_a_dict_of_windows_does_however_the_stream_is_cut(
 
 
 @pytest.mark.parametrize("state_backend", [HeapStateBackend(), RocksDBStateBackend()], ids=["heap", "rocksdb"])
-@pytest.mark.parametrize("trigger", [CountTrigger.of(2), ContinuousEventTimeTrigger.of(3)], ids=repr)
 @pytest.mark.parametrize("assigner", ASSIGNERS.values(), ids=ASSIGNERS.keys())
-@settings(max_examples=10)
-@given(events=events, lateness=st.sampled_from([0, 7]), purges=st.booleans())
+@settings(max_examples=6)
+@given(
+    events=events,
+    trigger=st.sampled_from([CountTrigger.of(2), ContinuousEventTimeTrigger.of(3)]),
+    lateness=st.sampled_from([0, 7]),
+    purges=st.booleans(),
+)
 def test_no_trigger_leaves_state_behind(
-    state_backend: Any, trigger: Any, assigner: Any, events: list[Any], lateness: int, purges: bool
+    state_backend: Any, assigner: Any, events: list[Any], trigger: Any, lateness: int, purges: bool
 ) -> None:
     stream = WindowedStream.of(lambda definition, **_: definition, assigner).allowed_lateness(lateness)
     stream = stream.trigger(PurgingTrigger.of(trigger) if purges else trigger)
