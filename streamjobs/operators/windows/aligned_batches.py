@@ -16,8 +16,9 @@ from typing import Any
 
 from statebackend.keyed.key_context import KeySetter
 from streamjobs.api.windows.window_assigners import AlignedWindows
-from streamjobs.operators.windows.operator_parts import TimedBatch, Timers
+from streamjobs.operators.windows.operator_parts import TimedBatch
 from streamjobs.operators.windows.window_state import WindowState
+from streamjobs.time.internal_timer_service import InternalTimerService
 from streamjobs.time.timestamps import MAX_TIMESTAMP, clamped
 
 __all__ = ["AlignedBatches"]
@@ -34,7 +35,7 @@ class AlignedBatches:
         self,
         windows: AlignedWindows,
         state: WindowState,
-        timers: Timers,
+        timers: InternalTimerService[Any],
         lateness_ms: int,
         add_closed: Callable[[Any, Any, int, Any, list[int], bool], None],
     ) -> None:

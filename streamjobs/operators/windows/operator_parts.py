@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.operators.operator import InputBatch
 
-__all__ = ["TimedBatch", "TimedEmitter", "Timers"]
+__all__ = ["TimedBatch", "TimedEmitter"]
 
 
 class TimedBatch(InputBatch, Protocol):
@@ -30,25 +30,3 @@ class TimedEmitter(Protocol):
         self, tag: OutputTag[Any] | None, rows: Sequence[Any], timestamps: Sequence[int | None] | None = None
     ) -> None:
         """Takes rows of the output or, with a tag, of that side output, with the timestamp of each."""
-
-
-class Timers(Protocol):
-    """Timers of the current key, each with a window; those of the operator's own service."""
-
-    def current_watermark(self) -> int:
-        """The watermark, in milliseconds."""
-
-    def current_processing_time(self) -> int:
-        """The processing time, in milliseconds."""
-
-    def register_event_time_timer(self, namespace: Any, timestamp_ms: int) -> None:
-        """Registers a timer, if there is none like it."""
-
-    def delete_event_time_timer(self, namespace: Any, timestamp_ms: int) -> None:
-        """Takes a timer away, if it is there."""
-
-    def register_processing_time_timer(self, namespace: Any, timestamp_ms: int) -> None:
-        """As for event time."""
-
-    def delete_processing_time_timer(self, namespace: Any, timestamp_ms: int) -> None:
-        """As for event time."""

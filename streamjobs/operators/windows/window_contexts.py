@@ -21,8 +21,8 @@ from streamjobs.api.functions import RuntimeContext
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.api.windows.triggers import OnMergeContext, Trigger
 from streamjobs.api.windows.window_functions import WindowContext, WindowRuntimeContext, WindowStateStore
-from streamjobs.operators.windows.operator_parts import Timers
 from streamjobs.operators.windows.window_output import WindowOutput
+from streamjobs.time.internal_timer_service import InternalTimerService
 from streamjobs.user_errors import shown
 
 __all__ = [
@@ -83,7 +83,7 @@ class PartitionedStates:
 class WindowTriggerContext(OnMergeContext):
     """One for all keys and windows of a subtask; whoever calls the trigger says which window is current."""
 
-    def __init__(self, trigger: Trigger[Any, Any], timers: Timers, register: Register) -> None:
+    def __init__(self, trigger: Trigger[Any, Any], timers: InternalTimerService[Any], register: Register) -> None:
         self.window: Any = None
         """The current window."""
         self.merged: Sequence[Any] = ()
@@ -236,7 +236,7 @@ class FunctionContext(WindowContext[Any]):
 
     def __init__(
         self,
-        timers: Timers,
+        timers: InternalTimerService[Any],
         output: WindowOutput,
         opening: OpeningContext,
         states: PartitionedStates | None,

@@ -42,12 +42,14 @@ from streamjobs.operators.windows.window_contexts import (
 )
 from streamjobs.operators.windows.window_output import WindowOutput
 from streamjobs.operators.windows.window_state import ElementForm, FoldError, window_state
+from streamjobs.time.internal_timer_service import InternalTimerService
 from streamjobs.time.timestamps import MAX_TIMESTAMP, clamped
 from streamjobs.user_errors import one_line, shown, told
 
 __all__ = ["WindowOperator"]
 
 TIMERS_NAME: Final = "window-timers"
+"""The name of the timer service, as in Flink."""
 
 _KEY_CHARACTERS: Final = 80
 _RECORD_CHARACTERS: Final = 200
@@ -75,7 +77,7 @@ class WindowOperator(Operator):
         self._output = WindowOutput(cast("TimedEmitter", emitter))
         tag = definition.late_data_tag
         self._late_tag = tag if tag is not None and tag in emitter.side_outputs else None
-        self._timers = context.internal_timer_service(TIMERS_NAME, serializer)
+        self._timers: InternalTimerService[Any] = context.internal_timer_service(TIMERS_NAME, serializer)
         self._state = window_state(definition, self._element_form(context), register)
         self._merging = MergingWindows(context.register) if self._assigner.merges_windows else None
         self._trigger_context = WindowTriggerContext(self._trigger, self._timers, register)

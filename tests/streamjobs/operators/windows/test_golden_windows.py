@@ -44,7 +44,7 @@ class Stage:
         self._pass_on()
 
     def watermark(self, watermark: int) -> None:
-        if watermark <= self.run.timers.watermark:
+        if watermark <= self.run.timers.current_watermark():
             return
         self.run.watermark(watermark)
         self._pass_on()

@@ -171,9 +171,8 @@ def test_windows_emit_what_a_dict_of_windows_does_however_the_stream_is_cut(
                 run.watermark(event[1])
                 feed()
             elif event[0] == "restore":
-                handle, watermark = run.snapshot(), run.timers.watermark
-                run = WindowRun(harness, state_backend, definition, handle, side_outputs=[LATE])
-                run.timers.watermark = watermark
+                handle, now = run.snapshot(), run.timers.current_watermark()
+                run = WindowRun(harness, state_backend, definition, handle, side_outputs=[LATE], watermark=now)
         assert run.entries() == {}
         harness.close()
 

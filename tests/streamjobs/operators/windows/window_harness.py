@@ -11,51 +11,28 @@ from attrs import define, frozen
 from checkpointing.handles.state_handles import KeyedStateHandle
 from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, KeyedStateBackend
 from statebackend.keyed.state_backend import StateBackend
-from statebackend.queues.queue_kind import PriorityQueueDescriptor
 from streamjobs.api.functions import RuntimeContext
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.api.windows.window_definition import WindowDefinition
 from streamjobs.operators.windows.window_operator import WindowOperator
 from streamjobs.rows.declared_schema import DeclaredSchema
+from streamjobs.time.internal_timer_service import CurrentKey, InternalTimerService, timer_queue_descriptors
 from streamjobs.time.timestamps import MIN_TIMESTAMP
 from testkit.backends.harness import BackendHarness
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.strings import StringSerializer
-from typeserializers.times.timers import Timer, TimerSerializer
 
 UID = "windows"
 
 
-class QueuedTimers:
-    """Timers in two queues of the backend."""
+class CountingTimers(InternalTimerService[Any]):
+    """Counts what is registered for event time."""
 
-    def __init__(self, backend: KeyedStateBackend, name: str, namespace_serializer: TypeSerializer[Any]) -> None:
-        serializer: TypeSerializer[Any] = TimerSerializer(backend.key_serializer, namespace_serializer)
-        self.event = backend.get_priority_queue(PriorityQueueDescriptor(f"{name}.event", serializer))
-        self.processing = backend.get_priority_queue(PriorityQueueDescriptor(f"{name}.processing", serializer))
-        self.watermark = MIN_TIMESTAMP
-        self.now_ms = 0
-        self.key: tuple[Any, int] = (None, -1)
-        self.registrations = 0
-
-    def current_watermark(self) -> int:
-        return self.watermark
-
-    def current_processing_time(self) -> int:
-        return self.now_ms
+    registrations = 0
 
     def register_event_time_timer(self, namespace: Any, timestamp_ms: int) -> None:
         self.registrations += 1
-        self.event.add(Timer(timestamp_ms, self.key[0], namespace), self.key[1])
-
-    def delete_event_time_timer(self, namespace: Any, timestamp_ms: int) -> None:
-        self.event.remove(Timer(timestamp_ms, self.key[0], namespace), self.key[1])
-
-    def register_processing_time_timer(self, namespace: Any, timestamp_ms: int) -> None:
-        self.processing.add(Timer(timestamp_ms, self.key[0], namespace), self.key[1])
-
-    def delete_processing_time_timer(self, namespace: Any, timestamp_ms: int) -> None:
-        self.processing.remove(Timer(timestamp_ms, self.key[0], namespace), self.key[1])
+        super().register_event_time_timer(namespace, timestamp_ms)
 
 
 class Context(RuntimeContext):
@@ -67,9 +44,13 @@ class Context(RuntimeContext):
     epoch_id = 1
     is_restored = False
 
-    def __init__(self, backend: KeyedStateBackend, schema: DeclaredSchema | None) -> None:
+    def __init__(self, backend: KeyedStateBackend, schema: DeclaredSchema | None, watermark: int) -> None:
         self.backend = backend
         self.input_schemas = (schema, schema)
+        self.current = CurrentKey()
+        self.now_ms = 0
+        self.watermark = watermark
+        self.queues: list[Any] = []
         self.timers: Any = None
 
     def register(self, descriptor: Any, namespace_serializer: Any = VOID_NAMESPACE_SERIALIZER) -> Any:
@@ -78,15 +59,17 @@ class Context(RuntimeContext):
     def register_operator_state(self, descriptor: Any) -> Any:
         raise NotImplementedError
 
-    def internal_timer_service(self, name: str, namespace_serializer: TypeSerializer[Any]) -> QueuedTimers:
-        self.timers = QueuedTimers(self.backend, name, namespace_serializer)
+    def internal_timer_service(self, name: str, namespace_serializer: TypeSerializer[Any]) -> CountingTimers:
+        descriptors = timer_queue_descriptors(name, self.backend.key_serializer, namespace_serializer)
+        self.queues = [self.backend.get_priority_queue(descriptor) for descriptor in descriptors]
+        self.timers = CountingTimers(*self.queues, self.current, lambda: self.now_ms, self.watermark)
         return self.timers
 
     def key_setter(self) -> Callable[[Any, int], None]:
-        set_key, timers = self.backend.key_setter(), self.timers
+        set_key, current = self.backend.key_setter(), self.current
 
         def set_both(key: Any, key_group: int) -> None:
-            timers.key = key, key_group
+            current.key, current.key_group = key, key_group
             set_key(key, key_group)
 
         return set_both
@@ -141,20 +124,21 @@ class WindowRun:
         side_outputs: Collection[OutputTag[Any]] = (),
         schema: DeclaredSchema | None = None,
         key_serializer: TypeSerializer[Any] | None = None,
+        watermark: int = MIN_TIMESTAMP,
     ) -> None:
         self.harness = harness
         self.backend = harness.open(state_backend, *restore, key_serializer=key_serializer or StringSerializer())
-        self.context = Context(self.backend, schema)
+        self.context = Context(self.backend, schema, watermark)
         self.emitted: list[Emitted] = []
-        emitter = RecordingEmitter(side_outputs, lambda: self.timers.watermark, self.emitted)
+        emitter = RecordingEmitter(side_outputs, lambda: self.timers.current_watermark(), self.emitted)
         self.operator = WindowOperator(copy.deepcopy(definition), UID)
         self.operator.open(self.context, emitter)  # type: ignore[arg-type]
         self._set_key = self.context.key_setter()
 
     @property
-    def timers(self) -> QueuedTimers:
+    def timers(self) -> CountingTimers:
         """The timers of the operator."""
-        timers: QueuedTimers = self.context.timers
+        timers: CountingTimers = self.context.timers
         return timers
 
     def records(self, *records: tuple[Any, Any, int | None]) -> None:
@@ -166,22 +150,21 @@ class WindowRun:
 
     def watermark(self, watermark: int) -> None:
         """A watermark, which is swallowed if it is no progress."""
-        timers = self.timers
-        if watermark <= timers.watermark:
-            return
-        timers.watermark = watermark
-        for timer, key_group in timers.event.poll_while(lambda timer: timer.timestamp <= watermark):
-            self._set_key(timer.key, key_group)
-            self.operator.on_event_time_timer(timer.timestamp, timer.key, key_group, timer.namespace)
-        self.operator.on_watermark(watermark)
+        if watermark > self.timers.current_watermark():
+            self.timers.advance_watermark(watermark, self._fires(self.operator.on_event_time_timer))
+            self.operator.on_watermark(watermark)
 
     def processing_time(self, now_ms: int) -> None:
         """The clock moves on; what is due by it fires."""
-        timers = self.timers
-        timers.now_ms = now_ms
-        for timer, key_group in timers.processing.poll_while(lambda timer: timer.timestamp <= now_ms):
-            self._set_key(timer.key, key_group)
-            self.operator.on_processing_time_timer(timer.timestamp, timer.key, key_group, timer.namespace)
+        self.context.now_ms = now_ms
+        self.timers.advance_processing_time(self._fires(self.operator.on_processing_time_timer))
+
+    def _fires(self, call: Callable[[int, Any, int, Any], None]) -> Any:
+        def fire(timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
+            self._set_key(key, key_group)
+            call(timestamp_ms, key, key_group, namespace)
+
+        return fire
 
     def rows(self) -> list[Any]:
         """The rows of the main output so far."""
@@ -198,7 +181,7 @@ class WindowRun:
         found = {
             state.name: len(list(self.backend.get_keys_and_namespaces(state.name)))
             for state in self.backend.current_meta().states
-            if not state.name.startswith("window-timers")
+            if not state.name.startswith("_timer_state/")
         }
-        found["timers"] = self.timers.event.size() + self.timers.processing.size()
+        found["timers"] = sum(queue.size() for queue in self.context.queues)
         return {name: count for name, count in found.items() if count}
