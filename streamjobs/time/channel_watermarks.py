@@ -211,8 +211,13 @@ class _Source:
 
     def restore(self, channels: list[ChannelWatermark], watermark_ms: int) -> None:
         known = self._channels_of_today(channels)
+        # Who was at the end of time begins anew: a source that is read on has not ended.
         states = (
-            ValveChannel(one.channel, MIN_TIMESTAMP if one.watermark_ms is None else one.watermark_ms, one.is_idle)
+            ValveChannel(
+                one.channel,
+                MIN_TIMESTAMP if one.watermark_ms is None or one.watermark_ms == MAX_TIMESTAMP else one.watermark_ms,
+                one.is_idle,
+            )
             for one in known
         )
         self._valve = StatusWatermarkValve.restored(ValveState(watermark_ms, tuple(states)))

@@ -12,6 +12,9 @@ watermarks: then it says itself what it sends, as a source does. Nobody sends a 
 A checkpoint keeps all of it (`NodeWatermark`), so that no operator goes back behind a watermark that it has seen, and
 an input that is idle is not waited for again. After a restore the graph may be another one: channels that are gone are
 not waited for, and one that was not there learns first what its sender has sent before.
+
+The end of an input is no time that is kept: a job that is started again reads on, and with records that are all before
+the end of time none could be on time. Who was at it begins without a watermark.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from checkpointing.metadata.checkpoint_sections import InputChannel, InputWaterm
 from snapshots.value_text import shown
 from streamjobs.time.operator_watermarks import OperatorWatermarks, OperatorWatermarkState, WatermarkOutlet
 from streamjobs.time.status_watermark_valve import ValveChannel, ValveState
-from streamjobs.time.timestamps import MIN_TIMESTAMP
+from streamjobs.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from streamjobs.time.watermark_elements import Watermark, WatermarkElement, WatermarkStatus
 
 __all__ = ["GraphWatermarks", "NodeReaction", "WatermarkNode"]
@@ -217,7 +220,7 @@ def _known(time_ms: int) -> int | None:
 
 
 def _time_of(time_ms: int | None) -> int:
-    return MIN_TIMESTAMP if time_ms is None else time_ms
+    return MIN_TIMESTAMP if time_ms is None or time_ms == MAX_TIMESTAMP else time_ms
 
 
 def _inputs_of(state: OperatorWatermarkState[str]) -> tuple[InputWatermark, ...]:

@@ -56,6 +56,17 @@ def test_a_job_of_which_all_sources_ended_is_at_the_end_of_time() -> None:
     assert set(watermarks_of(job).values()) == {MAX_TIMESTAMP}
 
 
+def test_a_job_whose_sources_had_ended_reads_on_after_a_restore() -> None:
+    job = JobWatermarks(NODES, SOURCES)
+    job.end_epoch(seen(p1=101, right=71), 0)
+    for source in SOURCES:
+        job.end_source(source)
+    again = JobWatermarks(NODES, SOURCES)
+    assert again.restore(job.snapshot()) == ()
+    again.end_epoch(seen(p1=90, right=75), 0)
+    assert watermarks_of(again) == {"left": 100, "right": 64, "count": 64, "join": 64}
+
+
 def test_a_checkpoint_has_all_of_it() -> None:
     job = JobWatermarks(NODES, SOURCES)
     job.end_epoch(seen(p1=101, p2=51, right=71), 0)
