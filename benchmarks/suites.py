@@ -33,6 +33,7 @@ SUITE_MODULES = {
     "scale": "benchmarks.scale.suite",
     "serializers": "benchmarks.serializers.suite",
     "spark_stateful": "benchmarks.spark_stateful.suite",
+    "time": "benchmarks.time.suite",
 }
 
 

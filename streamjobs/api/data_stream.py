@@ -11,6 +11,12 @@ from typing import Any
 
 from streamjobs.api.functions import KeyedProcessFunction
 from streamjobs.api.output_tag import OutputTag
+from streamjobs.api.stateful_processor import (
+    StatefulProcessorFunction,
+    TimeMode,
+    checked_output_mode,
+    checked_processor,
+)
 from streamjobs.api.stream_graph import (
     ONLY_SINK,
     KeyedProcessNode,
@@ -43,6 +49,13 @@ class DataStream:
         if any(isinstance(key, (list, tuple)) for key in keys):
             raise JobDefinitionError("key_by takes its columns one by one: key_by('a', 'b'), not key_by(['a', 'b'])")
         return KeyedStream(self.graph, self.edge, keys)
+
+    def group_by(self, *columns: Any) -> GroupedStream:
+        """Groups the stream by one or more columns for a processor written for Spark; see `GroupedStream`.
+
+        Columns are given as to `key_by`, and a record whose key is null is an error too.
+        """
+        return GroupedStream(self.graph, self.edge, self.key_by(*columns).keys)
 
     def transform(self, function: Callable[[Any], Any]) -> DataStream:
         """A stateless step: on Spark from DataFrame to DataFrame, in-process from record to an iterable of records."""
@@ -120,4 +133,46 @@ class KeyedStream:
         columns = tuple(order_by) if isinstance(order_by, (list, tuple)) else (order_by,)
         name = name or type(function).__name__
         node = KeyedProcessNode((self.edge,), uid, name, function, self.keys, columns, schema)
+        return ProcessedStream(self.graph, self.graph.add_operator(node))
+
+
+class GroupedStream:
+    """A stream grouped by key, as Spark's ``DataFrame.groupBy`` makes it."""
+
+    def __init__(self, graph: StreamGraph, edge: StreamEdge, keys: tuple[Any, ...]) -> None:
+        self.graph = graph
+        """The graph that the stream is part of."""
+        self.edge = edge
+        """The end of the chain so far."""
+        self.keys = keys
+        """The columns of the key."""
+
+    def transform_with_state(
+        self,
+        processor: Any,
+        output_schema: Any,
+        output_mode: str,
+        time_mode: str,
+        initial_state: Any = None,
+        *,
+        uid: str = "",
+        name: str = "",
+    ) -> ProcessedStream:
+        """Runs a ``StatefulProcessor`` of PySpark's, in its form with rows, as it is.
+
+        ``output_schema`` is DDL or a ``StructType``; ``output_mode`` is "append" or "update", which write the same
+        rows, those that the processor emits; ``time_mode`` is "none", "processingTime" or "eventTime". ``uid`` names
+        the state for ever; without one it is the name of the processor's class, which then must not change. What
+        differs from Spark is in docs/from-transform-with-state.md. Raises `JobDefinitionError`.
+        """
+        given = type(processor).__name__
+        where = f"transform_with_state({given})"
+        checked_processor(processor, where)
+        checked_output_mode(output_mode, where)
+        if initial_state is not None:
+            raise JobDefinitionError(f"{where}: initial_state is not taken; write it into a stream that is read first")
+        mode, keys = TimeMode.named(time_mode, where), self.keys
+        function = StatefulProcessorFunction(processor, mode, output_schema, len(keys))
+        # Sorted by key, the records of a key come one after another.
+        node = KeyedProcessNode((self.edge,), uid or given, name or given, function, keys, keys, output_schema)
         return ProcessedStream(self.graph, self.graph.add_operator(node))

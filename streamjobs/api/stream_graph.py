@@ -19,6 +19,7 @@ from attrs import field, frozen
 
 from streamjobs.api.functions import KeyedProcessFunction
 from streamjobs.api.output_tag import OutputTag
+from streamjobs.api.stateful_processor import StatefulProcessorFunction
 from streamjobs.errors import JobDefinitionError
 from streamjobs.user_errors import shown
 
@@ -93,7 +94,7 @@ class KeyedProcessNode:
     inputs: tuple[StreamEdge]
     uid: str
     name: str
-    function: KeyedProcessFunction[Any, Any, Any]
+    function: KeyedProcessFunction[Any, Any, Any] | StatefulProcessorFunction
     keys: tuple[Any, ...]
     order_by: tuple[Any, ...]
     schema: Any

@@ -17,7 +17,6 @@ from typing import Any, Final
 from attrs import define, field, frozen
 
 from statebackend.api.key_groups import subtask_of_key_group
-from streamjobs.api.functions import KeyedProcessFunction
 from streamjobs.api.key_types import canonical_key, key_serializer_for
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.api.stream_graph import (
@@ -104,7 +103,7 @@ class LocalOperator:
         """Whether the types of the keys are known, from the schema or from a record."""
         return self._columns is not None
 
-    def make_function(self) -> KeyedProcessFunction[Any, Any, Any]:
+    def make_function(self) -> Any:
         """A function of a subtask's own."""
         return copy.deepcopy(self.node.function)
 

@@ -230,7 +230,7 @@ class LocalEpoch:
             job_id=parts.directory.identity.job_id,
             run_id=parts.directory.run_id,
             operator_uid=operator.uid,
-            operator_factory=operator_factory(operator.node),
+            operator_factory=operator_factory(operator.node.function),
             side_outputs=tuple(tag for tag in operator.outputs if tag is not None),
             key_serializer=operator.key_serializer,
             parallelism=parts.parallelism,

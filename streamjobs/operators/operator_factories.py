@@ -1,6 +1,6 @@
-"""Which operator runs a node of the graph: one entry for each kind of node that has state.
+"""Which operator runs a node of the graph: one entry for each kind of function that has state.
 
-A runtime sends the kind and the user's function to its subtasks, and asks here for the operator.
+A runtime sends what makes the operator and the user's function to its subtasks.
 """
 
 from __future__ import annotations
@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from streamjobs.api.stream_graph import KeyedProcessNode
+from streamjobs.api.functions import KeyedProcessFunction
+from streamjobs.api.stateful_processor import StatefulProcessorFunction
 from streamjobs.operators.keyed_process import KeyedProcessOperator
 from streamjobs.operators.operator import Operator
+from streamjobs.operators.stateful_processor.processor_operator import StatefulProcessorOperator
 
 __all__ = ["OPERATORS", "OperatorFactory", "operator_factory"]
 
@@ -18,10 +20,14 @@ OperatorFactory = Callable[[Any, str], Operator]
 """Makes an operator of a function and the uid of its node; importable by name, so that it can be sent to workers."""
 
 OPERATORS: Final[Mapping[type, OperatorFactory]] = {
-    KeyedProcessNode: KeyedProcessOperator,
+    KeyedProcessFunction: KeyedProcessOperator,
+    StatefulProcessorFunction: StatefulProcessorOperator,
 }
 
 
-def operator_factory(node: object) -> OperatorFactory:
-    """What makes the operator of a node; `KeyError` if nodes of its kind have none."""
-    return OPERATORS[type(node)]
+def operator_factory(function: object) -> OperatorFactory:
+    """What makes the operator of a function, by its class or a base of it; `KeyError` if there is none."""
+    for kind in type(function).__mro__:
+        if kind in OPERATORS:
+            return OPERATORS[kind]
+    raise KeyError(type(function))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from snapshots.compatibility import CompatibilityKind
 from statebackend import StateDescriptor
@@ -93,6 +94,10 @@ class SubtaskContext(RuntimeContext):
         elif name not in self._backends.operator_state_names:
             raise self._not_registered_on_the_driver("operator state", name)
         return self._backends.register_operator_state(descriptor)
+
+    def key_setter(self) -> Callable[[Any, int], None]:
+        """Makes a key and its key group current; to be asked for when all state is registered."""
+        return self.keyed.key_setter()
 
     def check_planned_are_registered(self) -> None:
         """Raises `StateRegistrationError` if `open()` left out a restored state that it registered on the driver."""

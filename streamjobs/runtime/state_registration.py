@@ -23,7 +23,9 @@ from statebackend.keyed.state_verdicts import SchemaReport, StateVerdict, judge_
 from statebackend.operator_state import OperatorStateMeta, judge_operator_state
 from statebackend.operator_state.operator_state_tables import TABLES
 from streamjobs.api.functions import KeyedProcessFunction, RuntimeContext
-from streamjobs.errors import UserFunctionError
+from streamjobs.errors import JobDefinitionError, UserFunctionError
+from streamjobs.operators.operator import CollectingEmitter
+from streamjobs.operators.operator_factories import operator_factory
 from streamjobs.operators.planned_states import PlannedState, planned_state
 from streamjobs.user_errors import one_line, told
 from typeserializers.kernel.type_serializer import TypeSerializer
@@ -126,15 +128,18 @@ class RegistrationContext(RuntimeContext):
             )
 
 
-def registered_states(
-    function: KeyedProcessFunction[Any, Any, Any], operator_uid: str, parallelism: int
-) -> RegisteredStates:
-    """The descriptors that ``function.open()`` registers; the function must be a copy of the user's."""
+def registered_states(function: Any, operator_uid: str, parallelism: int) -> RegisteredStates:
+    """The descriptors that the function of a node registers when it is opened; it must be a copy of the user's."""
     context = RegistrationContext(operator_uid, parallelism)
     try:
-        function.open(context)
-        function.close()
-    except NoCurrentKeyError:
+        if isinstance(function, KeyedProcessFunction):
+            function.open(context)
+            function.close()
+        else:
+            operator = operator_factory(function)(function, operator_uid)
+            operator.open(cast(Any, context), CollectingEmitter())
+            operator.close()
+    except (NoCurrentKeyError, JobDefinitionError):
         raise
     except StateRegistrationError as error:
         if repr(operator_uid) in str(error):

@@ -53,7 +53,7 @@ def operator_tasks(parts: JobParts) -> Sequence[OperatorTask]:
                 job_id=parts.identity.job_id,
                 run_id=parts.run_id,
                 operator_uid=operator.uid,
-                operator_factory=operator_factory(operator.node),
+                operator_factory=operator_factory(operator.node.function),
                 side_outputs=tuple(operator.layout.side_outputs),
                 key_serializer=operator.key_serializer,
                 parallelism=parts.parallelism,

@@ -1,0 +1,31 @@
+"""`python -m benchmarks time [--only GROUP]`: each group in a session of its own."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from importlib import import_module
+
+from benchmarks.result import Result
+
+DESCRIPTION = "Time and operators: programs of Spark's on our state."
+
+GROUPS = {
+    "processor": "benchmarks.time.processor",
+}
+"""Modules with a function ``results(arguments)``, which yields `Result`s; each is imported when it is wanted."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """How long to measure, and what."""
+    parser.add_argument(
+        "--only", choices=list(GROUPS), action="append", help="a group of results; several may be given"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="turns of every contender (default 3)")
+    parser.add_argument("--batches", type=int, default=5, help="measured micro-batches a turn (default 5)")
+
+
+def run(arguments: argparse.Namespace) -> Iterator[Result]:
+    """The results of the groups that were asked for, one after the other."""
+    for name in arguments.only or GROUPS:
+        yield from import_module(GROUPS[name]).results(arguments)

@@ -1,0 +1,232 @@
+"""Programs for Spark's ``transformWithState``, as its users write them, several of which run in one query.
+
+A query that runs them all takes as long as one of them. So they are put into one processor (`Programs`): the first
+column of the key says which program a record is for, and the states of each have names of their own.
+
+The first four do what PySpark's documentation and tests show for the kinds of state and timers; the others are of the
+kind that people write: a rate limit, leaving out what was seen, a moving average.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+INPUT = "program string, k string, n int, t bigint"
+OUTPUT = "program string, k string, what string, n bigint"
+
+
+def struct(**types: Any) -> StructType:
+    """A schema; given as DDL, it would have Spark ask the JVM at each state and batch."""
+    return StructType([StructField(name, of()) for name, of in types.items()])
+
+
+class Violations(StatefulProcessor):
+    """Counts the readings of a sensor, and how many so far were above 100."""
+
+    def init(self, handle: Any) -> None:
+        self.above = handle.getValueState("above", struct(count=IntegerType))
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        readings = [row.n for row in rows]
+        above = sum(reading > 100 for reading in readings)
+        if self.above.exists():
+            above += self.above.get()[0]
+        self.above.update((above,))
+        yield Row(what="readings", n=len(readings), k=key[0])
+        yield Row(k=key[0], what="above", n=above)
+
+    def close(self) -> None: ...
+
+
+class Largest(StatefulProcessor):
+    """Keeps the three largest numbers of a key in a list."""
+
+    def init(self, handle: Any) -> None:
+        self.largest = handle.getListState("largest", struct(n=IntegerType, k=StringType))
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        known = list(self.largest.get())
+        known += [(row.n, row["k"]) for row in rows]
+        self.largest.put(sorted(known, reverse=True)[:3])
+        for n, k in self.largest.get():
+            yield Row(k=k, what="largest", n=n)
+
+
+class CountedNumbers(StatefulProcessor):
+    """Counts how often each number occurs, in a map; a negative number takes its opposite out again."""
+
+    def init(self, handle: Any) -> None:
+        self.times = handle.getMapState("times", struct(n=IntegerType), struct(times=LongType, last=LongType))
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        for row in rows:
+            if row.n < 0:
+                self.times.removeKey((-row.n,))
+                continue
+            before = self.times.getValue((row.n,))
+            self.times.updateValue((row.n,), (1 if before is None else before.times + 1, row.t))
+        if not self.times.exists():
+            yield Row(k=key[0], what="none", n=None)
+        for (n,), (times, last) in self.times.iterator():
+            yield Row(k=key[0], what=f"{n} at {last}", n=times)
+
+
+class RateLimiter(StatefulProcessor):
+    """Lets two records a minute pass, by a map from minutes to counts that forgets what is over."""
+
+    def init(self, handle: Any) -> None:
+        self.passed = handle.getMapState("passed", struct(minute=LongType), struct(count=IntegerType))
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        for row in sorted(rows, key=lambda one: (one.t, one.n)):
+            minute = (row.t // 60_000,)
+            for old in list(self.passed.keys()):
+                if old < minute:
+                    self.passed.removeKey(old)
+            count = self.passed.getValue(minute)["count"] if self.passed.containsKey(minute) else 0
+            if count < 2:
+                self.passed.updateValue(minute, (count + 1,))
+                yield Row(k=key[0], what="passed", n=row.n)
+            else:
+                yield Row(k=key[0], what="held back", n=row.n)
+
+
+class MovingAverage(StatefulProcessor):
+    """The average of the last three numbers of a key, which are kept in a list."""
+
+    def init(self, handle: Any) -> None:
+        self.last = handle.getListState("last", struct(n=IntegerType))
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        for row in sorted(rows, key=lambda one: one.t):
+            self.last.appendValue((row.n,))
+            last = [n for (n,) in self.last.get()][-3:]
+            self.last.put([(n,) for n in last])
+            yield Row(k=key[0], what=f"average of {len(last)}", n=sum(last) * 100 // len(last))
+
+
+class Fresh(StatefulProcessor):
+    """Lets each number of a key pass once an hour, and tells in the same batch that it was the first of its kind."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.seen = handle.getMapState("seen", struct(n=IntegerType), struct(t=LongType), 3_600_000)
+        self.first = handle.getValueState("first", struct(n=IntegerType), 3_600_000)
+        self.all = handle.getListState("all", struct(n=IntegerType), 3_600_000)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        for row in sorted(rows, key=lambda one: one.t):
+            if not self.first.exists():
+                self.first.update((row.n,))
+                self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs())
+                self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 3_600_000)
+            if self.seen.containsKey((row.n,)):
+                continue
+            self.seen.updateValue((row.n,), (row.t,))
+            self.all.appendValue((row.n,))
+            yield Row(k=key[0], what="fresh", n=row.n)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
+        late = timerValues.getCurrentProcessingTimeInMs() - expiredTimerInfo.getExpiryTimeInMs()
+        yield Row(k=key[0], what=f"timer {len(list(self.handle.listTimers()))}, late {late}", n=self.first.get()[0])
+        yield Row(k=key[0], what="all", n=sum(n for (n,) in self.all.get()))
+
+
+class Heartbeat(StatefulProcessor):
+    """Tells when a key was silent for ten seconds of event time; each record puts that off."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.records = handle.getValueState("records", struct(count=LongType))
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        last = max(row.t for row in rows)
+        before = self.records.get()
+        for timer in self.handle.listTimers():
+            self.handle.deleteTimer(timer)
+        self.handle.registerTimer(last + 10_000)
+        self.records.update(((before[0] if before else 0) + 1,))
+        yield Row(k=key[0], what=f"heard at {timerValues.getCurrentWatermarkInMs()}", n=last)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
+        (times,) = self.records.get()
+        self.records.clear()
+        yield Row(
+            k=key[0],
+            what=f"silent after {times}, {timerValues.getCurrentWatermarkInMs()}",
+            n=expiredTimerInfo.getExpiryTimeInMs(),
+        )
+
+
+class Reminders(StatefulProcessor):
+    """Registers a timer for each number of a record, and two more from inside a timer, of which one is due already."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        for row in rows:
+            self.handle.registerTimer(row.n)
+            self.handle.registerTimer(row.n)
+        yield Row(k=key[0], what=str(sorted(self.handle.listTimers())), n=0)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
+        expiry = expiredTimerInfo.getExpiryTimeInMs()
+        if expiry % 1000 == 7:
+            self.handle.registerTimer(expiry - 1)
+            self.handle.registerTimer(expiry + 20_000)
+        yield Row(k=key[0], what=f"timer {sorted(self.handle.listTimers())}", n=expiry)
+
+
+STATE_PROGRAMS = (Violations, Largest, CountedNumbers, RateLimiter, MovingAverage)
+
+
+class Programs(StatefulProcessor):
+    """Several programs in one query; see the module."""
+
+    def __init__(self, *programs: type[StatefulProcessor]) -> None:
+        self.programs = {program.__name__: program() for program in programs}
+
+    def init(self, handle: Any) -> None:
+        for name, program in self.programs.items():
+            program.init(_Named(handle, name))
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        program = self.programs[key[0]]
+        for row in program.handleInputRows((key[1],), rows, timerValues):
+            yield Row(program=key[0], **row.asDict())
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
+        program = self.programs[key[0]]
+        for row in program.handleExpiredTimer((key[1],), timerValues, expiredTimerInfo):
+            yield Row(program=key[0], **row.asDict())
+
+    def handleInitialState(self, key: Any, initialState: Row, timerValues: Any) -> None:  # noqa: N802, N803
+        self.programs[key[0]].handleInitialState((key[1],), initialState, timerValues)
+
+    def close(self) -> None:
+        for program in self.programs.values():
+            program.close()
+
+
+class _Named:
+    """A handle whose states have names of one program's own."""
+
+    def __init__(self, handle: Any, program: str) -> None:
+        self._handle = handle
+        self._program = program
+
+    def __getattr__(self, method: str) -> Any:
+        given = getattr(self._handle, method)
+        if not method.startswith("get"):
+            return given
+        return lambda name, *arguments, **options: given(f"{self._program} {name}", *arguments, **options)
+
+
+Batches = list[Mapping[str, list[tuple[Any, ...]]]]
+"""The records of the programs, batch by batch: ``(k, n, t)``."""

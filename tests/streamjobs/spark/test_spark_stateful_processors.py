@@ -1,0 +1,126 @@
+"""Programs for Spark's ``transformWithState`` on our state: every batch gives the same rows as on Spark itself."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+ROCKSDB_OF_SPARK = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _by_value() -> Iterator[None]:
+    import stateful_programs
+    from spark_workplace import travelling_by_value
+
+    with travelling_by_value(stateful_programs):
+        yield
+
+
+class Batches:
+    """A directory with one file for each micro-batch."""
+
+    def __init__(self, directory: Path, batches: list[dict[str, list[tuple[str, int, int]]]]) -> None:
+        self.directory = directory
+        source = directory / "source"
+        source.mkdir()
+        for number, batch in enumerate(batches):
+            path = source / f"{number:05d}.json"
+            rows = [{"program": program, "k": k, "n": n, "t": t} for program, rows in batch.items() for k, n, t in rows]
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        from stateful_programs import INPUT
+
+        return spark.readStream.schema(INPUT).option("maxFilesPerTrigger", 1).json(str(self.directory / "source"))
+
+
+Outputs = dict[int, list[tuple[Any, ...]]]
+
+
+def collected(outputs: Outputs) -> Any:
+    def collect(frame: DataFrame, batch_id: int) -> None:
+        rows = sorted(map(tuple, frame.collect()), key=repr)
+        if rows:
+            outputs[batch_id] = rows
+
+    return collect
+
+
+def on_spark(spark: SparkSession, batches: Batches, stream: DataFrame, processor: Any, time_mode: str) -> Outputs:
+    """What Spark itself makes of the batches."""
+    from stateful_programs import OUTPUT
+
+    from streamjobs.spark.session import configured
+
+    outputs: Outputs = {}
+    with configured(spark, {"spark.sql.streaming.stateStore.providerClass": ROCKSDB_OF_SPARK}):
+        # The check is made for all vectorised functions alike; with rows, no pandas is used.
+        with patch("pyspark.sql.pandas.functions.require_minimum_pandas_version"):
+            made = stream.groupBy("program", "k").transformWithState(processor, OUTPUT, "Update", time_mode)
+        writer = made.writeStream.outputMode("update").foreachBatch(collected(outputs))
+        query = writer.option("checkpointLocation", str(batches.directory / "spark")).trigger(availableNow=True).start()
+        query.awaitTermination()
+    return outputs
+
+
+def on_ours(spark: SparkSession, batches: Batches, stream: DataFrame, processor: Any, time_mode: str) -> Outputs:
+    from stateful_programs import OUTPUT
+
+    from streamjobs.spark import SparkStreamEnvironment
+    from streamjobs.spark.sinks import ForEachEpochSink
+
+    outputs: Outputs = {}
+    environment = SparkStreamEnvironment(
+        spark,
+        job_dir=batches.directory / "job",
+        local_state_directory=batches.directory / "local",
+        parallelism=2,
+        max_parallelism=16,
+    )
+    grouped = environment.from_dataframe(stream).group_by("program", "k")
+    grouped.transform_with_state(processor, OUTPUT, "update", time_mode).sink_to(ForEachEpochSink(collected(outputs)))
+    environment.execute("programs", trigger={"availableNow": True}).await_termination()
+    return outputs
+
+
+def test_programs_with_state_give_the_same_rows_as_on_spark(spark: SparkSession, tmp_path: Path) -> None:
+    from stateful_programs import STATE_PROGRAMS, Programs
+
+    batches = Batches(
+        tmp_path,
+        [
+            {
+                "Violations": [("a", 50, 1), ("a", 150, 2), ("b", 101, 3)],
+                "Largest": [("a", 1, 1), ("a", 5, 2), ("a", 3, 3), ("a", 4, 4), ("b", 1, 5)],
+                "CountedNumbers": [("a", 1, 1), ("a", 1, 1), ("a", 2, 2), ("b", 7, 3)],
+                "RateLimiter": [("a", 1, 1), ("a", 2, 2), ("a", 3, 3), ("a", 4, 60_000)],
+                "MovingAverage": [("a", 1, 1), ("a", 2, 2), ("a", 4, 3), ("a", 8, 4)],
+            },
+            {
+                "Violations": [("a", 102, 4), ("c", 0, 5)],
+                "Largest": [("a", 7, 6), ("b", 0, 7)],
+                "CountedNumbers": [("a", 1, 9), ("b", -7, 3)],
+                "RateLimiter": [("a", 5, 60_001), ("a", 6, 60_002), ("b", 1, 60_003)],
+                "MovingAverage": [("a", 16, 5), ("b", 1, 1)],
+            },
+            {"Violations": [("b", 5, 6)], "CountedNumbers": [("b", 8, 4)], "RateLimiter": [("a", 7, 120_000)]},
+        ],
+    )
+    processor = Programs(*STATE_PROGRAMS)
+    expected = on_spark(spark, batches, batches.stream(spark), processor, "None")
+    assert len(expected) == 3
+    assert {program for program, *_ in expected[0]} == {program.__name__ for program in STATE_PROGRAMS}
+    assert on_ours(spark, batches, batches.stream(spark), processor, "None") == expected
