@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from statebackend.api.errors import StateRestoreError, unreadable_entry
@@ -13,7 +14,7 @@ from statebackend.kinds.internal_states import HandleContext, InternalState
 class HeapStateHandle(InternalState):
     """A view of a table for the current key; the table's dicts are held directly, since every access goes to them."""
 
-    __slots__ = ("_before", "_changes", "_context", "_live", "_table")
+    __slots__ = ("_before", "_changes", "_context", "_live", "_note_older", "_table")
 
     def __init__(self, table: HeapTable, context: HandleContext) -> None:
         self._table = table
@@ -21,6 +22,7 @@ class HeapStateHandle(InternalState):
         self._live: Any
         self._changes: Any
         self._before: Any
+        self._note_older: Callable[[Any], None]
         self.bind()
 
     @property
@@ -30,7 +32,9 @@ class HeapStateHandle(InternalState):
     def bind(self) -> None:
         """Takes up the dicts of the table's current epoch."""
         history = self._table.history
-        self._live, self._changes, self._before = history.live, history.epoch.changes, history.epoch.before
+        epoch = history.epoch
+        self._live, self._changes, self._before = history.live, epoch.changes, epoch.before
+        self._note_older = epoch.olders.append
 
     def describe(self) -> str:
         """The state, for messages."""

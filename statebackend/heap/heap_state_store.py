@@ -116,7 +116,8 @@ class HeapStateStore(StateStore):
             self.sequence,
         )
         readers = [self._reader(table) for table in self.tables.values()]
-        row_filters = [table.schema.snapshot_filter() for table in self.tables.values()]
+        schemas = [table.schema for table in self.tables.values()]
+        row_filters = [(schema.snapshot_filter(), schema.expired_filter()) for schema in schemas]
         # From here on nothing can fail: no states are frozen in vain.
         with self._lock:
             states = [
@@ -127,9 +128,9 @@ class HeapStateStore(StateStore):
                     table.content.sources,
                     *reader,
                     None if table.content.table is None else table.content.table.freeze(),
-                    row_filter,
+                    *filters,
                 )
-                for table, reader, row_filter in zip(self.tables.values(), readers, row_filters, strict=True)
+                for table, reader, filters in zip(self.tables.values(), readers, row_filters, strict=True)
             ]
         return HeapSnapshotTask(states, target, self._lock)
 

@@ -9,6 +9,9 @@ So nothing is copied, layered or folded: reads look into one dict, and a snapsho
 nothing afterwards. This is copy-on-write, as Flink's heap does it per entry, with the old version kept beside the table
 instead of in it.
 
+What was there before is also what the digest of an epoch needs: what is rewritten as it was is no change, whatever led
+to it.
+
 A snapshot is read by another thread while the owner goes on writing. It needs no lock for that, because
 
 * the owner notes what was there before it changes an entry, and
@@ -29,8 +32,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-Fold = Callable[[list[dict[Any, Any]]], dict[Any, Any]]
-"""From the changes of some epochs, in order, to what they are together for one who writes what they have changed."""
+Fold = Callable[[tuple["Epoch", ...]], "Epoch"]
+"""From some epochs, in order, to what they are together for one who writes what they have changed."""
 
 NewKeys = Callable[[dict[Any, Any]], dict[Any, int]]
 """From the changes of an epoch to the key groups of the keys that were not there before."""
@@ -43,13 +46,15 @@ class Epoch:
     """``changes`` are by entry key, and what they are is the table's business.
 
     ``before`` holds what was stored under keys whose change does not say it, as long as somebody may ask; else None.
+    ``olders`` may have the same in the order of the changes, for who writes them.
     """
 
-    __slots__ = ("before", "changes", "following", "is_taken_in")
+    __slots__ = ("before", "changes", "following", "is_taken_in", "olders")
 
     def __init__(self, before: dict[Any, Any] | None = None) -> None:
         self.changes: dict[Any, Any] = {}
         self.before = before
+        self.olders: list[Any] = []
         self.following: Epoch | None = None
         self.is_taken_in = False
 
@@ -173,8 +178,7 @@ class EntryHistory:
         if len(unwritten) < 2:
             return
         self.take_in(unwritten, new_keys)
-        folded = Epoch()
-        folded.changes = fold([epoch.changes for epoch in unwritten])
+        folded = fold(unwritten)
         folded.is_taken_in = True
         folded.following = unwritten[-1].following
         with self._lock:

@@ -30,12 +30,12 @@ from statebackend.heap.history import FrozenEntries
 from statebackend.heap.state_content import Source, StateContent
 from statebackend.heap.table import HeapTable, Row
 from statebackend.keyed.backend_parameters import KeyedStateSnapshot
-from statebackend.keyed.change_digest import ChangeDigest, whole_lists
+from statebackend.keyed.change_digest import ChangeDigest
 from statebackend.keyed.private_directory import scratch_directory
 from statebackend.keyed.snapshot_task import SnapshotTask
 from statebackend.keyed.state_files import StateFiles, StoredFile, handle_of_files, patience_of
 from statebackend.keyed.state_meta import StateMeta
-from statebackend.kinds.state_kind import RowFilter, TableForm
+from statebackend.kinds.state_kind import RowFilter
 from statebackend.ttl.row_filter import kept_rows
 from typeserializers.kernel.type_serializer import TypeSerializer
 
@@ -47,7 +47,7 @@ class FrozenState:
     """One state when the snapshot was prepared; ``table`` reads ``entries``, or the files if there are none.
 
     ``serializers`` are those that the table writes with, by role and "namespace"; none for a state that nobody
-    registered. ``row_filter`` is for the state written whole.
+    registered. ``row_filter`` is for the state written whole, ``expired`` for the digest.
     """
 
     meta: StateMeta
@@ -58,6 +58,7 @@ class FrozenState:
     serializers: Mapping[str, TypeSerializer[Any]]
     entries: FrozenEntries | None
     row_filter: RowFilter | None
+    expired: RowFilter | None
 
     def written_meta(self) -> StateMeta:
         """What the serializers are once the rows are written, for serializers that learn from what they write."""
@@ -102,10 +103,10 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
             changed: list[Row] = []
             if state.entries is not None:
                 state.entries.take_in(state.table.new_keys)
-                changed = state.table.changed_rows(state.entries)
-            if changed:
+                rows = state.table.changed_rows(state.entries, state.expired)
+                changed = rows.written
                 entries += len(changed)
-                _digest_rows(digest, state.meta, changed)
+                _add_to_digest(digest, state.meta.name, rows.effective)
             self.raise_if_cancelled()
             self._new_files.append(self._files_of(state, changed, f"{target.path_prefix}-{number}"))
         handle = handle_of_files(
@@ -202,11 +203,11 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
             yield batch
 
 
-def _digest_rows(digest: ChangeDigest, meta: StateMeta, rows: list[Row]) -> None:
-    if meta.form is TableForm.LIST:
-        rows = list(whole_lists(rows))
+def _add_to_digest(digest: ChangeDigest, state_name: str, rows: list[Row]) -> None:
+    if not rows:
+        return
     key_groups, *columns = zip(*rows, strict=True)
-    digest.begin_state(meta.name, len(rows))
+    digest.begin_state(state_name, len(rows))
     digest.add_numbers(key_groups)
     for column in columns:
         digest.add_column(column)

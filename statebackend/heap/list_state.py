@@ -19,12 +19,13 @@ from snapshots.errors import SerializationError
 from statebackend.api.errors import null_element
 from statebackend.heap.handle import HeapStateHandle
 from statebackend.heap.history import FrozenEntries
-from statebackend.heap.table import HeapTable, Row, address_of_row
+from statebackend.heap.table import ChangedRows, HeapTable, Row, address_of_row
 from statebackend.keyed.entry_bytes import checked_elements
 from statebackend.keyed.exact_values import compile_exact
 from statebackend.keyed.memory_form import Load
 from statebackend.kinds.internal_states import HandleContext
 from statebackend.kinds.list_kind import InternalListState
+from statebackend.kinds.state_kind import RowFilter
 from typeserializers.containers.lists import ListSerializer
 from typeserializers.kernel.type_serializer import TypeSerializer
 
@@ -80,24 +81,38 @@ class ListTable(HeapTable):
             stored.append(items[:length] if items is not None and length else None)
         return stored
 
-    def changed_rows(self, entries: FrozenEntries) -> list[Row]:
+    def changed_rows(self, entries: FrozenEntries, expired: RowFilter | None) -> ChangedRows:
         to_bytes, changes = self.keys.to_bytes, entries.first_changes()
         addressed = [(change.key_group, *to_bytes(key), key) for key, change in changes.items()]
         addressed.sort(key=address_of_row)
         rows: list[Row] = []
+        effective: list[Row] = []
         for key_group, key_bytes, namespace, key in addressed:
             first = changes[key]
             items, length = self._list_at(entries, key)
-            start = first.older_length
-            if items is not first.older:
+            start, was_there = first.older_length, first.older is not None
+            is_replaced = items is not first.older
+            if is_replaced:
                 start = 0
-                if first.older is not None:
+                if was_there:
                     rows.append((key_group, key_bytes, namespace, None, None))
+            chunks: list[bytes] = []
             if items is None or not length:
                 entries.gone += 1
-                continue
-            rows += [(key_group, key_bytes, namespace, None, chunk) for chunk in self._chunks(items[start:length])]
-        return rows
+            else:
+                chunks = list(self._chunks(items[start:length]))
+                rows += [(key_group, key_bytes, namespace, None, chunk) for chunk in chunks]
+            count, joined = _run_of(chunks, expired)
+            if is_replaced and was_there:
+                older_count, older = _run_of(self._chunks(first.older[: first.older_length]), expired)
+                if count >= older_count and joined.startswith(older):
+                    # What was there is there still, and in front.
+                    count, joined = count - older_count, joined[len(older) :]
+                else:
+                    effective.append((key_group, key_bytes, namespace, None, None))
+            if count:
+                effective.append((key_group, key_bytes, namespace, None, count.to_bytes(8, "big") + joined))
+        return ChangedRows(rows, effective)
 
     def rows_of(self, stored: Any) -> Iterator[tuple[bytes | None, bytes]]:
         for chunk in self._chunks(stored):
@@ -146,6 +161,17 @@ class ListTable(HeapTable):
                 elements = list(run)
                 for start in range(0, len(elements), CHUNK_ELEMENTS):
                     yield _packed(elements[start : start + CHUNK_ELEMENTS])
+
+
+def _run_of(chunks: Iterable[bytes], expired: RowFilter | None) -> tuple[int, bytes]:
+    """How many elements of some chunks have not expired, and their bytes: how they were cut does not show in it."""
+    if expired is not None:
+        chunks = [kept for kept in map(expired, chunks) if kept is not None]
+    count, parts = 0, []
+    for chunk in chunks:
+        count += _COUNT.unpack_from(chunk)[0]
+        parts.append(chunk[_COUNT.size :])
+    return count, b"".join(parts)
 
 
 def _is_chunk(item: bytes) -> bool:

@@ -16,18 +16,22 @@ from snapshots.value_text import shown
 from statebackend.api.errors import StateRestoreError
 from statebackend.api.key_groups import KeyGroupRange
 from statebackend.heap.handle import HeapStateHandle
-from statebackend.heap.history import FrozenEntries, copy_now
-from statebackend.heap.table import MISSING, HeapTable, Row, address_of_row
+from statebackend.heap.history import Epoch, FrozenEntries, copy_now
+from statebackend.heap.table import MISSING, ChangedRows, HeapTable, Row, address_of_row
 from statebackend.keyed.entry_keys import EntryKeys, KeyForm
 from statebackend.keyed.exact_values import compile_exact
 from statebackend.keyed.memory_form import Load, StoredForm
 from statebackend.kinds.internal_states import HandleContext
 from statebackend.kinds.map_kind import InternalMapState
+from statebackend.kinds.state_kind import RowFilter
 from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+_Entry = tuple[bytes, "bytes | None"]
+"""A user key and its value, or None if it is gone."""
 
 _NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
 
@@ -81,14 +85,15 @@ class MapTable(HeapTable):
     def new_keys(self, changes: dict[Any, Any]) -> dict[Any, int]:
         return {key: change.key_group for key, change in changes.items() if change.older is None}
 
-    def folded(self, changes: list[dict[Any, Any]]) -> dict[Any, Any]:
-        first = super().folded(changes)
-        for key in first:
-            found = [epoch[key] for epoch in changes if key in epoch]
+    def folded(self, epochs: tuple[Epoch, ...]) -> Epoch:
+        first = super().folded(epochs)
+        for key in first.changes:
+            found = [epoch.changes[key] for epoch in epochs if key in epoch.changes]
             if len(found) > 1:
-                change = first[key] = _MapChange(found[0].key_group, found[0].older)
+                change = first.changes[key] = _MapChange(found[0].key_group, found[0].older)
                 for later in reversed(found):
-                    change.undo.update(later.undo)
+                    if later.older is change.older:
+                        change.undo.update(later.undo)
         return first
 
     def stored_at(self, entries: FrozenEntries, keys: list[Any]) -> list[Any]:
@@ -99,31 +104,32 @@ class MapTable(HeapTable):
         for user_key, value in sorted([(to_bytes(user_key), value) for user_key, value in stored.items()], key=_first):
             yield user_key, write(value)
 
-    def changed_rows(self, entries: FrozenEntries) -> list[Row]:
+    def changed_rows(self, entries: FrozenEntries, expired: RowFilter | None) -> ChangedRows:
         to_bytes, changes = self.keys.to_bytes, entries.first_changes()
         addressed = [(change.key_group, *to_bytes(key), key) for key, change in changes.items()]
         addressed.sort(key=address_of_row)
         rows: list[Row] = []
+        effective: list[Row] = []
         for key_group, key_bytes, namespace, key in addressed:
-            first = changes[key]
+            address, first = (key_group, key_bytes, namespace), changes[key]
             # What the entries were that were changed, the first change of each first.
             before: dict[Any, Any] = {}
             for epoch in reversed(entries.epochs):
                 change = epoch.changes.get(key)
-                if change is not None:
+                if change is not None and change.older is first.older:
                     before.update(change.undo)
             found, stored = self._map_at(entries, key, first.older, before)
             if found is None:
                 entries.gone += 1
-            if found is not first.older:
-                before = {}
-                if first.older is not None:
-                    rows.append((key_group, key_bytes, namespace, None, None))
-            rows += [
-                (key_group, key_bytes, namespace, user_key, value)
-                for user_key, value in self._changed_entries(stored, before)
-            ]
-        return rows
+            is_replaced = found is not first.older
+            if is_replaced and first.older is not None:
+                rows.append((*address, None, None))
+                # Nobody changes it any more.
+                before = {**first.older, **before}
+            written, counted = self._changed_entries(stored, before, is_replaced, expired)
+            rows += [(*address, user_key, value) for user_key, value in written]
+            effective += [(*address, user_key, value) for user_key, value in counted]
+        return ChangedRows(rows, effective)
 
     def load_entry(self, key_group: int, key: Any, user_key: bytes | None, value: bytes | None, load: Load) -> None:
         if user_key is None:
@@ -177,18 +183,38 @@ class MapTable(HeapTable):
                     del stored[user_key]
         return found, stored
 
-    def _changed_entries(self, stored: dict[Any, Any], before: dict[Any, Any]) -> Iterator[tuple[bytes, bytes | None]]:
-        """Sorted entries of an increment; of ``before`` those that are gone count."""
-        to_bytes, write = self.user_keys.to_bytes, self.form.write
-        changed = [(to_bytes(user_key), value) for user_key, value in stored.items()]
-        changed += [
-            (to_bytes(user_key), MISSING)
-            for user_key, value in before.items()
-            if value is not MISSING and user_key not in stored
-        ]
-        changed.sort(key=_first)
-        for user_key, value in changed:
-            yield user_key, None if value is MISSING else write(value)
+    def _changed_entries(
+        self, stored: dict[Any, Any], before: dict[Any, Any], is_replaced: bool, expired: RowFilter | None
+    ) -> tuple[list[_Entry], list[_Entry]]:
+        """Sorted entries of an increment, and what of them is otherwise than ``before``.
+
+        Where the whole map was replaced, the increment says so itself, and not of each entry that it is gone.
+        """
+        to_bytes, write, is_unchanged = self.user_keys.to_bytes, self.form.write, self.is_unchanged
+        written: list[_Entry] = []
+        effective: list[_Entry] = []
+        for user_key, value in stored.items():
+            entry = to_bytes(user_key), write(value)
+            written.append(entry)
+            older = before.get(user_key, MISSING)
+            if older is not MISSING and is_unchanged(older, value):
+                continue
+            is_now = entry[1] if expired is None else expired(entry[1])
+            if is_now is not None:
+                effective.append((entry[0], is_now))
+            elif older is not MISSING and expired is not None and expired(write(older)) is not None:
+                effective.append((entry[0], None))
+        for user_key, older in before.items():
+            if older is MISSING or user_key in stored:
+                continue
+            key_bytes = to_bytes(user_key)
+            if not is_replaced:
+                written.append((key_bytes, None))
+            if expired is None or expired(write(older)) is not None:
+                effective.append((key_bytes, None))
+        written.sort(key=_first)
+        effective.sort(key=_first)
+        return written, effective
 
 
 def _first(pair: tuple[bytes, Any]) -> bytes:

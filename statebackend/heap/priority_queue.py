@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 
 from statebackend.api.errors import StateBackendClosedError, StateRestoreError
 from statebackend.api.key_groups import KeyGroupRange
+from statebackend.heap.history import Epoch
 from statebackend.heap.table import HeapTable
 from statebackend.heap.value_state import ValueTable
 from statebackend.keyed.memory_form import Load, StoredForm
@@ -94,6 +95,9 @@ class QueueTable(ValueTable):
             else:
                 self.settle()
         epoch.changes[key] = key_group if key in history.live else self.complements[key_group]
+
+    def olders(self, epoch: Epoch) -> list[Any]:
+        return [None if change < 0 else _PRESENT for change in epoch.changes.values()]
 
     def put_in(self, heap: list[bytes], entry: bytes) -> bool:
         """Puts an entry that was added into the heap; returns whether it is at the top."""

@@ -17,11 +17,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Protocol
 
+from attrs import frozen
+
 from statebackend.api.errors import StateRestoreError
 from statebackend.api.key_groups import KeyGroupRange
 from statebackend.canonical.canonical_entries import CanonicalBatch, CanonicalRow
-from statebackend.heap.history import EntryHistory, FrozenEntries
+from statebackend.heap.history import EntryHistory, Epoch, FrozenEntries
 from statebackend.keyed.memory_form import Load, StoredForm
+from statebackend.kinds.state_kind import RowFilter
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 Row = CanonicalRow
@@ -38,6 +41,18 @@ class UnreadableRowError(StateRestoreError):
         )
         self.row = row
         self.cause = cause
+
+
+@frozen(eq=False)
+class ChangedRows:
+    """An increment, in canonical order: ``written`` are its rows, ``effective`` what of them the digest is of.
+
+    What is stored as it was before, and what has expired, leaves nothing among the effective ones. Those of a list have
+    all elements of a change in one value, behind their number in eight bytes.
+    """
+
+    written: list[Row]
+    effective: list[Row]
 
 
 class _Mark:
@@ -97,11 +112,11 @@ class HeapTable(ABC):
     def new_keys(self, changes: dict[Any, Any]) -> dict[Any, int]:
         """The key groups of the keys that were not there before these changes."""
 
-    def folded(self, changes: list[dict[Any, Any]]) -> dict[Any, Any]:
-        """What the changes of some epochs are together, for `changed_rows`: here the first of each key."""
-        first: dict[Any, Any] = {}
-        for epoch in reversed(changes):
-            first.update(epoch)
+    def folded(self, epochs: tuple[Epoch, ...]) -> Epoch:
+        """What some epochs are together, for `changed_rows`: here the first change of each key."""
+        first = Epoch()
+        for epoch in reversed(epochs):
+            first.changes.update(epoch.changes)
         return first
 
     @abstractmethod
@@ -109,8 +124,11 @@ class HeapTable(ABC):
         """What was stored under the keys, as nobody will change it; None where there was nothing."""
 
     @abstractmethod
-    def changed_rows(self, entries: FrozenEntries) -> list[Row]:
-        """The increment, in canonical order; fills in ``entries.gone``. Costs the number of changes."""
+    def changed_rows(self, entries: FrozenEntries, expired: RowFilter | None) -> ChangedRows:
+        """The increment, and what counts of it; fills in ``entries.gone``. Costs the number of changes.
+
+        A row that ``expired`` says has expired counts as one that is not there.
+        """
 
     @abstractmethod
     def rows_of(self, stored: Any) -> Iterator[tuple[bytes | None, bytes]]:
@@ -149,7 +167,7 @@ class HeapTable(ABC):
         return frozen
 
     def settle(self) -> None:
-        """Stops noting what was there before if no snapshot is being written."""
+        """Stops noting what was there before for readers if no snapshot is being written."""
         if self.history.epoch.before is not None and not self.history.readers:
             self.history.epoch.before = None
             if self.handle is not None:
@@ -197,6 +215,15 @@ class HeapTable(ABC):
                 load_entry(key_group, from_bytes(key, namespace), user_key, value, load)
         except Exception as error:
             raise UnreadableRowError(self.name, row, self.form.serializer, error) from error
+
+    def is_unchanged(self, older: Any, stored: Any) -> bool:
+        """Whether two stored forms have the same bytes."""
+        if older is stored:
+            return True
+        form = self.form
+        if form.is_encoded or form.serializer is None or form.serializer.equal_values_have_equal_bytes:
+            return bool(older == stored)
+        return form.write(older) == form.write(stored)
 
     def load_value(self, value: bytes, load: Load) -> Any:
         """The stored form of the bytes of a row."""

@@ -1,7 +1,8 @@
 """Value state on the heap.
 
-An epoch notes the key group of a key that changes, by its complement if the key was not there. What was stored under it
-is noted apart, in ``before``, and only while a snapshot may ask for it: most epochs of most jobs keep no old values.
+An epoch notes the key group of a key that changes, by its complement if the key was not there. What was stored under
+those that were there is noted apart, in the order of the changes: a list takes less time and room than another dict.
+Only while a snapshot may ask for it is it noted by key too.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from typing import Any, TypeVar
 
 from statebackend.api.key_groups import KeyGroupRange
 from statebackend.heap.handle import HeapStateHandle
-from statebackend.heap.history import FrozenEntries
-from statebackend.heap.table import HeapTable, Row, TableKeys, address_of_row
+from statebackend.heap.history import Epoch, FrozenEntries
+from statebackend.heap.table import ChangedRows, HeapTable, Row, TableKeys, address_of_row
 from statebackend.keyed.entry_bytes import encoded
 from statebackend.keyed.exact_values import compile_exact, exact_or_none_lines
 from statebackend.keyed.memory_form import Load, StoredForm
 from statebackend.kinds.internal_states import HandleContext
+from statebackend.kinds.state_kind import RowFilter
 from statebackend.kinds.value_kind import InternalValueState
 from typeserializers.kernel.code_generation import GeneratedFunction
 from typeserializers.kernel.type_serializer import TypeSerializer
@@ -44,18 +46,31 @@ class ValueTable(HeapTable):
     def admit(self, key: Any, key_group: int) -> None:
         """Notes that a key is about to change for the first time in this epoch; raises if it may not be stored."""
         history = self.history
-        live, epoch = history.live, history.epoch
+        epoch, older = history.epoch, history.live.get(key)
         if epoch.before is not None:
             if history.readers:
-                epoch.before[key] = live.get(key)
+                epoch.before[key] = older
             else:
                 self.settle()
         self.check_key_group(key_group)
-        if key in live:
-            epoch.changes[key] = key_group
-        else:
+        if older is None:
             self.check_new_key(key)
             epoch.changes[key] = self.complements[key_group]
+        else:
+            epoch.changes[key] = key_group
+            epoch.olders.append(older)
+
+    def olders(self, epoch: Epoch) -> list[Any]:
+        """What was stored before each change of an epoch, in their order; None where nothing was."""
+        noted = iter(epoch.olders)
+        return [None if change < 0 else next(noted) for change in epoch.changes.values()]
+
+    def folded(self, epochs: tuple[Epoch, ...]) -> Epoch:
+        first, older = super().folded(epochs), dict[Any, Any]()
+        for epoch in reversed(epochs):
+            older.update(zip(epoch.changes, self.olders(epoch), strict=True))
+        first.olders = [older[key] for key, change in first.changes.items() if change >= 0]
+        return first
 
     def new_keys(self, changes: dict[Any, Any]) -> dict[Any, int]:
         return {key: ~change for key, change in changes.items() if change < 0}
@@ -71,21 +86,29 @@ class ValueTable(HeapTable):
                         break
         return stored
 
-    def changed_rows(self, entries: FrozenEntries) -> list[Row]:
-        changes = entries.first_changes()
-        to_bytes, write = self.keys.to_bytes, self.form.write
+    def changed_rows(self, entries: FrozenEntries, expired: RowFilter | None) -> ChangedRows:
+        first = entries.last if len(entries.epochs) == 1 else self.folded(entries.epochs)
+        changes, to_bytes, write, is_unchanged = first.changes, self.keys.to_bytes, self.form.write, self.is_unchanged
         rows: list[Row] = []
-        for (key, change), stored in zip(changes.items(), self.stored_at(entries, list(changes)), strict=True):
-            if stored is not None:
-                key_bytes, namespace = to_bytes(key)
-                rows.append((change if change >= 0 else ~change, key_bytes, namespace, None, write(stored)))
-                continue
-            entries.gone += 1
-            if change >= 0:
-                key_bytes, namespace = to_bytes(key)
-                rows.append((change, key_bytes, namespace, None, None))
-        rows.sort(key=address_of_row)
-        return rows
+        effective: list[Row] = []
+        columns = changes.items(), self.olders(first), self.stored_at(entries, list(changes))
+        for (key, change), older, stored in zip(*columns, strict=True):
+            if stored is None:
+                entries.gone += 1
+                if older is None:
+                    continue
+            key_bytes, namespace = to_bytes(key)
+            value = None if stored is None else write(stored)
+            row: Row = (change if change >= 0 else ~change, key_bytes, namespace, None, value)
+            rows.append(row)
+            if expired is not None:
+                was = None if older is None else expired(write(older))
+                is_now = None if value is None else expired(value)
+                if was != is_now:
+                    effective.append((*row[:4], is_now))
+            elif older is None or stored is None or not is_unchanged(older, stored):
+                effective.append(row)
+        return _in_order(rows, effective)
 
     def rows_of(self, stored: Any) -> Iterator[tuple[bytes | None, bytes]]:
         yield None, self.form.write(stored)
@@ -95,6 +118,12 @@ class ValueTable(HeapTable):
             self.history.remove_restored(key)
         else:
             self.history.put_restored(key, key_group, self.load_value(value, load))
+
+
+def _in_order(rows: list[Row], effective: list[Row]) -> ChangedRows:
+    rows.sort(key=address_of_row)
+    effective.sort(key=address_of_row)
+    return ChangedRows(rows, effective)
 
 
 class _HeapValueState(HeapStateHandle, InternalValueState[T]):
@@ -210,12 +239,14 @@ def _compile_update(
     if key_condition is None or ":=" in key_condition:
         lines.append("    self._admit(key, self._context.key_group)")
     else:
-        # What `ValueTable.admit` does while nobody asks what was there before.
+        # What `ValueTable.admit` does while nobody reads what was there before.
         lines += [
             "    key_group = self._context.key_group",
             "    if self._before is not None or not self._first_group <= key_group <= self._last_group:",
             "        self._admit(key, key_group)",
-            "    elif key in self._live: self._changes[key] = key_group",
+            "    elif (older := self._live.get(key)) is not None:",
+            "        self._changes[key] = key_group",
+            "        self._note_older(older)",
             f"    elif {key_condition}: self._changes[key] = self._complements[key_group]",
             "    else: self._admit(key, key_group)",
         ]

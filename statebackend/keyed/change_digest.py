@@ -6,14 +6,11 @@ The digest is compared between attempts that run the same program, and is writte
 
 from __future__ import annotations
 
-import itertools
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import xxhash
-
-from statebackend.canonical.canonical_entries import CanonicalRow
 
 _NO_ITEM: Final = -1
 """The length of what is not there, which nothing that is there has."""
@@ -46,18 +43,3 @@ class ChangeDigest:
     def hexdigest(self) -> str:
         """The digest of all that was added."""
         return self._hash.hexdigest()
-
-
-def whole_lists(rows: Iterable[CanonicalRow]) -> Iterator[CanonicalRow]:
-    """The rows of a list state, in canonical order, with the chunks of each list as one value.
-
-    How a list is cut into chunks depends on when it was written, and must not show in a digest. The value has the
-    number of the elements in eight bytes, so that it is no chunk.
-    """
-    for (address, is_gone), run in itertools.groupby(rows, lambda row: (row[:3], row[4] is None)):
-        if is_gone:
-            yield (*address, None, None)
-            continue
-        chunks = [row[4] or b"" for row in run]
-        count = sum(int.from_bytes(chunk[:4], "big") for chunk in chunks)
-        yield (*address, None, count.to_bytes(8, "big") + b"".join([chunk[4:] for chunk in chunks]))

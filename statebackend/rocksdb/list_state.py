@@ -169,9 +169,9 @@ class RocksDBListState(CachedState, InternalListState[T]):
         newer = rows[len(older) :]
         base, was_added = _unexpired(older, row_filter), _joined([chunk for _, chunk in newer])
         rest = len(cached.appended), b"".join(cached.appended)
-        if row_filter is not None and base[0] and rest[0] >= base[0] and rest[1].startswith(base[1]):
-            # A clean-up may have been here, and may have been elsewhere in another attempt: what has not expired is
-            # left where it is. Nothing else writes elements with the times that they had.
+        if base[0] and rest[0] >= base[0] and rest[1].startswith(base[1]):
+            # What was there is there still, and in front: it is left where it is. A clean-up may have been here that
+            # has been elsewhere in another attempt, or the list was written as it was.
             rest = rest[0] - base[0], rest[1][len(base[1]) :]
             if base != _joined([chunk for _, chunk in older]):
                 changes.update(dict.fromkeys(raw_key for raw_key, _ in older))

@@ -12,12 +12,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from checkpointing.handles.state_handles import KeyedStateHandle
-from statebackend import ListStateDescriptor
+from statebackend import ListStateDescriptor, StateTtlConfig
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
 from testkit.backends.contract_base import LIST, MAP, VALUE, ContractBase
 from testkit.backends.harness import BackendHarness
+from testkit.backends.manual_clock import ManualClock
 
 TEXTS: ListStateDescriptor[str] = ListStateDescriptor("texts", str)
 
@@ -96,6 +98,85 @@ class DigestContract(ContractBase):
                 backend.get_state(VALUE).clear()
             harness.at(backend, 1)
             backend.get_state(VALUE).update(-1)
+            digests.append(harness.snapshot(backend).digest)
+            backend.close()
+        assert digests[0] == digests[1]
+
+    @pytest.mark.parametrize("snapshot_fails", [False, True])
+    def test_what_was_written_as_it_was_does_not_show_in_a_digest(
+        self, harness: BackendHarness, snapshot_fails: bool
+    ) -> None:
+        base = _base_of(self, harness)
+        digests = []
+        for is_rewritten in (False, True):
+            backend = _opened(self, harness, base)
+            value, elements, entries = backend.get_state(VALUE), backend.get_state(LIST), backend.get_state(MAP)
+            texts = backend.get_state(TEXTS)
+            if is_rewritten:
+                for key in KEYS:
+                    harness.at(backend, key)
+                    value.update(value.value())
+                    elements.update(elements.get())
+                    texts.update(texts.get())
+                    held = dict(entries.items())
+                    if key % 2:
+                        entries.clear()
+                    entries.put_all(held)
+                if snapshot_fails:
+                    harness.prepare(backend).cancel()
+                for key in KEYS[::3]:
+                    # What comes back to what it was is no change either.
+                    harness.at(backend, key)
+                    before = value.value()
+                    value.update(-1)
+                    value.update(before)
+                    before = entries.get("0")
+                    entries.remove("0")
+                    entries.put("0", before)
+                    entries.put("away", 1)
+                    entries.remove("away")
+            harness.at(backend, 1)
+            value.update(-1)
+            elements.add(5)
+            entries.put("b", 1)
+            entries.remove("1")
+            digests.append(harness.snapshot(backend).digest)
+            backend.close()
+        assert digests[0] == digests[1]
+
+    @pytest.mark.parametrize("meets", [(), (1,), (1, 2, 3)], ids=["nothing", "one", "all"])
+    def test_which_expired_entries_a_clean_up_has_met_does_not_show_in_a_digest(
+        self, harness: BackendHarness, meets: tuple[int, ...]
+    ) -> None:
+        clock = ManualClock(1_000)
+        harness.clock = clock
+        ttl = StateTtlConfig(1_000)
+        descriptors: list[Any] = [evolve(descriptor, ttl=ttl) for descriptor in (VALUE, LIST, MAP)]
+        backend = harness.open(self.create_state_backend())
+        for key in (1, 2, 3, 4):
+            harness.at(backend, key)
+            value, elements, entries = (backend.get_state(descriptor) for descriptor in descriptors)
+            value.update(key)
+            elements.add_all([key, 1])
+            entries.put_all({"a": key, "b": None})
+            if key == 3:
+                clock.now_ms += 500
+                elements.add(7)
+                entries.put("c", 7)
+        handle = harness.snapshot(backend).handle
+        backend.close()
+        clock.now_ms = 2_200
+        digests = []
+        for met in ((), meets):
+            backend = self.reopen(harness, handle)
+            value, elements, entries = (backend.get_state(descriptor) for descriptor in descriptors)
+            for key in met:
+                # What is read and has expired is removed.
+                harness.at(backend, key)
+                value.value(), elements.get(), entries.get("a"), entries.get("b")
+            harness.at(backend, 3)
+            elements.add(8)
+            entries.put("a", 8)
             digests.append(harness.snapshot(backend).digest)
             backend.close()
         assert digests[0] == digests[1]

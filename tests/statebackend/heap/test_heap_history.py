@@ -43,7 +43,7 @@ def test_freezing_a_state_copies_nothing(harness, backend):
     task.run()
 
 
-def test_old_values_are_noted_only_while_a_snapshot_may_ask_for_them(harness, backend):
+def test_old_values_are_noted_by_key_only_while_a_snapshot_may_ask_for_them(harness, backend):
     fill(harness, backend, KEYS)
     assert history(backend, "value").epoch.before is None
     harness.snapshot(backend)
@@ -54,7 +54,9 @@ def test_old_values_are_noted_only_while_a_snapshot_may_ask_for_them(harness, ba
     task.run()
     fill(harness, backend, range(3, 5), 1)
     assert history(backend, "value").epoch.before is None
+    assert history(backend, "value").epoch.olders == [0, 1, 2, 3, 4]
     restored = open_heap(harness, harness.snapshot(backend).handle)
+    assert history(backend, "value").epoch.olders == []
     assert content(harness, restored, VALUE) == {key: key + (key < 5) for key in KEYS}
 
 
@@ -228,6 +230,7 @@ def test_what_failed_snapshots_have_left_does_not_pile_up(harness, backend):
     for name in ("value", "list", "map"):
         (unwritten,) = history(backend, name)._unwritten
         assert unwritten.before is None
+        assert unwritten.olders == (list(KEYS) if name == "value" else [])
         assert sorted(unwritten.changes) == list(KEYS)
     snapshot = harness.snapshot(backend)
     # A value, a chunk, and the entries of the three offsets but for the one that was there, with that of the key.

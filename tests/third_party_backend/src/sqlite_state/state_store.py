@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -20,9 +21,8 @@ from sqlite_state.row_files import read_row_file, write_row_file
 from sqlite_state.state_handles import chunk_part
 from sqlite_state.state_table import SqliteTable
 from statebackend import KeyedStateBackendParameters, KeyedStateSnapshot, StateBackend
-from statebackend.canonical.canonical_entries import read_canonical
+from statebackend.canonical.canonical_entries import CanonicalRow, read_canonical
 from statebackend.keyed.backend_parameters import KeyedStateSnapshotTask
-from statebackend.keyed.change_digest import whole_lists
 from statebackend.keyed.entry_migration import EntryMigration
 from statebackend.keyed.restored_states import RestoredStates
 from statebackend.keyed.snapshot_task import SnapshotTask
@@ -160,10 +160,10 @@ class SqliteStateStore(StateStore):
 
     def _content_digest(self) -> str:
         """That of all rows, which costs what the state holds, as opening it does; in how many chunks a list is stored
-        must not show."""
+        must not show, nor what has expired and is still there."""
         digest = hashlib.blake2b(digest_size=16)
         for name, table in sorted(self.tables.items()):
-            rows: Iterable[Row] = table.stored.rows()
+            rows: Iterable[Row] = kept_rows(table.schema.expired_filter(), table.stored.rows())
             if table.schema.meta.form is TableForm.LIST:
                 rows = whole_lists((*row[:3], None, row[4]) for row in rows)
             digest.update(repr(name).encode())
@@ -226,6 +226,21 @@ class SqliteStateStore(StateStore):
                 if stored.written_by == state_id:
                     with contextlib.suppress(CheckpointError):
                         self.parameters.file_system.delete(stored.handle.path)
+
+
+def whole_lists(rows: Iterable[CanonicalRow]) -> Iterator[CanonicalRow]:
+    """The rows of a list state, in canonical order, with the chunks of each list as one value.
+
+    How a list is cut into chunks depends on when it was written, and must not show in a digest. The value has the
+    number of the elements in eight bytes, so that it is no chunk.
+    """
+    for (address, is_gone), run in itertools.groupby(rows, lambda row: (row[:3], row[4] is None)):
+        if is_gone:
+            yield (*address, None, None)
+            continue
+        chunks = [row[4] or b"" for row in run]
+        count = sum(int.from_bytes(chunk[:4], "big") for chunk in chunks)
+        yield (*address, None, count.to_bytes(8, "big") + b"".join([chunk[4:] for chunk in chunks]))
 
 
 class SqliteStateBackend(StateBackend):
