@@ -9,7 +9,7 @@ from checkpointing.errors import StorageError
 from checkpointing.handles.state_handles import FileHandle
 from checkpointing.storage.file_system import CheckpointFileSystem
 
-PATIENCE_S = 60.0
+PATIENCE_S = 600.0
 """After this long a test that waits has failed."""
 
 

@@ -16,7 +16,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 def run_beside(script: Path, program: str) -> subprocess.CompletedProcess[str]:
     script.write_text(f"import sys\nsys.path.append({str(REPOSITORY)!r})\n{program}\n", encoding="utf-8")
     return subprocess.run(
-        [sys.executable, "-E", str(script)], capture_output=True, text=True, check=False, timeout=120, cwd=script.parent
+        [sys.executable, "-E", str(script)], capture_output=True, text=True, check=False, cwd=script.parent
     )
 
 

@@ -375,15 +375,15 @@ def test_pins_from_another_thread_are_safe(fs) -> None:
     def hold() -> None:
         with store.pin(1):
             pinned.set()
-            release.wait(30)
+            release.wait()
 
     thread = threading.Thread(target=hold)
     thread.start()
-    assert pinned.wait(30)
+    assert pinned.wait()
     add(store, fs, 2, "b")
     assert ids(store) == [1, 2]
     release.set()
-    thread.join(30)
+    thread.join()
     assert ids(store) == [2]
 
 

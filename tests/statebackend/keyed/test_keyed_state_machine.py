@@ -536,7 +536,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
             shutil.rmtree(self.directory)
 
 
-SETTINGS = settings(max_examples=50, stateful_step_count=30)
+SETTINGS = settings(max_examples=32, stateful_step_count=30)
 
 
 def test_both_backends_do_what_the_model_does():

@@ -13,7 +13,7 @@ from statebackend.keyed.snapshot_task import (
     SnapshotTaskState,
 )
 
-PATIENCE_S = 60
+PATIENCE_S = 600
 
 
 class RecordedTask(SnapshotTask[str]):

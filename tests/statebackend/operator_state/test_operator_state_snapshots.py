@@ -12,6 +12,7 @@ from statebackend.api.operator_state_descriptors import BroadcastStateDescriptor
 from statebackend.keyed.snapshot_task import TRANSITIONS, SnapshotEvent, SnapshotTaskError, SnapshotTaskState
 from statebackend.operator_state import decode_operator_state, encode_operator_state, operator_snapshot_task
 from statebackend.operator_state.operator_state_backend import MAX_SLICES
+from testkit.backends.gated_file_system import PATIENCE_S
 from typeserializers import LongSerializer
 
 NUMBERS = SplitListStateDescriptor("numbers", int)
@@ -29,7 +30,7 @@ class GateSerializer(LongSerializer):
     def to_bytes(self, value):
         if self.gate is not None and threading.current_thread() is not threading.main_thread():
             self.reached.set()
-            assert self.gate.wait(60)
+            assert self.gate.wait(PATIENCE_S)
         return super().to_bytes(value)
 
 
@@ -88,7 +89,7 @@ def test_the_state_goes_on_while_another_thread_writes(operator):
     task, snapshots = backend.prepare_snapshot(1, "snapshot-1"), []
     writer = threading.Thread(target=lambda: snapshots.append(task.run()))
     writer.start()
-    assert reached.wait(60)
+    assert reached.wait(PATIENCE_S)
     state.add(3)
     backend.get_state(NUMBERS).add(1)
     second = backend.snapshot(2, "snapshot-2")
@@ -114,7 +115,7 @@ def test_a_snapshot_that_is_cancelled_while_it_writes_leaves_no_file(operator, e
 
     writer = threading.Thread(target=run)
     writer.start()
-    assert reached.wait(60)
+    assert reached.wait(PATIENCE_S)
     assert task.cancel() if end == "cancel" else backend.close() is None
     gate.set()
     writer.join()

@@ -429,7 +429,7 @@ class TtlStateMachine(RuleBasedStateMachine):
             shutil.rmtree(self.directory)
 
 
-SETTINGS = settings(max_examples=25, stateful_step_count=30)
+SETTINGS = settings(max_examples=16, stateful_step_count=30)
 
 
 def test_both_backends_let_state_live_as_long_as_the_model_does():

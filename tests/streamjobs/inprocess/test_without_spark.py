@@ -40,8 +40,6 @@ print(rows)
 
 
 def test_a_job_in_this_process_asks_for_no_module_of_spark() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=120
-    )
+    ran = subprocess.run([sys.executable, "-c", PROGRAM], cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == "[Row(word='a', count=1), Row(word='a', count=2)]\n"

@@ -618,7 +618,7 @@ class Blocking(Late):
     released = threading.Event()
 
     async def async_invoke(self, value: Any, context: AsyncContext) -> Any:
-        self.released.wait(60)
+        self.released.wait()
         return [value]
 
 

@@ -1,12 +1,17 @@
 """A job for tests that need a driver process of their own: counts words until its source is read.
 
-    python count_words.py WORK_DIRECTORY BACKEND [SAVEPOINT [BACKEND_OF_NEXT]]
+    python count_words.py WORK_DIRECTORY BACKENDS [SAVEPOINT BACKEND_OF_NEXT]
 
-Reads ``WORK_DIRECTORY/source`` one file per epoch, writes ``WORK_DIRECTORY/out``, and takes a savepoint in the end if
-one is named. With a BACKEND_OF_NEXT the files of ``WORK_DIRECTORY/later`` arrive then, and another job, which has
-three subtasks, goes on from the savepoint: it writes ``WORK_DIRECTORY/out-rescaled``, and ends with a savepoint
-``WORK_DIRECTORY/rescaled-savepoint``. If ``CHECKPOINT_EVENTS`` is the number of an open pipe, the number
-of completed epochs goes there, a line for each checkpoint.
+Runs one job for each of the BACKENDS, which are separated by commas, all at the same time. Each reads
+``WORK_DIRECTORY/source`` one file per epoch, keeps its state in ``WORK_DIRECTORY/job-BACKEND``, and writes
+``WORK_DIRECTORY/out-BACKEND``.
+
+In the end the first one takes a savepoint if one is named. The files of ``WORK_DIRECTORY/later`` arrive then, and
+another job, which has three subtasks and the BACKEND_OF_NEXT, goes on from the savepoint: it writes
+``WORK_DIRECTORY/out-rescaled``, and ends with a savepoint ``WORK_DIRECTORY/rescaled-savepoint``.
+
+If ``CHECKPOINT_EVENTS`` is the number of an open pipe, a line goes there for each checkpoint: the BACKEND, and the
+number of completed epochs.
 """
 
 from __future__ import annotations
@@ -31,6 +36,8 @@ from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from streamjobs.spark import SparkJob
 
 
 @dataclasses.dataclass
@@ -82,23 +89,16 @@ def announce_checkpoints(pipe: str | None) -> None:
 
     def add_and_tell(store: DirectoryCheckpointStore, metadata: CheckpointMetadata) -> FileHandle:
         handle = add(store, metadata)
-        os.write(descriptor, b"%d\n" % (metadata.checkpoint_id + 1))
+        os.write(descriptor, f"{metadata.job_name} {metadata.checkpoint_id + 1}\n".encode())
         return handle
 
     DirectoryCheckpointStore.add = add_and_tell  # type: ignore[method-assign]
 
 
-def run(
-    spark: SparkSession,
-    work: Path,
-    backend: str,
-    job: str,
-    out: str,
-    parallelism: int,
-    take_savepoint: str | None,
-    from_savepoint: str | None,
-) -> None:
-    """Runs the job until its source is read."""
+def start(
+    spark: SparkSession, work: Path, backend: str, name: str, parallelism: int, from_savepoint: Path | None = None
+) -> SparkJob:
+    """Starts a job that runs until its source is read."""
     from streamjobs.spark import SparkStreamEnvironment
     from streamjobs.spark.sinks import ParquetSink
 
@@ -107,7 +107,7 @@ def run(
     )
     environment = SparkStreamEnvironment(
         spark,
-        job_dir=work / job,
+        job_dir=work / f"job-{name}",
         backend=backend,
         parallelism=parallelism,
         max_parallelism=16,
@@ -115,19 +115,12 @@ def run(
     )
     words = environment.from_dataframe(stream).key_by("word")
     words.process(CountWords(), uid="words", schema="word string, number int, times bigint", order_by="number").sink_to(
-        ParquetSink(work / out)
+        ParquetSink(work / f"out-{name}")
     )
-    running = environment.execute(
-        "count words",
-        trigger={"availableNow": True},
-        from_savepoint=None if from_savepoint is None else work / from_savepoint,
-    )
-    running.await_termination()
-    if take_savepoint is not None:
-        running.savepoint(work / take_savepoint)
+    return environment.execute(name, trigger={"availableNow": True}, from_savepoint=from_savepoint)
 
 
-def main(work_directory: str, backend: str, savepoint: str | None = None, backend_of_next: str | None = None) -> None:
+def main(work_directory: str, backends: str, savepoint: str | None = None, backend_of_next: str = "") -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     announce_checkpoints(os.environ.pop("CHECKPOINT_EVENTS", None))
     from pyspark.sql import SparkSession
@@ -143,14 +136,21 @@ def main(work_directory: str, backend: str, savepoint: str | None = None, backen
         .config("spark.local.dir", str(work / "spark-local"))
         .config("spark.sql.warehouse.dir", str(work / "warehouse"))
         .config("spark.sql.shuffle.partitions", "2")
+        # It has imported this project's packages when it forks a worker, and nothing of the program.
+        .config("spark.python.daemon.module", "python_daemon")
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("OFF")
-    run(spark, work, backend, "job", "out", 2, savepoint, None)
-    if backend_of_next is not None:
+    jobs = [start(spark, work, backend, backend, 2) for backend in backends.split(",")]
+    for job in jobs:
+        job.await_termination()
+    if savepoint is not None:
+        jobs[0].savepoint(work / savepoint)
         for file in sorted((work / "later").iterdir()):
             file.rename(work / "source" / file.name)
-        run(spark, work, backend_of_next, "rescaled", "out-rescaled", 3, "rescaled-savepoint", savepoint)
+        rescaled = start(spark, work, backend_of_next, "rescaled", 3, work / savepoint)
+        rescaled.await_termination()
+        rescaled.savepoint(work / "rescaled-savepoint")
     spark.stop()
 
 

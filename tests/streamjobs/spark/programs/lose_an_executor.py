@@ -76,6 +76,7 @@ def main(work_directory: str) -> None:
         .config("spark.shuffle.reduceLocality.enabled", "false")
         # A task on a busy machine takes long, and the others are to wait for their executor all the same.
         .config("spark.locality.wait", "600s")
+        .config("spark.python.daemon.module", "python_daemon")
         .config("spark.sql.warehouse.dir", str(work / "warehouse"))
         .config("spark.sql.shuffle.partitions", "2")
         .getOrCreate()
