@@ -9,6 +9,7 @@ epoch's checkpoint is complete.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -135,8 +136,9 @@ class LocalStreamEnvironment:
             run = LocalRun(parts, point, reports)
             most = max(map(len, sources.values()))
             size = self._epoch_size or max(1, most)
-            for start in range(0, most, size):
-                run.run_epoch(slice(start, start + size))
+            with contextlib.closing(run.functions):
+                for start in range(0, most, size):
+                    run.run_epoch(slice(start, start + size))
             return LocalJob(run, self._temporary)
 
     def _starting_point(

@@ -12,6 +12,7 @@ import itertools
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from attrs import frozen
@@ -50,6 +51,7 @@ from streamjobs.runtime.processing_time import not_before
 from streamjobs.runtime.restore_plan import restores_by_subtask
 from streamjobs.runtime.starting_point import StartingPoint
 from streamjobs.runtime.subtask import OperatorParts, Subtask, SubtaskEpoch
+from streamjobs.runtime.worker_functions import RunIdentity, WorkerFunctions
 
 __all__ = ["LocalJobParts", "LocalRun"]
 
@@ -81,6 +83,8 @@ class LocalRun:
         self.has_stored = False
         """Whether that is an epoch of this run."""
         self.restored_from = point.restored_from
+        self.functions = WorkerFunctions()
+        """What was set up for this run; to be closed at its end."""
         self.local_directory = tempfile.TemporaryDirectory(prefix="statebackend-subtasks-")
         self.schema_reports: dict[str, SchemaReport] = dict(reports)
         self.restore_reports: list[StateRestoreReport] = []
@@ -200,6 +204,8 @@ class LocalEpoch:
             parts.directory.identity.max_parallelism,
             is_same_run=run.has_stored,
         )
+        identity = RunIdentity(parts.directory.identity.job_id, parts.directory.run_id)
+        make_function = partial(run.functions.function, identity, operator.uid, operator.make_function)
         for index, share in enumerate(operator.shares(records, parts.parallelism)):
             subtask = Subtask(
                 self._operator_parts(operator),
@@ -212,7 +218,7 @@ class LocalEpoch:
                     local_directory=run.local_directory.name,
                 ),
             )
-            with contextlib.closing(subtask.run(operator.make_function, [(0, share)])) as emitted:
+            with contextlib.closing(subtask.run(make_function, [(0, share)])) as emitted:
                 for tag, rows in itertools.chain.from_iterable(emitted):
                     self._streams[StreamEdge(node, tag)] += operator.emitted_rows(tag, rows)
             self.acknowledgements.append(subtask.acknowledgement)

@@ -241,8 +241,10 @@ class AsyncWaitOperator(Operator):
         what = f"no results within {self._definition.timeout_ms} ms"
         if one.request.failures:
             what += f"; attempt {one.request.attempt} was under way or to come, before it {one.request.failures}"
+        if type(self._function).timeout is not AsyncFunction.timeout:
+            what += f"; timeout raised {told(error)}"
         kind = AsyncTimeoutError if isinstance(error, TimeoutError) else UserFunctionError
-        failure = kind(f"{self._place(one.record)}: {what}; timeout raised {told(error)}")
+        failure = kind(f"{self._place(one.record)}: {what}")
         failure.__cause__ = error
         return failure
 

@@ -203,7 +203,7 @@ def test_a_request_that_takes_too_long_fails_with_operator_key_and_record_and_ot
         asking.requests.pass_time(0.001)
         with pytest.raises(
             AsyncTimeoutError,
-            match=r"operator 'ask', key 'k', record 1: no results within 1000 ms; timeout raised Time",
+            match=r"operator 'ask', key 'k', record 1: no results within 1000 ms$",
         ) as raised:
             asking.turn()
         assert isinstance(raised.value, TimeoutError)
