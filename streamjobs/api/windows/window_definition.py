@@ -25,7 +25,14 @@ from streamjobs.errors import JobDefinitionError
 from streamjobs.user_errors import shown
 from typeserializers.kernel.type_serializer import TypeSerializer
 
-__all__ = ["AggregatedContents", "ListedContents", "ReducedContents", "WindowContents", "WindowDefinition"]
+__all__ = [
+    "AggregatedContents",
+    "CoGroupedContents",
+    "ListedContents",
+    "ReducedContents",
+    "WindowContents",
+    "WindowDefinition",
+]
 
 
 def _check_callable(contents: Any, attribute: Attribute[Any], function: object) -> None:
@@ -70,7 +77,17 @@ class ListedContents:
     """Every record."""
 
 
-WindowContents = ReducedContents | AggregatedContents | ListedContents
+@frozen
+class CoGroupedContents:
+    """Every record of two inputs, each input's by itself; the serializers are those of both, as far as they are given.
+
+    The function of the windows is given one element: the pair of both lists.
+    """
+
+    serializers: tuple[TypeSerializer[Any] | None, TypeSerializer[Any] | None] = (None, None)
+
+
+WindowContents = ReducedContents | AggregatedContents | ListedContents | CoGroupedContents
 
 
 @frozen(kw_only=True)
@@ -100,7 +117,9 @@ class WindowDefinition:
                 f"aggregate(..., accumulator_type=...) as a type hint or serializer, or give its create_accumulator() "
                 f"a return type"
             )
-        if self.window_function is None and isinstance(contents, ListedContents):
+        if self.evictor is not None and isinstance(contents, CoGroupedContents):
+            raise JobDefinitionError("windows of two inputs take no evictor; evict in their function")
+        if self.window_function is None and isinstance(contents, (ListedContents, CoGroupedContents)):
             raise JobDefinitionError("a window that holds every record needs a function that makes something of them")
 
     @property
@@ -109,6 +128,10 @@ class WindowDefinition:
         return () if self.window_function is None else (self.window_function,)
 
     @property
-    def keeps_elements(self) -> bool:
-        """Whether records are stored as they are, so that their serializer is needed."""
-        return self.evictor is not None or not isinstance(self.contents, AggregatedContents)
+    def element_serializers(self) -> tuple[TypeSerializer[Any] | None, ...]:
+        """The serializers of the records of each input, where they are given; none if records are not stored."""
+        if isinstance(self.contents, CoGroupedContents):
+            return self.contents.serializers
+        if self.evictor is None and isinstance(self.contents, AggregatedContents):
+            return ()
+        return (self.element_serializer,)

@@ -26,7 +26,7 @@ from statebackend import StateDescriptor
 from statebackend.api.errors import StateBackendError
 from streamjobs.api.windows.standard_triggers import EventTimeTrigger
 from streamjobs.api.windows.triggers import TriggerResult
-from streamjobs.api.windows.window_definition import AggregatedContents, WindowDefinition
+from streamjobs.api.windows.window_definition import WindowDefinition
 from streamjobs.errors import JobDefinitionError, StreamJobError, UserFunctionError
 from streamjobs.operators.function_results import check_results
 from streamjobs.operators.operator import Emitter, InputBatch, Operator
@@ -42,9 +42,11 @@ from streamjobs.operators.windows.window_contexts import (
 )
 from streamjobs.operators.windows.window_output import WindowOutput
 from streamjobs.operators.windows.window_state import ElementForm, FoldError, window_state
+from streamjobs.rows.declared_schema import DeclaredSchema
 from streamjobs.time.internal_timer_service import InternalTimerService
 from streamjobs.time.timestamps import MAX_TIMESTAMP, clamped
 from streamjobs.user_errors import one_line, shown, told
+from typeserializers.kernel.type_serializer import TypeSerializer
 
 __all__ = ["WindowOperator"]
 
@@ -78,7 +80,8 @@ class WindowOperator(Operator):
         tag = definition.late_data_tag
         self._late_tag = tag if tag is not None and tag in emitter.side_outputs else None
         self._timers: InternalTimerService[Any] = context.internal_timer_service(TIMERS_NAME, serializer)
-        self._state = window_state(definition, self._element_form(context), register)
+        given = zip(definition.element_serializers, context.input_schemas, strict=False)
+        self._state = window_state(definition, [self._element_form(*one) for one in given], register)
         self._merging = MergingWindows(context.register) if self._assigner.merges_windows else None
         self._trigger_context = WindowTriggerContext(self._trigger, self._timers, register)
         self._open_function(context, register)
@@ -86,6 +89,7 @@ class WindowOperator(Operator):
         self._set_key = context.key_setter()
 
     def process_batch(self, input_index: int, batch: InputBatch) -> None:
+        self._state.begin(input_index)
         self._process_batch(cast("TimedBatch", batch))
         self._output.flush()
 
@@ -124,16 +128,9 @@ class WindowOperator(Operator):
         if self._function is not None:
             self._call("close", self._function.close)
 
-    def _element_form(self, context: Any) -> ElementForm:
-        definition = self._definition
-        if not definition.keeps_elements:
-            contents = definition.contents
-            assert isinstance(contents, AggregatedContents)
-            assert contents.accumulator_serializer is not None
-            return ElementForm.as_they_are(contents.accumulator_serializer)
-        if definition.element_serializer is not None:
-            return ElementForm.as_they_are(definition.element_serializer)
-        schema = context.input_schemas[0]
+    def _element_form(self, given: TypeSerializer[Any] | None, schema: DeclaredSchema | None) -> ElementForm:
+        if given is not None:
+            return ElementForm.as_they_are(given)
         if schema is None:
             raise JobDefinitionError(
                 f"operator {self._uid!r}: its windows keep records, and their type is not known, because the input has "

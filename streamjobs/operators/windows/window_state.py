@@ -20,6 +20,7 @@ from statebackend.kinds.list_kind import InternalListState
 from streamjobs.api.windows.evictors import Evictor, TimestampedValue
 from streamjobs.api.windows.window_definition import (
     AggregatedContents,
+    CoGroupedContents,
     ListedContents,
     ReducedContents,
     WindowDefinition,
@@ -82,13 +83,16 @@ class FoldError(Exception):
 class WindowState(ABC):
     """What all windows hold; see the module. The key must be current."""
 
-    def __init__(self, state: MergingState) -> None:
-        self.enter: Callable[[Any], None] = state.set_current_namespace
+    def __init__(self, *states: MergingState) -> None:
+        self.enter: Callable[[Any], object] = _for_each([state.set_current_namespace for state in states])
         """Makes a window current, for this state."""
-        self.clear: Callable[[], None] = state.clear
+        self.clear: Callable[[], object] = _for_each([state.clear for state in states])
         """Throws away what the current window holds."""
-        self.merge: Callable[[Any, Sequence[Any]], None] = state.merge_namespaces
+        self.merge: Callable[[Any, Sequence[Any]], object] = _for_each([state.merge_namespaces for state in states])
         """Moves what the others hold to the first."""
+
+    def begin(self, input_index: int) -> None:  # noqa: B027
+        """Says of which input the records are that are added from here on."""
 
     @abstractmethod
     def add(self, element: Any, timestamp_ms: int | None) -> None:
@@ -106,6 +110,18 @@ class WindowState(ABC):
     @abstractmethod
     def is_empty(self) -> bool:
         """Whether the current window holds nothing."""
+
+
+def _for_each(calls: Sequence[Callable[..., object]]) -> Callable[..., Any]:
+    """One function for all calls; of one call it is that itself."""
+    if len(calls) == 1:
+        return calls[0]
+
+    def call_each(*arguments: Any) -> None:
+        for call in calls:
+            call(*arguments)
+
+    return call_each
 
 
 class ReducedWindows(WindowState):
@@ -204,13 +220,44 @@ class ListedWindows(WindowState):
         return True
 
     def fire(self, window: Any, fire: Fire) -> None:
-        elements = self._state.get()
+        elements = self.elements()
         if elements:
-            fire(list(map(self._form.given, elements)))
+            fire(elements)
+
+    def elements(self) -> list[Any]:
+        """What the current window holds."""
+        return list(map(self._form.given, self._state.get()))
 
     @property
     def is_empty(self) -> bool:
         return not self._state.get()
+
+
+class CoGroupedWindows(WindowState):
+    """Every record of two inputs, in a list for each. Fires with both, as one element."""
+
+    def __init__(self, states: Sequence[InternalListState[Any]], forms: Sequence[ElementForm]) -> None:
+        super().__init__(*states)
+        self._sides = [ListedWindows(state, form) for state, form in zip(states, forms, strict=True)]
+        self._current = self._sides[0]
+
+    def begin(self, input_index: int) -> None:
+        self._current = self._sides[input_index]
+
+    def add(self, element: Any, timestamp_ms: int | None) -> None:
+        self._current.add(element, timestamp_ms)
+
+    def add_all(self, elements: Sequence[Any]) -> bool:
+        return self._current.add_all(elements)
+
+    def fire(self, window: Any, fire: Fire) -> None:
+        both = tuple(side.elements() for side in self._sides)
+        if any(both):
+            fire([both])
+
+    @property
+    def is_empty(self) -> bool:
+        return all(side.is_empty for side in self._sides)
 
 
 class EvictingWindows(WindowState):
@@ -286,7 +333,8 @@ Register = Callable[[StateDescriptor], Any]
 """Registers a state whose namespaces are the windows, and gives its handle."""
 
 
-def _reduced_windows(contents: ReducedContents, form: ElementForm, register: Register) -> WindowState:
+def _reduced_windows(contents: ReducedContents, forms: Sequence[ElementForm], register: Register) -> WindowState:
+    [form] = forms
     reduce, given, record, stored = contents.function, form.given, form.record, form.stored
 
     def reduce_stored(left: Any, right: Any) -> Any:
@@ -296,28 +344,38 @@ def _reduced_windows(contents: ReducedContents, form: ElementForm, register: Reg
     return ReducedWindows(register(descriptor), form, reduce)
 
 
-def _aggregated_windows(contents: AggregatedContents, form: ElementForm, register: Register) -> WindowState:
-    descriptor = AggregatingStateDescriptor(CONTENTS_NAME, contents.function, form.serializer)
+def _aggregated_windows(contents: AggregatedContents, forms: Sequence[ElementForm], register: Register) -> WindowState:
+    assert contents.accumulator_serializer is not None
+    descriptor = AggregatingStateDescriptor(CONTENTS_NAME, contents.function, contents.accumulator_serializer)
     return AggregatedWindows(register(descriptor), contents.function)
 
 
-def _listed_windows(contents: ListedContents, form: ElementForm, register: Register) -> WindowState:
+def _co_grouped_windows(contents: CoGroupedContents, forms: Sequence[ElementForm], register: Register) -> WindowState:
+    names = (f"{CONTENTS_NAME}-{side}" for side in ("left", "right"))
+    states = [register(ListStateDescriptor(name, form.serializer)) for name, form in zip(names, forms, strict=True)]
+    return CoGroupedWindows(states, forms)
+
+
+def _listed_windows(contents: ListedContents, forms: Sequence[ElementForm], register: Register) -> WindowState:
+    [form] = forms
     return ListedWindows(register(ListStateDescriptor(CONTENTS_NAME, form.serializer)), form)
 
 
-_KINDS: Final[Mapping[type, Callable[[Any, ElementForm, Register], WindowState]]] = {
+_KINDS: Final[Mapping[type, Callable[[Any, Sequence[ElementForm], Register], WindowState]]] = {
     ReducedContents: _reduced_windows,
     AggregatedContents: _aggregated_windows,
     ListedContents: _listed_windows,
+    CoGroupedContents: _co_grouped_windows,
 }
 
 
-def window_state(definition: WindowDefinition, form: ElementForm, register: Register) -> WindowState:
-    """Registers what the windows of an operation hold; ``form`` is that of records or, if so, of accumulators."""
+def window_state(definition: WindowDefinition, forms: Sequence[ElementForm], register: Register) -> WindowState:
+    """Registers what the windows of an operation hold; ``forms`` are those of the records that are stored, by input."""
     contents = definition.contents
     evictor = definition.evictor
     if evictor is None:
-        return _KINDS[type(contents)](contents, form, register)
+        return _KINDS[type(contents)](contents, forms, register)
+    [form] = forms
     timed: TupleSerializer = TupleSerializer((form.serializer, NullableSerializer(LongSerializer())))
     state = register(ListStateDescriptor(CONTENTS_NAME, timed))
     return EvictingWindows(state, form, evictor, functools.partial(_OF_ALL[type(contents)], contents, form))

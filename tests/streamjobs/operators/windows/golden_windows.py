@@ -27,6 +27,7 @@ from streamjobs.api.windows.window_assigners import (
     WindowAssigner,
 )
 from streamjobs.api.windows.window_functions import ProcessWindowFunction, WindowContext, WindowRuntimeContext
+from streamjobs.api.windows.window_joins import WindowedStreamPair
 from streamjobs.api.windows.windowed_stream import WindowedStream
 from typeserializers.times.windows import GLOBAL_WINDOW
 
@@ -213,8 +214,31 @@ def trigger_of(given: Mapping[str, Any]) -> Trigger[Any, Any]:
     return TRIGGERS[given["type"]](given)
 
 
+def join_of(given: Mapping[str, Any], add: Callable[..., Any]) -> Any:
+    """What ``add`` makes of the definition of a join or co-group of a trace."""
+    pair = WindowedStreamPair(add, ASSIGNERS[given["assigner"]["type"]](given["assigner"]))
+    pair = pair.allowed_lateness(given.get("allowedLateness", 0))
+    types: dict[str, Any] = {"left_type": Element, "right_type": Element}
+    if given["type"] == "window_join":
+        return pair.join(
+            lambda left, right: {"key": left.key, "left": left.values[0], "right": right.values[0]}, **types
+        )
+    return pair.co_group(
+        lambda lefts, rights: [
+            {
+                "key": (lefts or rights)[0].key,
+                "left": [one.values[0] for one in lefts],
+                "right": [one.values[0] for one in rights],
+            }
+        ],
+        **types,
+    )
+
+
 def stream_of(given: Mapping[str, Any], add: Callable[..., Any]) -> Any:
     """What ``add`` makes of the definition of an operator of a trace."""
+    if given["type"] != "window":
+        return join_of(given, add)
     stream = WindowedStream.of(add, ASSIGNERS[given["assigner"]["type"]](given["assigner"]))
     if "trigger" in given:
         stream = stream.trigger(trigger_of(given["trigger"]))

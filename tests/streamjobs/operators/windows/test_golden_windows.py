@@ -13,7 +13,9 @@ from statebackend.heap import HeapStateBackend
 from statebackend.rocksdb import RocksDBStateBackend
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.errors import StreamJobError
+from streamjobs.time.status_watermark_valve import StatusWatermarkValve
 from streamjobs.time.timestamps import MAX_TIMESTAMP
+from streamjobs.time.watermark_elements import Watermark, WatermarkStatus
 from testkit.backends.harness import BackendHarness
 from tests.streamjobs.operators.windows.golden_windows import Element, stream_of
 from tests.streamjobs.operators.windows.window_harness import Emitted, WindowRun
@@ -22,9 +24,18 @@ GOLDEN = Path(__file__).parents[3] / "golden" / "time"
 
 
 def _scenarios() -> list[Any]:
-    paths = [*sorted(GOLDEN.glob("windows_*.json")), GOLDEN / "pipelines.json"]
+    paths = [*sorted(GOLDEN.glob("windows_*.json")), GOLDEN / "pipelines.json", GOLDEN / "joins.json"]
     scenarios = [scenario for path in paths for scenario in json.loads(path.read_text())["scenarios"]]
-    return [pytest.param(scenario, id=scenario["name"]) for scenario in scenarios if "quirk" not in scenario]
+    return [
+        pytest.param(scenario, id=scenario["name"])
+        for scenario in scenarios
+        if "quirk" not in scenario and _operators(scenario)[0]["type"] in ("window", "window_join", "co_group")
+    ]
+
+
+def _operators(scenario: Mapping[str, Any]) -> list[Any]:
+    operators = scenario["operator"]
+    return operators if isinstance(operators, list) else [operators]
 
 
 SCENARIOS = _scenarios()
@@ -39,13 +50,17 @@ class Stage:
         self._out = out
         self.at = 0
 
-    def element(self, element: Element, time: int | None) -> None:
-        self.run.records((element.key, element, time))
+    def element(self, element: Element, time: int | None, input_index: int = 0) -> None:
+        self.run.records((element.key, element, time), input_index=input_index)
         self._pass_on()
 
+    def status(self, status: WatermarkStatus) -> None:
+        if self._following is None:
+            self._out.append({"at": self.at, "status": status.value})
+        else:
+            self._following.status(status)
+
     def watermark(self, watermark: int) -> None:
-        if watermark <= self.run.timers.current_watermark():
-            return
         self.run.watermark(watermark)
         self._pass_on()
         if self._following is None:
@@ -73,31 +88,39 @@ class Stage:
 
 def play(scenario: Mapping[str, Any], state_backend: Any, directory: str) -> tuple[list[dict[str, Any]], Stage]:
     """What comes out, and the first stage."""
-    operators = scenario["operator"]
+    operators = _operators(scenario)
     out: list[dict[str, Any]] = []
     stages: list[Stage] = []
     following = None
-    for index, given in reversed(list(enumerate(operators if isinstance(operators, list) else [operators]))):
+    for index, given in reversed(list(enumerate(operators))):
         definition = stream_of(given, lambda definition, **_: definition)
-        tags = [OutputTag(name) for name in (given.get("lateTag"), given["function"].get("clearSide")) if name]
+        named = (given.get("lateTag"), given.get("function", {}).get("clearSide"))
+        tags = [OutputTag(name) for name in named if name]
         run = WindowRun(BackendHarness(f"{directory}/{index}"), state_backend, definition, side_outputs=tags)
         following = Stage(run, following, out)
         stages.append(following)
     first = stages[-1]
-    is_idle = False
+    is_two = operators[0]["type"] != "window"
+    valve: StatusWatermarkValve[int] = StatusWatermarkValve(range(1 + is_two))
     for at, event in enumerate(scenario["input"]):
         for stage in stages:
             stage.at = at
         try:
+            index = event.get("input", 0)
             if "record" in event:
                 record = event["record"]
-                first.element(Element(record["key"], [record["value"]]), record["ts"])
-            elif "watermark" in event or "end" in event:
-                if not is_idle:
-                    first.watermark(event.get("watermark", MAX_TIMESTAMP))
+                first.element(Element(record["key"], [record["value"]]), record["ts"], index)
+                continue
+            if "watermark" in event or "end" in event:
+                sent = valve.input_watermark(index, event.get("watermark", MAX_TIMESTAMP))
             else:
-                is_idle = "idle" in event
-                out.append({"at": at, "status": "idle" if is_idle else "active"})
+                status = WatermarkStatus.IDLE if "idle" in event else WatermarkStatus.ACTIVE
+                sent = valve.input_status(index, status)
+            for element in sent:
+                if isinstance(element, Watermark):
+                    first.watermark(element.timestamp_ms)
+                else:
+                    first.status(element)
         except StreamJobError as error:
             out.append({"at": at, "error": str(error)})
             break
@@ -114,8 +137,8 @@ def comparable(entries: list[dict[str, Any]], is_unordered: bool, with_watermark
         if "error" in entry:
             entry = {"at": entry["at"], "error": True}
         out = entry.get("out")
-        if is_unordered and isinstance(out, dict) and "values" in out:
-            entry["out"] = {**out, "values": sorted(out["values"])}
+        if is_unordered and isinstance(out, dict):
+            entry["out"] = {name: sorted(item) if isinstance(item, list) else item for name, item in out.items()}
         shown.append(entry)
     return shown
 

@@ -34,6 +34,7 @@ from streamjobs.api.windows.window_assigners import (
 )
 from streamjobs.api.windows.window_definition import WindowDefinition
 from streamjobs.api.windows.window_functions import ProcessWindowFunction
+from streamjobs.api.windows.window_joins import WindowedStreamPair
 from streamjobs.api.windows.windowed_stream import WindowedStream
 from streamjobs.errors import JobDefinitionError, UserFunctionError
 from streamjobs.rows.declared_schema import parsed_schema
@@ -42,6 +43,7 @@ from streamjobs.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from testkit.backends.harness import BackendHarness
 from tests.streamjobs.operators.windows.window_harness import WindowRun
 from typeserializers.containers.tuples import TupleSerializer
+from typeserializers.records.records import AttrsSerializer
 from typeserializers.scalars.fixed_width import LongSerializer
 from typeserializers.scalars.strings import StringSerializer
 
@@ -227,8 +229,6 @@ class TestUpgrades:
     def test_an_accumulator_gains_a_field_with_timers_pending(
         self, harness: BackendHarness, state_backend: Any, assigner: Any
     ) -> None:
-        from typeserializers.records.records import AttrsSerializer
-
         old = windows(assigner).aggregate(_adding(Totals1), accumulator_type=AttrsSerializer(Totals1, name="Totals"))
         run = WindowRun(harness, state_backend, old)
         run.records(("a", 1, 1), ("a", 2, 2), ("b", 5, 3))
@@ -471,3 +471,31 @@ def test_a_wrong_accumulator_is_refused_and_told(harness: BackendHarness) -> Non
     with pytest.raises(UserFunctionError, match=r"key 'a', record 1") as failure:
         run.records(("a", 1, 1))
     assert isinstance(failure.value.__cause__, SerializationError)
+
+
+class TestTwoInputs:
+    @BACKENDS
+    def test_records_of_two_inputs_meet_in_windows_that_leave_nothing_behind(
+        self, harness: BackendHarness, state_backend: Any
+    ) -> None:
+        pair = WindowedStreamPair(lambda definition, **_: definition, EventTimeSessionWindows.with_gap(10))
+        definition = pair.allowed_lateness(5).co_group(
+            lambda lefts, rights: [(sorted(lefts), sorted(rights))], left_type=int, right_type=str
+        )
+        run = WindowRun(harness, state_backend, definition)
+        run.records(("a", 1, 0), ("a", 2, 30), ("b", 3, 0))
+        run.records(("a", "x", 15), input_index=1)
+        run.records(("a", "y", 22), input_index=1)
+        run.records(("a", 4, 8))
+        run.watermark(9)
+        run.records(("b", "late", 1), input_index=1)
+        run.watermark(MAX_TIMESTAMP)
+        assert run.rows() == [([3], []), ([3], ["late"]), ([1, 2, 4], ["x", "y"])]
+        assert run.entries() == {}
+
+    def test_a_join_needs_a_function_and_the_types_of_both_inputs(self, harness: BackendHarness) -> None:
+        pair = WindowedStreamPair(lambda definition, **_: definition, HOURLY)
+        with pytest.raises(JobDefinitionError, match=r"join\(\) takes a function of two"):
+            pair.join(3)  # type: ignore[arg-type]
+        with pytest.raises(JobDefinitionError, match="no schema"):
+            WindowRun(harness, HEAP, pair.join(lambda left, right: left, left_type=int))

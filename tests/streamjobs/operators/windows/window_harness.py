@@ -141,12 +141,12 @@ class WindowRun:
         timers: CountingTimers = self.context.timers
         return timers
 
-    def records(self, *records: tuple[Any, Any, int | None]) -> None:
+    def records(self, *records: tuple[Any, Any, int | None], input_index: int = 0) -> None:
         """Records as (key, record, timestamp), in one batch."""
         keys = [key for key, _, _ in records]
         groups = [self.harness.key_group(key) for key in keys]
         times = [time for _, _, time in records]
-        self.operator.process_batch(0, Batch([record for _, record, _ in records], keys, groups, times))
+        self.operator.process_batch(input_index, Batch([record for _, record, _ in records], keys, groups, times))
 
     def watermark(self, watermark: int) -> None:
         """A watermark, which is swallowed if it is no progress."""
