@@ -98,6 +98,9 @@ def test_bytes_that_nobody_wrote_give_what_a_loop_over_them_gives(data: st.DataO
 def test_numbers_with_needless_bytes_are_read_as_before() -> None:
     assert decode_units(b"\xe9\x81\x00", 0, 1) == ("é", 3)
     assert decode_units(b"a\x80\x00\xe9\x01", 0, 3) == ("a\0é", 5)
+    # The zero belongs to the number before it.
+    assert decode_units(b"\xe9\x01" * 3 + b"\xe9\x00", 0, 4) == ("éééi", 8)
+    assert decode_units(b"\xe9\x01" * 3 + b"\xe9\x00" + b"\xe9\x01" * 3, 0, 7) == ("éééiééé", 14)
 
 
 def test_a_unit_beyond_sixteen_bits_is_refused() -> None:
@@ -116,3 +119,33 @@ def test_what_is_remembered_of_texts_is_bounded() -> None:
     for remembered in (string_encoding._encoded, string_encoding._decoded):
         assert 0 < len(remembered) <= string_encoding.MAX_REMEMBERED_TEXTS
     assert long not in string_encoding._encoded
+    assert long not in {text for _, text in string_encoding._decoded.values()}
+
+
+def test_no_text_of_another_class_is_remembered_and_none_is_written_that_is_no_text() -> None:
+    class Text(str):
+        __slots__ = ()
+
+    for _ in range(2):
+        assert encode_units(Text("città di un altro")) == encoded_one_by_one("città di un altro")
+    assert {type(text) for text in string_encoding._encoded} <= {str}
+    for misfit in (b"a", 5, ["a"]):
+        with pytest.raises(TypeError, match="a str is needed, not"):
+            string_encoding.write_text(misfit)  # type: ignore[arg-type]
+
+
+def test_the_same_bytes_asked_for_fewer_characters_give_fewer() -> None:
+    encoded = encoded_one_by_one("é, remembered")[1]
+    for count in (13, 12, 13, 1):
+        text = "é, remembered"[:count]
+        assert decode_units(encoded, 0, count) == (text, len(text.encode()))
+
+
+def test_a_number_may_have_five_bytes_and_no_more() -> None:
+    assert decode_varint(b"\x80\x80\x80\x80\x01", 0) == (1 << 28, 5)
+    for data in (b"\x80" * 5 + b"\x01", b"\xff" * 6):
+        with pytest.raises(MalformedDataError, match="at byte 0 does not end"):
+            decode_varint(data, 0)
+    for data in (b"", b"\x80", b"\x80" * 4):
+        with pytest.raises(EndOfDataError, match="is cut off"):
+            decode_varint(data, 0)

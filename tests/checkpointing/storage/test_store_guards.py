@@ -1,0 +1,101 @@
+"""What the store and the lock of a job directory hold on to, tried from the side on which little happens."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+from checkpoint_builders import metadata_of
+
+from checkpointing import CheckpointFileSystem, DirectoryCheckpointStore
+from checkpointing.errors import InvariantViolationError
+from checkpointing.storage.driver_lock import DriverLock
+from checkpointing.storage.fall_back_file import (
+    FALL_BACK_FILE_NAME,
+    FallBack,
+    end_fall_back,
+    read_fall_back,
+    write_fall_back,
+)
+from checkpointing.storage.local_storage import LocalStorage
+
+
+@pytest.fixture
+def fs(tmp_path: Path) -> CheckpointFileSystem:
+    return CheckpointFileSystem.from_uri(tmp_path / "job")
+
+
+def store_of(fs: CheckpointFileSystem, max_retained: int, *checkpoint_ids: int) -> DirectoryCheckpointStore:
+    store = DirectoryCheckpointStore(fs, max_retained)
+    store.recover()
+    for checkpoint_id in checkpoint_ids:
+        store.add(metadata_of(checkpoint_id, ()))
+    return store
+
+
+def test_an_id_that_was_given_out_is_not_given_out_again_after_another_recovery(fs: CheckpointFileSystem) -> None:
+    store = store_of(fs, 3, 0)
+    assert [store.next_checkpoint_id() for _ in range(2)] == [1, 2]
+    store.recover()
+    assert store.next_checkpoint_id() == 3
+
+
+def test_a_damaged_checkpoint_stays_until_as_many_newer_ones_as_are_retained_outlive_it(
+    fs: CheckpointFileSystem,
+) -> None:
+    store_of(fs, 3, 1, 2)
+    fs.write_file("checkpoints/chk-000000000001/_metadata", b"damaged")
+    store = store_of(fs, 3)
+    for checkpoint_id, kept in ((3, [1]), (4, [])):
+        assert list(store.unreadable) == [1]
+        store.add(metadata_of(checkpoint_id, ()))
+        assert list(store.unreadable) == kept
+        assert fs.exists("checkpoints/chk-000000000001/_metadata") is bool(kept)
+
+
+def test_who_looks_at_a_lock_at_the_same_time_does_not_hold_it(tmp_path: Path) -> None:
+    path = str(tmp_path / "driver.lock")
+    with contextlib.closing(DriverLock(path)):
+        assert DriverLock.is_held(path)
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        assert not DriverLock.is_held(path)
+    finally:
+        os.close(descriptor)
+
+
+def test_a_fall_back_begins_and_ends_durably(fs: CheckpointFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    durable: list[tuple[str, str, bool]] = []
+    put, delete = LocalStorage.put, LocalStorage.delete
+
+    def noted_put(storage: LocalStorage, path: str, data: bytes, durably: bool = True) -> None:
+        durable.append(("put", path, durably))
+        put(storage, path, data, durably)
+
+    def noted_delete(storage: LocalStorage, path: str, durably: bool) -> None:
+        durable.append(("delete", path, durably))
+        delete(storage, path, durably)
+
+    monkeypatch.setattr(LocalStorage, "put", noted_put)
+    monkeypatch.setattr(LocalStorage, "delete", noted_delete)
+    begun = FallBack(checkpoint_id=3, newest_id=3, source_log="spark-1")
+    write_fall_back(fs, begun)
+    assert read_fall_back(fs) == begun
+    end_fall_back(fs)
+    assert read_fall_back(fs) is None
+    assert durable == [("put", FALL_BACK_FILE_NAME, True), ("delete", FALL_BACK_FILE_NAME, True)]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint_id", "newest_id", "source_log"),
+    [(3, 2, "spark-1"), (-1, 3, "spark-1"), (3, 1 << 63, "spark-1"), (True, 3, "spark-1"), (3, 3.0, "spark-1")]
+    + [(3, 4, name) for name in ("", ".", "..", "a/b", "../spark", "/spark", None, 5)],
+)
+def test_a_fall_back_that_makes_no_sense_is_none(checkpoint_id: int, newest_id: int, source_log: str) -> None:
+    FallBack(checkpoint_id=3, newest_id=4, source_log="spark-1")
+    with pytest.raises(InvariantViolationError):
+        FallBack(checkpoint_id=checkpoint_id, newest_id=newest_id, source_log=source_log)
