@@ -37,7 +37,6 @@ from typeserializers.evolution.ttl_awareness import (
     TtlAwareSerializerSnapshot,
     resolve_ttl_aware_compatibility,
     ttl_aware,
-    ttl_migration,
 )
 from typeserializers.inference.inference_rules import infer_record
 from typeserializers.inference.pojo_inference import infer_pojo
@@ -243,5 +242,4 @@ __all__ = [
     "resolve_ttl_aware_compatibility",
     "serializer_for",
     "ttl_aware",
-    "ttl_migration",
 ]

@@ -11,7 +11,6 @@ Values that get a time-to-live count as accessed now; values that lose it stay f
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility
@@ -19,9 +18,9 @@ from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import read_versioned_snapshot, register_snapshot, write_versioned_snapshot
 from snapshots.errors import SnapshotFormatError
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
-from typeserializers.containers.lists import ListSerializer, ListSerializerSnapshot
-from typeserializers.containers.maps import MapSerializer, MapSerializerSnapshot
-from typeserializers.containers.ttl import TtlSerializer, TtlSerializerSnapshot, TtlValue
+from typeserializers.containers.lists import ListSerializerSnapshot
+from typeserializers.containers.maps import MapSerializerSnapshot
+from typeserializers.containers.ttl import TtlSerializer, TtlSerializerSnapshot
 from typeserializers.evolution.evolution_plans import TimestampPlan, TimestampRemovalPlan
 from typeserializers.kernel.type_serializer import TypeSerializer
 
@@ -110,28 +109,3 @@ def resolve_ttl_aware_compatibility(
 ) -> TypeSerializerSchemaCompatibility[T]:
     """The verdict of a keyed backend: as `resolve_compatibility`, but time-to-live may be turned on and off."""
     return resolve_compatibility(ttl_aware(old_snapshot), new_serializer)
-
-
-def ttl_migration(prior: TypeSerializer[Any], new: TypeSerializer[Any]) -> Callable[[Any, int], Any] | None:
-    """How to turn a value that ``prior`` read into one that ``new`` writes, or None if nothing is to be done.
-
-    The function takes the value and the present time in milliseconds. It converts the wrapping only: what is inside
-    must be what the new serializer accepts.
-    """
-    if isinstance(prior, ListSerializer) and isinstance(new, ListSerializer):
-        element = ttl_migration(prior.element_serializer, new.element_serializer)
-        return None if element is None else lambda value, now_ms: [element(item, now_ms) for item in value]
-    if isinstance(prior, MapSerializer) and isinstance(new, MapSerializer):
-        entry = ttl_migration(prior.value_serializer, new.value_serializer)
-        if entry is None:
-            return None
-        # A None in a map is flagged by the map itself, unless the serializer of the values writes it.
-        keeps_none = not (isinstance(new.value_serializer, TtlSerializer) and prior.value_serializer.accepts_none)
-        return lambda value, now_ms: {
-            key: None if item is None and keeps_none else entry(item, now_ms) for key, item in value.items()
-        }
-    if isinstance(new, TtlSerializer) and not isinstance(prior, TtlSerializer):
-        return TtlValue
-    if isinstance(prior, TtlSerializer) and not isinstance(new, TtlSerializer):
-        return lambda value, now_ms: None if value is None else value.value
-    return None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from attrs import evolve
 
 import typeserializers as ts
+from migration import SchemaMigration
 from snapshots import (
     FieldVerdict,
     SerializationError,
@@ -13,6 +15,8 @@ from snapshots import (
     snapshot_from_bytes,
     snapshot_to_bytes,
 )
+from snapshots.plans import PartsPlan, Plan
+from typeserializers.evolution.evolution_plans import TimestampPlan
 
 LONG, STRING, INT = ts.LongSerializer(), ts.StringSerializer(), ts.IntSerializer()
 
@@ -99,7 +103,7 @@ def test_named_rows_are_ordered_by_name_and_completed_with_none() -> None:
             ts.MapSerializer(STRING, STRING),
             ts.MapSerializer(STRING, ts.TtlSerializer(STRING)),
             {"b": None},
-            {"b": ts.TtlValue(None, 99)},
+            {"b": None},
         ),
         (
             ts.MapSerializer(STRING, ts.TtlSerializer(LONG)),
@@ -115,11 +119,16 @@ def test_time_to_live_can_be_turned_on_and_off(old, new, value, expected) -> Non
     verdict = ts.resolve_ttl_aware_compatibility(snapshot, new)
     assert verdict.is_after_migration
     assert verdict.findings[0].rule in ("ttl-enabled", "ttl-disabled")
-    convert = ts.ttl_migration(old, new)
-    assert convert is not None
-    converted = convert(old.from_bytes(old.to_bytes(value)), 99)
-    assert converted == expected
-    assert new.from_bytes(new.to_bytes(converted)) == expected
+    migration: SchemaMigration[object] = SchemaMigration(old, new, accessed_at(99, verdict.plan))
+    assert migration.to_value(old.to_bytes(value)) == expected
+    assert new.from_bytes(migration.to_bytes(old.to_bytes(value))) == expected
+
+
+def accessed_at(now_ms: int, plan: Plan) -> Plan:
+    """A plan whose values that get a time-to-live count as accessed then."""
+    if isinstance(plan, PartsPlan):
+        return PartsPlan(tuple(accessed_at(now_ms, part) for part in plan.parts))
+    return evolve(plan, timestamp_ms=now_ms) if isinstance(plan, TimestampPlan) else plan
 
 
 def test_without_a_change_of_time_to_live_the_ordinary_verdict_stands() -> None:
@@ -128,8 +137,8 @@ def test_without_a_change_of_time_to_live_the_ordinary_verdict_stands() -> None:
     assert ts.resolve_ttl_aware_compatibility(ttl.snapshot_configuration(), ts.TtlSerializer(STRING)).is_incompatible
     assert ts.resolve_ttl_aware_compatibility(LONG.snapshot_configuration(), ts.TtlSerializer(STRING)).is_incompatible
     assert ts.resolve_ttl_aware_compatibility(ttl.snapshot_configuration(), STRING).is_incompatible
-    assert ts.ttl_migration(LONG, LONG) is None
-    assert ts.ttl_migration(ts.ListSerializer(LONG), ts.ListSerializer(LONG)) is None
+    lists = ts.ListSerializer(LONG)
+    assert ts.resolve_ttl_aware_compatibility(lists.snapshot_configuration(), lists).is_as_is
 
 
 def test_a_ttl_aware_snapshot_is_written_read_and_restores_what_it_looks_at() -> None:

@@ -143,13 +143,13 @@ def test_time_to_live_is_changed_only_between_states_of_one_shape() -> None:
         (LONG, map_of(LONG)),
         (list_of(LONG), map_of(LONG)),
         (map_of(LONG), list_of(LONG)),
-        (list_of(ttl), list_of(ttl)),
-        (map_of(ttl), map_of(ttl)),
-        (ttl, ttl),
+        (list_of(LONG), list_of(list_of(ttl))),
     ):
-        assert ts.ttl_migration(prior, new) is None
+        assert ts.resolve_ttl_aware_compatibility(prior.snapshot_configuration(), new).is_incompatible
+    for same in (ttl, list_of(ttl), map_of(ttl)):
+        assert ts.resolve_ttl_aware_compatibility(same.snapshot_configuration(), same).is_as_is
     for prior, new in ((LONG, ttl), (ttl, LONG), (list_of(LONG), list_of(ttl)), (map_of(ttl), map_of(LONG))):
-        assert ts.ttl_migration(prior, new) is not None
+        assert ts.resolve_ttl_aware_compatibility(prior.snapshot_configuration(), new).is_after_migration
 
 
 @pytest.mark.parametrize("nanos", [4_999_999, 6_000_000, 999_999_999, 0, -1, 1_005_000_000])
