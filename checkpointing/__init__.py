@@ -15,20 +15,14 @@ belong here.
 """
 
 import statebackend_floors  # noqa: F401  first: it names a file that stands in the place of a package
-from checkpointing.coordinator.acknowledgement import MAX_ACKNOWLEDGEMENT_BYTES, Acknowledgement, ReportValue, TaskId
+from checkpointing.coordinator.acknowledgement import Acknowledgement, TaskId
 from checkpointing.coordinator.checkpoint_coordinator import (
     AbortedCheckpoint,
     AcknowledgementOutcome,
     AcknowledgementResult,
     CheckpointCoordinator,
 )
-from checkpointing.coordinator.pending_checkpoint import (
-    CHECKPOINT_TRANSITIONS,
-    CheckpointEvent,
-    CheckpointState,
-    CompletedCheckpoint,
-    PendingCheckpoint,
-)
+from checkpointing.coordinator.pending_checkpoint import CheckpointState, CompletedCheckpoint
 from checkpointing.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -50,19 +44,8 @@ from checkpointing.errors import (
     UnsafePathError,
     UnsupportedMetadataVersionError,
 )
-from checkpointing.handles.operator_states import (
-    OperatorState,
-    check_operator_state,
-    check_operator_states,
-    files_of_operators,
-)
-from checkpointing.handles.state_handles import (
-    MAX_MAX_PARALLELISM,
-    FileHandle,
-    KeyedStateHandle,
-    OpaqueStateHandle,
-    SubtaskState,
-)
+from checkpointing.handles.operator_states import OperatorState
+from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle, OpaqueStateHandle, SubtaskState
 from checkpointing.metadata.checkpoint_metadata import CheckpointKind, CheckpointMetadata
 from checkpointing.metadata.checkpoint_sections import (
     ChannelTimestamp,
@@ -75,41 +58,16 @@ from checkpointing.metadata.checkpoint_sections import (
     TimersDue,
     WatermarkState,
 )
-from checkpointing.metadata.metadata_bytes import MAX_METADATA_BYTES
-from checkpointing.metadata.metadata_schema import FORMAT_VERSION
-from checkpointing.storage.checkpoint_directories import CHECKPOINTS_DIRECTORY, SHARED_DIRECTORY, checkpoint_directory
 from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
 from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpointStore
 from checkpointing.storage.file_system import CheckpointFileSystem
-from checkpointing.storage.job_directory import JOB_FILE_NAME, JobDirectory, JobIdentity
-from checkpointing.storage.job_origin import ORIGIN_FILE_NAME, JobOrigin, read_origin, write_origin
+from checkpointing.storage.job_directory import JobDirectory, JobIdentity
+from checkpointing.storage.job_origin import JobOrigin
 from checkpointing.storage.leadership import Leadership
-from checkpointing.storage.metadata_file import (
-    METADATA_FILE_NAME,
-    read_metadata,
-    read_metadata_with_handle,
-    write_metadata,
-)
-from checkpointing.storage.savepoint_directory import (
-    SavedSourceProgress,
-    create_savepoint_directory,
-    read_savepoint,
-    write_savepoint,
-    write_source_progress,
-)
-from checkpointing.storage.shared_state_registry import SharedStateRegistry
+from checkpointing.storage.metadata_file import read_metadata
+from checkpointing.storage.savepoint_directory import SavedSourceProgress, read_savepoint, write_savepoint
 
 __all__ = [
-    "CHECKPOINTS_DIRECTORY",
-    "CHECKPOINT_TRANSITIONS",
-    "FORMAT_VERSION",
-    "JOB_FILE_NAME",
-    "MAX_ACKNOWLEDGEMENT_BYTES",
-    "MAX_MAX_PARALLELISM",
-    "MAX_METADATA_BYTES",
-    "METADATA_FILE_NAME",
-    "ORIGIN_FILE_NAME",
-    "SHARED_DIRECTORY",
     "AbortedCheckpoint",
     "Acknowledgement",
     "AcknowledgementOutcome",
@@ -118,7 +76,6 @@ __all__ = [
     "ChannelWatermark",
     "CheckpointCoordinator",
     "CheckpointError",
-    "CheckpointEvent",
     "CheckpointFileSystem",
     "CheckpointKind",
     "CheckpointMetadata",
@@ -150,13 +107,10 @@ __all__ = [
     "NodeWatermark",
     "OpaqueStateHandle",
     "OperatorState",
-    "PendingCheckpoint",
-    "ReportValue",
     "SavedSourceProgress",
     "SavepointError",
     "SavepointExistsError",
     "SavepointIdentity",
-    "SharedStateRegistry",
     "SourcePositions",
     "StorageError",
     "SubtaskState",
@@ -165,17 +119,7 @@ __all__ = [
     "UnsafePathError",
     "UnsupportedMetadataVersionError",
     "WatermarkState",
-    "check_operator_state",
-    "check_operator_states",
-    "checkpoint_directory",
-    "create_savepoint_directory",
-    "files_of_operators",
     "read_metadata",
-    "read_metadata_with_handle",
-    "read_origin",
     "read_savepoint",
-    "write_metadata",
-    "write_origin",
     "write_savepoint",
-    "write_source_progress",
 ]

@@ -27,28 +27,61 @@ from checkpointing.handles.state_handles import FileHandle
 from checkpointing.storage.arrow_storage import ArrowStorage
 from checkpointing.storage.local_storage import TEMPORARY_PREFIX, Accept, LocalStorage
 
-__all__ = ["CheckpointFileSystem"]
+__all__ = ["CheckpointFileSystem", "Storage"]
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 _WHAT_TO_DO = "Restore from another checkpoint or savepoint, or bring back the original file from a backup."
 
 
-class _Storage(Protocol):
-    def local_path(self, path: str) -> str | None: ...
-    def make_root(self) -> None: ...
-    def put(self, path: str, data: bytes, durable: bool) -> None: ...
-    def put_file(self, source_path: str, path: str, may_link: bool) -> tuple[int, str]: ...
-    def get_file(self, path: str, target_path: str, may_link: bool, accept: Accept) -> None: ...
-    def read(self, path: str) -> bytes: ...
-    def open_input(self, path: str) -> pyarrow.NativeFile: ...
-    def size_bytes(self, path: str) -> int | None: ...
-    def sizes_bytes(self, paths: Iterable[str]) -> list[int | None]: ...
-    def list_files(self, prefix: str) -> list[str]: ...
-    def list_directories(self, prefix: str) -> list[str]: ...
-    def delete(self, path: str, durable: bool) -> None: ...
-    def delete_directory(self, path: str) -> None: ...
-    def move_directory(self, path: str, target: str) -> None: ...
+class Storage(Protocol):
+    """What a kind of store does for `CheckpointFileSystem`, which chooses it by URI.
+
+    Paths are relative to its root, checked, with `/` between their parts. A file is complete, or absent. All methods
+    raise `StorageError` when the store fails, and `MissingFileError` for a file to read that is not there.
+    """
+
+    def local_path(self, path: str) -> str | None:
+        """Where the file is on the local disk; None if it is elsewhere."""
+
+    def make_root(self) -> None:
+        """Makes the root directory, if the store has such a thing."""
+
+    def put(self, path: str, data: bytes, durable: bool) -> None:
+        """Writes a file; with ``durable``, it outlives a crash from the return on."""
+
+    def put_file(self, source_path: str, path: str, may_link: bool) -> tuple[int, str]:
+        """Takes over a local file, durably; returns size and checksum. With ``may_link``, nobody changes the source."""
+
+    def get_file(self, path: str, target_path: str, may_link: bool, accept: Accept) -> None:
+        """Brings a file to the local disk, where it appears once ``accept`` has taken its size and checksum."""
+
+    def read(self, path: str) -> bytes:
+        """The content of a file."""
+
+    def open_input(self, path: str) -> pyarrow.NativeFile:
+        """A file to be read in pieces."""
+
+    def size_bytes(self, path: str) -> int | None:
+        """The size of a file; None if there is none."""
+
+    def sizes_bytes(self, paths: Iterable[str]) -> list[int | None]:
+        """The sizes of several, in their order."""
+
+    def list_files(self, prefix: str) -> list[str]:
+        """The files below a directory, at any depth."""
+
+    def list_directories(self, prefix: str) -> list[str]:
+        """The directories directly below one."""
+
+    def delete(self, path: str, durable: bool) -> None:
+        """Deletes a file; none is no error."""
+
+    def delete_directory(self, path: str) -> None:
+        """Deletes a directory with all that is in it; none is no error."""
+
+    def move_directory(self, path: str, target: str) -> None:
+        """Gives a directory another name."""
 
 
 class CheckpointFileSystem:
@@ -58,7 +91,7 @@ class CheckpointFileSystem:
     backslashes or control characters, and `StorageError` when the store fails.
     """
 
-    def __init__(self, uri: str, storage: _Storage) -> None:
+    def __init__(self, uri: str, storage: Storage) -> None:
         self._uri = uri
         self._storage = storage
 

@@ -25,7 +25,7 @@ from checkpointing.handles.invariants import check_identifier, check_integer
 from checkpointing.handles.state_handles import MAX_MAX_PARALLELISM
 from checkpointing.storage.driver_lock import LOCK_FILE_NAME, DriverLock
 from checkpointing.storage.file_system import CheckpointFileSystem
-from checkpointing.storage.job_origin import ORIGIN_FILE_NAME, JobOrigin, read_origin, write_origin
+from checkpointing.storage.job_origin import ORIGIN_FILE_NAME, JobOrigin, write_origin
 from checkpointing.storage.leadership import Leadership
 from checkpointing.storage.sealed_json import corrupt, read_sealed_json, sealed_json
 
@@ -78,14 +78,6 @@ class JobDirectory:
         """Raise `JobDirectoryMismatchError` as `open` would. Touches nothing and needs no lock."""
         file_system = CheckpointFileSystem.from_uri(uri)
         _check_same_job(_read_identity(file_system), _new_identity(job_name, max_parallelism, None), file_system)
-
-    @staticmethod
-    def origin_of(uri: str) -> JobOrigin | None:
-        """The savepoint that the directory was begun from, None if from none. Touches nothing and needs no lock.
-
-        A directory that a crash has left without `job.json` may know it already. Raises `CorruptJobIdentityError`.
-        """
-        return read_origin(CheckpointFileSystem.from_uri(uri))
 
     @classmethod
     def open(

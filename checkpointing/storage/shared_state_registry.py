@@ -59,10 +59,6 @@ class SharedStateRegistry:
         """Never give `paths` free: they belong to somebody else, such as a savepoint not claimed."""
         self._protected.update([checked_relative_path(path) for path in paths])
 
-    def is_referenced(self, path: str) -> bool:
-        """Whether `path` is protected or a registered checkpoint refers to it."""
-        return path in self._counts or path in self._protected
-
     def unreferenced(self, paths: Iterable[str]) -> list[str]:
         """Those of `paths` that are neither protected nor referred to, in their order."""
         return [path for path in paths if path not in self._counts and path not in self._protected]

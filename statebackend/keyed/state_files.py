@@ -55,13 +55,11 @@ class StateFiles:
     pending: list[str] = field(factory=list)
     needs_base: bool = False
 
-    @property
-    def should_merge(self) -> bool:
-        """Whether the next snapshot should write one base instead of another increment."""
-        return self.has_outgrown(1.0)
-
     def has_outgrown(self, patience: float) -> bool:
-        """The same for one who bears increments of ``patience`` times the base."""
+        """Whether the next snapshot should write one base instead of another increment.
+
+        Increments are borne up to ``patience`` times the base; see `patience_of`.
+        """
         base, increments = self._sizes_bytes()
         return increments > max(base * patience, MIN_MERGE_BYTES)
 

@@ -33,7 +33,7 @@ from typing import Any
 
 import xxhash
 
-__all__ = ["KeyHashError", "key_group_hasher", "key_group_of_columns", "key_hash_of_columns", "key_hasher"]
+__all__ = ["KeyHashError", "key_group_hasher", "key_group_of_columns", "key_hasher"]
 
 SEED = 42
 """The seed that Spark's SQL function `xxhash64` starts from."""
@@ -69,11 +69,6 @@ def key_group_hasher(types: Sequence[str], max_parallelism: int) -> Callable[[An
     if max_parallelism < 1:
         raise KeyHashError(f"max_parallelism is {max_parallelism}; it must be at least 1")
     return _key_hasher(tuple(types), max_parallelism)
-
-
-def key_hash_of_columns(values: Sequence[Any], types: Sequence[str]) -> int:
-    """Spark's `xxhash64(*values)`, signed."""
-    return key_hasher(types)(_key(values, types))
 
 
 def key_group_of_columns(values: Sequence[Any], types: Sequence[str], max_parallelism: int) -> int:

@@ -36,12 +36,11 @@ from checkpointing import (
     TimersDue,
     WatermarkState,
     read_metadata,
-    read_origin,
-    write_origin,
 )
 from checkpointing.handles.checksum import checksum_of_bytes
 from checkpointing.metadata.metadata_record import encode_metadata_record
 from checkpointing.metadata.metadata_schema import BLOCK_SCHEMA, HEADER_SCHEMA
+from checkpointing.storage.job_origin import read_origin, write_origin
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 

@@ -33,9 +33,9 @@ from checkpointing import (
     TimersDue,
     UnsafePathError,
     WatermarkState,
-    check_operator_states,
 )
 from checkpointing.coordinator import acknowledgement as acknowledgements
+from checkpointing.handles.operator_states import check_operator_states
 from checkpointing.handles.relative_path import checked_relative_path, path_segment
 
 LONGEST = "n" * 1024

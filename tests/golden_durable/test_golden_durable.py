@@ -28,6 +28,7 @@ from golden_durable_programs import Read
 
 from checkpointing import (
     ChannelWatermark,
+    CheckpointFileSystem,
     CheckpointKind,
     CheckpointMetadata,
     CompletedCheckpointStore,
@@ -37,6 +38,7 @@ from checkpointing import (
     WatermarkState,
     read_savepoint,
 )
+from checkpointing.storage.job_origin import read_origin
 from streamjobs.inprocess import LocalStreamEnvironment
 from tests.streamjobs.emitted_objects import OBJECT, collecting, emitting_objects
 
@@ -175,7 +177,7 @@ def test_state_with_a_time_to_live_expires_by_the_time_it_was_written_at(
 @pytest.mark.parametrize(("parallelism", "version"), SOME_RUNS)
 def test_a_job_that_was_begun_from_a_savepoint_goes_on(tmp_path: Path, parallelism: int, version: int) -> None:
     job_dir = copied(tmp_path, "begun-rocksdb")
-    origin = JobDirectory.origin_of(str(job_dir))
+    origin = read_origin(CheckpointFileSystem.from_uri(str(job_dir)))
     assert origin is not None
     _, metadata = read_savepoint(GOLDEN / "v2" / "savepoint-heap")
     assert str(origin.savepoint_identity) == f"{metadata.job_id}/{metadata.checkpoint_id}/{metadata.timestamp_ms}"

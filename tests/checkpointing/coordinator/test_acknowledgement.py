@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpointing import (
-    MAX_ACKNOWLEDGEMENT_BYTES,
     Acknowledgement,
     ChannelTimestamp,
     InvariantViolationError,
@@ -19,6 +18,7 @@ from checkpointing import (
     SubtaskState,
     TaskId,
 )
+from checkpointing.coordinator.acknowledgement import MAX_ACKNOWLEDGEMENT_BYTES
 
 TEXT = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 VALUES = st.dictionaries(

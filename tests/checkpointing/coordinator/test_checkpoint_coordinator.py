@@ -11,20 +11,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from checkpointing import (
-    CHECKPOINT_TRANSITIONS,
     AcknowledgementOutcome,
     ChannelTimestamp,
     CheckpointCoordinator,
-    CheckpointEvent,
     CheckpointState,
     IllegalTransitionError,
     IncompleteCheckpointError,
     InvariantViolationError,
-    PendingCheckpoint,
     SubtaskState,
     TaskId,
     TimersDue,
 )
+from checkpointing.coordinator.pending_checkpoint import CHECKPOINT_TRANSITIONS, CheckpointEvent, PendingCheckpoint
 
 TASKS = (TaskId("counter", 0), TaskId("counter", 1))
 Outcome = AcknowledgementOutcome

@@ -16,10 +16,8 @@ from checkpointing import (
     OpaqueStateHandle,
     OperatorState,
     SubtaskState,
-    check_operator_state,
-    check_operator_states,
-    files_of_operators,
 )
+from checkpointing.handles.operator_states import check_operator_state, check_operator_states, files_of_operators
 
 
 def operator_of(ranges: list[tuple[int, int]], max_parallelism: int) -> OperatorState:

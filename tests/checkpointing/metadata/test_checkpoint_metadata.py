@@ -30,12 +30,12 @@ from checkpointing import (
     UnsupportedMetadataVersionError,
     WatermarkState,
     read_metadata,
-    write_metadata,
 )
 from checkpointing.handles.checksum import checksum_of_bytes
 from checkpointing.metadata import metadata_bytes as metadata_module
 from checkpointing.metadata.metadata_bytes import check_metadata_size
 from checkpointing.metadata.metadata_schema import BLOCK_SCHEMA, HEADER_SCHEMA, METADATA_SCHEMAS
+from checkpointing.storage.metadata_file import write_metadata
 from checkpointing.storage.savepoint_directory import SavedSourceProgress, write_source_progress
 
 TEXT = st.text(st.characters(codec="utf-8"), min_size=1, max_size=10)

@@ -21,10 +21,10 @@ from checkpointing import (
     OperatorState,
     SourcePositions,
     read_metadata,
-    write_metadata,
 )
 from checkpointing.handles.handle_records import encode_subtask_state, file_handle_to_record, subtask_state_to_record
 from checkpointing.metadata.metadata_schema import METADATA_SCHEMAS
+from checkpointing.storage.metadata_file import write_metadata
 
 FILES = (file_handle("shared/a"), file_handle("shared/b"))
 

@@ -23,11 +23,10 @@ from checkpointing import (
     JobIdentity,
     JobOrigin,
     StorageError,
-    read_origin,
-    write_origin,
 )
 from checkpointing.storage.driver_lock import DriverLock
 from checkpointing.storage.fall_back_file import FallBack, end_fall_back, read_fall_back, write_fall_back
+from checkpointing.storage.job_origin import read_origin, write_origin
 from checkpointing.storage.sealed_json import sealed_json
 
 HOLDER = """
@@ -224,13 +223,13 @@ ORIGIN = JobOrigin(
 
 def test_a_new_directory_remembers_what_it_was_begun_from_and_another_opening_changes_nothing(tmp_path) -> None:
     uri = str(tmp_path / "job")
-    assert JobDirectory.origin_of(uri) is None
+    assert read_origin(CheckpointFileSystem.from_uri(uri)) is None
     assert not (tmp_path / "job").exists()
     JobDirectory.open(uri, "flights", 128, origin=ORIGIN).close()
-    assert JobDirectory.origin_of(uri) == ORIGIN
+    assert read_origin(CheckpointFileSystem.from_uri(uri)) == ORIGIN
     JobDirectory.open(uri, "flights", 128, origin=attrs.evolve(ORIGIN, savepoint_id=8)).close()
     JobDirectory.open(uri, "flights", 128).close()
-    assert JobDirectory.origin_of(uri) == ORIGIN
+    assert read_origin(CheckpointFileSystem.from_uri(uri)) == ORIGIN
 
 
 def test_a_crash_between_origin_and_identity_leaves_a_directory_that_knows_its_origin(tmp_path, monkeypatch) -> None:
@@ -247,10 +246,10 @@ def test_a_crash_between_origin_and_identity_leaves_a_directory_that_knows_its_o
         with pytest.raises(StorageError, match="power is gone"):
             JobDirectory.open(uri, "flights", 128, origin=ORIGIN)
     assert JobDirectory.inspect(uri) is None
-    assert JobDirectory.origin_of(uri) == ORIGIN
+    assert read_origin(CheckpointFileSystem.from_uri(uri)) == ORIGIN
     # The failed opening has also given its lock back.
     JobDirectory.open(uri, "flights", 128).close()
-    assert JobDirectory.origin_of(uri) == ORIGIN
+    assert read_origin(CheckpointFileSystem.from_uri(uri)) == ORIGIN
 
 
 def test_every_change_of_the_origin_is_found(tmp_path) -> None:

@@ -14,11 +14,11 @@ from checkpointing import (
     MissingFileError,
     SavepointError,
     SavepointExistsError,
-    create_savepoint_directory,
     read_savepoint,
-    write_metadata,
     write_savepoint,
 )
+from checkpointing.storage.metadata_file import write_metadata
+from checkpointing.storage.savepoint_directory import create_savepoint_directory
 
 
 def savepoint_of(*files):

@@ -5,7 +5,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from checkpointing import CheckpointNotFoundError, InvariantViolationError, SharedStateRegistry, UnsafePathError
+from checkpointing import CheckpointNotFoundError, InvariantViolationError, UnsafePathError
+from checkpointing.storage.shared_state_registry import SharedStateRegistry
 
 PATHS = st.sets(st.sampled_from([f"shared/{name}" for name in "abcdefg"]), max_size=5)
 
@@ -55,7 +56,7 @@ class RegistryAgainstModel(RuleBasedStateMachine):
         referenced = set().union(self.protected, *self.model.values())
         assert self.registry.referenced() == referenced
         assert self.registry.checkpoints() == self.model.keys()
-        assert all(self.registry.is_referenced(path) for path in referenced)
+        assert self.registry.unreferenced([*sorted(referenced), "nobody's"]) == ["nobody's"]
 
 
 TestRegistryAgainstModel = RegistryAgainstModel.TestCase
@@ -75,4 +76,4 @@ def test_a_file_of_an_unclaimed_savepoint_is_never_freed() -> None:
     registry.protect(["a"])
     registry.register(1, ["a", "b"])
     assert registry.unregister(1) == {"b"}
-    assert registry.is_referenced("a")
+    assert registry.unreferenced(["a", "b"]) == ["b"]

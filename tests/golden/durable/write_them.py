@@ -43,10 +43,9 @@ from checkpointing import (  # noqa: E402
     SubtaskState,
     TimersDue,
     WatermarkState,
-    create_savepoint_directory,
-    read_origin,
-    write_origin,
 )
+from checkpointing.storage.job_origin import read_origin, write_origin  # noqa: E402
+from checkpointing.storage.savepoint_directory import create_savepoint_directory  # noqa: E402
 from savepoints.export import export_tasks, finish_savepoint  # noqa: E402
 from streamjobs.inprocess import LocalStreamEnvironment  # noqa: E402
 

@@ -17,13 +17,12 @@ from checkpointing import (
     JobDirectoryMismatchError,
     JobOrigin,
     SavepointIdentity,
-    create_savepoint_directory,
-    write_origin,
     write_savepoint,
-    write_source_progress,
 )
 from checkpointing.metadata.checkpoint_sections import SourcePositions
 from checkpointing.storage.fall_back_file import FallBack, end_fall_back, write_fall_back
+from checkpointing.storage.job_origin import write_origin
+from checkpointing.storage.savepoint_directory import create_savepoint_directory, write_source_progress
 from savepoints.restored_state import RestoredState
 from statebackend import StateMigrationException, ValueStateDescriptor
 from streamjobs import JobRestoreError, KeyedProcessFunction, RuntimeContext, SourceProgressMismatchError

@@ -19,6 +19,7 @@ from checkpointing import (
     JobDirectory,
 )
 from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpointStore
+from checkpointing.storage.job_origin import read_origin
 from streamjobs import EpochError, JobDefinitionError, JobRestoreError
 from streamjobs.api.sink import SinkError
 
@@ -66,7 +67,7 @@ def test_a_job_that_fails_in_its_first_epoch_keeps_the_state_of_its_savepoint(
     execute = {"from_savepoint": savepoint, "restore_source_progress": restore_source_progress}
     with pytest.raises(EpochError, match="as it must"):
         workplace.run(memory_sink(), Fails(), job="new", execute=execute)
-    origin = JobDirectory.origin_of(str(workplace.directory / "new"))
+    origin = read_origin(CheckpointFileSystem.from_uri(str(workplace.directory / "new")))
     assert origin is not None
     assert (origin.savepoint_uri, origin.with_source_progress) == (str(savepoint), restore_source_progress)
     epoch_id = 2 if restore_source_progress else 0

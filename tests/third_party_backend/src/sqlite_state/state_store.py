@@ -26,7 +26,7 @@ from statebackend.keyed.backend_parameters import KeyedStateSnapshotTask
 from statebackend.keyed.entry_migration import EntryMigration
 from statebackend.keyed.restored_states import RestoredStates
 from statebackend.keyed.snapshot_task import SnapshotTask
-from statebackend.keyed.state_files import MAX_FILES, StateFiles, StoredFile, handle_of_files, stored_files
+from statebackend.keyed.state_files import MAX_FILES, StateFiles, StoredFile, handle_of_files, patience_of, stored_files
 from statebackend.keyed.state_meta import CANONICAL_BACKEND
 from statebackend.keyed.state_schema import StateSchema
 from statebackend.keyed.state_store import StateStore
@@ -206,7 +206,8 @@ class SqliteStateStore(StateStore):
         """The files of a state after a snapshot."""
         kept: list[StoredFile] = []
         rows: Iterable[Row] = changed
-        if table.files.needs_base or table.files.should_merge or len(table.files.stored) >= MAX_FILES:
+        has_outgrown = table.files.has_outgrown(patience_of(self.key_groups))
+        if table.files.needs_base or has_outgrown or len(table.files.stored) >= MAX_FILES:
             rows = kept_rows(table.schema.snapshot_filter(), table.stored.rows())
             is_empty = not table.stored.row_count()
         else:
