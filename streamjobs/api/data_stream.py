@@ -162,17 +162,17 @@ class GroupedStream:
 
         ``output_schema`` is DDL or a ``StructType``; ``output_mode`` is "append" or "update", which write the same
         rows, those that the processor emits; ``time_mode`` is "none", "processingTime" or "eventTime". ``uid`` names
-        the state for ever; without one it is the name of the processor's class, which then must not change. What
+        the state for ever; without one it is the name of the processor's class, which then must not change.
+        ``initial_state`` is a batch frame grouped by the same key, whose rows are given to ``handleInitialState`` once,
+        before the first records; an operator that is restored gets none. What
         differs from Spark is in docs/from-transform-with-state.md. Raises `JobDefinitionError`.
         """
         given = type(processor).__name__
         where = f"transform_with_state({given})"
-        checked_processor(processor, where)
+        checked_processor(processor, where, has_initial_state=initial_state is not None)
         checked_output_mode(output_mode, where)
-        if initial_state is not None:
-            raise JobDefinitionError(f"{where}: initial_state is not taken; write it into a stream that is read first")
         mode, keys = TimeMode.named(time_mode, where), self.keys
-        function = StatefulProcessorFunction(processor, mode, output_schema, len(keys))
+        function = StatefulProcessorFunction(processor, mode, output_schema, len(keys), initial_state)
         # Sorted by key, the records of a key come one after another.
         node = KeyedProcessNode((self.edge,), uid or given, name or given, function, keys, keys, output_schema)
         return ProcessedStream(self.graph, self.graph.add_operator(node))

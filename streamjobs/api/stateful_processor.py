@@ -6,8 +6,9 @@ it has, so that nothing here needs Spark; names of methods are Spark's, since th
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from attrs import frozen
 
@@ -16,6 +17,7 @@ from streamjobs.user_errors import shown
 
 __all__ = [
     "ExpiredTimerInfo",
+    "InitialState",
     "StatefulProcessorFunction",
     "TimeMode",
     "TimerValues",
@@ -90,6 +92,13 @@ class ExpiredTimerInfo:
 _METHODS: Final = ("init", "handleInputRows", "handleExpiredTimer", "close")
 
 
+class InitialState(Protocol):
+    """Rows that are given to ``handleInitialState`` once, before the first records of a new operator."""
+
+    def batches(self, subtask_index: int, parallelism: int) -> Iterable[Any]:
+        """The rows of the key groups of one subtask, as batches of records with their keys and key groups."""
+
+
 @frozen(eq=False)
 class StatefulProcessorFunction:
     """What an operator runs: a processor and how it was asked for. Goes to the workers as the function of its node.
@@ -103,13 +112,16 @@ class StatefulProcessorFunction:
     """That of what the processor emits: DDL, or Spark's ``StructType``."""
     key_width: int
     """How many columns the key has. A processor is given a tuple of them, be it one."""
+    initial_state: Any = None
+    """The rows that the processor begins with: as the program gave them, or an `InitialState` of the runtime's."""
 
 
-def checked_processor(processor: Any, where: str) -> Any:
+def checked_processor(processor: Any, where: str, *, has_initial_state: bool = False) -> Any:
     """The processor; raises `JobDefinitionError` for what is none."""
     if isinstance(processor, type):
         raise JobDefinitionError(f"{where}: it was given the class {processor.__name__}; make an instance")
-    missing = [name for name in _METHODS if not callable(getattr(processor, name, None))]
+    methods = (*_METHODS, "handleInitialState") if has_initial_state else _METHODS
+    missing = [name for name in methods if not callable(getattr(processor, name, None))]
     if missing:
         raise JobDefinitionError(
             f"{where}: {shown(processor, 80)} is no StatefulProcessor: it lacks {', '.join(missing)}"

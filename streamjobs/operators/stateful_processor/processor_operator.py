@@ -22,10 +22,17 @@ import pyarrow as pa
 
 from snapshots.errors import StateFormatError
 from statebackend import BroadcastStateDescriptor, MapStateDescriptor
+from statebackend.api.broadcast_state import BroadcastState
 from statebackend.api.errors import StateBackendError
 from streamjobs.api.operator_state_store import OperatorStateStore
-from streamjobs.api.stateful_processor import ExpiredTimerInfo, StatefulProcessorFunction, TimeMode, TimerValues
-from streamjobs.errors import StreamJobError, UserFunctionError
+from streamjobs.api.stateful_processor import (
+    ExpiredTimerInfo,
+    InitialState,
+    StatefulProcessorFunction,
+    TimeMode,
+    TimerValues,
+)
+from streamjobs.errors import JobDefinitionError, StreamJobError, UserFunctionError
 from streamjobs.operators.operator import Emitter, InputBatch, Operator
 from streamjobs.operators.stateful_processor.processor_handle import RESERVED_PREFIX, ProcessorHandle
 from streamjobs.operators.stateful_processor.processor_timers import ProcessorTimers
@@ -44,6 +51,8 @@ OF_TRANSFORM_WITH_STATE: Final = "output_schema='name type, ...', the schema of 
 
 TIMERS_STATE: Final = f"{RESERVED_PREFIX}timers_of_key"
 LATE_STATE: Final = f"{RESERVED_PREFIX}watermark_before"
+INITIAL_STATE: Final = f"{RESERVED_PREFIX}initial_state"
+_BEGUN: Final = "begun"
 _WATERMARK: Final = "watermark"
 
 TIMER_SERVICE: Final = f"{RESERVED_PREFIX}timers"
@@ -67,6 +76,7 @@ class StatefulProcessorOperator(Operator):
         self._names = list(declared.names)
         self._rows = ProcessorRows()
         self._lateness: LateRecords | None = None
+        self._begun: BroadcastState[str, bool] | None = None
 
     def open(self, context: Any, emitter: Emitter) -> None:
         self._emitter = emitter
@@ -77,11 +87,18 @@ class StatefulProcessorOperator(Operator):
             self._timers = ProcessorTimers(self._function.time_mode, service, of_key)
         if self._function.time_mode is TimeMode.EVENT_TIME:
             self._lateness = LateRecords(context.operator_state)
+        initial = self._function.initial_state
+        if initial is not None:
+            if not hasattr(initial, "batches"):
+                raise JobDefinitionError(f"operator {self._uid!r}: initial_state is a DataFrame, and so needs Spark")
+            descriptor = BroadcastStateDescriptor(INITIAL_STATE, StringSerializer(), BooleanSerializer())
+            self._begun = context.operator_state.get_broadcast_state(descriptor)
         handle = ProcessorHandle(self._function, context, self._timers)
         self._call("init", lambda: self._processor.init(handle))
         handle.end_of_init()
 
     def process_batch(self, input_index: int, batch: Any) -> None:
+        self._begin()
         keys, key_groups, records = batch.keys, batch.key_groups, self._rows.of(batch)
         if self._lateness is not None:
             keys, key_groups, records = self._lateness.without_late(batch.timestamps, keys, key_groups, records)
@@ -107,6 +124,7 @@ class StatefulProcessorOperator(Operator):
         self._known_timers().take(timestamp_ms, key, key_group)
 
     def prepare_snapshot(self) -> None:
+        self._begin()
         self._end_key()
         if self._timers is not None:
             for timestamp_ms, key in self._timers.due(self._make_current):
@@ -119,6 +137,22 @@ class StatefulProcessorOperator(Operator):
 
     def close(self) -> None:
         self._call("close", self._processor.close)
+
+    def _begin(self) -> None:
+        """Gives the processor what it begins with, in the first epoch of an operator that is not restored."""
+        if self._begun is None or self._begun.get(_BEGUN):
+            return
+        self._begun.put(_BEGUN, True)
+        if self._context.is_restored:
+            return
+        initial: InitialState = self._function.initial_state
+        for batch in initial.batches(self._context.subtask_index, self._context.parallelism):
+            for row, key, key_group in zip(ProcessorRows().of(batch), batch.keys, batch.key_groups, strict=True):
+                self._make_current(key, key_group)
+                try:
+                    self._processor.handleInitialState(self._key_tuple(key), row, self._now())
+                except Exception as error:
+                    raise self._failure("handleInitialState", key, error) from error
 
     def _end_key(self) -> None:
         """Calls the processor for the key that is open."""

@@ -30,6 +30,7 @@ from streamjobs.rows.declared_schema import (
 )
 from streamjobs.runtime.state_registration import RegisteredStates, registered_states
 from streamjobs.spark.named_columns import column_meant_by, column_named
+from streamjobs.spark.plans.initial_state import with_initial_rows
 from streamjobs.spark.plans.map_in_arrow import ArrowMap
 from streamjobs.spark.plans.placement import SubtaskPlacement
 from streamjobs.spark.tasks.arrow_input import KEY_COLUMN_PREFIX, KEY_GROUP_COLUMN, InputColumns
@@ -84,8 +85,9 @@ def prepare_operator(
     order_by = tuple(_order_column(column, row_columns, node.uid) for column in node.order_by)
     # Unknown columns in order_by are found before anything runs.
     _selected(frame, order_by, node.uid, "order_by", node.order_by)
+    function = with_initial_rows(node.function, types, max_parallelism, node.uid)
     try:
-        function_pickle: bytes = cloudpickle.dumps(node.function)  # type: ignore[no-untyped-call]
+        function_pickle: bytes = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
     except Exception as error:
         raise JobDefinitionError(
             f"operator {node.uid!r}: the function cannot be sent to the workers ({type(error).__name__}: {error}); "

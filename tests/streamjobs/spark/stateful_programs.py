@@ -9,7 +9,7 @@ kind that people write: a rate limit, leaving out what was seen, a moving averag
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql import Row
@@ -110,6 +110,23 @@ class MovingAverage(StatefulProcessor):
             yield Row(k=key[0], what=f"average of {len(last)}", n=sum(last) * 100 // len(last))
 
 
+class Balance(StatefulProcessor):
+    """Adds up from what a key begins with; a key may begin with several amounts."""
+
+    def init(self, handle: Any) -> None:
+        self.balance = handle.getValueState("balance", struct(amount=LongType))
+
+    def handleInitialState(self, key: Any, initialState: Row, timerValues: Any) -> None:  # noqa: N802, N803
+        before = self.balance.get()
+        self.balance.update(((before[0] if before else 0) + initialState.amount,))
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        before = self.balance.get()
+        after = (before[0] if before else 0) + sum(row.n for row in rows)
+        self.balance.update((after,))
+        yield Row(k=key[0], what=f"was {before}", n=after)
+
+
 class Fresh(StatefulProcessor):
     """Lets each number of a key pass once an hour, and tells in the same batch that it was the first of its kind."""
 
@@ -183,7 +200,7 @@ class Reminders(StatefulProcessor):
         yield Row(k=key[0], what=f"timer {sorted(self.handle.listTimers())}", n=expiry)
 
 
-STATE_PROGRAMS = (Violations, Largest, CountedNumbers, RateLimiter, MovingAverage)
+STATE_PROGRAMS = (Violations, Largest, CountedNumbers, RateLimiter, MovingAverage, Balance)
 
 
 class Programs(StatefulProcessor):
@@ -226,7 +243,3 @@ class _Named:
         if not method.startswith("get"):
             return given
         return lambda name, *arguments, **options: given(f"{self._program} {name}", *arguments, **options)
-
-
-Batches = list[Mapping[str, list[tuple[Any, ...]]]]
-"""The records of the programs, batch by batch: ``(k, n, t)``."""

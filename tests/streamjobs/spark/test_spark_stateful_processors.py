@@ -59,7 +59,9 @@ def collected(outputs: Outputs) -> Any:
     return collect
 
 
-def on_spark(spark: SparkSession, batches: Batches, stream: DataFrame, processor: Any, time_mode: str) -> Outputs:
+def on_spark(
+    spark: SparkSession, batches: Batches, stream: DataFrame, processor: Any, time_mode: str, initial: Any = None
+) -> Outputs:
     """What Spark itself makes of the batches."""
     from stateful_programs import OUTPUT
 
@@ -69,14 +71,17 @@ def on_spark(spark: SparkSession, batches: Batches, stream: DataFrame, processor
     with configured(spark, {"spark.sql.streaming.stateStore.providerClass": ROCKSDB_OF_SPARK}):
         # The check is made for all vectorised functions alike; with rows, no pandas is used.
         with patch("pyspark.sql.pandas.functions.require_minimum_pandas_version"):
-            made = stream.groupBy("program", "k").transformWithState(processor, OUTPUT, "Update", time_mode)
+            made = stream.groupBy("program", "k").transformWithState(processor, OUTPUT, "Update", time_mode, initial)
         writer = made.writeStream.outputMode("update").foreachBatch(collected(outputs))
         query = writer.option("checkpointLocation", str(batches.directory / "spark")).trigger(availableNow=True).start()
         query.awaitTermination()
     return outputs
 
 
-def on_ours(spark: SparkSession, batches: Batches, stream: DataFrame, processor: Any, time_mode: str) -> Outputs:
+def on_ours(
+    spark: SparkSession, batches: Batches, stream: DataFrame, processor: Any, time_mode: str, initial: Any = None
+) -> Outputs:
+    """What our state makes of them."""
     from stateful_programs import OUTPUT
 
     from streamjobs.spark import SparkStreamEnvironment
@@ -91,7 +96,8 @@ def on_ours(spark: SparkSession, batches: Batches, stream: DataFrame, processor:
         max_parallelism=16,
     )
     grouped = environment.from_dataframe(stream).group_by("program", "k")
-    grouped.transform_with_state(processor, OUTPUT, "update", time_mode).sink_to(ForEachEpochSink(collected(outputs)))
+    processed = grouped.transform_with_state(processor, OUTPUT, "update", time_mode, initial)
+    processed.sink_to(ForEachEpochSink(collected(outputs)))
     environment.execute("programs", trigger={"availableNow": True}).await_termination()
     return outputs
 
@@ -108,6 +114,7 @@ def test_programs_with_state_give_the_same_rows_as_on_spark(spark: SparkSession,
                 "CountedNumbers": [("a", 1, 1), ("a", 1, 1), ("a", 2, 2), ("b", 7, 3)],
                 "RateLimiter": [("a", 1, 1), ("a", 2, 2), ("a", 3, 3), ("a", 4, 60_000)],
                 "MovingAverage": [("a", 1, 1), ("a", 2, 2), ("a", 4, 3), ("a", 8, 4)],
+                "Balance": [("a", 1, 1), ("d", 2, 2)],
             },
             {
                 "Violations": [("a", 102, 4), ("c", 0, 5)],
@@ -117,10 +124,14 @@ def test_programs_with_state_give_the_same_rows_as_on_spark(spark: SparkSession,
                 "MovingAverage": [("a", 16, 5), ("b", 1, 1)],
             },
             {"Violations": [("b", 5, 6)], "CountedNumbers": [("b", 8, 4)], "RateLimiter": [("a", 7, 120_000)]},
+            {"Balance": [("a", 3, 1), ("b", 4, 2), ("c", 5, 3)]},
         ],
     )
+    balances = [("Balance", "a", 100), ("Balance", "b", 1000), ("Balance", "b", 500), ("Balance", "e", 1)]
+    initial = spark.createDataFrame(balances, "program string, k string, amount bigint").groupBy("program", "k")
     processor = Programs(*STATE_PROGRAMS)
-    expected = on_spark(spark, batches, batches.stream(spark), processor, "None")
-    assert len(expected) == 3
+    expected = on_spark(spark, batches, batches.stream(spark), processor, "None", initial)
+    assert len(expected) == 4
+    assert ("Balance", "b", "was (1500,)", 1504) in expected[3]
     assert {program for program, *_ in expected[0]} == {program.__name__ for program in STATE_PROGRAMS}
-    assert on_ours(spark, batches, batches.stream(spark), processor, "None") == expected
+    assert on_ours(spark, batches, batches.stream(spark), processor, "None", initial) == expected

@@ -63,6 +63,7 @@ def run(
     output: Any = "k string, text string",
     epoch_size: int = 100,
     schema: str = ROWS,
+    savepoint: Path | None = None,
     **options: Any,
 ) -> list[tuple[Any, ...]]:
     results: list[Any] = []
@@ -71,7 +72,9 @@ def run(
     stream = environment.from_elements([one if isinstance(one, tuple) else tuple(one) for one in elements], schema)
     grouped = stream.group_by(*keys).transform_with_state(processor, output, "update", "none", uid="processor")
     grouped.sink_to(results)
-    environment.execute("job", **execute)
+    job = environment.execute("job", **execute)
+    if savepoint is not None:
+        job.savepoint(savepoint)
     return [tuple(one) for one in results]
 
 
@@ -291,3 +294,9 @@ def test_state_moves_on_to_a_schema_with_another_field(tmp_path: Path, backend: 
         run(TotalOfText(), [("a", 1)], **job)
     assert run(TotalOfMore(), [("a", 4)], **job) == [("a", "(None, 3)")]
     assert run(TotalOfMore(), [("a", 4)], **job) == [("a", "(None, 7)")]
+
+
+def test_a_savepoint_carries_the_state_on_under_another_schema_and_backend(tmp_path: Path) -> None:
+    run(Total(), [("a", 1), ("b", 2)], savepoint=tmp_path / "savepoint", parallelism=2, backend="heap")
+    rows = run(TotalOfMore(), [("a", 4), ("b", 4), ("c", 4)], from_savepoint=tmp_path / "savepoint", backend="rocksdb")
+    assert sorted(rows) == [("a", "(None, 1)"), ("b", "(None, 2)"), ("c", "None")]
