@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from statebackend.api.states import MapState
 from streamjobs.api.stateful_processor import TimeMode, TimerValues
+from streamjobs.time.internal_timer_service import InternalTimerService
 from typeserializers.scalars.void import VOID_NAMESPACE
 
 __all__ = ["ProcessorTimers"]
@@ -33,7 +34,7 @@ class ProcessorTimers:
     ``service`` is the operator's timer service, ``of_key`` the times of the timers of the current key.
     """
 
-    def __init__(self, mode: TimeMode, service: Any, of_key: MapState[int, bool]) -> None:
+    def __init__(self, mode: TimeMode, service: InternalTimerService[Any], of_key: MapState[int, bool]) -> None:
         self._service = service
         self._of_key = of_key
         self._waiting: list[tuple[int, Any, int]] = []
@@ -53,8 +54,7 @@ class ProcessorTimers:
 
     def current_watermark(self) -> int:
         """The watermark of the epoch, in milliseconds."""
-        watermark: int = self._service.current_watermark()
-        return watermark
+        return self._service.current_watermark()
 
     def values(self) -> TimerValues:
         """The time of the epoch."""

@@ -13,7 +13,6 @@ from attrs import frozen
 from checkpointing.handles.state_handles import KeyedStateHandle
 from statebackend.heap import HeapStateBackend
 from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
-from statebackend.queues.queue_kind import PriorityQueueDescriptor
 from statebackend.rocksdb import RocksDBStateBackend
 from streamjobs import UserFunctionError
 from streamjobs.api.functions import RuntimeContext
@@ -21,46 +20,14 @@ from streamjobs.api.stateful_processor import StatefulProcessorFunction, TimeMod
 from streamjobs.operators.operator import CollectingEmitter
 from streamjobs.operators.stateful_processor.processor_operator import StatefulProcessorOperator
 from streamjobs.rows.row import row_class
+from streamjobs.time.internal_timer_service import CurrentKey, InternalTimerService, timer_queue_descriptors
 from streamjobs.time.timestamps import MIN_TIMESTAMP
 from testkit.backends.harness import BackendHarness
 from typeserializers.scalars.strings import StringSerializer
-from typeserializers.times.timers import Timer, TimerSerializer
 
 UID = "processor"
 BACKENDS = {"heap": HeapStateBackend(), "rocksdb": RocksDBStateBackend()}
 RECORD = row_class(("k", "register", "delete"))
-
-
-class QueuedTimers:
-    """A timer service over two queues of a backend, which `Epoch` fires."""
-
-    def __init__(self, backend: Any, name: str, namespace_serializer: Any) -> None:
-        serializer: Any = TimerSerializer(backend.key_serializer, namespace_serializer)
-        self.queues = {
-            kind: backend.get_priority_queue(PriorityQueueDescriptor(f"{name}.{kind}", serializer))
-            for kind in ("event", "processing")
-        }
-        self.now_ms = 0
-        self.watermark = MIN_TIMESTAMP
-        self.key: tuple[Any, int] = (None, -1)
-
-    def current_watermark(self) -> int:
-        return self.watermark
-
-    def current_processing_time(self) -> int:
-        return self.now_ms
-
-    def register_event_time_timer(self, namespace: Any, timestamp_ms: int) -> None:
-        self.queues["event"].add(Timer(timestamp_ms, self.key[0], namespace), self.key[1])
-
-    def delete_event_time_timer(self, namespace: Any, timestamp_ms: int) -> None:
-        self.queues["event"].remove(Timer(timestamp_ms, self.key[0], namespace), self.key[1])
-
-    def register_processing_time_timer(self, namespace: Any, timestamp_ms: int) -> None:
-        self.queues["processing"].add(Timer(timestamp_ms, self.key[0], namespace), self.key[1])
-
-    def delete_processing_time_timer(self, namespace: Any, timestamp_ms: int) -> None:
-        self.queues["processing"].remove(Timer(timestamp_ms, self.key[0], namespace), self.key[1])
 
 
 class Context(RuntimeContext):
@@ -74,6 +41,7 @@ class Context(RuntimeContext):
         self.backend = backend
         self.broadcast = operator_state
         self.timers: Any = None
+        self.time_ms = 0
 
     def register(self, descriptor: Any, namespace_serializer: Any = VOID_NAMESPACE_SERIALIZER) -> Any:
         return self.backend.get_or_create_keyed_state(namespace_serializer, descriptor)
@@ -87,15 +55,18 @@ class Context(RuntimeContext):
 
         return State
 
-    def internal_timer_service(self, name: str, namespace_serializer: Any) -> QueuedTimers:
-        self.timers = QueuedTimers(self.backend, name, namespace_serializer)
+    def internal_timer_service(self, name: str, namespace_serializer: Any) -> InternalTimerService[Any]:
+        descriptors = timer_queue_descriptors(name, self.backend.key_serializer, namespace_serializer)
+        queues = [self.backend.get_priority_queue(descriptor) for descriptor in descriptors]
+        self.current = CurrentKey()
+        self.timers = InternalTimerService(*queues, self.current, lambda: self.time_ms)
         return self.timers
 
     def key_setter(self) -> Callable[[Any, int], None]:
-        set_key, timers = self.backend.key_setter(), self.timers
+        set_key, current = self.backend.key_setter(), self.current
 
         def set_both(key: Any, key_group: int) -> None:
-            timers.key = key, key_group
+            current.key, current.key_group = key, key_group
             set_key(key, key_group)
 
         return set_both
@@ -128,20 +99,25 @@ class Epochs:
         operator = StatefulProcessorOperator(copy.deepcopy(self.function), UID)
         operator.open(context, emitter)  # type: ignore[arg-type]
         timers, set_key = context.timers, context.key_setter()
-        timers.now_ms = time
-        timers.watermark = time if self.is_in_event_time else MIN_TIMESTAMP
-        fire = operator.on_event_time_timer if self.is_in_event_time else operator.on_processing_time_timer
-        queue = timers.queues["event" if self.is_in_event_time else "processing"]
-        for timer, key_group in queue.poll_while(lambda timer: timer.timestamp <= time):
-            set_key(timer.key, key_group)
-            fire(timer.timestamp, timer.key, key_group, timer.namespace)
-        operator.on_watermark(timers.watermark)
+
+        def fire(timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
+            set_key(key, key_group)
+            called = operator.on_event_time_timer if self.is_in_event_time else operator.on_processing_time_timer
+            called(timestamp_ms, key, key_group, namespace)
+
+        if self.is_in_event_time:
+            timers.advance_watermark(time, fire)
+            operator.on_watermark(time)
+        else:
+            context.time_ms = time
+            timers.advance_processing_time(fire)
         for k, timestamp, register, delete in records:
             record = tuple.__new__(RECORD, (k, register, delete))
             operator.process_batch(0, Batch([record], [k], [self.harness.key_group(k)], [timestamp]))
         operator.prepare_snapshot()
         operator.close()
-        self.pending = sum(queue.size() for queue in timers.queues.values())
+        next_timers = timers.next_event_time_timer(), timers.next_processing_time_timer()
+        self.next_timer = next((one for one in next_timers if one is not None), None)
         self.handles = [self.harness.snapshot(backend).handle]
         return [tuple(row) for _, rows in emitter.taken() for row in rows]
 
@@ -205,12 +181,12 @@ def test_records_come_before_timers_and_timers_in_order_of_time(tmp_path: Path, 
         ("b", "timer 1006 at 12000, [1006, 10001, 21007]"),
         ("b", "timer 10001 at 12000, [10001, 21007]"),
     ]
-    assert epochs.pending == 2
+    assert epochs.next_timer == 15_000
     assert epochs.epoch(30_000) == [
         ("a", "timer 15000 at 30000, [15000]"),
         ("b", "timer 21007 at 30000, [21006, 21007, 41007]"),
     ]
-    assert epochs.pending == 2
+    assert epochs.next_timer == 21_006
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -219,14 +195,14 @@ def test_a_timer_fires_once_however_often_it_is_registered_and_deleted(
 ) -> None:
     epochs = Epochs(tmp_path, backend, Timed(), mode)
     epochs.epoch(0, ("a", 1, [100, 100], []))
-    assert epochs.pending == 1
+    assert epochs.next_timer == 100
     # The first is deleted by one record of the epoch in which it is due, and registered again by the next.
     assert epochs.epoch(100, ("a", 101, [], [100, 100, 5]), ("a", 102, [100, 50], []), ("a", 103, [], [50])) == [
         ("a", "3 rows at 100, [100]"),
         ("a", "timer 100 at 100, [100]"),
     ]
     assert epochs.epoch(200) == []
-    assert epochs.pending == 0
+    assert epochs.next_timer is None
 
 
 def test_records_are_late_by_the_watermark_of_the_epoch_before(tmp_path: Path, backend: Any) -> None:
