@@ -117,6 +117,10 @@ class ChannelWatermarks:
         """What a source sent last; the smallest time if nothing."""
         return self._sources[source].watermark_ms
 
+    def status_of(self, source: str) -> WatermarkStatus:
+        """What a source said last of itself."""
+        return self._sources[source].status
+
     def next_idleness_ms(self) -> int | None:
         """The first processing time at which some channel would become idle without records; None if none would."""
         times = [time for one in self._sources.values() if (time := one.next_idleness_ms()) is not None]
@@ -154,6 +158,10 @@ class _Source:
     @property
     def watermark_ms(self) -> int:
         return self._valve.watermark_ms
+
+    @property
+    def status(self) -> WatermarkStatus:
+        return self._valve.status
 
     def check_room(self, reported: Mapping[str, int]) -> None:
         idle = sum(channel.is_idle and channel.channel not in reported for channel in self._valve.snapshot().channels)
@@ -231,7 +239,8 @@ class _Source:
         """A source that had channels and has none any more, or the other way round, begins anew."""
         names = {one.channel for one in channels}
         if not names or (names == {_ONLY_CHANNEL}) is self._time.has_channels:
-            return [ChannelWatermark(source=self._name)]
+            idle = bool(channels) and all(one.is_idle for one in channels)
+            return [ChannelWatermark(source=self._name, is_idle=idle)]
         return channels
 
     def _excess(self, reported: Mapping[str, int]) -> int:

@@ -130,15 +130,19 @@ class GraphWatermarks:
     def restore(self, nodes: Iterable[NodeWatermark]) -> tuple[NodeReaction, ...]:
         """Goes on from a checkpoint, on a fresh graph; returns what the nodes do if it was another graph.
 
-        What was kept of nodes that are no more is left out.
+        What was kept of nodes that are no more is left out, and of a source that is an operator now, or was one.
         """
-        former = {one.node: one for one in nodes if one.node in self._senders}
+        former = {
+            one.node: one
+            for one in nodes
+            if one.node in self._senders and bool(one.inputs) is (one.node in self._operators)
+        }
         done: list[tuple[str, WatermarkElement]] = []
         for name, one in former.items():
             sender = self._senders[name]
             sender.watermark_ms = _time_of(one.sent_watermark_ms)
             sender.outlet = WatermarkOutlet(WatermarkStatus.IDLE if one.is_idle else WatermarkStatus.ACTIVE)
-            if name in self._operators and one.inputs:
+            if name in self._operators:
                 done += [(name, element) for element in self._operators[name].restore(_state_of(one))]
         deliveries = [told for name in self._operators for told in self._told(name, former.get(name))]
         reactions = [self._reaction(name, element) for name, element in done]

@@ -61,7 +61,9 @@ class JobWatermarks:
         """Goes on from a checkpoint, on a fresh object; returns what the operators do if the job was another one."""
         reactions = self._graph.restore(state.nodes)
         self._channels.restore(state.channels, {name: self._graph.watermark_of(name) for name in self._sources})
-        return reactions
+        # Of a source without channels in the checkpoint the graph may know what the channels do not.
+        statuses = [SourceElement(name, self._channels.status_of(name)) for name in self._sources]
+        return (*reactions, *self._taken(statuses))
 
     def _taken(self, elements: Iterable[SourceElement]) -> tuple[NodeReaction, ...]:
         return tuple(done for one in elements for done in self._graph.take(one.source, one.element))

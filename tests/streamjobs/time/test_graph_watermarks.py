@@ -178,6 +178,16 @@ def test_of_several_sources_one_that_had_ended_holds_no_union_after_a_restore() 
     assert told(again.take("s", Watermark(30))) == ["a=30"]
 
 
+def test_what_was_a_source_and_is_an_operator_begins_anew() -> None:
+    graph = GraphWatermarks([node("s"), node("a"), node("b", "s", "a")])
+    graph.take("a", Watermark(9))
+    graph.take("a", IDLE)
+    other = GraphWatermarks([node("s"), node("a", "s"), node("b", "s", "a")])
+    other.restore(graph.snapshot())
+    assert other.status_of("a") is ACTIVE
+    assert told(other.take("s", Watermark(5)))[:1] == ["a=5"]
+
+
 def test_a_graph_that_knows_nothing_yet_has_no_times() -> None:
     graph = GraphWatermarks(diamond())
     assert graph.snapshot()[0] == NodeWatermark(node="s")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -85,6 +86,22 @@ def test_of_a_checkpoint_that_knew_channels_only_the_job_goes_on_from_them() -> 
     assert watermarks_of(again) == watermarks_of(job)
 
 
+@pytest.mark.parametrize("keeps_channels", [True, False])
+def test_a_source_that_was_idle_without_any_record_is_waited_for_when_it_has_one_after_a_restore(
+    keeps_channels: bool,
+) -> None:
+    job = JobWatermarks(NODES, SOURCES)
+    job.end_epoch(seen(right=71), 0)
+    job.end_epoch([], 0)
+    job.end_epoch([], 101)
+    assert watermarks_of(job)["count"] == 60
+    state = job.snapshot()
+    again = JobWatermarks(NODES, SOURCES)
+    again.restore(state if keeps_channels else WatermarkState(state.watermark_ms, (), state.nodes))
+    again.end_epoch(seen(p1=101, right=91), 200)
+    assert watermarks_of(again) == {"left": 100, "right": 80, "count": 80, "join": 80}
+
+
 def test_a_source_must_be_a_node_of_the_graph() -> None:
     with pytest.raises(ValueError, match=r"no nodes for the sources \['count', 'other'\]"):
         JobWatermarks(NODES, {**SOURCES, "other": SOURCES["left"], "count": SOURCES["left"]})
@@ -108,3 +125,34 @@ def test_a_job_that_is_restored_between_any_two_epochs_has_the_watermarks_it_wou
             assert restored.end_epoch(seen(**largest), 0) == done
             assert watermarks_of(restored) == watermarks_of(job)
         assert all(time >= before[name] for name, time in watermarks_of(job).items())
+
+
+lives = st.lists(
+    st.one_of(
+        st.just("restart"),
+        st.tuples(
+            st.integers(0, 150), st.dictionaries(st.sampled_from(["right", "p1", "p2"]), st.integers(0, 50), max_size=3)
+        ),
+    ),
+    max_size=25,
+)
+
+
+@given(lives)
+def test_however_often_a_job_is_restarted_its_nodes_know_of_its_sources_what_their_channels_say(lives: Any) -> None:
+    job, now_ms = JobWatermarks(NODES, SOURCES), 0
+    before = watermarks_of(job)
+    for step in lives:
+        if step == "restart":
+            state = job.snapshot()
+            job = JobWatermarks(NODES, SOURCES)
+            assert job.restore(state) == ()
+        else:
+            now_ms += step[0]
+            job.end_epoch(seen(**step[1]), now_ms)
+        state = job.snapshot()
+        idle = {one.node: one.is_idle for one in state.nodes}
+        for source in SOURCES:
+            assert idle[source] == all(one.is_idle for one in state.channels if one.source == source)
+        assert all(time >= before[name] for name, time in watermarks_of(job).items())
+        before = watermarks_of(job)
