@@ -2,38 +2,105 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Any
 
-from attrs import frozen
+from streamjobs.api.async_definition import AsyncWaitDefinition, EmissionOrder
+from streamjobs.api.async_functions import DEFAULT_CAPACITY, AsyncFunction, AsyncRetryStrategy
+from streamjobs.api.data_stream import KeyedStream, ProcessedStream
+from streamjobs.api.stream_graph import KeyedProcessNode
+from streamjobs.errors import JobDefinitionError
+from streamjobs.time.durations import Duration, duration_ms
+from streamjobs.user_errors import shown
 
-from streamjobs.api.async_functions import AsyncFunction, AsyncRetryStrategy
-
-__all__ = ["AsyncWaitDefinition", "EmissionOrder"]
-
-
-class EmissionOrder(Enum):
-    """In which order results are emitted, between two watermarks."""
-
-    ORDERED = "ordered"
-    """That of the records they belong to."""
-    UNORDERED = "unordered"
-    """That in which they are there."""
+__all__ = ["AsyncDataStream"]
 
 
-@frozen(kw_only=True)
-class AsyncWaitDefinition:
-    """What a node of the graph holds for an operator of async I/O; picklable."""
+class AsyncDataStream:
+    """The two ways through an `AsyncFunction`.
 
-    function: AsyncFunction[Any, Any]
-    order: EmissionOrder
-    timeout_ms: int
-    capacity: int
-    retry: AsyncRetryStrategy | None
-    carries_in_flight: bool
-    is_keyed: bool
+    ``timeout`` is how long a record may take, all attempts together, as a `Duration`. ``capacity`` is the most records
+    and watermarks of a subtask that are under way at a time; when they are as many, the operator takes no more.
+    ``retry`` says when a request is made again. ``uid`` names what is in flight in checkpoints for ever, and ``schema``
+    is that of what is emitted, as in `KeyedStream.process`.
 
-    @property
-    def user_functions(self) -> tuple[Any, ...]:
-        """The function."""
-        return (self.function,)
+    At a checkpoint the operator waits for what is in flight, which on Spark is the end of every epoch. With
+    ``carry_in_flight`` it puts the records into the checkpoint instead, and asks for them again, first of all, in the
+    next epoch or after a restore: a request may then be made twice.
+
+    The stream is keyed: all records of a key go to the same subtask, in order. Both methods raise `JobDefinitionError`
+    for what makes no operator.
+    """
+
+    @staticmethod
+    def ordered_wait(
+        stream: KeyedStream,
+        function: AsyncFunction[Any, Any],
+        timeout: Duration,
+        *,
+        capacity: int = DEFAULT_CAPACITY,
+        retry: AsyncRetryStrategy | None = None,
+        uid: str = "",
+        schema: Any = None,
+        name: str = "",
+        carry_in_flight: bool = False,
+    ) -> ProcessedStream:
+        """The results in the order of the records: a slow one holds up those behind it."""
+        definition = _definition(function, EmissionOrder.ORDERED, timeout, capacity, retry, carry_in_flight, stream)
+        return _through(stream, definition, uid, name, schema)
+
+    @staticmethod
+    def unordered_wait(
+        stream: KeyedStream,
+        function: AsyncFunction[Any, Any],
+        timeout: Duration,
+        *,
+        capacity: int = DEFAULT_CAPACITY,
+        retry: AsyncRetryStrategy | None = None,
+        uid: str = "",
+        schema: Any = None,
+        name: str = "",
+        carry_in_flight: bool = False,
+    ) -> ProcessedStream:
+        """The results as they come, except that none passes a watermark."""
+        definition = _definition(function, EmissionOrder.UNORDERED, timeout, capacity, retry, carry_in_flight, stream)
+        return _through(stream, definition, uid, name, schema)
+
+
+def _definition(
+    function: AsyncFunction[Any, Any],
+    order: EmissionOrder,
+    timeout: Duration,
+    capacity: int,
+    retry: AsyncRetryStrategy | None,
+    carries_in_flight: bool,
+    stream: KeyedStream,
+) -> AsyncWaitDefinition:
+    method = f"{order.value}_wait()"
+    if not isinstance(stream, KeyedStream):
+        raise JobDefinitionError(f"{method} takes a keyed stream first, not {shown(stream, 80)}; call key_by() on it")
+    if not isinstance(function, AsyncFunction):
+        given: object = function
+        what = f"the class {given.__name__}; make an instance" if isinstance(given, type) else shown(given, 80)
+        raise JobDefinitionError(f"{method} takes an instance of an AsyncFunction, not {what}")
+    if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
+        raise JobDefinitionError(f"capacity of {method} is {shown(capacity, 40)}; it is a whole number of 1 or more")
+    if retry is not None and not isinstance(retry, AsyncRetryStrategy):
+        raise JobDefinitionError(
+            f"retry of {method} is {shown(retry, 80)}; it is None, AsyncRetryStrategy.fixed_delay(...) or "
+            f"AsyncRetryStrategy.exponential_backoff(...)"
+        )
+    return AsyncWaitDefinition(
+        function=function,
+        order=order,
+        timeout_ms=duration_ms(timeout, f"timeout of {method}", at_least_ms=1),
+        capacity=capacity,
+        retry=retry,
+        carries_in_flight=carries_in_flight,
+        is_keyed=True,
+    )
+
+
+def _through(stream: KeyedStream, definition: AsyncWaitDefinition, uid: str, name: str, schema: Any) -> ProcessedStream:
+    name = name or type(definition.function).__name__
+    node = KeyedProcessNode((stream.edge,), uid, name, definition, stream.keys, (), schema)
+    return ProcessedStream(stream.graph, stream.graph.add_operator(node))

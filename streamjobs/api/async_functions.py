@@ -53,7 +53,7 @@ class AsyncFunction(WorkerLifecycle, ABC, Generic[I, O]):
     """
 
     def open(self, context: RuntimeContext) -> Awaitable[None] | None:
-        """Called before the first record of an epoch, in the subtask only; state cannot be registered."""
+        """Called in a subtask before the first record of an epoch, if it has one; state cannot be registered."""
         return None
 
     @abstractmethod
@@ -71,7 +71,7 @@ class AsyncFunction(WorkerLifecycle, ABC, Generic[I, O]):
         raise TimeoutError("there was no result in time")
 
     def close(self) -> Awaitable[None] | None:
-        """Called behind the last record of an epoch, also after a failure."""
+        """Called behind the last record of an epoch, also after a failure, if `open` was."""
         return None
 
 

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final, cast
 
 from attrs import field, frozen
 
+from streamjobs.api.async_definition import AsyncWaitDefinition
 from streamjobs.api.functions import KeyedProcessFunction
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.api.stateful_processor import StatefulProcessorFunction
@@ -94,7 +95,7 @@ class KeyedProcessNode:
     inputs: tuple[StreamEdge]
     uid: str
     name: str
-    function: KeyedProcessFunction[Any, Any, Any] | StatefulProcessorFunction
+    function: KeyedProcessFunction[Any, Any, Any] | StatefulProcessorFunction | AsyncWaitDefinition
     keys: tuple[Any, ...]
     order_by: tuple[Any, ...]
     schema: Any

@@ -280,7 +280,9 @@ def _prepared(
         outputs[tag] = output_schema(tag.schema, place_of_output(node.uid, tag.name), OF_OUTPUT_TAG)
     operator = LocalOperator(
         node,
-        registered_states(copy.deepcopy(node.function), node.uid, parallelism),
+        registered_states(
+            copy.deepcopy(node.function), node.uid, parallelism, (inputs.schema if inputs.is_rows else None,)
+        ),
         outputs,
         max_parallelism,
         declared=inputs.schema,

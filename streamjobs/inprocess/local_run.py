@@ -244,6 +244,7 @@ class LocalEpoch:
             backend=parts.backend,
             planned=operator.states.planned,
             planned_operator_state=operator.states.planned_operator_state,
+            input_schemas=operator.states.input_schemas,
             file_system=parts.directory.file_system,
             metrics=parts.metrics,
             # So that a test sees what every restore does.

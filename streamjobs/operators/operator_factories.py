@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from streamjobs.api.async_definition import AsyncWaitDefinition
 from streamjobs.api.functions import KeyedProcessFunction
 from streamjobs.api.stateful_processor import StatefulProcessorFunction
+from streamjobs.operators.async_io.async_wait_operator import AsyncWaitOperator
 from streamjobs.operators.keyed_process import KeyedProcessOperator
 from streamjobs.operators.operator import Operator
 from streamjobs.operators.stateful_processor.processor_operator import StatefulProcessorOperator
@@ -22,6 +24,7 @@ OperatorFactory = Callable[[Any, str], Operator]
 OPERATORS: Final[Mapping[type, OperatorFactory]] = {
     KeyedProcessFunction: KeyedProcessOperator,
     StatefulProcessorFunction: StatefulProcessorOperator,
+    AsyncWaitDefinition: AsyncWaitOperator,
 }
 
 

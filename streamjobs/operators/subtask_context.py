@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from snapshots.compatibility import CompatibilityKind
@@ -16,6 +16,7 @@ from statebackend.keyed.state_verdicts import judge_state
 from streamjobs.api.functions import RuntimeContext
 from streamjobs.operators.planned_states import PlannedState, check_is_as_planned
 from streamjobs.operators.subtask_backends import SubtaskBackends
+from streamjobs.rows.declared_schema import DeclaredSchema
 
 __all__ = ["SubtaskContext"]
 
@@ -41,7 +42,10 @@ class SubtaskContext(RuntimeContext):
         is_restored: bool,
         planned: Mapping[str, PlannedState],
         planned_operator_state: Mapping[str, PlannedState],
+        input_schemas: Sequence[DeclaredSchema | None] = (None,),
     ) -> None:
+        self.input_schemas = tuple(input_schemas)
+        """What is known of the records of each input: the schema that they are rows of."""
         self.keyed: KeyedStateBackend = backends.keyed
         """The backend of the subtask's keyed state."""
         self._backends = backends

@@ -27,6 +27,7 @@ from streamjobs.errors import JobDefinitionError, UserFunctionError
 from streamjobs.operators.operator import CollectingEmitter
 from streamjobs.operators.operator_factories import operator_factory
 from streamjobs.operators.planned_states import PlannedState, planned_state
+from streamjobs.rows.declared_schema import DeclaredSchema
 from streamjobs.user_errors import one_line, told
 from typeserializers.kernel.type_serializer import TypeSerializer
 
@@ -57,6 +58,8 @@ class RegisteredStates:
     planned: Mapping[str, PlannedState] = field(factory=dict, repr=False)
     """What workers are told of the keyed states, by name: that they register the same is checked there."""
     planned_operator_state: Mapping[str, PlannedState] = field(factory=dict, repr=False)
+    input_schemas: tuple[DeclaredSchema | None, ...] = (None,)
+    """What is known of the records of each input."""
 
 
 class RegistrationContext(RuntimeContext):
@@ -66,7 +69,15 @@ class RegistrationContext(RuntimeContext):
     handles work: they are those of a subtask that has none yet, and what is written to them is kept by nobody.
     """
 
-    def __init__(self, operator_uid: str, parallelism: int, epoch_id: int = -1) -> None:
+    def __init__(
+        self,
+        operator_uid: str,
+        parallelism: int,
+        epoch_id: int = -1,
+        input_schemas: Sequence[DeclaredSchema | None] = (None,),
+    ) -> None:
+        self.input_schemas = tuple(input_schemas)
+        """What is known of the records of each input."""
         self._operator_uid = operator_uid
         self._parallelism = parallelism
         self._epoch_id = epoch_id
@@ -82,6 +93,7 @@ class RegistrationContext(RuntimeContext):
             tuple(self._operator.values()),
             {name: planned_state(descriptor) for name, descriptor in self._keyed.items()},
             {name: planned_state(descriptor) for name, descriptor in self._operator.items()},
+            self.input_schemas,
         )
 
     @property
@@ -128,9 +140,17 @@ class RegistrationContext(RuntimeContext):
             )
 
 
-def registered_states(function: Any, operator_uid: str, parallelism: int) -> RegisteredStates:
-    """The descriptors that the function of a node registers when it is opened; it must be a copy of the user's."""
-    context = RegistrationContext(operator_uid, parallelism)
+def registered_states(
+    function: Any,
+    operator_uid: str,
+    parallelism: int,
+    input_schemas: Sequence[DeclaredSchema | None] = (None,),
+) -> RegisteredStates:
+    """The descriptors that the function of a node registers when it is opened; it must be a copy of the user's.
+
+    ``input_schemas`` are those of the rows of its inputs, None where they are not known.
+    """
+    context = RegistrationContext(operator_uid, parallelism, input_schemas=input_schemas)
     try:
         if isinstance(function, KeyedProcessFunction):
             function.open(context)

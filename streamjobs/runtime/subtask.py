@@ -33,6 +33,7 @@ from streamjobs.operators.planned_states import PlannedState
 from streamjobs.operators.record_function import paused_garbage_collection
 from streamjobs.operators.subtask_backends import SubtaskBackends, SubtaskSnapshot
 from streamjobs.operators.subtask_context import SubtaskContext
+from streamjobs.rows.declared_schema import DeclaredSchema
 from streamjobs.runtime.job_metrics import opening_metrics
 from streamjobs.runtime.restore_plan import SubtaskRestore
 from typeserializers.kernel.type_serializer import TypeSerializer
@@ -50,9 +51,9 @@ Emitted = Sequence[tuple[OutputTag[Any] | None, Sequence[Any]]]
 class OperatorParts:
     """What the subtasks of one operator need in all epochs of a run; picklable.
 
-    ``planned`` and ``planned_operator_state`` are what `open()` registered on the driver, by name.
-    ``side_outputs`` are those that somebody reads. ``keeps_backends`` says whether the process may keep a subtask's
-    backend open for its next epoch.
+    ``planned`` and ``planned_operator_state`` are what `open()` registered on the driver, by name. ``side_outputs`` are
+    those that somebody reads, and ``input_schemas`` what is known of the rows of the inputs. ``keeps_backends`` says
+    whether the process may keep a subtask's backend open for its next epoch.
     """
 
     job_id: str
@@ -67,6 +68,7 @@ class OperatorParts:
     planned: Mapping[str, PlannedState]
     planned_operator_state: Mapping[str, PlannedState]
     file_system: CheckpointFileSystem
+    input_schemas: tuple[DeclaredSchema | None, ...] = (None,)
     metrics: StateMetricsConfig | None = None
     keeps_backends: bool = True
 
@@ -184,6 +186,7 @@ class Subtask:
             is_restored=epoch.restore.is_restored,
             planned=operator.planned,
             planned_operator_state=operator.planned_operator_state,
+            input_schemas=operator.input_schemas,
         )
 
     def _acknowledged(self, snapshot: SubtaskSnapshot, metrics: dict[str, ReportValue]) -> Acknowledgement:

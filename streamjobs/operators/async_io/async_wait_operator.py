@@ -15,8 +15,9 @@ as a list of their own that any parallelism can deal out, and their requests go 
 again, first of all and in order, when it is restored or, on Spark, in the next epoch: a request may be made twice.
 So no watermark is ever in a snapshot, and one that was told before a barrier is out before it.
 
-Restored records are begun as far as there is room, and the others as it comes free: a full queue, or one that has
-become smaller, blocks nobody.
+The function is opened before the first request, so that neither the driver of a job nor a subtask without records
+connects to anything. Restored records are begun as far as there is room, and the others as it comes free: a full
+queue, or one that has become smaller, blocks nobody.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from attrs import define
 from checkpointing.errors import CheckpointError
 from snapshots.errors import StateFormatError
 from statebackend.api.errors import StateBackendError
-from streamjobs.api.async_data_stream import AsyncWaitDefinition
+from streamjobs.api.async_definition import AsyncWaitDefinition
 from streamjobs.api.async_functions import AsyncFunction
 from streamjobs.errors import AsyncTimeoutError, StreamJobError, UserFunctionError
 from streamjobs.operators.async_io.in_flight_records import InFlightRecord, snapshot_of_records
@@ -49,14 +50,6 @@ __all__ = ["AsyncWaitOperator"]
 
 _KEY_CHARACTERS: Final = 80
 _RECORD_CHARACTERS: Final = 200
-
-
-class TimedBatch(InputBatch, Protocol):
-    """Records with their timestamps."""
-
-    @property
-    def timestamps(self) -> Sequence[int | None] | None:
-        """The timestamp of each record in milliseconds, or None for one without; None if none has one."""
 
 
 class HoldingEmitter(Protocol):
@@ -104,15 +97,13 @@ class AsyncWaitOperator(Operator):
         self._snapshot = snapshot_of_records(
             context, context.input_schemas[0], needed=self._definition.carries_in_flight
         )
-        self._requests = self._make_requests()
-        self._call("open", lambda: self._function.open(StatelessContext(context)))
+        self._context = StatelessContext(context)
         self._not_begun.extend(self._snapshot.restored())
-        self._begin_restored()
 
     def process_batch(self, input_index: int, batch: InputBatch) -> None:
         self._wait_until(lambda: not self._not_begun)
         keys = batch.keys if self._definition.is_keyed else repeat(None)
-        timestamps = cast("TimedBatch", batch).timestamps or repeat(None)
+        timestamps = getattr(batch, "timestamps", None) or repeat(None)
         for value, timestamp, key in zip(batch.records, timestamps, keys, strict=False):
             self._wait_until(lambda: self._queue.has_room)
             self._begin(
@@ -142,7 +133,13 @@ class AsyncWaitOperator(Operator):
             self._requests.close()
             self._call("close", self._function.close)
 
+    def _open_function(self) -> None:
+        self._requests = self._make_requests()
+        self._call("open", lambda: self._function.open(self._context))
+
     def _begin(self, record: InFlightRecord) -> None:
+        if self._requests is None:
+            self._open_function()
         number = self._queue.put(record)
         request = RecordRequest(self._function.async_invoke, self._definition.retry, record.value, record.timestamp)
         deadline_s = self._running.now_s() + self._definition.timeout_ms / 1000
@@ -160,9 +157,10 @@ class AsyncWaitOperator(Operator):
 
     def _advance(self, wait_s: float) -> None:
         """Takes the outcomes that are there, after a wait if there are none; emits; raises the first failure."""
-        for outcome in self._running.outcomes(wait_s):
-            self._settle(outcome)
-        self._time_out()
+        if self._requests is not None:
+            for outcome in self._requests.outcomes(wait_s):
+                self._settle(outcome)
+            self._time_out()
         self._emit()
         if self._failure is not None:
             raise self._failure
@@ -216,8 +214,10 @@ class AsyncWaitOperator(Operator):
         self._emit_rows(rows, timestamps)
 
     def _emit_rows(self, rows: Sequence[Any], timestamps: Sequence[int | None]) -> None:
-        if rows:
+        if any(timestamp is not None for timestamp in timestamps):
             self._emitter.emit(None, rows, timestamps)
+        elif rows:
+            self._emitter.emit(None, rows)
 
     def _fail(self, failure: Exception) -> None:
         if self._failure is None:

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from streamjobs.api.async_data_stream import EmissionOrder
+from streamjobs.api.async_definition import EmissionOrder
 from streamjobs.errors import StreamJobError
 
 __all__ = [

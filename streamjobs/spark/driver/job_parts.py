@@ -61,6 +61,7 @@ def operator_tasks(parts: JobParts) -> Sequence[OperatorTask]:
                 backend=parts.backend,
                 planned=operator.states.planned,
                 planned_operator_state=operator.states.planned_operator_state,
+                input_schemas=operator.states.input_schemas,
                 file_system=parts.file_system,
                 metrics=parts.metrics,
             ),

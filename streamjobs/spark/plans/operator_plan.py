@@ -23,8 +23,10 @@ from streamjobs.errors import JobDefinitionError
 from streamjobs.rows.declared_schema import (
     OF_OUTPUT_TAG,
     OF_PROCESS,
+    DeclaredSchema,
     check_not_reserved,
     missing_schema,
+    output_schema,
     place_of_output,
     unknown_column,
 )
@@ -102,7 +104,7 @@ def prepare_operator(
         if tag.schema is None:
             raise missing_schema(where, OF_OUTPUT_TAG)
         side_types[tag] = _nullable(_struct_type(tag.schema, where))
-    states = registered_states(cloudpickle.loads(function_pickle), node.uid, parallelism)
+    states = registered_states(cloudpickle.loads(function_pickle), node.uid, parallelism, (_known_schema(frame),))
     key_columns = tuple(
         key if isinstance(key, str) and key in row_columns else f"{KEY_COLUMN_PREFIX}{index}"
         for index, key in enumerate(node.keys)
@@ -123,6 +125,14 @@ def prepare_operator(
         states,
         columns,
     )
+
+
+def _known_schema(frame: DataFrame) -> DeclaredSchema | None:
+    """The schema of rows of a frame; None if a column has a type that only Spark knows."""
+    try:
+        return output_schema(frame.schema, "", "")
+    except JobDefinitionError:
+        return None
 
 
 def _operator_columns(

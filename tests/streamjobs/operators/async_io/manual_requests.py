@@ -15,7 +15,7 @@ from typing import Any
 from attrs import frozen
 
 from statebackend.api.operator_state_descriptors import OperatorStateDescriptor
-from streamjobs.api.async_data_stream import AsyncWaitDefinition, EmissionOrder
+from streamjobs.api.async_definition import AsyncWaitDefinition, EmissionOrder
 from streamjobs.api.async_functions import AsyncContext, AsyncFunction
 from streamjobs.api.functions import RuntimeContext
 from streamjobs.operators.async_io.async_wait_operator import AsyncWaitOperator

@@ -14,7 +14,7 @@ import pytest
 from manual_requests import Answering, Asking, WaitsForEverError
 
 from statebackend import StateRegistrationError, ValueStateDescriptor
-from streamjobs.api.async_data_stream import EmissionOrder
+from streamjobs.api.async_definition import EmissionOrder
 from streamjobs.api.async_functions import AsyncContext, AsyncFunction, AsyncRetryStrategy
 from streamjobs.errors import AsyncTimeoutError, JobDefinitionError, UserFunctionError
 from streamjobs.operators.async_io.requests import LoopRequests
@@ -576,8 +576,21 @@ def test_open_and_close_may_be_coroutines_and_requests_have_ended_before_close()
 
 
 def test_what_open_raises_names_the_operator() -> None:
-    with pytest.raises(UserFunctionError, match="operator 'ask': open raised OSError: no"):
-        Asking(WithLife("open"))
+    function = WithLife("open")
+    with Asking(function).closed() as asking:
+        assert function.life == []
+        with pytest.raises(UserFunctionError, match="operator 'ask': open raised OSError: no"):
+            asking.records(1)
+    assert function.life == ["open", "close"]
+
+
+def test_a_subtask_without_records_opens_nothing() -> None:
+    function = WithLife()
+    with Asking(function).closed() as asking:
+        asking.operator.on_watermark(5)
+        asking.operator.prepare_snapshot()
+        assert asking.output == [("W", 5)]
+    assert function.life == []
 
 
 def test_state_cannot_be_registered_by_an_async_function() -> None:
@@ -585,8 +598,11 @@ def test_state_cannot_be_registered_by_an_async_function() -> None:
         def open(self, context: Any) -> None:
             context.get_state(ValueStateDescriptor("count", int))
 
-    with pytest.raises(StateRegistrationError, match="operator 'ask': an AsyncFunction has no state"):
-        Asking(Registering())
+    with (
+        Asking(Registering()).closed() as asking,
+        pytest.raises(StateRegistrationError, match="operator 'ask': an AsyncFunction has no state"),
+    ):
+        asking.records(1)
 
 
 class Counting(AsyncFunction[Any, Any]):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamjobs.api.async_data_stream import EmissionOrder
+from streamjobs.api.async_definition import EmissionOrder
 from streamjobs.operators.async_io.stream_element_queue import (
     TRANSITIONS,
     ElementEvent,

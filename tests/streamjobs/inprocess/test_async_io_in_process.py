@@ -1,0 +1,168 @@
+"""Whole jobs with async I/O in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from streamjobs import JobDefinitionError, KeyedProcessFunction, UserFunctionError
+from streamjobs.api.async_data_stream import AsyncDataStream
+from streamjobs.api.async_functions import AsyncContext, AsyncFunction, AsyncRetryStrategy
+from streamjobs.errors import AsyncTimeoutError
+from streamjobs.inprocess import LocalStreamEnvironment
+
+LONG = "10 minutes"
+RECORDS = [("abcd"[number % 4], number) for number in range(23)]
+SCHEMA = "key string, number int"
+Wait = Callable[..., Any]
+BOTH = pytest.mark.parametrize("wait", [AsyncDataStream.ordered_wait, AsyncDataStream.unordered_wait])
+
+
+class Doubling(AsyncFunction[Any, Any]):
+    """Gives key and twice the number; the larger the number, the sooner."""
+
+    async def setup(self) -> None:
+        self.lock = asyncio.Lock()
+
+    async def async_invoke(self, value: Any, context: AsyncContext) -> Any:
+        async with self.lock:
+            pass
+        for _ in range(40 - value.number):
+            await asyncio.sleep(0)
+        return [(value.key, value.number * 2)]
+
+
+class Adding(KeyedProcessFunction[str, Any, Any]):
+    def process_element(self, value: Any, context: Any) -> Iterator[Any]:
+        yield value.key, value.number + 1
+
+
+def run(
+    wait: Wait,
+    function: AsyncFunction[Any, Any],
+    records: list[Any] = RECORDS,
+    job_dir: Path | None = None,
+    timeout: Any = LONG,
+    **options: Any,
+) -> list[Any]:
+    results: list[Any] = []
+    environment = LocalStreamEnvironment(epoch_size=7, parallelism=2, job_dir=job_dir)
+    stream = environment.from_elements(records, schema=SCHEMA).key_by("key")
+    asked = wait(stream, function, timeout, uid="ask", schema=SCHEMA, **options)
+    asked.key_by("key").process(Adding(), uid="add", schema=SCHEMA).sink_to(results)
+    environment.execute("job")
+    return results
+
+
+@BOTH
+@pytest.mark.parametrize("capacity", [1, 3, 100])
+def test_every_record_comes_out_once_and_in_order_if_it_is_to(wait: Wait, capacity: int) -> None:
+    results = run(wait, Doubling(), capacity=capacity)
+    assert sorted(results) == sorted((key, number * 2 + 1) for key, number in RECORDS)
+    if wait is AsyncDataStream.ordered_wait:
+        for key in "abcd":
+            numbers = [number for one, number in results if one == key]
+            assert numbers == sorted(numbers)
+
+
+class Never(AsyncFunction[Any, Any]):
+    """Never answers when the number is 3, and fails when it is 4, as long as there are failures left."""
+
+    failures: ClassVar[int] = 0
+
+    async def async_invoke(self, value: Any, context: AsyncContext) -> Any:
+        if value.number == 3:
+            await asyncio.Event().wait()
+        if value.number == 4 and context.attempt <= self.failures:
+            raise ConnectionError("nobody is there")
+        yield value.key, value.number
+
+
+@BOTH
+def test_a_function_that_never_returns_fails_the_epoch_with_operator_key_and_record(wait: Wait) -> None:
+    with pytest.raises(
+        AsyncTimeoutError, match=r"operator 'ask', key 'd', record Row\(key='d', number=3\): no results within 20 ms"
+    ):
+        run(wait, Never(), timeout=20)
+
+
+@BOTH
+def test_what_a_function_raises_fails_the_epoch_with_operator_key_and_record(
+    wait: Wait, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Never, "failures", 2)
+    records = [record for record in RECORDS if record[1] != 3]
+    message = r"operator 'ask', key 'a', record Row\(key='a', number=4\): async_invoke raised ConnectionError: nobody"
+    with pytest.raises(UserFunctionError, match=message):
+        run(wait, Never(), records)
+    with pytest.raises(UserFunctionError, match=message):
+        run(wait, Never(), records, retry=AsyncRetryStrategy.fixed_delay(2, 0))
+    results = run(wait, Never(), records, retry=AsyncRetryStrategy.fixed_delay(3, 0))
+    assert sorted(results) == sorted((key, number + 1) for key, number in records)
+
+
+@BOTH
+def test_records_in_flight_are_carried_over_checkpoints_and_restarts(wait: Wait, tmp_path: Path) -> None:
+    first = run(wait, Doubling(), RECORDS[:20], job_dir=tmp_path, carry_in_flight=True)
+    # Of another schedule: the first run may have left any number of records behind, or none.
+    second = run(wait, Doubling(), RECORDS[20:], job_dir=tmp_path)
+    expected = sorted((key, number * 2 + 1) for key, number in RECORDS)
+    assert sorted([*first, *second]) == expected
+
+
+class Waiting(AsyncFunction[Any, Any]):
+    """Answers no record of a first run."""
+
+    answers: ClassVar[bool] = False
+
+    async def async_invoke(self, value: Any, context: AsyncContext) -> Any:
+        if not self.answers:
+            await asyncio.Event().wait()
+        return [(value.key, value.number)]
+
+
+@BOTH
+def test_what_was_never_answered_is_asked_for_again_after_a_restart(
+    wait: Wait, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = RECORDS[:12]
+    assert run(wait, Waiting(), records, job_dir=tmp_path, carry_in_flight=True) == []
+    monkeypatch.setattr(Waiting, "answers", True)
+    results = run(wait, Waiting(), [("z", 100)], job_dir=tmp_path)
+    assert sorted(results) == sorted((key, number + 1) for key, number in [*records, ("z", 100)])
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"capacity": 0}, r"capacity of ordered_wait\(\) is 0"),
+        ({"capacity": True}, r"capacity of ordered_wait\(\) is True"),
+        ({"timeout": 0}, r"timeout of ordered_wait\(\) is 0"),
+        ({"timeout": "soon"}, r"timeout of ordered_wait\(\) is 'soon'"),
+        ({"retry": 3}, r"retry of ordered_wait\(\) is 3"),
+        ({"function": Doubling}, r"an instance of an AsyncFunction, not the class Doubling; make an instance"),
+        ({"function": Adding()}, r"takes an instance of an AsyncFunction, not"),
+    ],
+)
+def test_what_is_no_operator_is_refused(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(JobDefinitionError, match=told):
+        run(AsyncDataStream.ordered_wait, **{"function": Doubling(), **options})
+
+
+def test_a_stream_without_a_key_is_refused() -> None:
+    environment = LocalStreamEnvironment()
+    stream: Any = environment.from_elements([1])
+    with pytest.raises(JobDefinitionError, match=r"takes a keyed stream first, not .*; call key_by\(\) on it"):
+        AsyncDataStream.ordered_wait(stream, Doubling(), 5, uid="ask", schema=SCHEMA)
+
+
+def test_records_without_a_declared_schema_cannot_be_carried() -> None:
+    environment = LocalStreamEnvironment()
+    stream = environment.from_elements([{"key": "a", "number": 1}]).key_by("key")
+    AsyncDataStream.ordered_wait(stream, Doubling(), 5, uid="ask", schema=SCHEMA, carry_in_flight=True).sink_to([])
+    with pytest.raises(JobDefinitionError, match="operator 'ask': carry_in_flight puts records into checkpoints"):
+        environment.execute("job")
