@@ -1,7 +1,7 @@
 """Values to bytes and back, in Flink's layout; records that evolve; serializers inferred from type hints."""
 
 import statebackend_floors  # noqa: F401  first: it names a file that stands in the place of a package
-import typeserializers.evolution.rules  # noqa: F401  (fills the table of rules)
+import typeserializers.evolution.all_rules  # noqa: F401  (fills the table of rules)
 from snapshots.errors import (
     EndOfDataError,
     MalformedDataError,
@@ -97,15 +97,15 @@ from typeserializers.scalars.void import (
     VoidSerializer,
 )
 from typeserializers.times.calendar_values import LocalDate, LocalDateTime, LocalTime
-from typeserializers.times.epoch_times import (
+from typeserializers.times.local_times import LocalDateSerializer, LocalDateTimeSerializer, LocalTimeSerializer
+from typeserializers.times.moment_values import Date, Instant, SqlDate, SqlTime, SqlTimestamp
+from typeserializers.times.moments import (
     DateSerializer,
     InstantSerializer,
     SqlDateSerializer,
     SqlTimeSerializer,
     SqlTimestampSerializer,
 )
-from typeserializers.times.epoch_values import Date, Instant, SqlDate, SqlTime, SqlTimestamp
-from typeserializers.times.local_times import LocalDateSerializer, LocalDateTimeSerializer, LocalTimeSerializer
 from typeserializers.times.python_times import (
     PythonDateSerializer,
     PythonDateTimeSerializer,

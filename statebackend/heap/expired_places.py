@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from statebackend.api.clock import Clock
-from statebackend.heap.table import HeapTable
+from statebackend.heap.entry_table import HeapTable
 from statebackend.kinds.state_kind import TableForm
 
 _SCATTER: Final = 0x9E3779B97F4A7C15

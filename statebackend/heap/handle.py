@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from statebackend.api.errors import StateRestoreError, unreadable_entry
-from statebackend.heap.table import HeapTable
+from statebackend.heap.entry_table import HeapTable
 from statebackend.keyed.closed_entries import ClosedEntries
 from statebackend.kinds.internal_states import HandleContext, InternalState
 

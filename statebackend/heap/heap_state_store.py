@@ -22,11 +22,11 @@ from typing import Any, Final
 from snapshots.envelope import snapshot_to_bytes
 from statebackend.api.errors import StateRestoreError
 from statebackend.canonical.canonical_entries import CanonicalBatch
+from statebackend.heap.entry_table import HeapTable, UnreadableEntryError
+from statebackend.heap.entry_table_creation import create_raw_table, create_table, reading_table
 from statebackend.heap.heap_state_table import HeapStateTable
-from statebackend.heap.increment_task import FrozenState, HeapSnapshotTask, SnapshotTarget
+from statebackend.heap.increment_task import FrozenHeapState, HeapSnapshotTask, SnapshotTarget
 from statebackend.heap.state_content import Source, StateContent
-from statebackend.heap.table import HeapTable, UnreadableRowError
-from statebackend.heap.tables import create_raw_table, create_table, reading_table
 from statebackend.keyed.backend_parameters import KeyedStateBackendParameters, KeyedStateSnapshotTask, RestoredHandle
 from statebackend.keyed.entry_migration import EntryMigration
 from statebackend.keyed.restored_states import RestoredStates
@@ -95,7 +95,7 @@ class HeapStateStore(StateStore):
                 entries.load_batch(batch, load)
                 rows += batch.row_count
                 migration.progress(rows)
-        except UnreadableRowError as error:
+        except UnreadableEntryError as error:
             key_group, key, namespace, user_key, value = error.row
             cause = error.cause if value is None else migration.conversion.failure(value, error.cause)
             raise migration.failure((key_group, key, namespace), user_key, cause) from error.cause
@@ -121,7 +121,7 @@ class HeapStateStore(StateStore):
         # From here on nothing can fail: no states are frozen in vain.
         with self._lock:
             states = [
-                FrozenState(
+                FrozenHeapState(
                     table.schema.meta,
                     table.content,
                     table.content.files,

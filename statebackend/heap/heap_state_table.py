@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from statebackend.canonical.canonical_entries import Address, CanonicalBatch, CanonicalRow, batches_of
+from statebackend.heap.entry_table import HeapTable
+from statebackend.heap.entry_table_creation import create_raw_table
 from statebackend.heap.expired_places import places_of_table
 from statebackend.heap.list_state import HeapListState
 from statebackend.heap.map_state import HeapMapState
 from statebackend.heap.priority_queue import HeapPriorityQueue
 from statebackend.heap.size_estimate import estimated_bytes
 from statebackend.heap.state_content import StateContent
-from statebackend.heap.table import HeapTable
-from statebackend.heap.tables import create_raw_table
 from statebackend.heap.value_state import create_value_state
 from statebackend.keyed.key_context import has_namespaces
 from statebackend.keyed.state_schema import NAMESPACE_ROLE, StateSchema

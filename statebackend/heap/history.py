@@ -32,7 +32,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-Fold = Callable[[tuple["Epoch", ...]], "Epoch"]
+Fold = Callable[[tuple["EpochChanges", ...]], "EpochChanges"]
 """From some epochs, in order, to what they are together for one who writes what they have changed."""
 
 NewKeys = Callable[[dict[Any, Any]], dict[Any, int]]
@@ -42,7 +42,7 @@ _MIN_GONE: Final = 1024
 """Members that are gone below which their lists are left alone."""
 
 
-class Epoch:
+class EpochChanges:
     """``changes`` are by entry key, and what they are is the table's business.
 
     ``before`` holds what was stored under keys whose change does not say it, as long as somebody may ask; else None.
@@ -55,10 +55,10 @@ class Epoch:
         self.changes: dict[Any, Any] = {}
         self.before = before
         self.olders: list[Any] = []
-        self.following: Epoch | None = None
+        self.following: EpochChanges | None = None
         self.is_taken_in = False
 
-    def later(self) -> Iterator[Epoch]:
+    def later(self) -> Iterator[EpochChanges]:
         """The epochs after this one, including those that begin during the iteration."""
         epoch = self.following
         while epoch is not None:
@@ -73,10 +73,10 @@ class EntryHistory:
 
     def __init__(self) -> None:
         self.live: dict[Any, Any] = {}
-        self.epoch = Epoch()
+        self.epoch = EpochChanges()
         self.readers = 0
         """Snapshots that may still ask what was there before."""
-        self._unwritten: tuple[Epoch, ...] = ()
+        self._unwritten: tuple[EpochChanges, ...] = ()
         self._members: dict[int, list[Any]] = {}
         self._gone = 0
         self._lock = threading.Lock()
@@ -95,7 +95,7 @@ class EntryHistory:
     def freeze(self) -> FrozenEntries:
         """The entries as they are, for a snapshot that writes what no completed one holds; begins an epoch."""
         frozen = self.epoch
-        self.epoch = frozen.following = Epoch(before={})
+        self.epoch = frozen.following = EpochChanges(before={})
         with self._lock:
             self._unwritten = (*self._unwritten, frozen)
             self.readers += 1
@@ -143,7 +143,7 @@ class EntryHistory:
         with self._members_lock:
             return list(self._members.get(key_group, ()))
 
-    def take_in(self, epochs: tuple[Epoch, ...], new_keys: NewKeys) -> None:
+    def take_in(self, epochs: tuple[EpochChanges, ...], new_keys: NewKeys) -> None:
         """Makes the new keys of epochs that have ended members."""
         with self._members_lock:
             for epoch in epochs:
@@ -164,7 +164,7 @@ class EntryHistory:
                 self._unwritten = tuple(epoch for epoch in self._unwritten if epoch not in frozen.epochs)
                 self._gone += frozen.gone
 
-    def tidy(self, written: Epoch, new_keys: NewKeys, fold: Fold) -> None:
+    def tidy(self, written: EpochChanges, new_keys: NewKeys, fold: Fold) -> None:
         if not self.readers:
             self._renew_members(written)
             self._fold_unwritten(new_keys, fold)
@@ -185,7 +185,7 @@ class EntryHistory:
             if self._unwritten is unwritten and not self.readers:
                 self._unwritten = (folded,)
 
-    def _renew_members(self, written: Epoch) -> None:
+    def _renew_members(self, written: EpochChanges) -> None:
         """Drops members that are gone, if there are many.
 
         What an epoch later than ``written`` changed stays: a snapshot that is prepared meanwhile may ask for it.
@@ -208,7 +208,7 @@ class FrozenEntries:
 
     __slots__ = ("_history", "epochs", "gone", "last")
 
-    def __init__(self, history: EntryHistory, epochs: tuple[Epoch, ...]) -> None:
+    def __init__(self, history: EntryHistory, epochs: tuple[EpochChanges, ...]) -> None:
         self._history = history
         self.epochs = epochs
         self.last: Final = epochs[-1]

@@ -25,10 +25,16 @@ from checkpointing.handles.state_handles import FileHandle
 from checkpointing.storage.file_system import CheckpointFileSystem
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.api.key_groups import KeyGroupRange
-from statebackend.canonical.canonical_entries import CanonicalBatch, batches_of, encoded_canonical, write_canonical
+from statebackend.canonical.canonical_entries import (
+    CanonicalBatch,
+    CanonicalRow,
+    batches_of,
+    encoded_canonical,
+    write_canonical,
+)
+from statebackend.heap.entry_table import HeapTable
 from statebackend.heap.history import FrozenEntries
 from statebackend.heap.state_content import Source, StateContent
-from statebackend.heap.table import HeapTable, Row
 from statebackend.keyed.backend_parameters import KeyedStateSnapshot
 from statebackend.keyed.change_digest import ChangeDigest
 from statebackend.keyed.private_directory import scratch_directory
@@ -43,7 +49,7 @@ FILE_SUFFIX: Final = ".parquet"
 
 
 @frozen(eq=False)
-class FrozenState:
+class FrozenHeapState:
     """One state when the snapshot was prepared; ``table`` reads ``entries``, or the files if there are none.
 
     ``serializers`` are those that the table writes with, by role and "namespace"; none for a state that nobody
@@ -86,7 +92,7 @@ class SnapshotTarget:
 class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
     """See the module; ``lock`` guards the contents of the states."""
 
-    def __init__(self, states: Sequence[FrozenState], target: SnapshotTarget, lock: threading.Lock) -> None:
+    def __init__(self, states: Sequence[FrozenHeapState], target: SnapshotTarget, lock: threading.Lock) -> None:
         super().__init__()
         self._states = states
         self._target = target
@@ -100,7 +106,7 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
         entries = 0
         for number, state in enumerate(self._states):
             self.raise_if_cancelled()
-            changed: list[Row] = []
+            changed: list[CanonicalRow] = []
             if state.entries is not None:
                 state.entries.take_in(state.table.new_keys)
                 rows = state.table.changed_rows(state.entries, state.expired)
@@ -140,7 +146,7 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
         # Whoever keeps the task must not keep what it has read.
         self._states = ()
 
-    def _files_of(self, state: FrozenState, changed: list[Row], stem: str) -> StateFiles:
+    def _files_of(self, state: FrozenHeapState, changed: list[CanonicalRow], stem: str) -> StateFiles:
         """The files of a state after the snapshot: those it had, if nothing is to be written."""
         kept = state.files.stored
         if state.files.needs_base or self._has_outgrown(state):
@@ -156,7 +162,7 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
             return state.files if places is None else StateFiles(kept)
         return StateFiles([*kept, *self._stored(f"{stem}{FILE_SUFFIX}", batches_of(changed))])
 
-    def _has_outgrown(self, state: FrozenState) -> bool:
+    def _has_outgrown(self, state: FrozenHeapState) -> bool:
         return state.entries is not None and state.files.has_outgrown(patience_of(self._target.key_groups))
 
     def _stored(self, path: str, batches: Iterable[CanonicalBatch]) -> list[StoredFile]:
@@ -179,7 +185,7 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
         self._written.append(file)
         return [StoredFile(file, self._target.state_id)]
 
-    def _all_rows(self, state: FrozenState) -> Iterator[Row]:
+    def _all_rows(self, state: FrozenHeapState) -> Iterator[CanonicalRow]:
         if state.entries is not None:
             return state.table.rows_at(state.entries)
         for source in state.sources:
@@ -187,9 +193,9 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
                 state.table.load_batch(batch, state.table.form.load)
         return state.table.rows()
 
-    def _merged_rows(self, files: Iterable[StoredFile]) -> list[Row]:
+    def _merged_rows(self, files: Iterable[StoredFile]) -> list[CanonicalRow]:
         """The rows of some increments in canonical order; those of a key keep their order."""
-        rows: list[Row] = []
+        rows: list[CanonicalRow] = []
         for stored in files:
             source = Source(self._target.file_system, stored.handle)
             for batch in self._watched(source.batches(self._target.key_groups, self._target.local_directory)):
@@ -203,7 +209,7 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
             yield batch
 
 
-def _add_to_digest(digest: ChangeDigest, state_name: str, rows: list[Row]) -> None:
+def _add_to_digest(digest: ChangeDigest, state_name: str, rows: list[CanonicalRow]) -> None:
     if not rows:
         return
     key_groups, *columns = zip(*rows, strict=True)

@@ -17,9 +17,10 @@ from typing import Any, Final, TypeVar
 
 from snapshots.errors import SerializationError
 from statebackend.api.errors import null_element
+from statebackend.canonical.canonical_entries import CanonicalRow
+from statebackend.heap.entry_table import ChangedRows, HeapTable, address_of_row
 from statebackend.heap.handle import HeapStateHandle
 from statebackend.heap.history import FrozenEntries
-from statebackend.heap.table import ChangedRows, HeapTable, Row, address_of_row
 from statebackend.keyed.entry_bytes import checked_elements
 from statebackend.keyed.exact_values import compile_exact
 from statebackend.keyed.memory_form import Load
@@ -85,8 +86,8 @@ class ListTable(HeapTable):
         to_bytes, changes = self.keys.to_bytes, entries.first_changes()
         addressed = [(change.key_group, *to_bytes(key), key) for key, change in changes.items()]
         addressed.sort(key=address_of_row)
-        rows: list[Row] = []
-        effective: list[Row] = []
+        rows: list[CanonicalRow] = []
+        effective: list[CanonicalRow] = []
         for key_group, key_bytes, namespace, key in addressed:
             first = changes[key]
             items, length = self._list_at(entries, key)

@@ -15,12 +15,13 @@ from snapshots.errors import SerializationError
 from snapshots.value_text import shown
 from statebackend.api.errors import StateRestoreError
 from statebackend.api.key_groups import KeyGroupRange
+from statebackend.canonical.canonical_entries import CanonicalRow
+from statebackend.heap.entry_table import MISSING, ChangedRows, HeapTable, address_of_row
 from statebackend.heap.handle import HeapStateHandle
-from statebackend.heap.history import Epoch, FrozenEntries, copy_now
-from statebackend.heap.table import MISSING, ChangedRows, HeapTable, Row, address_of_row
+from statebackend.heap.history import EpochChanges, FrozenEntries, copy_now
 from statebackend.keyed.entry_keys import EntryKeys, KeyForm
 from statebackend.keyed.exact_values import compile_exact
-from statebackend.keyed.memory_form import Load, StoredForm
+from statebackend.keyed.memory_form import Load, MemoryForm
 from statebackend.kinds.internal_states import HandleContext
 from statebackend.kinds.map_kind import InternalMapState
 from statebackend.kinds.state_kind import RowFilter
@@ -63,7 +64,7 @@ class MapTable(HeapTable):
     __slots__ = ("user_keys",)
 
     def __init__(
-        self, name: str, keys: EntryKeys, form: StoredForm, key_groups: KeyGroupRange, user_keys: KeyForm
+        self, name: str, keys: EntryKeys, form: MemoryForm, key_groups: KeyGroupRange, user_keys: KeyForm
     ) -> None:
         super().__init__(name, keys, form, key_groups)
         self.user_keys = user_keys
@@ -85,7 +86,7 @@ class MapTable(HeapTable):
     def new_keys(self, changes: dict[Any, Any]) -> dict[Any, int]:
         return {key: change.key_group for key, change in changes.items() if change.older is None}
 
-    def folded(self, epochs: tuple[Epoch, ...]) -> Epoch:
+    def folded(self, epochs: tuple[EpochChanges, ...]) -> EpochChanges:
         first = super().folded(epochs)
         for key in first.changes:
             found = [epoch.changes[key] for epoch in epochs if key in epoch.changes]
@@ -108,8 +109,8 @@ class MapTable(HeapTable):
         to_bytes, changes = self.keys.to_bytes, entries.first_changes()
         addressed = [(change.key_group, *to_bytes(key), key) for key, change in changes.items()]
         addressed.sort(key=address_of_row)
-        rows: list[Row] = []
-        effective: list[Row] = []
+        rows: list[CanonicalRow] = []
+        effective: list[CanonicalRow] = []
         for key_group, key_bytes, namespace, key in addressed:
             address, first = (key_group, key_bytes, namespace), changes[key]
             # What the entries were that were changed, the first change of each first.

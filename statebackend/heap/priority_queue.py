@@ -19,10 +19,10 @@ from typing import Any, Final, TypeVar
 
 from statebackend.api.errors import StateBackendClosedError, StateRestoreError
 from statebackend.api.key_groups import KeyGroupRange
-from statebackend.heap.history import Epoch
-from statebackend.heap.table import HeapTable
+from statebackend.heap.entry_table import HeapTable
+from statebackend.heap.history import EpochChanges
 from statebackend.heap.value_state import ValueTable
-from statebackend.keyed.memory_form import Load, StoredForm
+from statebackend.keyed.memory_form import Load, MemoryForm
 from statebackend.queues.encoded_priority_queue import KEY_GROUP_SUFFIX, EncodedPriorityQueue, key_group_of
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.void import VOID_NAMESPACE, VoidNamespaceSerializer
@@ -63,7 +63,7 @@ class QueueTable(ValueTable):
     __slots__ = ("dead", "heap")
 
     def __init__(self, name: str, key_groups: KeyGroupRange) -> None:
-        super().__init__(name, QueueEntryKeys(), StoredForm(None, is_encoded=True), key_groups)
+        super().__init__(name, QueueEntryKeys(), MemoryForm(None, is_encoded=True), key_groups)
         self.heap: list[bytes] | None = None
         self.dead: set[bytes] = set()
 
@@ -96,7 +96,7 @@ class QueueTable(ValueTable):
                 self.settle()
         epoch.changes[key] = key_group if key in history.live else self.complements[key_group]
 
-    def olders(self, epoch: Epoch) -> list[Any]:
+    def olders(self, epoch: EpochChanges) -> list[Any]:
         return [None if change < 0 else _PRESENT for change in epoch.changes.values()]
 
     def put_in(self, heap: list[bytes], entry: bytes) -> bool:

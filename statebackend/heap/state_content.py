@@ -17,7 +17,7 @@ from checkpointing.handles.state_handles import FileHandle
 from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend.api.key_groups import KeyGroupRange
 from statebackend.canonical.canonical_entries import CanonicalBatch, read_canonical
-from statebackend.heap.table import HeapTable
+from statebackend.heap.entry_table import HeapTable
 from statebackend.keyed.private_directory import scratch_directory
 from statebackend.keyed.state_files import StateFiles
 

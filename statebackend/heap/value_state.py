@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from statebackend.api.key_groups import KeyGroupRange
+from statebackend.canonical.canonical_entries import CanonicalRow
+from statebackend.heap.entry_table import ChangedRows, HeapTable, TableKeys, address_of_row
 from statebackend.heap.handle import HeapStateHandle
-from statebackend.heap.history import Epoch, FrozenEntries
-from statebackend.heap.table import ChangedRows, HeapTable, Row, TableKeys, address_of_row
+from statebackend.heap.history import EpochChanges, FrozenEntries
 from statebackend.keyed.entry_bytes import encoded
 from statebackend.keyed.exact_values import compile_exact, exact_or_none_lines
-from statebackend.keyed.memory_form import Load, StoredForm
+from statebackend.keyed.memory_form import Load, MemoryForm
 from statebackend.kinds.internal_states import HandleContext
 from statebackend.kinds.state_kind import RowFilter
 from statebackend.kinds.value_kind import InternalValueState
@@ -39,7 +40,7 @@ class ValueTable(HeapTable):
 
     __slots__ = ("complements",)
 
-    def __init__(self, name: str, keys: TableKeys, form: StoredForm, key_groups: KeyGroupRange) -> None:
+    def __init__(self, name: str, keys: TableKeys, form: MemoryForm, key_groups: KeyGroupRange) -> None:
         super().__init__(name, keys, form, key_groups)
         self.complements = _complements(key_groups.end)
 
@@ -60,12 +61,12 @@ class ValueTable(HeapTable):
             epoch.changes[key] = key_group
             epoch.olders.append(older)
 
-    def olders(self, epoch: Epoch) -> list[Any]:
+    def olders(self, epoch: EpochChanges) -> list[Any]:
         """What was stored before each change of an epoch, in their order; None where nothing was."""
         noted = iter(epoch.olders)
         return [None if change < 0 else next(noted) for change in epoch.changes.values()]
 
-    def folded(self, epochs: tuple[Epoch, ...]) -> Epoch:
+    def folded(self, epochs: tuple[EpochChanges, ...]) -> EpochChanges:
         first, older = super().folded(epochs), dict[Any, Any]()
         for epoch in reversed(epochs):
             older.update(zip(epoch.changes, self.olders(epoch), strict=True))
@@ -89,8 +90,8 @@ class ValueTable(HeapTable):
     def changed_rows(self, entries: FrozenEntries, expired: RowFilter | None) -> ChangedRows:
         first = entries.last if len(entries.epochs) == 1 else self.folded(entries.epochs)
         changes, to_bytes, write, is_unchanged = first.changes, self.keys.to_bytes, self.form.write, self.is_unchanged
-        rows: list[Row] = []
-        effective: list[Row] = []
+        rows: list[CanonicalRow] = []
+        effective: list[CanonicalRow] = []
         columns = changes.items(), self.olders(first), self.stored_at(entries, list(changes))
         for (key, change), older, stored in zip(*columns, strict=True):
             if stored is None:
@@ -99,7 +100,7 @@ class ValueTable(HeapTable):
                     continue
             key_bytes, namespace = to_bytes(key)
             value = None if stored is None else write(stored)
-            row: Row = (change if change >= 0 else ~change, key_bytes, namespace, None, value)
+            row: CanonicalRow = (change if change >= 0 else ~change, key_bytes, namespace, None, value)
             rows.append(row)
             if expired is not None:
                 was = None if older is None else expired(write(older))
@@ -120,7 +121,7 @@ class ValueTable(HeapTable):
             self.history.put_restored(key, key_group, self.load_value(value, load))
 
 
-def _in_order(rows: list[Row], effective: list[Row]) -> ChangedRows:
+def _in_order(rows: list[CanonicalRow], effective: list[CanonicalRow]) -> ChangedRows:
     rows.sort(key=address_of_row)
     effective.sort(key=address_of_row)
     return ChangedRows(rows, effective)

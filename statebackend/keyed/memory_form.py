@@ -19,7 +19,7 @@ Load = Callable[[bytes, int], tuple[Any, int]]
 """From the bytes of a row at a position to the stored form, and the position behind them."""
 
 
-class StoredForm:
+class MemoryForm:
     """The form of the rows of one state: ``serializer`` is its storage serializer.
 
     Rows of a state that nobody has registered stay bytes, and have none.

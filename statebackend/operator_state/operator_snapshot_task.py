@@ -28,7 +28,7 @@ from statebackend.operator_state.operator_state_handles import (
     StatePart,
     envelopes_of,
 )
-from statebackend.operator_state.operator_state_rows import Row, encoded_rows, read_slices
+from statebackend.operator_state.operator_state_rows import OperatorStateRow, encoded_rows, read_slices
 from statebackend.operator_state.operator_state_tables import FrozenRows, Serializers
 
 FILE_SUFFIX: Final = ".parquet"
@@ -44,7 +44,7 @@ class KeptParts:
     """
 
     parts: tuple[StatePart, ...]
-    table: FrozenTable | None = None
+    table: FrozenOperatorTable | None = None
 
 
 @frozen
@@ -56,7 +56,7 @@ class CopiedParts:
 
 
 @frozen
-class FrozenTable:
+class FrozenOperatorTable:
     """A registered state as it was at the barrier, and duplicates of its serializers."""
 
     row_count: int
@@ -65,12 +65,12 @@ class FrozenTable:
 
 
 @frozen
-class FrozenState:
+class FrozenOperatorState:
     """One state of a snapshot."""
 
     name: str
     mode: OperatorStateMode
-    content: KeptParts | CopiedParts | FrozenTable
+    content: KeptParts | CopiedParts | FrozenOperatorTable
 
 
 class OperatorStateSnapshotTask(SnapshotTask[OperatorStateSnapshot]):
@@ -78,7 +78,7 @@ class OperatorStateSnapshotTask(SnapshotTask[OperatorStateSnapshot]):
 
     def __init__(
         self,
-        states: Sequence[FrozenState],
+        states: Sequence[FrozenOperatorState],
         file_system: CheckpointFileSystem,
         path_prefix: str,
         when_done: Callable[[OperatorStateHandle], None],
@@ -107,7 +107,7 @@ class OperatorStateSnapshotTask(SnapshotTask[OperatorStateSnapshot]):
         if snapshot is not None:
             self._when_done(snapshot.handle)
 
-    def _written(self, state: FrozenState) -> OperatorStateMeta:
+    def _written(self, state: FrozenOperatorState) -> OperatorStateMeta:
         self.raise_if_cancelled()
         # Lengths and counts go first throughout, so that no two contents look alike.
         self._digest.update(f"{len(state.name)} {state.name} {state.mode.value} ".encode("utf-8", "surrogatepass"))
@@ -139,13 +139,13 @@ class OperatorStateSnapshotTask(SnapshotTask[OperatorStateSnapshot]):
             for part in content.parts
         )
 
-    def _write_table(self, content: FrozenTable, new_digest: NewDigest) -> tuple[StatePart, ...]:
+    def _write_table(self, content: FrozenOperatorTable, new_digest: NewDigest) -> tuple[StatePart, ...]:
         part = self._write_rows(content.row_count, content.rows(content.serializers), {}, new_digest())
         # Taken after the rows were written, for serializers that learn from what they write.
         return (evolve(part, envelopes=envelopes_of(content.serializers)),)
 
     def _write_rows(
-        self, row_count: int, rows: Iterator[Row], envelopes: Mapping[str, bytes], digest: RowDigest
+        self, row_count: int, rows: Iterator[OperatorStateRow], envelopes: Mapping[str, bytes], digest: RowDigest
     ) -> StatePart:
         slices: tuple[FileSlice, ...] = ()
         if row_count:
@@ -159,13 +159,13 @@ class OperatorStateSnapshotTask(SnapshotTask[OperatorStateSnapshot]):
     def _add(self, row_count: int, digest: bytes) -> None:
         self._digest.update(f"{row_count} ".encode() + digest)
 
-    def _watched(self, rows: Iterator[Row], digest: RowDigest) -> Iterator[Row]:
+    def _watched(self, rows: Iterator[OperatorStateRow], digest: RowDigest) -> Iterator[OperatorStateRow]:
         for row in self._counted(rows):
             self._rows += 1
             digest.add(row)
             yield row
 
-    def _counted(self, rows: Iterator[Row]) -> Iterator[Row]:
+    def _counted(self, rows: Iterator[OperatorStateRow]) -> Iterator[OperatorStateRow]:
         for number, row in enumerate(rows):
             if number % _CANCEL_CHECK_ROWS == 0:
                 self.raise_if_cancelled()
@@ -175,7 +175,7 @@ class OperatorStateSnapshotTask(SnapshotTask[OperatorStateSnapshot]):
 class RowDigest(Protocol):
     """The digest of rows, one after the other."""
 
-    def add(self, row: Row) -> None:
+    def add(self, row: OperatorStateRow) -> None:
         """Adds a row."""
 
     def value(self) -> bytes:
@@ -186,7 +186,7 @@ class _OrderedDigest:
     def __init__(self) -> None:
         self._digest: Any = xxhash.xxh3_128()
 
-    def add(self, row: Row) -> None:
+    def add(self, row: OperatorStateRow) -> None:
         self._digest.update(_row_bytes(row))
 
     def value(self) -> bytes:
@@ -198,7 +198,7 @@ class _UnorderedDigest:
     def __init__(self) -> None:
         self._sum = 0
 
-    def add(self, row: Row) -> None:
+    def add(self, row: OperatorStateRow) -> None:
         self._sum += xxhash.xxh3_128_intdigest(_row_bytes(row))
 
     def value(self) -> bytes:
@@ -208,13 +208,13 @@ class _UnorderedDigest:
 NewDigest = Callable[[], RowDigest]
 
 
-def _digest_of(rows: Iterator[Row], digest: RowDigest) -> bytes:
+def _digest_of(rows: Iterator[OperatorStateRow], digest: RowDigest) -> bytes:
     for row in rows:
         digest.add(row)
     return digest.value()
 
 
-def _row_bytes(row: Row) -> bytes:
+def _row_bytes(row: OperatorStateRow) -> bytes:
     # Lengths go first, so that no two rows look alike.
     return b"".join([b"\xff" if column is None else len(column).to_bytes(8, "big") + column for column in row])
 
@@ -222,5 +222,5 @@ def _row_bytes(row: Row) -> bytes:
 _WRITERS: Final[Mapping[type, Callable[[OperatorStateSnapshotTask, Any, NewDigest], tuple[StatePart, ...]]]] = {
     KeptParts: OperatorStateSnapshotTask._keep,
     CopiedParts: OperatorStateSnapshotTask._copy,
-    FrozenTable: OperatorStateSnapshotTask._write_table,
+    FrozenOperatorTable: OperatorStateSnapshotTask._write_table,
 }

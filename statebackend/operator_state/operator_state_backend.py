@@ -46,8 +46,8 @@ from statebackend.keyed.snapshot_task import SnapshotTasks
 from statebackend.keyed.state_verdicts import incompatibility_message
 from statebackend.operator_state.operator_snapshot_task import (
     CopiedParts,
-    FrozenState,
-    FrozenTable,
+    FrozenOperatorState,
+    FrozenOperatorTable,
     KeptParts,
     OperatorStateSnapshotTask,
 )
@@ -283,16 +283,18 @@ class OperatorStateBackend:
         self.parameters.progress(table.name, migrated_before + rows)
         return rows
 
-    def _frozen(self, name: str, held: _HeldState) -> FrozenState:
+    def _frozen(self, name: str, held: _HeldState) -> FrozenOperatorState:
         reference = held.reference
         if reference is not None and reference.version == held.version and _slice_count(reference.parts) <= MAX_SLICES:
             is_known = held.table is None or all(part.digest is not None for part in reference.parts)
-            return FrozenState(name, held.mode, KeptParts(reference.parts, None if is_known else _frozen_table(held)))
+            return FrozenOperatorState(
+                name, held.mode, KeptParts(reference.parts, None if is_known else _frozen_table(held))
+            )
         if held.table is None:
             assert held.restored is not None
             assert self._restored_files is not None
-            return FrozenState(name, held.mode, CopiedParts(held.restored.carried, self._restored_files))
-        return FrozenState(name, held.mode, _frozen_table(held))
+            return FrozenOperatorState(name, held.mode, CopiedParts(held.restored.carried, self._restored_files))
+        return FrozenOperatorState(name, held.mode, _frozen_table(held))
 
     def _describe(self, name: str) -> str:
         return f"operator state {name!r} of operator {self.parameters.operator_uid!r}"
@@ -305,11 +307,11 @@ class OperatorStateBackend:
             )
 
 
-def _frozen_table(held: _HeldState) -> FrozenTable:
+def _frozen_table(held: _HeldState) -> FrozenOperatorTable:
     assert held.table is not None
     row_count, rows = held.table.freeze()
     serializers = {role: serializer.duplicate() for role, serializer in held.table.serializers.items()}
-    return FrozenTable(row_count, rows, serializers)
+    return FrozenOperatorTable(row_count, rows, serializers)
 
 
 def _slice_count(parts: Iterable[StatePart]) -> int:

@@ -151,7 +151,7 @@ def decode_operator_state(part: OpaqueStateHandle | None) -> OperatorStateHandle
         raise StateRestoreError(f"the meta data of operator state cannot be read: {error}") from error
 
 
-def check_states(states: Iterable[OperatorStateMeta]) -> None:
+def check_subtask_states(states: Iterable[OperatorStateMeta]) -> None:
     """Raises `StateRestoreError` unless the invariants of one subtask's states hold."""
     names: set[str] = set()
     for state in states:
@@ -174,7 +174,7 @@ def _require(condition: bool, name: str, message: str) -> None:
 
 
 def _encode(operator: OperatorStateHandle, numbers: Mapping[FileHandle, int]) -> bytes:
-    check_states(operator.states)
+    check_subtask_states(operator.states)
     out = DataOutputView()
     out.write_int(MAGIC)
     out.write_int(VERSION)
@@ -212,7 +212,7 @@ def _decode(source: DataInputView, part: OpaqueStateHandle) -> OperatorStateHand
     states = tuple(_decode_state(source, files, has_digests) for _ in range(source.read_count(minimum_item_bytes=16)))
     if source.remaining:
         raise StateRestoreError(f"{source.remaining} bytes follow the meta data of operator state")
-    check_states(states)
+    check_subtask_states(states)
     operator = OperatorStateHandle(states)
     if len(operator.files) != len(files) or not states:
         raise StateRestoreError("there are files of operator state that no state refers to")

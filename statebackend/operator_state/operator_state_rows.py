@@ -29,11 +29,11 @@ BATCH_ROWS: Final = 1 << 16
 BATCH_BYTES: Final = 16 << 20
 """How many bytes of keys and values they hold at most, unless one row alone has more."""
 
-Row = tuple["bytes | None", "bytes | None"]
+OperatorStateRow = tuple["bytes | None", "bytes | None"]
 """Key and value."""
 
 
-def encoded_rows(rows: Iterable[Row]) -> bytes:
+def encoded_rows(rows: Iterable[OperatorStateRow]) -> bytes:
     """The bytes of a Parquet file of the rows."""
     target = pa.BufferOutputStream()
     with pq.ParquetWriter(target, SCHEMA, compression="zstd", write_statistics=False) as writer:
@@ -44,9 +44,9 @@ def encoded_rows(rows: Iterable[Row]) -> bytes:
     return data
 
 
-def batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
+def batches(rows: Iterable[OperatorStateRow]) -> Iterator[list[OperatorStateRow]]:
     """The rows in order, so many together that neither their number nor their bytes are too many."""
-    batch: list[Row] = []
+    batch: list[OperatorStateRow] = []
     size_bytes = 0
     for row in rows:
         row_bytes = sum(len(column) for column in row if column is not None)
@@ -66,7 +66,7 @@ def _batch_rows(metadata: pq.FileMetaData) -> int:
     return int(max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, row_bytes))))
 
 
-def read_slice(file_system: CheckpointFileSystem, wanted: FileSlice) -> Iterator[Row]:
+def read_slice(file_system: CheckpointFileSystem, wanted: FileSlice) -> Iterator[OperatorStateRow]:
     """The rows of a slice; the file is read whole and its checksum verified.
 
     Raises `CheckpointError`s for a missing or damaged file and `StateRestoreError` for one that is not operator state,
@@ -94,7 +94,7 @@ def read_slice(file_system: CheckpointFileSystem, wanted: FileSlice) -> Iterator
         raise StateRestoreError(f"{path} cannot be read as operator state: {error}") from error
 
 
-def read_slices(file_system: CheckpointFileSystem, slices: Iterable[FileSlice]) -> Iterator[Row]:
+def read_slices(file_system: CheckpointFileSystem, slices: Iterable[FileSlice]) -> Iterator[OperatorStateRow]:
     """The rows of the slices, in order."""
     for wanted in slices:
         yield from read_slice(file_system, wanted)

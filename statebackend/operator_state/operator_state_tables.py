@@ -1,7 +1,7 @@
 """Operator state on the heap: a list of elements, and a map of broadcast entries.
 
 Values of an immutable type are kept as objects, those of a mutable type as their bytes, exactly as the heap backend
-does for keyed state (`StoredForm`); so what a caller does to an object of its own never reaches the state, and the
+does for keyed state (`MemoryForm`); so what a caller does to an object of its own never reaches the state, and the
 serializer that copies is the one that writes. All of them are made from the serializers that the verdict left, which is
 how a reconfigured serializer reaches every use.
 
@@ -26,8 +26,8 @@ from statebackend.api.states import ListState
 from statebackend.keyed.closed_entries import ClosedEntries
 from statebackend.keyed.entry_keys import KeyForm
 from statebackend.keyed.exact_values import compile_exact
-from statebackend.keyed.memory_form import StoredForm
-from statebackend.operator_state.operator_state_rows import Row
+from statebackend.keyed.memory_form import MemoryForm
+from statebackend.operator_state.operator_state_rows import OperatorStateRow
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ Serializers = Mapping[str, TypeSerializer[Any]]
 Migrations = Mapping[str, SchemaMigration[Any]]
 """What leads to the serializers of a table, for the roles that are migrated."""
 
-FrozenRows = Callable[[Serializers], Iterator[Row]]
+FrozenRows = Callable[[Serializers], Iterator[OperatorStateRow]]
 """The rows of a frozen table, written by these duplicates of its serializers, on any thread."""
 
 
@@ -65,7 +65,7 @@ class OperatorStateTable(ABC):
         """The state, as it is called in messages."""
         return f"operator state {self.name!r}"
 
-    def load_rows(self, rows: Iterable[Row], migrations: Migrations) -> int:
+    def load_rows(self, rows: Iterable[OperatorStateRow], migrations: Migrations) -> int:
         """Adds restored rows, some roles by ``migrations`` to its serializers; returns how many.
 
         Raises `StateMigrationException` or `StateRestoreError`, naming the row, for one that cannot be taken over; the
@@ -83,7 +83,7 @@ class OperatorStateTable(ABC):
         return count
 
     @abstractmethod
-    def _row_loader(self, migrations: Migrations) -> Callable[[Row], None]:
+    def _row_loader(self, migrations: Migrations) -> Callable[[OperatorStateRow], None]:
         """What adds one restored row."""
 
     @abstractmethod
@@ -112,7 +112,7 @@ class _ValueForm:
 
     def loader(self, migration: SchemaMigration[Any] | None) -> Callable[[bytes], Any]:
         """From restored bytes to what is kept; bytes are read once, so that a bad one is found now and not later."""
-        form = StoredForm(self.serializer, self.is_encoded)
+        form = MemoryForm(self.serializer, self.is_encoded)
         if migration is None:
             if not self.is_encoded:
                 return self.serializer.from_bytes
@@ -141,7 +141,7 @@ class _ValueForm:
         return _itself if self.is_encoded else duplicate.to_bytes
 
 
-class ListTable(OperatorStateTable, ListState[T]):
+class OperatorListTable(OperatorStateTable, ListState[T]):
     """A split or union list."""
 
     __slots__ = ("_elements", "_form")
@@ -173,7 +173,7 @@ class ListTable(OperatorStateTable, ListState[T]):
     def freeze(self) -> tuple[int, FrozenRows]:
         elements, count, form = self._elements, len(self._elements), self._form
 
-        def rows(duplicates: Serializers) -> Iterator[Row]:
+        def rows(duplicates: Serializers) -> Iterator[OperatorStateRow]:
             write = form.writer(duplicates[ELEMENT_ROLE])
             return ((None, write(elements[index])) for index in range(count))
 
@@ -182,10 +182,10 @@ class ListTable(OperatorStateTable, ListState[T]):
     def close(self) -> None:
         self._elements = _ClosedRows(self.name)
 
-    def _row_loader(self, migrations: Migrations) -> Callable[[Row], None]:
+    def _row_loader(self, migrations: Migrations) -> Callable[[OperatorStateRow], None]:
         load, append = self._form.loader(migrations.get(ELEMENT_ROLE)), self._elements.append
 
-        def load_row(row: Row) -> None:
+        def load_row(row: OperatorStateRow) -> None:
             if row[0] is not None or row[1] is None:
                 raise StateRestoreError(f"{self.describe()}: a row is not one of a list")
             append(load(row[1]))
@@ -256,7 +256,7 @@ class BroadcastTable(OperatorStateTable, BroadcastState[K, V]):
         entries, is_object, form = self._entries, self._keys.is_object, self._form
         self._is_frozen = True
 
-        def rows(duplicates: Serializers) -> Iterator[Row]:
+        def rows(duplicates: Serializers) -> Iterator[OperatorStateRow]:
             write_key = duplicates[KEY_ROLE].to_bytes if is_object else _itself
             write = form.writer(duplicates[VALUE_ROLE])
             for key, stored in entries.items():
@@ -277,13 +277,13 @@ class BroadcastTable(OperatorStateTable, BroadcastState[K, V]):
     def _stored(self, value: V | None) -> Any:
         return None if value is None else self._form.store(value)
 
-    def _row_loader(self, migrations: Migrations) -> Callable[[Row], None]:
+    def _row_loader(self, migrations: Migrations) -> Callable[[OperatorStateRow], None]:
         of_keys = migrations.get(KEY_ROLE)
         # Checked as a put would be: a custom pair of serializers may pass a key through that does not fit.
         key_of = self._key_serializer.from_bytes if of_keys is None else of_keys.to_value
         load, entries, entry_key = self._form.loader(migrations.get(VALUE_ROLE)), self._entries, self._entry_key
 
-        def load_row(row: Row) -> None:
+        def load_row(row: OperatorStateRow) -> None:
             if row[0] is None:
                 raise StateRestoreError(f"{self.describe()}: a row is not one of a broadcast state")
             key = key_of(row[0])
@@ -320,8 +320,8 @@ class BroadcastView(ReadOnlyBroadcastState[K, V], Generic[K, V]):
 
 
 TABLES: Final[Mapping[OperatorStateMode, Callable[[str, Serializers], OperatorStateTable]]] = {
-    OperatorStateMode.SPLIT: ListTable,
-    OperatorStateMode.UNION: ListTable,
+    OperatorStateMode.SPLIT: OperatorListTable,
+    OperatorStateMode.UNION: OperatorListTable,
     OperatorStateMode.BROADCAST: BroadcastTable,
 }
 """What makes the table of a state, by mode, from its name and serializers."""

@@ -37,7 +37,7 @@ from statebackend.rocksdb.local_database import LocalDatabase
 from statebackend.rocksdb.local_directory import LocalStateDirectory
 from statebackend.rocksdb.restoring import ROCKSDB_BACKEND, RestoreTarget, open_or_restore
 from statebackend.rocksdb.table import RocksDBTable, TableSharing
-from statebackend.rocksdb.upload_task import FrozenState, FrozenTable, RocksDBSnapshotTask
+from statebackend.rocksdb.upload_task import FrozenRocksDBState, FrozenRocksDBTable, RocksDBSnapshotTask
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 DEFAULT_CACHE_ENTRIES: Final = 500_000
@@ -81,7 +81,7 @@ class RocksDBStateStore(StateStore):
         self._under_way: list[RocksDBSnapshotTask] = []
         # Tasks end on other threads; a deque takes them in without a lock.
         self._ended: deque[RocksDBSnapshotTask] = deque()
-        self._last_done: FrozenState | None = None
+        self._last_done: FrozenRocksDBState | None = None
         self._broken_by: BaseException | None = None
         self._digest = ContentDigest()
         self._entries_written = 0
@@ -130,7 +130,7 @@ class RocksDBStateStore(StateStore):
         self._unwritten.append(_PreparedChanges(self._order, self._entries_written, self._digest.total, self.sequence))
         self._entries_written = 0
         digest, entries = self._digest.since(self._completed_total), sum(one.entries for one in self._unwritten)
-        state = FrozenState(self._order, state_id, stem, digest, entries, self.database.version, tables)
+        state = FrozenRocksDBState(self._order, state_id, stem, digest, entries, self.database.version, tables)
         handle_of = functools.partial(
             handle_of_files,
             state_id,
@@ -158,12 +158,14 @@ class RocksDBStateStore(StateStore):
         self._settle()
         self.database.close(self._local_state_id())
 
-    def _frozen(self, table: RocksDBTable) -> FrozenTable:
+    def _frozen(self, table: RocksDBTable) -> FrozenRocksDBTable:
         frozen = table.files.freeze(self._order)
         files = frozen.as_files()
         has_outgrown = files.is_mostly_gone or files.has_outgrown(patience_of(self.key_groups))
         whole = table.scan() if files.needs_base or has_outgrown else None
-        return FrozenTable(table.schema.meta_now(), frozen, whole, table.schema.snapshot_filter(), table.files.is_exact)
+        return FrozenRocksDBTable(
+            table.schema.meta_now(), frozen, whole, table.schema.snapshot_filter(), table.files.is_exact
+        )
 
     def _settle(self) -> None:
         """Takes note of the snapshots that have ended, on the store's own thread."""

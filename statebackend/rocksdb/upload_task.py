@@ -36,7 +36,7 @@ _CANCEL_CHECK_ROWS: Final = 4096
 
 
 @define(eq=False)
-class FrozenTable:
+class FrozenRocksDBTable:
     """One state as it was at the barrier; ``whole`` scans it if it is to be written whole."""
 
     meta: StateMeta
@@ -49,7 +49,7 @@ class FrozenTable:
 
 
 @define(eq=False)
-class FrozenState:
+class FrozenRocksDBState:
     """Everything that a snapshot says about the backend, as of the barrier."""
 
     order: int
@@ -58,7 +58,7 @@ class FrozenState:
     digest: str
     entries_written: int
     version: int
-    tables: list[FrozenTable]
+    tables: list[FrozenRocksDBTable]
 
 
 class RocksDBSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
@@ -66,7 +66,7 @@ class RocksDBSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
 
     def __init__(
         self,
-        state: FrozenState,
+        state: FrozenRocksDBState,
         parameters: KeyedStateBackendParameters,
         directory: LocalStateDirectory,
         handle_of: Callable[[list[tuple[StateMeta, StateFiles]]], KeyedStateHandle],
@@ -114,7 +114,7 @@ class RocksDBSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
             # The backend's close waits for this, whatever happened.
             self.is_out.set()
 
-    def _store_table(self, table: FrozenTable, stem: str, directory: str) -> StateFiles:
+    def _store_table(self, table: FrozenRocksDBTable, stem: str, directory: str) -> StateFiles:
         """Brings everything of a state into the store, merging files where there are too many."""
         files = table.frozen.as_files()
         table.is_exact = table.was_exact
@@ -133,7 +133,7 @@ class RocksDBSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
         files.pending = []
         return files
 
-    def _base(self, table: FrozenTable, files: StateFiles, directory: str) -> StateFiles:
+    def _base(self, table: FrozenRocksDBTable, files: StateFiles, directory: str) -> StateFiles:
         """Writes the state whole, and nothing else; what has expired stays out."""
         assert table.whole is not None
         writer = SstWriter(os.path.join(directory, "base.sst"))

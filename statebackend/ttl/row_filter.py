@@ -15,7 +15,7 @@ from statebackend.canonical.canonical_entries import CanonicalBatch
 from statebackend.kinds.state_kind import RowFilter, StateKind
 from typeserializers.containers.ttl import TtlSerializer
 
-Row = TypeVar("Row", bound=tuple[Any, ...])
+AnyRow = TypeVar("AnyRow", bound=tuple[Any, ...])
 
 
 def expired_row_filter(kind: StateKind, serializer: TtlSerializer[Any], ttl_ms: int, now_ms: int) -> RowFilter:
@@ -34,12 +34,12 @@ def expired_row_filter(kind: StateKind, serializer: TtlSerializer[Any], ttl_ms: 
     return row_filter
 
 
-def kept_rows(row_filter: RowFilter | None, rows: Iterable[Row]) -> Iterable[Row]:
+def kept_rows(row_filter: RowFilter | None, rows: Iterable[AnyRow]) -> Iterable[AnyRow]:
     """The rows to write: tuples of any length whose last item is the value."""
     return rows if row_filter is None else _kept_rows(row_filter, rows)
 
 
-def _kept_rows(row_filter: RowFilter, rows: Iterable[Row]) -> Iterator[Row]:
+def _kept_rows(row_filter: RowFilter, rows: Iterable[AnyRow]) -> Iterator[AnyRow]:
     for row in rows:
         value = row_filter(row[-1])
         if value is row[-1]:

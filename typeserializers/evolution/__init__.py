@@ -6,5 +6,5 @@ Nothing here converts a value, and no serializer or snapshot of a family is defi
 This is the highest room of the package: a rule may look into every family, and no family imports a rule. A snapshot
 asks a table for its rule, by its own class (`snapshots.type_serializer_snapshot.RULES`), so the imports have no circle,
 and the walk from bytes to a verdict passes the file of the table, which it passes anyway, and that of the rule. The
-modules of rules fill the table when they are imported, all of them with the package `typeserializers` (`rules`).
+modules of rules fill the table when they are imported, all of them with the package `typeserializers` (`all_rules`).
 """

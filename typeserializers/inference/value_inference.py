@@ -25,15 +25,15 @@ from typeserializers.scalars.enums import EnumSerializer
 from typeserializers.scalars.uuids import UuidSerializer
 from typeserializers.scalars.void import VoidNamespace, VoidNamespaceSerializer, VoidSerializer
 from typeserializers.times.calendar_values import LocalDate, LocalDateTime, LocalTime
-from typeserializers.times.epoch_times import (
+from typeserializers.times.local_times import LocalDateSerializer, LocalDateTimeSerializer, LocalTimeSerializer
+from typeserializers.times.moment_values import Date, Instant, SqlDate, SqlTime, SqlTimestamp
+from typeserializers.times.moments import (
     DateSerializer,
     InstantSerializer,
     SqlDateSerializer,
     SqlTimeSerializer,
     SqlTimestampSerializer,
 )
-from typeserializers.times.epoch_values import Date, Instant, SqlDate, SqlTime, SqlTimestamp
-from typeserializers.times.local_times import LocalDateSerializer, LocalDateTimeSerializer, LocalTimeSerializer
 from typeserializers.times.python_times import (
     PythonDateSerializer,
     PythonDateTimeSerializer,

@@ -1,8 +1,8 @@
-"""Where the serializers of version 0.1 are today: a pickle names the module that a class was in when it was written.
+"""Where serializers that have moved are today: a pickle names the module that a class was in when it was written.
 
 Only pickles need this: snapshots name classes by frozen names. The table lists the modules of version 0.1 that defined
-serializers or their value classes, each with the module it is now; names of anything else are looked up as they stand.
-An entry is never removed while pickles of that version may exist.
+serializers or their value classes, and those that moved since, each with the module it is now; names of anything else
+are looked up as they stand. An entry is never removed while pickles of that version may exist.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _ROOMS_OF_VERSION_0_1: Final = {
     "converting": "containers.converting",
     "eithers": "containers.eithers",
     "enums": "scalars.enums",
-    "epoch_times": "times.epoch_times",
-    "epoch_values": "times.epoch_values",
+    "epoch_times": "times.moments",
+    "epoch_values": "times.moment_values",
     "fixed_fields": "kernel.fixed_fields",
     "fixed_width": "scalars.fixed_width",
     "legacy": "opaque.legacy",
@@ -58,8 +58,11 @@ _ROOMS_OF_VERSION_0_1: Final = {
     "void": "scalars.void",
     "windows": "times.windows",
 }
+_MOVED_SINCE: Final = {"times.epoch_times": "times.moments", "times.epoch_values": "times.moment_values"}
+
 MOVED_MODULES: Final = {
-    f"typeserializers.{module}": f"typeserializers.{place}" for module, place in _ROOMS_OF_VERSION_0_1.items()
+    f"typeserializers.{module}": f"typeserializers.{place}"
+    for module, place in (_ROOMS_OF_VERSION_0_1 | _MOVED_SINCE).items()
 }
 
 

@@ -32,7 +32,7 @@ from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.fixed_fields import FixedFieldsSerializer
 from typeserializers.kernel.flink_names import BASE, nested_snapshot
 from typeserializers.times.calendar_values import LocalDate, LocalDateTime, LocalTime, whole_microseconds
-from typeserializers.times.epoch_values import Date, Instant, SqlTimestamp
+from typeserializers.times.moment_values import Date, Instant, SqlTimestamp
 
 NO_ZONE: Final = 0
 UTC_ZONE: Final = 1

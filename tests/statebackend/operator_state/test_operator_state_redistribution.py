@@ -15,7 +15,7 @@ from statebackend.api.operator_state_descriptors import (
     UnionListStateDescriptor,
 )
 from statebackend.operator_state import OperatorStateHandle, OperatorStateMeta, decode_operator_state
-from statebackend.operator_state.operator_state_handles import FileSlice, StatePart, check_states
+from statebackend.operator_state.operator_state_handles import FileSlice, StatePart, check_subtask_states
 from statebackend.operator_state.redistribution import redistribute
 
 SPLIT, UNION, BROADCAST = OperatorStateMode
@@ -103,8 +103,8 @@ def test_nothing_is_lost_nothing_is_invented_and_the_load_is_even(handles, paral
         totals = [loads[index] for index in range(parallelism)]
         assert max(totals) - min(totals) <= 1
     for subtask in assigned:
-        check_states(OperatorStateMeta(state.name, state.mode, state.content) for state in subtask)
-        check_states(OperatorStateMeta(state.name, state.mode, state.carried) for state in subtask)
+        check_subtask_states(OperatorStateMeta(state.name, state.mode, state.content) for state in subtask)
+        check_subtask_states(OperatorStateMeta(state.name, state.mode, state.carried) for state in subtask)
 
 
 @settings(max_examples=200)

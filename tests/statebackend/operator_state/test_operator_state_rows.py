@@ -11,9 +11,9 @@ import pytest
 from checkpointing import CheckpointFileSystem
 from statebackend.operator_state import operator_state_rows
 from statebackend.operator_state.operator_state_handles import FileSlice
-from statebackend.operator_state.operator_state_rows import Row, batches, encoded_rows, read_slice
+from statebackend.operator_state.operator_state_rows import OperatorStateRow, batches, encoded_rows, read_slice
 
-ROWS: list[Row] = [(None, bytes(size)) for size in (5, 5, 1, 40, 0, 0, 10, 10)] + [(b"key", None)]
+ROWS: list[OperatorStateRow] = [(None, bytes(size)) for size in (5, 5, 1, 40, 0, 0, 10, 10)] + [(b"key", None)]
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,8 @@ Flink's SQL timestamp serializer writes twelve bytes for a null but reads only e
 follows is read four bytes out of step. Its bytes are kept, because they are what Flink's state holds and what Flink
 reads; here all twelve are read. (A stream that Flink itself re-read and rewrote wrongly cannot be told apart.)
 
-Each returns its own value class of `typeserializers.times.epoch_values`. On write they take what Python has for it too:
-a ``datetime`` with a time zone for a moment, a ``date`` for an SQL date, a naive ``time`` for an SQL time.
+Each returns its own value class of `typeserializers.times.moment_values`. On write they take what Python has for it
+too: a ``datetime`` with a time zone for a moment, a ``date`` for an SQL date, a naive ``time`` for an SQL time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
 from typeserializers.kernel.adoption import AdoptingTypeSerializerSnapshot
 from typeserializers.kernel.fixed_fields import FixedFieldsSerializer
 from typeserializers.kernel.flink_names import BASE, nested_snapshot
-from typeserializers.times.epoch_values import LONG_MIN, Date, Instant, SqlDate, SqlTime, SqlTimestamp
+from typeserializers.times.moment_values import LONG_MIN, Date, Instant, SqlDate, SqlTime, SqlTimestamp
 
 
 class InstantSerializer(FixedFieldsSerializer["Instant | None"]):

@@ -22,19 +22,16 @@ from attrs import frozen
 from statebackend.api.errors import StateRestoreError
 from statebackend.api.key_groups import KeyGroupRange
 from statebackend.canonical.canonical_entries import CanonicalBatch, CanonicalRow
-from statebackend.heap.history import EntryHistory, Epoch, FrozenEntries
-from statebackend.keyed.memory_form import Load, StoredForm
+from statebackend.heap.history import EntryHistory, EpochChanges, FrozenEntries
+from statebackend.keyed.memory_form import Load, MemoryForm
 from statebackend.kinds.state_kind import RowFilter
 from typeserializers.kernel.type_serializer import TypeSerializer
 
-Row = CanonicalRow
-"""Key group, key, namespace, user key, value."""
 
-
-class UnreadableRowError(StateRestoreError):
+class UnreadableEntryError(StateRestoreError):
     """A row that the serializers of a table do not read, and why."""
 
-    def __init__(self, state_name: str, row: Row, serializer: object, cause: Exception) -> None:
+    def __init__(self, state_name: str, row: CanonicalRow, serializer: object, cause: Exception) -> None:
         super().__init__(
             f"state {state_name!r}: the entry of key {row[1].hex()} in key group {row[0]} cannot be read as "
             f"{serializer!r}: {cause}"
@@ -51,8 +48,8 @@ class ChangedRows:
     all elements of a change in one value, behind their number in eight bytes.
     """
 
-    written: list[Row]
-    effective: list[Row]
+    written: list[CanonicalRow]
+    effective: list[CanonicalRow]
 
 
 class _Mark:
@@ -99,7 +96,7 @@ class HeapTable(ABC):
 
     __slots__ = ("_check_key", "form", "handle", "history", "key_groups", "keys", "name")
 
-    def __init__(self, name: str, keys: TableKeys, form: StoredForm, key_groups: KeyGroupRange) -> None:
+    def __init__(self, name: str, keys: TableKeys, form: MemoryForm, key_groups: KeyGroupRange) -> None:
         self.name = name
         self.keys = keys
         self.form = form
@@ -112,9 +109,9 @@ class HeapTable(ABC):
     def new_keys(self, changes: dict[Any, Any]) -> dict[Any, int]:
         """The key groups of the keys that were not there before these changes."""
 
-    def folded(self, epochs: tuple[Epoch, ...]) -> Epoch:
+    def folded(self, epochs: tuple[EpochChanges, ...]) -> EpochChanges:
         """What some epochs are together, for `changed_rows`: here the first change of each key."""
-        first = Epoch()
+        first = EpochChanges()
         for epoch in reversed(epochs):
             first.changes.update(epoch.changes)
         return first
@@ -173,7 +170,7 @@ class HeapTable(ABC):
             if self.handle is not None:
                 self.handle.bind()
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[CanonicalRow]:
         """All there is, in canonical order. On the owner's thread; must be used up before the next write."""
         live = self.history.live
         for key_group, addressed in self._sorted_keys():
@@ -181,7 +178,7 @@ class HeapTable(ABC):
                 for user_key, value in self.rows_of(live[key]):
                     yield key_group, key_bytes, namespace, user_key, value
 
-    def rows_at(self, entries: FrozenEntries) -> Iterator[Row]:
+    def rows_at(self, entries: FrozenEntries) -> Iterator[CanonicalRow]:
         """All there was when the entries were frozen, in canonical order."""
         for key_group, keys in entries.keys(self.new_keys):
             stored = dict(zip(keys, self.stored_at(entries, keys), strict=True))
@@ -203,18 +200,18 @@ class HeapTable(ABC):
         self.history = other.history
 
     def load_batch(self, batch: CanonicalBatch, load: Load) -> None:
-        """Takes in rows, later ones over earlier ones; raises `UnreadableRowError` for a row it cannot read.
+        """Takes in rows, later ones over earlier ones; raises `UnreadableEntryError` for a row it cannot read.
 
         What was loaded before the failing row stays: the caller throws the table away.
         """
         from_bytes, load_entry = self.keys.from_bytes, self.load_entry
-        row: Row = (-1, b"", b"", None, None)
+        row: CanonicalRow = (-1, b"", b"", None, None)
         try:
             for row in zip(*batch, strict=True):
                 key_group, key, namespace, user_key, value = row
                 load_entry(key_group, from_bytes(key, namespace), user_key, value, load)
         except Exception as error:
-            raise UnreadableRowError(self.name, row, self.form.serializer, error) from error
+            raise UnreadableEntryError(self.name, row, self.form.serializer, error) from error
 
     def is_unchanged(self, older: Any, stored: Any) -> bool:
         """Whether two stored forms have the same bytes."""

@@ -7,13 +7,13 @@ from typing import Any, Final
 
 from statebackend.api.descriptors import USER_KEY_ROLE, StoredKind
 from statebackend.api.key_groups import KeyGroupRange
+from statebackend.heap.entry_table import HeapTable
 from statebackend.heap.list_state import ListTable
 from statebackend.heap.map_state import MapTable
 from statebackend.heap.priority_queue import QueueTable
-from statebackend.heap.table import HeapTable
 from statebackend.heap.value_state import ValueTable
 from statebackend.keyed.entry_keys import EntryKeys, KeyForm
-from statebackend.keyed.memory_form import StoredForm
+from statebackend.keyed.memory_form import MemoryForm
 from statebackend.keyed.state_meta import StateMeta
 from statebackend.keyed.state_schema import NAMESPACE_ROLE
 from statebackend.kinds.state_kind import StateKind, TableForm
@@ -21,7 +21,7 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 
 _KEY_ROLES: Final = frozenset({NAMESPACE_ROLE, USER_KEY_ROLE})
 
-_TABLES: Final[Mapping[TableForm, Callable[[str, EntryKeys, StoredForm, KeyGroupRange, KeyForm], HeapTable]]] = {
+_TABLES: Final[Mapping[TableForm, Callable[[str, EntryKeys, MemoryForm, KeyGroupRange, KeyForm], HeapTable]]] = {
     TableForm.VALUE: lambda name, keys, form, key_groups, _: ValueTable(name, keys, form, key_groups),
     TableForm.LIST: lambda name, keys, form, key_groups, _: ListTable(name, keys, form, key_groups),
     TableForm.MAP: MapTable,
@@ -42,7 +42,7 @@ def create_table(
     is_immutable = all(
         serializer.is_immutable_type for role, serializer in serializers.items() if role not in _KEY_ROLES
     )
-    form = StoredForm(kind.storage_serializer(serializers), is_encoded=not is_immutable)
+    form = MemoryForm(kind.storage_serializer(serializers), is_encoded=not is_immutable)
     return _TABLES[kind.form](name, keys, form, key_groups, KeyForm(serializers.get(USER_KEY_ROLE)))
 
 
@@ -50,7 +50,7 @@ def create_raw_table(meta: StateMeta, key_groups: KeyGroupRange) -> HeapTable:
     """An empty table whose entries stay bytes, for a state that nobody has registered."""
     if not isinstance(meta.kind, StateKind):
         return QueueTable(meta.name, key_groups)
-    form = StoredForm(None, is_encoded=True)
+    form = MemoryForm(None, is_encoded=True)
     return _TABLES[meta.kind.form](meta.name, EntryKeys(None, None), form, key_groups, KeyForm(None))
 
 
