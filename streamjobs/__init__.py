@@ -1,6 +1,8 @@
 """Operators over streams: on Spark for production, in-process for tests."""
 
 import statebackend_floors  # noqa: F401  first: it names a file that stands in the place of a package
+from streamjobs.api.async_data_stream import AsyncDataStream
+from streamjobs.api.async_functions import AsyncContext, AsyncFunction, AsyncRetryStrategy
 from streamjobs.api.data_stream import DataStream, KeyedStream
 from streamjobs.api.functions import KeyedProcessFunction, ProcessContext, RuntimeContext
 from streamjobs.api.operator_state_store import OperatorStateStore
@@ -32,6 +34,7 @@ from streamjobs.api.windows.window_assigners import (
 from streamjobs.api.windows.window_functions import ProcessWindowFunction, WindowContext, WindowRuntimeContext
 from streamjobs.api.windows.windowed_stream import WindowedStream
 from streamjobs.errors import (
+    AsyncTimeoutError,
     EpochError,
     EpochTimeoutError,
     JobDefinitionError,
@@ -45,6 +48,11 @@ from streamjobs.errors import (
 from streamjobs.time.watermark_generators import WatermarkGenerator, WatermarkOutput
 
 __all__ = [
+    "AsyncContext",
+    "AsyncDataStream",
+    "AsyncFunction",
+    "AsyncRetryStrategy",
+    "AsyncTimeoutError",
     "ContinuousEventTimeTrigger",
     "ContinuousProcessingTimeTrigger",
     "CountEvictor",

@@ -9,10 +9,16 @@ from typing import Any, ClassVar
 
 import pytest
 
-from streamjobs import JobDefinitionError, KeyedProcessFunction, UserFunctionError
-from streamjobs.api.async_data_stream import AsyncDataStream
-from streamjobs.api.async_functions import AsyncContext, AsyncFunction, AsyncRetryStrategy
-from streamjobs.errors import AsyncTimeoutError
+from streamjobs import (
+    AsyncContext,
+    AsyncDataStream,
+    AsyncFunction,
+    AsyncRetryStrategy,
+    AsyncTimeoutError,
+    JobDefinitionError,
+    KeyedProcessFunction,
+    UserFunctionError,
+)
 from streamjobs.inprocess import LocalStreamEnvironment
 
 LONG = "10 minutes"
