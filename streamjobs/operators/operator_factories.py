@@ -11,10 +11,12 @@ from typing import Any, Final
 from streamjobs.api.async_definition import AsyncWaitDefinition
 from streamjobs.api.functions import KeyedProcessFunction
 from streamjobs.api.stateful_processor import StatefulProcessorFunction
+from streamjobs.api.windows.window_definition import WindowDefinition
 from streamjobs.operators.async_io.async_wait_operator import AsyncWaitOperator
 from streamjobs.operators.keyed_process import KeyedProcessOperator
 from streamjobs.operators.operator import Operator
 from streamjobs.operators.stateful_processor.processor_operator import StatefulProcessorOperator
+from streamjobs.operators.windows.window_operator import WindowOperator
 
 __all__ = ["OPERATORS", "OperatorFactory", "operator_factory"]
 
@@ -25,6 +27,7 @@ OPERATORS: Final[Mapping[type, OperatorFactory]] = {
     KeyedProcessFunction: KeyedProcessOperator,
     StatefulProcessorFunction: StatefulProcessorOperator,
     AsyncWaitDefinition: AsyncWaitOperator,
+    WindowDefinition: WindowOperator,
 }
 
 

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeVar
 
 from snapshots.compatibility import CompatibilityKind
 from statebackend import StateDescriptor
 from statebackend.api.errors import StateRegistrationError
 from statebackend.api.operator_state_descriptors import OperatorStateDescriptor
 from statebackend.api.states import State
+from statebackend.keyed.key_context import KeySetter
 from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, KeyedStateBackend
 from statebackend.keyed.state_meta import StateMeta
 from statebackend.keyed.state_verdicts import judge_state
+from statebackend.kinds.internal_states import InternalState
 from streamjobs.api.functions import RuntimeContext
 from streamjobs.operators.planned_states import PlannedState, check_is_as_planned
 from streamjobs.operators.subtask_backends import SubtaskBackends
 from streamjobs.rows.declared_schema import DeclaredSchema
+from streamjobs.time.internal_timer_service import CurrentKey, InternalTimerService, timer_queue_descriptors
+from streamjobs.time.timestamps import MIN_TIMESTAMP
+from typeserializers.kernel.type_serializer import TypeSerializer
 
 __all__ = ["SubtaskContext"]
+
+N = TypeVar("N")
 
 
 class SubtaskContext(RuntimeContext):
@@ -43,6 +50,7 @@ class SubtaskContext(RuntimeContext):
         planned: Mapping[str, PlannedState],
         planned_operator_state: Mapping[str, PlannedState],
         input_schemas: Sequence[DeclaredSchema | None] = (None,),
+        watermark_ms: int = MIN_TIMESTAMP,
     ) -> None:
         self.input_schemas = tuple(input_schemas)
         """What is known of the records of each input: the schema that they are rows of."""
@@ -57,6 +65,9 @@ class SubtaskContext(RuntimeContext):
         self._subtask_index = subtask_index
         self._parallelism = parallelism
         self._epoch_id = epoch_id
+        self._watermark_ms = watermark_ms
+        self._current = CurrentKey()
+        self._timer_services: dict[str, InternalTimerService[Any]] = {}
 
     @property
     def operator_uid(self) -> str:
@@ -78,15 +89,18 @@ class SubtaskContext(RuntimeContext):
     def is_restored(self) -> bool:
         return self._is_restored
 
-    def register(self, descriptor: StateDescriptor) -> State:
+    def register(
+        self, descriptor: StateDescriptor, namespace_serializer: TypeSerializer[Any] = VOID_NAMESPACE_SERIALIZER
+    ) -> InternalState:
+        """The handle of a keyed state; with a serializer of namespaces, it is that of the namespace it is set to."""
         name = descriptor.name
         if name in self._registered:
             pass
         elif name in self._planned:
             check_is_as_planned(self._planned[name], descriptor, self._operator_uid, self._subtask_index)
         else:
-            self._check_is_stored_alike(descriptor)
-        state = self.keyed.get_state(descriptor)
+            self._check_is_stored_alike(descriptor, namespace_serializer)
+        state: InternalState = self.keyed.get_or_create_keyed_state(namespace_serializer, descriptor)
         self._registered.add(name)
         return state
 
@@ -99,9 +113,34 @@ class SubtaskContext(RuntimeContext):
             raise self._not_registered_on_the_driver("operator state", name)
         return self._backends.register_operator_state(descriptor)
 
-    def key_setter(self) -> Callable[[Any, int], None]:
-        """Makes a key and its key group current; to be asked for when all state is registered."""
-        return self.keyed.key_setter()
+    def internal_timer_service(self, name: str, namespace_serializer: TypeSerializer[N]) -> InternalTimerService[N]:
+        """Timers by key and namespace under a name, which are a part of the keyed state; the same for the same name."""
+        service = self._timer_services.get(name)
+        if service is None:
+            descriptors = timer_queue_descriptors(name, self.keyed.key_serializer, namespace_serializer)
+            event_time, processing_time = (self.keyed.get_priority_queue(one) for one in descriptors)
+            clock = self.keyed.parameters.clock
+            service = InternalTimerService(event_time, processing_time, self._current, clock, self._watermark_ms)
+            self._timer_services[name] = service
+        return service
+
+    @property
+    def timer_services(self) -> Collection[InternalTimerService[Any]]:
+        """The timers of the operator, for whoever moves time on."""
+        return self._timer_services.values()
+
+    def key_setter(self) -> KeySetter:
+        """Makes a key and its key group current, for timers too; to be asked for when all is registered."""
+        set_key, current = self.keyed.key_setter(), self._current
+        if not self._timer_services:
+            return set_key
+
+        def set_key_of_timers(key: Any, key_group: int) -> None:
+            current.key = key
+            current.key_group = key_group
+            set_key(key, key_group)
+
+        return set_key_of_timers
 
     def check_planned_are_registered(self) -> None:
         """Raises `StateRegistrationError` if `open()` left out a restored state that it registered on the driver."""
@@ -120,11 +159,11 @@ class SubtaskContext(RuntimeContext):
             f"is_restored says"
         )
 
-    def _check_is_stored_alike(self, descriptor: StateDescriptor) -> None:
+    def _check_is_stored_alike(self, descriptor: StateDescriptor, namespace_serializer: TypeSerializer[Any]) -> None:
         stored = self.keyed.current_meta().state(descriptor.name)
         if stored is None:
             raise self._not_registered_on_the_driver("state", descriptor.name)
-        verdict = judge_state(stored, descriptor, VOID_NAMESPACE_SERIALIZER)
+        verdict = judge_state(stored, descriptor, namespace_serializer)
         if verdict.kind is CompatibilityKind.INCOMPATIBLE:
             # The backend refuses it, and says why.
             return

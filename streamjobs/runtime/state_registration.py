@@ -14,9 +14,11 @@ from attrs import field, frozen
 
 from snapshots.compatibility import worst_kind
 from statebackend import StateDescriptor, StateKind
+from statebackend.api.descriptors import Descriptor
 from statebackend.api.errors import NoCurrentKeyError, StateRegistrationError
 from statebackend.api.operator_state_descriptors import OperatorStateDescriptor
 from statebackend.api.states import State
+from statebackend.keyed.key_context import KeySetter
 from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
 from statebackend.keyed.state_meta import KeyedStateMeta, StateMeta
 from statebackend.keyed.state_verdicts import SchemaReport, StateVerdict, judge_key_serializer, judge_state
@@ -28,10 +30,15 @@ from streamjobs.operators.operator import CollectingEmitter
 from streamjobs.operators.operator_factories import operator_factory
 from streamjobs.operators.planned_states import PlannedState, planned_state
 from streamjobs.rows.declared_schema import DeclaredSchema
+from streamjobs.time.internal_timer_service import CurrentKey, InternalTimerService, timer_queue_descriptors
 from streamjobs.user_errors import one_line, told
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 D = TypeVar("D")
+N = TypeVar("N")
+
+_NO_QUEUE: Any = None
+"""What a service has that never gets as far as its queue, because no key is ever current."""
 
 
 def _refuse(*_: Any, **__: Any) -> Any:
@@ -60,6 +67,10 @@ class RegisteredStates:
     planned_operator_state: Mapping[str, PlannedState] = field(factory=dict, repr=False)
     input_schemas: tuple[DeclaredSchema | None, ...] = (None,)
     """What is known of the records of each input."""
+    namespaces: Mapping[str, TypeSerializer[Any]] = field(factory=dict, repr=False)
+    """The serializers of the namespaces of keyed states, by name; without one there are none."""
+    timers: Mapping[str, TypeSerializer[Any]] = field(factory=dict, repr=False)
+    """The timer services by name, each with the serializer of its namespaces."""
 
 
 class RegistrationContext(RuntimeContext):
@@ -84,6 +95,8 @@ class RegistrationContext(RuntimeContext):
         self._keyed: dict[str, StateDescriptor] = {}
         self._operator: dict[str, OperatorStateDescriptor] = {}
         self._operator_states: dict[str, State] = {}
+        self._namespaces: dict[str, TypeSerializer[Any]] = {}
+        self._timers: dict[str, TypeSerializer[Any]] = {}
 
     @property
     def registered(self) -> RegisteredStates:
@@ -94,6 +107,8 @@ class RegistrationContext(RuntimeContext):
             {name: planned_state(descriptor) for name, descriptor in self._keyed.items()},
             {name: planned_state(descriptor) for name, descriptor in self._operator.items()},
             self.input_schemas,
+            dict(self._namespaces),
+            dict(self._timers),
         )
 
     @property
@@ -116,14 +131,26 @@ class RegistrationContext(RuntimeContext):
     def is_restored(self) -> bool:
         return False
 
-    def register(self, descriptor: StateDescriptor) -> State:
+    def register(
+        self, descriptor: StateDescriptor, namespace_serializer: TypeSerializer[Any] = VOID_NAMESPACE_SERIALIZER
+    ) -> State:
         if not isinstance(descriptor.kind, StateKind):
             raise StateRegistrationError(
                 f"state {descriptor.name!r} of operator {self._operator_uid!r} is a {descriptor.kind.name}, which a "
                 f"function cannot register"
             )
         self._remember(self._keyed, descriptor.name, descriptor)
+        self._namespaces[descriptor.name] = namespace_serializer
         return _unusable(descriptor.kind)()
+
+    def internal_timer_service(self, name: str, namespace_serializer: TypeSerializer[N]) -> InternalTimerService[N]:
+        """Timers without a key for which one could be registered."""
+        self._timers[name] = namespace_serializer
+        return InternalTimerService(_NO_QUEUE, _NO_QUEUE, CurrentKey(), lambda: 0)
+
+    def key_setter(self) -> KeySetter:
+        """A function that is never called."""
+        return _refuse
 
     def register_operator_state(self, descriptor: OperatorStateDescriptor) -> State:
         self._remember(self._operator, descriptor.name, descriptor)
@@ -190,13 +217,20 @@ def schema_report(
         for state in meta.states:
             restored.setdefault(state.name, []).append(state)
     restored_operator_state = {state.name: state for state in operator_state}
-    descriptors = {descriptor.name: descriptor for descriptor in registered.keyed}
+    descriptors: dict[str, Descriptor] = {descriptor.name: descriptor for descriptor in registered.keyed}
+    for name, namespace_serializer in registered.timers.items():
+        for queue in timer_queue_descriptors(name, key_serializer, namespace_serializer):
+            descriptors[queue.name] = queue
+
+    def namespaces(name: str) -> TypeSerializer[Any]:
+        return registered.namespaces.get(name, VOID_NAMESPACE_SERIALIZER)
+
     operator_descriptors = {descriptor.name: descriptor for descriptor in registered.operator}
     return SchemaReport(
         operator_uid,
         _worst([judge_key_serializer(meta.key_snapshot, key_serializer) for meta in keyed]),
         verdicts=tuple(
-            _worst([judge_state(state, descriptor, VOID_NAMESPACE_SERIALIZER) for state in restored[name]])
+            _worst([judge_state(state, descriptor, namespaces(name)) for state in restored[name]])
             for name, descriptor in descriptors.items()
             if name in restored
         ),

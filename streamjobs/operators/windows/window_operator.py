@@ -80,8 +80,10 @@ class WindowOperator(Operator):
         tag = definition.late_data_tag
         self._late_tag = tag if tag is not None and tag in emitter.side_outputs else None
         self._timers: InternalTimerService[Any] = context.internal_timer_service(TIMERS_NAME, serializer)
-        given = zip(definition.element_serializers, context.input_schemas, strict=False)
-        self._state = window_state(definition, [self._element_form(*one) for one in given], register)
+        given = definition.element_serializers
+        schemas = context.input_schemas if given else ()
+        forms = [self._element_form(*one) for one in zip(given, schemas, strict=True)]
+        self._state = window_state(definition, forms, register)
         self._merging = MergingWindows(context.register) if self._assigner.merges_windows else None
         self._trigger_context = WindowTriggerContext(self._trigger, self._timers, register)
         self._open_function(context, register)

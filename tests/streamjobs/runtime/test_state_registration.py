@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -18,22 +19,34 @@ from statebackend import (
     StateRegistrationError,
     ValueStateDescriptor,
 )
+from statebackend.heap import HeapStateBackend
 from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
 from statebackend.keyed.state_meta import KeyedStateMeta, meta_of_descriptor
 from statebackend.kinds.known_kinds import STATE_KINDS
 from statebackend.kinds.state_kind import StateKind
 from statebackend.operator_state import OperatorStateMeta
 from statebackend.operator_state.operator_state_handles import StatePart, envelopes_of
-from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext, UserFunctionError
+from streamjobs import (
+    CountTrigger,
+    GlobalWindows,
+    KeyedProcessFunction,
+    ProcessContext,
+    RuntimeContext,
+    TumblingEventTimeWindows,
+    UserFunctionError,
+    WindowedStream,
+)
 from streamjobs.runtime.state_registration import (
     RegisteredStates,
     RegistrationContext,
     registered_states,
     schema_report,
 )
+from streamjobs.time.internal_timer_service import timer_queue_descriptors
 from testkit.backends.contract_base import LIST, MAP, VALUE
-from testkit.backends.folding_functions import IMMUTABLE_SUM, SUM
-from typeserializers import AttrsSerializer, LongSerializer
+from testkit.backends.folding_functions import IMMUTABLE_SUM, SUM, ImmutableSum
+from testkit.backends.harness import BackendHarness
+from typeserializers import AttrsSerializer, LongSerializer, StringSerializer
 
 
 @attrs.frozen
@@ -147,6 +160,34 @@ def test_a_refusal_that_does_not_know_the_operator_gets_its_name() -> None:
 
     with pytest.raises(StateRegistrationError, match=r"^operator 'operator' \(Misfit\): not so$"):
         registered_states(Misfit(), "operator", 4)
+
+
+def _windows(assigner: Any, accumulator_type: Any) -> RegisteredStates:
+    stream = WindowedStream.of(lambda definition, **_: definition, assigner).trigger(CountTrigger.of(2))
+    definition: Any = stream.aggregate(ImmutableSum(), accumulator_type=accumulator_type)
+    return registered_states(definition, "windows", 4)
+
+
+def test_windows_and_their_timers_are_judged_with_their_namespaces(tmp_path: Path) -> None:
+    tumbling = TumblingEventTimeWindows.of(10)
+    registered = _windows(tumbling, int)
+    assert [state.name for state in registered.keyed] == ["window-contents", "trigger.count"]
+    assert list(registered.timers) == ["window-timers"]
+    backend = BackendHarness(str(tmp_path)).open(HeapStateBackend())
+    for state in registered.keyed:
+        backend.get_or_create_keyed_state(registered.namespaces[state.name], state)
+    for queue in timer_queue_descriptors("window-timers", LongSerializer(), registered.timers["window-timers"]):
+        backend.get_priority_queue(queue)
+    stored = [backend.current_meta()]
+
+    def kinds(registered: RegisteredStates, key_serializer: Any = None) -> list[CompatibilityKind]:
+        report = schema_report("windows", key_serializer or LongSerializer(), registered, stored, ())
+        assert report.unregistered == ()
+        return [verdict.kind for verdict in report.verdicts]
+
+    assert kinds(registered) == [CompatibilityKind.AS_IS] * 4
+    assert kinds(_windows(GlobalWindows.create(), int)) == [CompatibilityKind.INCOMPATIBLE] * 4
+    assert kinds(registered, StringSerializer())[2:] == [CompatibilityKind.INCOMPATIBLE] * 2
 
 
 def test_the_verdict_is_the_worst_over_what_the_subtasks_stored() -> None:

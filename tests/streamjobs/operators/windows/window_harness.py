@@ -46,7 +46,7 @@ class Context(RuntimeContext):
 
     def __init__(self, backend: KeyedStateBackend, schema: DeclaredSchema | None, watermark: int) -> None:
         self.backend = backend
-        self.input_schemas = (schema, schema)
+        self.input_schemas: tuple[DeclaredSchema | None, ...] = (schema,)
         self.current = CurrentKey()
         self.now_ms = 0
         self.watermark = watermark
@@ -131,6 +131,7 @@ class WindowRun:
         self.context = Context(self.backend, schema, watermark)
         self.emitted: list[Emitted] = []
         emitter = RecordingEmitter(side_outputs, lambda: self.timers.current_watermark(), self.emitted)
+        self.context.input_schemas = (schema,) * max(1, len(definition.element_serializers))
         self.operator = WindowOperator(copy.deepcopy(definition), UID)
         self.operator.open(self.context, emitter)  # type: ignore[arg-type]
         self._set_key = self.context.key_setter()
