@@ -248,13 +248,15 @@ def test_private_directories_of_killed_attempts_are_removed_and_those_in_use_are
     (tmp_path / f"subtask-{'1b' * 16}").mkdir()
     (abandoned / "db").mkdir(parents=True)
     (abandoned / "lock").touch()
-    (tmp_path / "subtask-of-another-kind").mkdir()
+    others = ["subtask-of-another-kind", f"subtask-{'0a' * 16}-kept", f"my-subtask-{'0a' * 16}"]
+    for name in others:
+        (tmp_path / name).mkdir()
     zombie.close()
     LocalStateDirectory(path).close()
     left = sorted(os.listdir(tmp_path))
-    assert left == sorted(["subtask", "subtask-of-another-kind", os.path.basename(in_use.path)])
+    assert left == sorted(["subtask", *others, os.path.basename(in_use.path)])
     in_use.close()
-    assert sorted(os.listdir(tmp_path)) == ["subtask", "subtask-of-another-kind"]
+    assert sorted(os.listdir(tmp_path)) == sorted(["subtask", *others])
 
 
 def test_deleting_a_value_and_writing_the_byte_of_a_dash_have_different_digests(harness):
