@@ -25,7 +25,7 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.fixed_width import LongSerializer
 from typeserializers.scalars.strings import StringSerializer
 
-__all__ = ["STATE_NAME", "InFlightRecord", "RecordsSnapshot", "snapshot_of_records"]
+__all__ = ["STATE_NAME", "InFlightRecord", "RecordsSnapshot", "record_serializer", "snapshot_of_records"]
 
 STATE_NAME: Final = "records-in-flight"
 """The name of the operator state; written to disk and frozen."""
@@ -94,10 +94,12 @@ def snapshot_of_records(context: RuntimeContext, schema: DeclaredSchema | None, 
                 f"its input is not known; declare it, as in from_elements(..., schema='name type, ...')"
             )
         return _NoState()
-    parts: list[TypeSerializer[Any]] = [
-        NullableSerializer(LongSerializer()),
-        NullableSerializer(StringSerializer()),
-        form.serializer,
-    ]
-    descriptor = SplitListStateDescriptor(STATE_NAME, TupleSerializer(parts))
+    descriptor = SplitListStateDescriptor(STATE_NAME, record_serializer(form))
     return _StateOfRecords(context.operator_state.get_list_state(descriptor), form)
+
+
+def record_serializer(form: StoredRecords) -> TypeSerializer[Any]:
+    """The serializer of the elements of the state; see the module."""
+    return TupleSerializer(
+        [NullableSerializer(LongSerializer()), NullableSerializer(StringSerializer()), form.serializer]
+    )

@@ -53,13 +53,14 @@ def run(
     records: list[Any] = RECORDS,
     job_dir: Path | None = None,
     timeout: Any = LONG,
+    input_schema: str = SCHEMA,
     **options: Any,
 ) -> list[Any]:
     results: list[Any] = []
     environment = LocalStreamEnvironment(epoch_size=7, parallelism=2, job_dir=job_dir)
-    stream = environment.from_elements(records, schema=SCHEMA).key_by("key")
-    asked = wait(stream, function, timeout, uid="ask", schema=SCHEMA, **options)
-    asked.key_by("key").process(Adding(), uid="add", schema=SCHEMA).sink_to(results)
+    stream = environment.from_elements(records, schema=input_schema).key_by("key")
+    asked = wait(stream, function, timeout, uid="ask", schema="key string, number bigint", **options)
+    asked.key_by("key").process(Adding(), uid="add", schema="key string, number bigint").sink_to(results)
     environment.execute("job")
     return results
 
@@ -140,6 +141,24 @@ def test_what_was_never_answered_is_asked_for_again_after_a_restart(
     monkeypatch.setattr(Waiting, "answers", True)
     results = run(wait, Waiting(), [("z", 100)], job_dir=tmp_path)
     assert sorted(results) == sorted((key, number + 1) for key, number in [*records, ("z", 100)])
+
+
+def test_records_in_flight_live_on_when_the_schema_of_the_input_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait = AsyncDataStream.ordered_wait
+    assert run(wait, Waiting(), [("a", 1)], job_dir=tmp_path, carry_in_flight=True) == []
+    monkeypatch.setattr(Waiting, "answers", True)
+    wider = "key string, comment string, number bigint"
+    results = run(wait, Waiting(), [("z", "new", 1 << 40)], job_dir=tmp_path, input_schema=wider)
+    assert sorted(results) == [("a", 2), ("z", (1 << 40) + 1)]
+
+
+def test_a_job_may_run_inside_a_loop_that_is_running() -> None:
+    async def program() -> list[Any]:
+        return run(AsyncDataStream.ordered_wait, Doubling(), RECORDS[:5])
+
+    assert len(asyncio.run(program())) == 5
 
 
 @pytest.mark.parametrize(
