@@ -14,7 +14,8 @@ A valve makes one watermark of the channels of a source. All that an epoch repor
 wakes or is new does so first, then watermarks count all at once, then idleness is looked at; and so it is sent, of all
 sources. So who returns is not overtaken by one that is further, or becomes idle, in the same epoch.
 
-Before the first record a source has one channel, called "", for which idleness counts too. It goes when another comes.
+Before the first record a source has one channel, called "", for which idleness counts too. It goes when another comes;
+so it does after a restore if it was the only one.
 Idleness counts from the last epoch with records; after a restore from the first epoch, since a job that stood still
 knows nothing of what its sources did.
 """
@@ -154,6 +155,7 @@ class _Source:
         self._time = time
         self._valve = StatusWatermarkValve([_ONLY_CHANNEL])
         self._channels = {_ONLY_CHANNEL: _Channel(None, None)}
+        self._stands_for_all = True
 
     @property
     def watermark_ms(self) -> int:
@@ -180,6 +182,8 @@ class _Source:
             channel.last_active_ms = now_ms
         if self._stands_for_others(reported):
             self._remove(_ONLY_CHANNEL)
+        if reported:
+            self._stands_for_all = False
         self._forget(excess, reported)
         if self._time.out_of_orderness_ms is not None:
             self._valve.input_watermarks({name: self._watermark_behind(name) for name in reported})
@@ -219,6 +223,8 @@ class _Source:
 
     def restore(self, channels: list[ChannelWatermark], watermark_ms: int) -> None:
         known = self._channels_of_today(channels)
+        # Whether this is a channel of that name, or a source that had none until now, its next records tell.
+        self._stands_for_all = [one.channel for one in known] == [_ONLY_CHANNEL]
         # Who was at the end of time begins anew: a source that is read on has not ended.
         states = (
             ValveChannel(
@@ -236,9 +242,9 @@ class _Source:
         }
 
     def _channels_of_today(self, channels: list[ChannelWatermark]) -> list[ChannelWatermark]:
-        """A source that had channels and has none any more, or the other way round, begins anew."""
+        """Those that a source without channels has no more are one that begins anew."""
         names = {one.channel for one in channels}
-        if not names or (names == {_ONLY_CHANNEL}) is self._time.has_channels:
+        if not names or (not self._time.has_channels and names != {_ONLY_CHANNEL}):
             idle = bool(channels) and all(one.is_idle for one in channels)
             return [ChannelWatermark(source=self._name, is_idle=idle)]
         return channels
@@ -249,9 +255,8 @@ class _Source:
         return len(names) - self._stands_for_others(reported) - self._time.max_channels
 
     def _stands_for_others(self, reported: Collection[str]) -> bool:
-        """Whether there is the channel of a source that had no record, and others come now."""
-        only = self._channels.get(_ONLY_CHANNEL)
-        return only is not None and only.largest_ms is None and bool(reported) and _ONLY_CHANNEL not in reported
+        """Whether there is the channel of a source without others, and others come now."""
+        return self._stands_for_all and bool(reported) and _ONLY_CHANNEL not in reported
 
     def _forget(self, excess: int, reported: Mapping[str, int]) -> None:
         if excess <= 0:

@@ -233,3 +233,35 @@ def test_a_long_chain_is_no_matter() -> None:
     chain = [node("0"), *(node(str(at), str(at - 1)) for at in range(1, 3000))]
     graph = GraphWatermarks(chain)
     assert len(graph.take("0", Watermark(1))) == 2999
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> list[WatermarkNode]:
+    """Sources, operators and unions, of which each reads some of those before it."""
+    names = draw(st.lists(st.sampled_from("stu"), min_size=1, unique=True))
+    made = [node(name) for name in names]
+    for name in draw(st.lists(st.sampled_from("abcdef"), unique=True)):
+        inputs = draw(st.lists(st.lists(st.sampled_from(names), min_size=1, max_size=3), min_size=1, max_size=2))
+        made.append(node(name, *map(tuple, inputs), is_transparent=name in "ef"))
+        names.append(name)
+    return made
+
+
+@given(graphs(), events, graphs())
+def test_whatever_becomes_of_a_graph_nobody_goes_back_and_all_that_its_sources_send_arrives(
+    nodes: list[WatermarkNode], events: Sequence[tuple[str, WatermarkElement]], nodes_then: list[WatermarkNode]
+) -> None:
+    graph, then = GraphWatermarks(nodes), GraphWatermarks(nodes_then)
+    sources = {one.id for one in nodes if not one.inputs}
+    for source, element in events:
+        if source in sources:
+            graph.take(source, element)
+    then.restore(graph.snapshot())
+    operators = {one.id for one in nodes_then if one.inputs and not one.is_transparent}
+    for name in operators & {one.id for one in nodes if not one.is_transparent}:
+        assert then.watermark_of(name) >= graph.watermark_of(name)
+    for source in (one.id for one in nodes_then if not one.inputs):
+        then.take(source, ACTIVE)
+        then.take(source, END_OF_TIME)
+    assert {then.watermark_of(name) for name in operators} <= {MAX_TIMESTAMP}
+    assert {then.status_of(name) for name in operators} <= {ACTIVE}
