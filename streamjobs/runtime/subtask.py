@@ -1,7 +1,8 @@
 """One subtask of one operator for one epoch, the same in every runtime: open, process, snapshot, close, acknowledge.
 
-A subtask opens or restores its state, runs the operator over the records that its rim brings, takes the snapshot,
-closes, and acknowledges. How records come in and go out, and where the subtask runs, is the rim's business.
+A subtask opens or restores its state, fires the timers that are due by the clock, which stands still in an epoch, runs
+the operator over the records that its rim brings, takes the snapshot, closes, and acknowledges. How records come in and
+go out, and where the subtask runs, is the rim's business.
 """
 
 from __future__ import annotations
@@ -124,7 +125,11 @@ class Subtask:
                 uid = self._operator.operator_uid
                 operator = OperatorRun(self._operator.operator_factory(function, uid), uid)
                 emitter = CollectingEmitter(self._operator.side_outputs)
-                with operator.opened(self._context(backends), emitter):
+                context = self._context(backends)
+                with operator.opened(context, emitter):
+                    if context.timer_services:
+                        _advance_processing_time(context, operator)
+                        yield emitter.taken()
                     for input_index, batch in batches:
                         operator.process_batch(input_index, batch)
                         yield emitter.taken()
@@ -211,6 +216,18 @@ class Subtask:
                 **metrics,
             },
         )
+
+
+def _advance_processing_time(context: SubtaskContext, operator: OperatorRun) -> None:
+    """Fires the timers that are due by the clock of the epoch, each with its key current."""
+    set_key = context.key_setter()
+
+    def fire(timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
+        set_key(key, key_group)
+        operator.on_processing_time_timer(timestamp_ms, key, key_group, namespace)
+
+    for service in context.timer_services:
+        service.advance_processing_time(fire)
 
 
 class _Stopwatch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import pytest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = pytest.mark.spark
 
@@ -33,6 +35,7 @@ class Batches:
 
     def __init__(self, directory: Path, batches: list[dict[str, list[tuple[str, int, int]]]]) -> None:
         self.directory = directory
+        self.count = len(batches)
         source = directory / "source"
         source.mkdir()
         for number, batch in enumerate(batches):
@@ -47,47 +50,63 @@ class Batches:
         return spark.readStream.schema(INPUT).option("maxFilesPerTrigger", 1).json(str(self.directory / "source"))
 
 
-Outputs = dict[int, list[tuple[Any, ...]]]
+class Outputs:
+    """What was emitted, sorted, of each batch that emitted anything."""
 
+    def __init__(self) -> None:
+        self.batches: list[list[tuple[Any, ...]]] = []
+        self._changed = threading.Condition()
 
-def collected(outputs: Outputs) -> Any:
-    def collect(frame: DataFrame, batch_id: int) -> None:
+    def take(self, frame: DataFrame, batch_id: int) -> None:
         rows = sorted(map(tuple, frame.collect()), key=repr)
-        if rows:
-            outputs[batch_id] = rows
+        with self._changed:
+            if rows:
+                self.batches.append(rows)
+            self._changed.notify_all()
 
-    return collect
+    def wait_for(self, count: int, query: StreamingQuery) -> None:
+        """Waits for so many batches of a query that does not end by itself."""
+        with self._changed:
+            while len(self.batches) < count:
+                assert query.isActive, query.exception()
+                self._changed.wait(timeout=10)
 
 
 def on_spark(
     spark: SparkSession, batches: Batches, stream: DataFrame, processor: Any, time_mode: str, initial: Any = None
-) -> Outputs:
+) -> list[list[tuple[Any, ...]]]:
     """What Spark itself makes of the batches."""
     from stateful_programs import OUTPUT
 
     from streamjobs.spark.session import configured
 
-    outputs: Outputs = {}
+    outputs = Outputs()
     with configured(spark, {"spark.sql.streaming.stateStore.providerClass": ROCKSDB_OF_SPARK}):
         # The check is made for all vectorised functions alike; with rows, no pandas is used.
         with patch("pyspark.sql.pandas.functions.require_minimum_pandas_version"):
             made = stream.groupBy("program", "k").transformWithState(processor, OUTPUT, "Update", time_mode, initial)
-        writer = made.writeStream.outputMode("update").foreachBatch(collected(outputs))
-        query = writer.option("checkpointLocation", str(batches.directory / "spark")).trigger(availableNow=True).start()
-        query.awaitTermination()
-    return outputs
+        writer = made.writeStream.outputMode("update").foreachBatch(outputs.take)
+        # In processing time, Spark runs batches without records for ever: there may always be a timer.
+        trigger = {"processingTime": "0 seconds"} if time_mode == "ProcessingTime" else {"availableNow": True}
+        query = writer.option("checkpointLocation", str(batches.directory / "spark")).trigger(**trigger).start()
+        if time_mode == "ProcessingTime":
+            outputs.wait_for(batches.count, query)
+            query.stop()
+        else:
+            query.awaitTermination()
+    return outputs.batches
 
 
 def on_ours(
     spark: SparkSession, batches: Batches, stream: DataFrame, processor: Any, time_mode: str, initial: Any = None
-) -> Outputs:
+) -> list[list[tuple[Any, ...]]]:
     """What our state makes of them."""
     from stateful_programs import OUTPUT
 
     from streamjobs.spark import SparkStreamEnvironment
     from streamjobs.spark.sinks import ForEachEpochSink
 
-    outputs: Outputs = {}
+    outputs = Outputs()
     environment = SparkStreamEnvironment(
         spark,
         job_dir=batches.directory / "job",
@@ -97,9 +116,9 @@ def on_ours(
     )
     grouped = environment.from_dataframe(stream).group_by("program", "k")
     processed = grouped.transform_with_state(processor, OUTPUT, "update", time_mode, initial)
-    processed.sink_to(ForEachEpochSink(collected(outputs)))
+    processed.sink_to(ForEachEpochSink(outputs.take))
     environment.execute("programs", trigger={"availableNow": True}).await_termination()
-    return outputs
+    return outputs.batches
 
 
 def test_programs_with_state_give_the_same_rows_as_on_spark(spark: SparkSession, tmp_path: Path) -> None:
@@ -135,3 +154,20 @@ def test_programs_with_state_give_the_same_rows_as_on_spark(spark: SparkSession,
     assert ("Balance", "b", "was (1500,)", 1504) in expected[3]
     assert {program for program, *_ in expected[0]} == {program.__name__ for program in STATE_PROGRAMS}
     assert on_ours(spark, batches, batches.stream(spark), processor, "None", initial) == expected
+
+
+def test_timers_and_time_to_live_in_processing_time_give_the_same_rows_as_on_spark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    from stateful_programs import Fresh, Programs
+
+    batches = Batches(
+        tmp_path,
+        [
+            {"Fresh": [("a", 1, 1), ("a", 2, 2), ("a", 1, 3), ("b", 5, 4)]},
+            {"Fresh": [("a", 2, 5), ("a", 3, 6), ("c", 1, 7)]},
+        ],
+    )
+    expected = on_spark(spark, batches, batches.stream(spark), Programs(Fresh), "ProcessingTime")
+    assert ("Fresh", "a", "timer 2, late 0", 1) in expected[0]
+    assert on_ours(spark, batches, batches.stream(spark), Programs(Fresh), "processingTime") == expected

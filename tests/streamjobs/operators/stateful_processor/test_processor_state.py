@@ -64,13 +64,14 @@ def run(
     epoch_size: int = 100,
     schema: str = ROWS,
     savepoint: Path | None = None,
+    time_mode: str = "none",
     **options: Any,
 ) -> list[tuple[Any, ...]]:
     results: list[Any] = []
     execute = {name: options.pop(name) for name in ("from_savepoint",) if name in options}
     environment = LocalStreamEnvironment(epoch_size=epoch_size, **options)
     stream = environment.from_elements([one if isinstance(one, tuple) else tuple(one) for one in elements], schema)
-    grouped = stream.group_by(*keys).transform_with_state(processor, output, "update", "none", uid="processor")
+    grouped = stream.group_by(*keys).transform_with_state(processor, output, "update", time_mode, uid="processor")
     grouped.sink_to(results)
     job = environment.execute("job", **execute)
     if savepoint is not None:
@@ -300,3 +301,36 @@ def test_a_savepoint_carries_the_state_on_under_another_schema_and_backend(tmp_p
     run(Total(), [("a", 1), ("b", 2)], savepoint=tmp_path / "savepoint", parallelism=2, backend="heap")
     rows = run(TotalOfMore(), [("a", 4), ("b", 4), ("c", 4)], from_savepoint=tmp_path / "savepoint", backend="rocksdb")
     assert sorted(rows) == [("a", "(None, 1)"), ("b", "(None, 2)"), ("c", "None")]
+
+
+class Once(Processor):
+    """Registers a timer that is due at once and one that is not; what a time-to-live lets it see is emitted."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.seen = handle.getValueState("seen", "n int", 1 << 40)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
+        now = timerValues.getCurrentProcessingTimeInMs()
+        if not self.seen.exists():
+            self.seen.update((next(rows).n,))
+            self.handle.registerTimer(now)
+            self.handle.registerTimer(now + (1 << 40))
+        yield row(
+            k=key[0], text=f"{len(list(self.handle.listTimers()))} timers, {timerValues.getCurrentWatermarkInMs()}"
+        )
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:  # noqa: N802, N803
+        late = timerValues.getCurrentProcessingTimeInMs() - expiredTimerInfo.getExpiryTimeInMs()
+        yield row(k=key[0], text=f"fired {late} late, {self.seen.get()}")
+
+
+def test_timers_of_processing_time_and_a_time_to_live_in_a_job() -> None:
+    rows = run(Once(), [("a", 7), ("b", 8), ("a", 9)], epoch_size=2, time_mode="processingTime")
+    assert rows == [
+        ("a", "2 timers, 0"),
+        ("b", "2 timers, 0"),
+        ("a", "fired 0 late, (7,)"),
+        ("b", "fired 0 late, (8,)"),
+        ("a", "1 timers, 0"),
+    ]
