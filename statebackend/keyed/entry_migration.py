@@ -86,7 +86,7 @@ class EntryMigration:
             where += f", the entry of {_decoded(user_key_serializer, user_key)}"
         return StateMigrationException(
             f"operator {self._operator_uid!r}, state {old.name!r}, {where} (key group {key_group}) cannot be migrated: "
-            f"{error}. Nothing was changed: what it was restored from is as it was"
+            f"{error}. What it was restored from is as it was"
         )
 
     def progress(self, entries: int) -> None:

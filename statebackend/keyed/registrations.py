@@ -26,7 +26,7 @@ from statebackend.keyed.entry_migration import EntryMigration
 from statebackend.keyed.state_meta import meta_of_descriptor
 from statebackend.keyed.state_schema import NAMESPACE_ROLE, StateSchema
 from statebackend.keyed.state_store import StateStore, StateTable
-from statebackend.keyed.state_verdicts import StateVerdict, incompatibility_message, judge_state
+from statebackend.keyed.state_verdicts import RESTORED_AS_IT_WAS, StateVerdict, incompatibility_message, judge_state
 from statebackend.kinds.state_kind import StateDescriptor
 from statebackend.kinds.timed_states import Lifetime
 from statebackend.ttl.expiry import Expiry
@@ -92,7 +92,7 @@ class Registrations:
         if restored is not None:
             verdict = judge_state(restored, descriptor, namespace_serializer)
             if verdict.kind is CompatibilityKind.INCOMPATIBLE:
-                raise StateMigrationException(incompatibility_message(uid, [verdict]))
+                raise StateMigrationException(incompatibility_message(uid, [verdict], RESTORED_AS_IT_WAS))
         if isinstance(descriptor, StateDescriptor) and descriptor.ttl is not None:
             return self._with_time_to_live(descriptor, namespace_serializer, verdict)
         stored: Any = descriptor if verdict is None else descriptor.with_serializers(verdict.serializers)

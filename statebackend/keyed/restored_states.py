@@ -11,7 +11,7 @@ from snapshots.compatibility import CompatibilityKind
 from statebackend.api.errors import StateMigrationException, StateRestoreError
 from statebackend.keyed.backend_parameters import KeyedStateBackendParameters, RestoredHandle
 from statebackend.keyed.state_meta import KeyedStateMeta, decode_meta, merge_metas
-from statebackend.keyed.state_verdicts import incompatibility_message, judge_key_serializer
+from statebackend.keyed.state_verdicts import RESTORED_AS_IT_WAS, incompatibility_message, judge_key_serializer
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 
@@ -48,6 +48,7 @@ def read_restored_states(parameters: KeyedStateBackendParameters, readable_forma
         return RestoredStates(parameters.key_serializer)
     verdict = judge_key_serializer(merged.key_snapshot, parameters.key_serializer)
     if verdict.kind is CompatibilityKind.INCOMPATIBLE:
-        raise StateMigrationException(incompatibility_message(parameters.operator_uid, [verdict]))
+        message = incompatibility_message(parameters.operator_uid, [verdict], RESTORED_AS_IT_WAS)
+        raise StateMigrationException(message)
     handles = tuple(zip(parameters.restore, metas, strict=True))
     return RestoredStates(verdict.serializers["key"], merged, handles)

@@ -33,6 +33,9 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 NOTHING_CHANGED: Final = "nothing was changed"
 """What is told of a refusal before anything is touched."""
 
+RESTORED_AS_IT_WAS: Final = "what it was restored from is as it was"
+"""What is told of a refusal in the middle of a run."""
+
 _FIXED_ROLES: Final[Mapping[str, str]] = {"key": "the keys of the operator", "namespace": "the namespaces of the state"}
 
 _FIXES: Final[Mapping[str, str]] = {

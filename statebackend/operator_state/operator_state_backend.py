@@ -43,7 +43,7 @@ from statebackend.api.operator_state_descriptors import (
 from statebackend.api.states import ListState, State
 from statebackend.keyed.backend_parameters import Progress, StateRestoreReport
 from statebackend.keyed.snapshot_task import SnapshotTasks
-from statebackend.keyed.state_verdicts import incompatibility_message
+from statebackend.keyed.state_verdicts import RESTORED_AS_IT_WAS, incompatibility_message
 from statebackend.operator_state.operator_snapshot_task import (
     CopiedParts,
     FrozenOperatorState,
@@ -242,7 +242,8 @@ class OperatorStateBackend:
         takeover = plan_operator_state(restored.mode, restored.content, descriptor)
         verdict = takeover.verdict
         if verdict.kind is CompatibilityKind.INCOMPATIBLE:
-            raise StateMigrationException(incompatibility_message(self.parameters.operator_uid, [verdict]))
+            message = incompatibility_message(self.parameters.operator_uid, [verdict], RESTORED_AS_IT_WAS)
+            raise StateMigrationException(message)
         started = time.monotonic()
         table = TABLES[descriptor.mode](descriptor.name, verdict.serializers)
         migrated = 0

@@ -12,7 +12,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from attrs import frozen
 
@@ -36,13 +36,11 @@ from streamjobs.operators.subtask_backends import SubtaskBackends, SubtaskSnapsh
 from streamjobs.operators.subtask_context import SubtaskContext
 from streamjobs.rows.declared_schema import DeclaredSchema
 from streamjobs.runtime.job_metrics import opening_metrics
+from streamjobs.runtime.restore_measures import restore_report
 from streamjobs.runtime.restore_plan import SubtaskRestore
 from typeserializers.kernel.type_serializer import TypeSerializer
 
-__all__ = ["OPERATOR_STATE_PREFIX", "Emitted", "OperatorParts", "Subtask", "SubtaskEpoch"]
-
-OPERATOR_STATE_PREFIX: Final = "operator_state/"
-"""What the names of operator state begin with in the report of an acknowledgement."""
+__all__ = ["Emitted", "OperatorParts", "Subtask", "SubtaskEpoch"]
 
 Emitted = Sequence[tuple[OutputTag[Any] | None, Sequence[Any]]]
 """Rows of the output (None) and of side outputs, in the order in which they were emitted."""
@@ -205,10 +203,7 @@ class Subtask:
             attempt_id=epoch.attempt_id,
             digest=snapshot.digest,
             state=snapshot.state,
-            report={
-                **_flat(self.restore_reports, ""),
-                **_flat(self.operator_state_restore_reports, OPERATOR_STATE_PREFIX),
-            },
+            report=restore_report(self.restore_reports, self.operator_state_restore_reports),
             metrics={
                 "entries_written": snapshot.entries_written,
                 "bytes_written": snapshot.bytes_written,
@@ -242,12 +237,3 @@ class _Stopwatch:
         now = time.monotonic()
         self.laps[name] = now - self._since
         self._since = now
-
-
-def _flat(reports: Sequence[StateRestoreReport], prefix: str) -> dict[str, int | float]:
-    """What was restored and migrated: ``[operator_state/]<measure>/<state>``."""
-    report: dict[str, int | float] = {}
-    for restored in reports:
-        report[f"{prefix}entries_migrated/{restored.state_name}"] = restored.entries_migrated
-        report[f"{prefix}duration_s/{restored.state_name}"] = restored.duration_s
-    return report

@@ -18,7 +18,7 @@ from snapshots.compatibility import FieldVerdict, Finding
 from statebackend.keyed.state_verdicts import SchemaReport, StateVerdict
 from statebackend.metrics import KeyedStateMetrics
 from streamjobs.errors import EpochError
-from streamjobs.runtime.subtask import OPERATOR_STATE_PREFIX
+from streamjobs.runtime.restore_measures import measure_of
 from streamjobs.spark.driver.epoch_driver import EpochDriver
 from streamjobs.spark.driver.epoch_statistics import EpochStatistics
 from streamjobs.spark.driver.fall_back import FallBackReport
@@ -120,10 +120,9 @@ class SparkJob:
         report: list[RestoredStateReport] = []
         for uid, schema_report in self.schema_reports.items():
             ours = [entry for entry in measured if entry["operator_uid"] == uid]
-            report += [_restored_state_report(uid, verdict, ours, "") for verdict in schema_report.verdicts]
+            report += [_restored_state_report(uid, verdict, ours, False) for verdict in schema_report.verdicts]
             report += [
-                _restored_state_report(uid, verdict, ours, OPERATOR_STATE_PREFIX)
-                for verdict in schema_report.operator_state_verdicts
+                _restored_state_report(uid, verdict, ours, True) for verdict in schema_report.operator_state_verdicts
             ]
         return RestoreReport(report)
 
@@ -244,13 +243,7 @@ class SparkJob:
 
 
 def _restored_state_report(
-    uid: str, verdict: StateVerdict, measured: Sequence[Mapping[str, Any]], prefix: str
+    uid: str, verdict: StateVerdict, measured: Sequence[Mapping[str, Any]], is_operator_state: bool
 ) -> RestoredStateReport:
-    name = verdict.state_name
-    return RestoredStateReport(
-        uid,
-        verdict,
-        sum(entry.get(f"{prefix}entries_migrated/{name}", 0) for entry in measured),
-        max((entry.get(f"{prefix}duration_s/{name}", 0.0) for entry in measured), default=0.0),
-        is_operator_state=bool(prefix),
-    )
+    measure = measure_of(measured, verdict.state_name, is_operator_state=is_operator_state)
+    return RestoredStateReport(uid, verdict, measure.entries_migrated, measure.duration_s, is_operator_state)
