@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from statebackend.heap.history import EntryHistory, FrozenEntries
+from statebackend.heap.history import EntryHistory, EpochChanges, FrozenEntries
 
 MANY = 5000
 """So many keys that are gone are too many."""
@@ -61,7 +61,7 @@ def no_new_keys(changes: dict[Any, Any]) -> dict[Any, int]:
     return {}
 
 
-def no_fold(changes: list[dict[Any, Any]]) -> dict[Any, Any]:
+def no_fold(epochs: tuple[EpochChanges, ...]) -> EpochChanges:
     raise AssertionError("nothing is unwritten")
 
 
@@ -108,6 +108,44 @@ def test_a_key_that_goes_at_any_look_of_the_renewal_stays_a_member(at_look: int)
     ended.tidy(no_new_keys, no_fold)
     key.told = None
     owner.check()
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_changes_folded_beside_a_new_snapshot_are_what_that_snapshot_says_of_them(is_written: bool) -> None:
+    owner = Owner("key")
+    history = owner.history
+    for key in ("first", "second"):
+        history.epoch.changes[key] = key
+        ended = history.freeze()
+        ended.release(is_written=False)
+
+    def fold(epochs: tuple[EpochChanges, ...]) -> EpochChanges:
+        # On the thread of the last one; the owner prepares another meanwhile, which ends at once.
+        history.freeze().release(is_written=is_written)
+        folded = EpochChanges()
+        for epoch in epochs:
+            folded.changes.update(epoch.changes)
+        return folded
+
+    ended.tidy(no_new_keys, fold)
+    assert history.has_unwritten_changes is not is_written
+    assert history.is_settled is is_written
+    assert set(history.freeze().first_changes()) == (set() if is_written else {"first", "second"})
+
+
+def test_a_snapshot_that_is_complete_speaks_for_its_own_epochs_alone() -> None:
+    history = EntryHistory()
+    history.epoch.changes["first"] = 1
+    first = history.freeze()
+    history.epoch.changes["second"] = 2
+    second = history.freeze()
+    first.release(is_written=True)
+    assert history.has_unwritten_changes
+    second.release(is_written=False)
+    third = history.freeze()
+    assert set(third.first_changes()) == {"second"}
+    third.release(is_written=True)
+    assert history.is_settled
 
 
 def test_a_key_that_is_gone_for_everybody_is_no_member_any_more() -> None:
