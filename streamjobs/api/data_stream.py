@@ -26,6 +26,10 @@ from streamjobs.api.stream_graph import (
     TransformNode,
     UnionNode,
 )
+from streamjobs.api.windows.standard_triggers import CountTrigger, PurgingTrigger
+from streamjobs.api.windows.window_assigners import GlobalWindows, WindowAssigner
+from streamjobs.api.windows.window_definition import WindowDefinition
+from streamjobs.api.windows.windowed_stream import WindowedStream
 from streamjobs.errors import JobDefinitionError
 from streamjobs.user_errors import shown
 
@@ -133,6 +137,18 @@ class KeyedStream:
         columns = tuple(order_by) if isinstance(order_by, (list, tuple)) else (order_by,)
         name = name or type(function).__name__
         node = KeyedProcessNode((self.edge,), uid, name, function, self.keys, columns, schema)
+        return ProcessedStream(self.graph, self.graph.add_operator(node))
+
+    def window(self, assigner: WindowAssigner[Any]) -> WindowedStream[ProcessedStream]:
+        """Puts the records of each key into windows; what is returned says when they fire, and what is made of them."""
+        return WindowedStream.of(self._add_windows, assigner)
+
+    def count_window(self, size: int) -> WindowedStream[ProcessedStream]:
+        """Windows of that many records of a key, one behind the other."""
+        return self.window(GlobalWindows.create()).trigger(PurgingTrigger.of(CountTrigger.of(size)))
+
+    def _add_windows(self, definition: WindowDefinition, *, uid: str, name: str, schema: Any) -> ProcessedStream:
+        node = KeyedProcessNode((self.edge,), uid, name, definition, self.keys, (), schema)
         return ProcessedStream(self.graph, self.graph.add_operator(node))
 
 

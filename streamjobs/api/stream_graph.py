@@ -21,6 +21,7 @@ from streamjobs.api.async_definition import AsyncWaitDefinition
 from streamjobs.api.functions import KeyedProcessFunction
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.api.stateful_processor import StatefulProcessorFunction
+from streamjobs.api.windows.window_definition import WindowDefinition
 from streamjobs.errors import JobDefinitionError
 from streamjobs.user_errors import shown
 
@@ -95,7 +96,7 @@ class KeyedProcessNode:
     inputs: tuple[StreamEdge]
     uid: str
     name: str
-    function: KeyedProcessFunction[Any, Any, Any] | StatefulProcessorFunction | AsyncWaitDefinition
+    function: KeyedProcessFunction[Any, Any, Any] | StatefulProcessorFunction | AsyncWaitDefinition | WindowDefinition
     keys: tuple[Any, ...]
     order_by: tuple[Any, ...]
     schema: Any

@@ -14,13 +14,14 @@ __all__ = ["ObjectBatch", "check_keys"]
 
 @frozen
 class ObjectBatch:
-    """Records, their keys and their key groups, as lists of one length."""
+    """Records, their keys and their key groups, as lists of one length; and their timestamps, if any has one."""
 
     columns: ClassVar[None] = None
 
     records: Sequence[Any]
     keys: Sequence[Any]
     key_groups: Sequence[int]
+    timestamps: Sequence[int | None] | None = None
 
 
 def check_keys(operator_uid: str, keys: Sequence[Any], is_composite: bool) -> None:

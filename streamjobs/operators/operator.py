@@ -17,14 +17,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.operators.subtask_context import SubtaskContext
 
-__all__ = ["CollectingEmitter", "Emitter", "InputBatch", "Operator"]
+__all__ = ["CollectingEmitter", "Emission", "Emitter", "InputBatch", "Operator"]
 
 
 class InputBatch(Protocol):
@@ -50,6 +50,10 @@ class InputBatch(Protocol):
     def key_groups(self) -> Sequence[int]:
         """The key group of each record; all are the subtask's."""
 
+    @property
+    def timestamps(self) -> Sequence[int | None] | None:
+        """The timestamp of each record in milliseconds, or None for one without; None if none has one."""
+
 
 class Emitter(Protocol):
     """Where an operator puts what it emits."""
@@ -58,8 +62,14 @@ class Emitter(Protocol):
     def side_outputs(self) -> Collection[OutputTag[Any]]:
         """The side outputs that somebody reads; nothing else need be made."""
 
-    def emit(self, tag: OutputTag[Any] | None, rows: Sequence[Any]) -> None:
-        """Takes rows of the output or, with a tag, of that side output; they are the emitter's from here on."""
+    def emit(
+        self, tag: OutputTag[Any] | None, rows: Sequence[Any], timestamps: Sequence[int | None] | None = None
+    ) -> None:
+        """Takes rows of the output or, with a tag, of that side output; they are the emitter's from here on.
+
+        ``timestamps`` are those of the rows, in milliseconds; without, no row has one. Calls keep their order, across
+        tags too.
+        """
 
 
 class Operator(ABC):
@@ -99,22 +109,32 @@ class Operator(ABC):
         """Lets go of what `open` made; raises as `open`. Called once, also if `open` has failed."""
 
 
+class Emission(NamedTuple):
+    """What one call has emitted: rows of the output or, with a tag, of a side output, and their timestamps."""
+
+    tag: OutputTag[Any] | None
+    rows: Sequence[Any]
+    timestamps: Sequence[int | None] | None = None
+
+
 class CollectingEmitter:
     """Keeps what is emitted until it is taken."""
 
     def __init__(self, side_outputs: Collection[OutputTag[Any]] = ()) -> None:
         self._side_outputs = frozenset(side_outputs)
-        self._collected: list[tuple[OutputTag[Any] | None, Sequence[Any]]] = []
+        self._collected: list[Emission] = []
 
     @property
     def side_outputs(self) -> Collection[OutputTag[Any]]:
         return self._side_outputs
 
-    def emit(self, tag: OutputTag[Any] | None, rows: Sequence[Any]) -> None:
+    def emit(
+        self, tag: OutputTag[Any] | None, rows: Sequence[Any], timestamps: Sequence[int | None] | None = None
+    ) -> None:
         if rows:
-            self._collected.append((tag, rows))
+            self._collected.append(Emission(tag, rows, timestamps))
 
-    def taken(self) -> Sequence[tuple[OutputTag[Any] | None, Sequence[Any]]]:
+    def taken(self) -> Sequence[Emission]:
         """What was emitted since the last call, in order."""
         collected, self._collected = self._collected, []
         return collected

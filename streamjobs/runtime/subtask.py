@@ -1,8 +1,8 @@
 """One subtask of one operator for one epoch, the same in every runtime: open, process, snapshot, close, acknowledge.
 
-A subtask opens or restores its state, fires the timers that are due by the clock, which stands still in an epoch, runs
-the operator over the records that its rim brings, takes the snapshot, closes, and acknowledges. How records come in and
-go out, and where the subtask runs, is the rim's business.
+A subtask opens or restores its state, moves time to where the epoch begins, runs the operator over the records that its
+rim brings, takes the snapshot, closes, and acknowledges. How records come in and go out, and where the subtask runs, is
+the rim's business.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from statebackend.keyed.state_backend import StateBackend, SubtaskIdentity
 from statebackend.metrics import StateMetricsConfig
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.errors import EpochError
-from streamjobs.operators.operator import CollectingEmitter, InputBatch
+from streamjobs.operators.operator import CollectingEmitter, Emission, InputBatch
 from streamjobs.operators.operator_factories import OperatorFactory
 from streamjobs.operators.operator_run import OperatorRun
+from streamjobs.operators.operator_time import advance_time
 from streamjobs.operators.planned_states import PlannedState
 from streamjobs.operators.record_function import paused_garbage_collection
 from streamjobs.operators.subtask_backends import SubtaskBackends, SubtaskSnapshot
@@ -38,11 +39,12 @@ from streamjobs.rows.declared_schema import DeclaredSchema
 from streamjobs.runtime.job_metrics import opening_metrics
 from streamjobs.runtime.restore_measures import restore_report
 from streamjobs.runtime.restore_plan import SubtaskRestore
+from streamjobs.time.timestamps import MIN_TIMESTAMP
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 __all__ = ["Emitted", "OperatorParts", "Subtask", "SubtaskEpoch"]
 
-Emitted = Sequence[tuple[OutputTag[Any] | None, Sequence[Any]]]
+Emitted = Sequence[Emission]
 """Rows of the output (None) and of side outputs, in the order in which they were emitted."""
 
 
@@ -74,7 +76,7 @@ class OperatorParts:
 
 @frozen(kw_only=True)
 class SubtaskEpoch:
-    """What is new for a subtask in an epoch.
+    """What is new for a subtask in an epoch, which begins with the watermark ``watermark_ms``.
 
     ``attempt_id`` tells attempts at the same epoch apart. Below ``local_directory``, on the local disk, each subtask
     has a place of its own that is kept between epochs.
@@ -86,6 +88,7 @@ class SubtaskEpoch:
     attempt_id: str
     restore: SubtaskRestore
     local_directory: str
+    watermark_ms: int = MIN_TIMESTAMP
 
 
 class Subtask:
@@ -125,8 +128,8 @@ class Subtask:
                 emitter = CollectingEmitter(self._operator.side_outputs)
                 context = self._context(backends)
                 with operator.opened(context, emitter):
-                    if context.timer_services:
-                        _advance_processing_time(context, operator)
+                    if context.timer_services or self._epoch.watermark_ms > MIN_TIMESTAMP:
+                        advance_time(operator, context, self._epoch.watermark_ms)
                         yield emitter.taken()
                     for input_index, batch in batches:
                         operator.process_batch(input_index, batch)
@@ -211,18 +214,6 @@ class Subtask:
                 **metrics,
             },
         )
-
-
-def _advance_processing_time(context: SubtaskContext, operator: OperatorRun) -> None:
-    """Fires the timers that are due by the clock of the epoch, each with its key current."""
-    set_key = context.key_setter()
-
-    def fire(timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
-        set_key(key, key_group)
-        operator.on_processing_time_timer(timestamp_ms, key, key_group, namespace)
-
-    for service in context.timer_services:
-        service.advance_processing_time(fire)
 
 
 class _Stopwatch:

@@ -16,7 +16,7 @@ from typing import Any
 
 from statebackend.keyed.key_context import KeySetter
 from streamjobs.api.windows.window_assigners import AlignedWindows
-from streamjobs.operators.windows.operator_parts import TimedBatch
+from streamjobs.operators.operator import InputBatch
 from streamjobs.operators.windows.window_state import WindowState
 from streamjobs.time.internal_timer_service import InternalTimerService
 from streamjobs.time.timestamps import MAX_TIMESTAMP, clamped
@@ -47,7 +47,7 @@ class AlignedBatches:
         self.at: tuple[Any, Any] = (None, None)
         """Record and key that are being processed, for messages."""
 
-    def process(self, batch: TimedBatch, timestamps: Sequence[int], set_key: KeySetter) -> None:
+    def process(self, batch: InputBatch, timestamps: Sequence[Any], set_key: KeySetter) -> None:
         """Takes a batch of which every record has a timestamp."""
         windows = self._windows
         is_tumbling = windows.slide_ms == windows.size_ms
@@ -73,7 +73,7 @@ class AlignedBatches:
         watermark = self._timers.current_watermark()
         return MAX_TIMESTAMP if watermark >= MAX_TIMESTAMP - 1 else watermark + 1 - self._windows.size_ms
 
-    def _tumbled(self, batch: TimedBatch, timestamps: Sequence[int]) -> dict[int, dict[Any, list[Any]]]:
+    def _tumbled(self, batch: InputBatch, timestamps: Sequence[int]) -> dict[int, dict[Any, list[Any]]]:
         closed_until = self._closed_until()
         size, offset = self._windows.size_ms, self._windows.offset_ms
         by_start: dict[int, dict[Any, list[Any]]] = {}
@@ -93,7 +93,7 @@ class AlignedBatches:
                 elements.append(element)
         return by_start
 
-    def _slid(self, batch: TimedBatch, timestamps: Sequence[int]) -> dict[int, dict[Any, list[Any]]]:
+    def _slid(self, batch: InputBatch, timestamps: Sequence[int]) -> dict[int, dict[Any, list[Any]]]:
         closed_until = self._closed_until()
         by_start: dict[int, dict[Any, list[Any]]] = {}
         for index, (element, key, time) in enumerate(zip(batch.records, batch.keys, timestamps, strict=True)):

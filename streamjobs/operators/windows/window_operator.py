@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from types import GeneratorType
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from snapshots.errors import StateFormatError
 from statebackend import StateDescriptor
@@ -32,7 +32,6 @@ from streamjobs.operators.function_results import check_results
 from streamjobs.operators.operator import Emitter, InputBatch, Operator
 from streamjobs.operators.windows.aligned_batches import AlignedBatches
 from streamjobs.operators.windows.merging_windows import MergingWindows
-from streamjobs.operators.windows.operator_parts import TimedBatch, TimedEmitter
 from streamjobs.operators.windows.window_contexts import (
     FUNCTION_PREFIX,
     FunctionContext,
@@ -76,7 +75,7 @@ class WindowOperator(Operator):
         def register(descriptor: StateDescriptor) -> Any:
             return context.register(descriptor, serializer)
 
-        self._output = WindowOutput(cast("TimedEmitter", emitter))
+        self._output = WindowOutput(emitter)
         tag = definition.late_data_tag
         self._late_tag = tag if tag is not None and tag in emitter.side_outputs else None
         self._timers: InternalTimerService[Any] = context.internal_timer_service(TIMERS_NAME, serializer)
@@ -92,10 +91,10 @@ class WindowOperator(Operator):
 
     def process_batch(self, input_index: int, batch: InputBatch) -> None:
         self._state.begin(input_index)
-        self._process_batch(cast("TimedBatch", batch))
+        self._process_batch(batch)
         self._output.flush()
 
-    def _process_batch(self, batch: TimedBatch) -> None:
+    def _process_batch(self, batch: InputBatch) -> None:
         if self._merging is not None:
             self._merging.relieve(self._set_key)
         timestamps = batch.timestamps
@@ -156,7 +155,7 @@ class WindowOperator(Operator):
             return None
         return AlignedBatches(windows, self._state, self._timers, self._lateness_ms, self._add_closed)
 
-    def _process_each(self, batch: TimedBatch) -> None:
+    def _process_each(self, batch: InputBatch) -> None:
         timestamps = batch.timestamps if batch.timestamps is not None else [None] * len(batch.keys)
         element: Any = None
         try:

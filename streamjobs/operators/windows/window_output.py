@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Any
 
 from streamjobs.api.output_tag import OutputTag
-from streamjobs.operators.windows.operator_parts import TimedEmitter
+from streamjobs.operators.operator import Emitter
 
 __all__ = ["WindowOutput"]
 
@@ -18,7 +18,7 @@ __all__ = ["WindowOutput"]
 class WindowOutput:
     """See the module."""
 
-    def __init__(self, emitter: TimedEmitter) -> None:
+    def __init__(self, emitter: Emitter) -> None:
         self._emitter = emitter
         self._tag: OutputTag[Any] | None = None
         self._rows: list[Any] = []

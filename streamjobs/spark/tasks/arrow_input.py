@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 from attrs import frozen
@@ -59,6 +59,8 @@ class InputReader:
 @frozen
 class ArrowBatch:
     """An `InputBatch` over an Arrow batch, which is in ``columns``."""
+
+    timestamps: ClassVar[None] = None
 
     reader: InputReader
     columns: pa.RecordBatch

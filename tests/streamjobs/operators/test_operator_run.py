@@ -166,6 +166,6 @@ def test_an_emitter_keeps_what_is_emitted_in_order_until_it_is_taken() -> None:
     emitter = CollectingEmitter()
     emitter.emit(None, [1, 2])
     emitter.emit(None, [])
-    emitter.emit(None, [3])
-    assert list(emitter.taken()) == [(None, [1, 2]), (None, [3])]
+    emitter.emit(None, [3], [7])
+    assert list(emitter.taken()) == [(None, [1, 2], None), (None, [3], [7])]
     assert list(emitter.taken()) == []

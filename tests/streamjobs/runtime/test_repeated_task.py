@@ -78,7 +78,7 @@ class World:
         rows = [
             row
             for emitted in subtask.run(Count, [(0, ObjectBatch(keys, keys, [0, 1, 0]))])
-            for _, some in emitted
+            for _, some, _ in emitted
             for row in some
         ]
         return rows, subtask.acknowledgement

@@ -86,7 +86,8 @@ class World:
 
     def run(self, *records: str) -> list[Any]:
         subtask = self.subtask()
-        emitted = [list(rows) for rows in subtask.run(lambda: Count(self.calls), self.batches(*records))]
+        run = subtask.run(lambda: Count(self.calls), self.batches(*records))
+        emitted = [[(one.tag, one.rows) for one in part] for part in run]
         self.restore = continued_subtask(subtask.acknowledgement.state, self.fs)
         self.epoch_id += 1
         return emitted

@@ -1,0 +1,189 @@
+"""Windows in jobs in this process, and in subtasks that are given the time of an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from checkpointing import CheckpointFileSystem
+from statebackend.api.aggregate_function import AggregateFunction
+from statebackend.keyed.backend_registry import state_backend
+from streamjobs import (
+    EventTimeSessionWindows,
+    JobDefinitionError,
+    ProcessingTimeSessionWindows,
+    ProcessWindowFunction,
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
+    UserFunctionError,
+    WindowContext,
+    WindowedStream,
+)
+from streamjobs.inprocess import LocalStreamEnvironment
+from streamjobs.operators.input_batch import ObjectBatch
+from streamjobs.operators.windows.window_operator import WindowOperator
+from streamjobs.runtime.restore_plan import SubtaskRestore, continued_subtask
+from streamjobs.runtime.state_registration import registered_states
+from streamjobs.runtime.subtask import OperatorParts, Subtask, SubtaskEpoch
+from streamjobs.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
+from typeserializers import AttrsSerializer, StringSerializer
+
+ROWS = [("a", 1), ("b", 10), ("a", 2), ("a", 4), ("b", 20), ("a", 8)]
+
+
+def reduced(left: Any, right: Any) -> Any:
+    return left.k, left.v + right.v
+
+
+class Times:
+    """A clock that is a step further at each look."""
+
+    def __init__(self, *times: int) -> None:
+        self._times: Iterator[int] = iter(times)
+
+    def __call__(self) -> int:
+        return next(self._times)
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("epoch_size", [1, 100])
+def test_count_windows_have_that_many_records_of_a_key(backend: str, epoch_size: int) -> None:
+    rows: list[Any] = []
+    env = LocalStreamEnvironment(backend=backend, parallelism=2, epoch_size=epoch_size)
+    keyed = env.from_elements(ROWS, "k string, v bigint").key_by("k")
+    keyed.count_window(2).reduce(reduced, uid="pairs", schema="k string, v bigint").sink_to(rows)
+    env.execute()
+    assert sorted(map(tuple, rows)) == [("a", 3), ("a", 12), ("b", 30)]
+
+
+class Show(ProcessWindowFunction[Any, Any, Any, Any]):
+    def process(self, key: Any, context: WindowContext[Any], elements: list[Any]) -> Any:
+        yield key, context.window.start, [row.v for row in elements]
+
+
+@pytest.mark.parametrize(
+    ("assigner", "expected"),
+    [
+        (TumblingProcessingTimeWindows.of(10), [("a", 0, [1, 2]), ("b", 0, [10]), ("a", 10, [4]), ("b", 10, [20])]),
+        (ProcessingTimeSessionWindows.with_gap(10), [("a", 0, [1, 2, 4]), ("b", 3, [10]), ("b", 16, [20])]),
+    ],
+    ids=["tumbling", "sessions"],
+)
+def test_windows_of_processing_time_fire_in_the_epoch_in_which_they_are_due(assigner: Any, expected: Any) -> None:
+    rows: list[Any] = []
+    env = LocalStreamEnvironment(epoch_size=1, clock=Times(0, 3, 7, 13, 16, 40))
+    keyed = env.from_elements(ROWS, "k string, v bigint").key_by("k")
+    keyed.window(assigner).process(Show(), uid="w", schema="k string, at bigint, v array<bigint>").sink_to(rows)
+    env.execute()
+    assert sorted(map(tuple, rows), key=lambda row: (row[1], row[0])) == expected
+
+
+def test_what_a_job_lacks_for_windows_is_told() -> None:
+    env = LocalStreamEnvironment()
+    keyed = env.from_elements([{"k": "a", "v": 1}]).key_by("k")
+    keyed.count_window(1).process(Show(), uid="w", schema="k string").sink_to([])
+    with pytest.raises(JobDefinitionError, match=r"'w'.*element_type="):
+        env.execute()
+    env = LocalStreamEnvironment()
+    keyed = env.from_elements(ROWS, "k string, v bigint").key_by("k")
+    keyed.window(TumblingEventTimeWindows.of(1)).reduce(reduced, uid="w", schema="k string, v bigint").sink_to([])
+    with pytest.raises(UserFunctionError, match=r"operator 'w', key 'a', record .*no timestamp"):
+        env.execute()
+
+
+@attrs.frozen
+class Sum1:
+    total: int = 0
+
+
+@attrs.frozen
+class Sum2:
+    total: int = 0
+    records: int = 0
+
+
+def summing(accumulators: type) -> Any:
+    class Summing(AggregateFunction[Any, Any, Any]):
+        def create_accumulator(self) -> Any:
+            return accumulators()
+
+        def add(self, value: Any, accumulator: Any) -> Any:
+            more = {"records": accumulator.records + 1} if accumulators is Sum2 else {}
+            return attrs.evolve(accumulator, total=accumulator.total + value, **more)
+
+        def get_result(self, accumulator: Any) -> Any:
+            return attrs.astuple(accumulator)
+
+        def merge(self, left: Any, right: Any) -> Any:
+            return accumulators(*(a + b for a, b in zip(attrs.astuple(left), attrs.astuple(right), strict=True)))
+
+    return Summing()
+
+
+class World:
+    """An operator of windows with one subtask, epoch after epoch."""
+
+    def __init__(self, directory: Path, backend: str) -> None:
+        self.directory = directory
+        self.backend = backend
+        self.fs = CheckpointFileSystem.from_uri(directory / "job")
+        self.restore = SubtaskRestore()
+        self.epoch_id = 0
+
+    def epoch(self, definition: Any, watermark: int, *records: tuple[str, int, int]) -> list[Any]:
+        """What comes out of an epoch: rows with their timestamps."""
+        self.epoch_id += 1
+        states = registered_states(definition, "windows", 1)
+        parts = OperatorParts(
+            job_id="job",
+            run_id="run",
+            operator_uid="windows",
+            operator_factory=WindowOperator,
+            side_outputs=(),
+            key_serializer=StringSerializer(),
+            parallelism=1,
+            max_parallelism=4,
+            backend=state_backend(self.backend),
+            planned=states.planned,
+            planned_operator_state=states.planned_operator_state,
+            file_system=self.fs,
+            keeps_backends=False,
+        )
+        epoch = SubtaskEpoch(
+            subtask_index=0,
+            epoch_id=self.epoch_id,
+            processing_time_ms=0,
+            attempt_id="0",
+            restore=self.restore,
+            local_directory=str(self.directory / "local"),
+            watermark_ms=watermark,
+        )
+        keys, values, times = zip(*records, strict=True) if records else ((), (), ())
+        subtask = Subtask(parts, epoch)
+        batch = ObjectBatch(values, keys, [1] * len(keys), times)
+        emitted = [one for part in subtask.run(lambda: definition, [(0, batch)]) for one in part]
+        state = subtask.acknowledgement.state
+        self.restore = continued_subtask(state, self.fs)
+        return [pair for one in emitted for pair in zip(one.rows, one.timestamps or (), strict=True)]
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("assigner", [TumblingEventTimeWindows.of(10), EventTimeSessionWindows.with_gap(10)], ids=repr)
+def test_an_epoch_fires_what_its_watermark_has_reached_before_its_records(
+    tmp_path: Path, backend: str, assigner: Any
+) -> None:
+    windows = WindowedStream.of(lambda definition, **_: definition, assigner)
+    old: Any = windows.aggregate(summing(Sum1), accumulator_type=AttrsSerializer(Sum1, name="Sum"))
+    new: Any = windows.aggregate(summing(Sum2), accumulator_type=AttrsSerializer(Sum2, name="Sum"))
+    world = World(tmp_path, backend)
+    assert world.epoch(old, MIN_TIMESTAMP, ("a", 1, 1), ("b", 2, 0)) == []
+    assert world.epoch(old, 5, ("a", 4, 1), ("a", 8, 21)) == []
+    assert world.epoch(new, 9, ("b", 16, 20)) == (
+        [((5, 0), 9), ((2, 0), 9)] if isinstance(assigner, TumblingEventTimeWindows) else [((2, 0), 9)]
+    )
+    assert len(world.epoch(new, MAX_TIMESTAMP)) == (2 if isinstance(assigner, TumblingEventTimeWindows) else 3)
+    assert world.epoch(new, MAX_TIMESTAMP) == []
