@@ -133,6 +133,26 @@ def test_changes_folded_beside_a_new_snapshot_are_what_that_snapshot_says_of_the
     assert set(history.freeze().first_changes()) == (set() if is_written else {"first", "second"})
 
 
+def test_nothing_is_renewed_while_an_older_snapshot_is_read() -> None:
+    owner = Owner("key")
+    owner.freeze_and_remove()
+    assert owner.frozen is not None
+    owner.end_of_a_snapshot_with_many_keys_gone().tidy(no_new_keys, no_fold)
+    assert dict(owner.frozen.keys(no_new_keys)) == {3: ["key", "other"]}
+    owner.frozen.release(is_written=True)
+    owner.frozen.tidy(no_new_keys, no_fold)
+    assert dict(owner.history.live_keys(no_new_keys)) == {3: ["other"]}
+
+
+def test_what_came_in_an_epoch_becomes_a_member_once_however_often_it_is_read() -> None:
+    history = EntryHistory()
+    history.live["new"] = history.epoch.changes["new"] = 1
+    frozen = history.freeze()
+    for _ in range(3):
+        frozen.take_in(lambda changes: dict.fromkeys(changes, 5))
+    assert history.members_of(5) == ["new"]
+
+
 def test_a_snapshot_that_is_complete_speaks_for_its_own_epochs_alone() -> None:
     history = EntryHistory()
     history.epoch.changes["first"] = 1
