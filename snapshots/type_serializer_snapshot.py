@@ -11,14 +11,20 @@ finds the new serializer incompatible, the new serializer's own snapshot is aske
 A snapshot that needs only itself to judge does it itself, as the two general forms do: `SimpleTypeSerializerSnapshot`,
 the same class or nothing, and `snapshots.composite`, part by part. Where two schemas have to be compared, the rule is
 in a room above those of the snapshots (`typeserializers.evolution`), and is looked up by the class of the snapshot: a
-`RuledTypeSerializerSnapshot` asks `RULES`. That table is one for the process; it is filled while the modules of the
-rules are imported, and by nothing else.
+`RuledTypeSerializerSnapshot` asks `RULES`. That table has the rules of this library; it is filled while their modules
+are imported, and by nothing else. Rules of one's own stand in a table on top of it, which is passed:
+
+    rules = VerdictRules(RULES)
+    verdict = resolve_compatibility(old_snapshot, new_serializer, rules)
+
+It travels to the parts of a type by the context of the call, so that who judges parts need not know of it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from snapshots.compatibility import TypeSerializerSchemaCompatibility
@@ -114,10 +120,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class VerdictRules:
     """Which function judges for the old snapshots of a class, and which adopts for the new ones of a class.
 
-    A class has the rules of its base classes if it has none of its own.
+    A class has the rules of its base classes if it has none of its own; those of ``base`` stand behind these.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, base: VerdictRules | None = None) -> None:
+        self.base = base
         self._judges: dict[type[Any], Judge] = {}
         self._adopts: dict[type[Any], Adopt] = {}
 
@@ -144,7 +151,7 @@ class VerdictRules:
     ) -> TypeSerializerSchemaCompatibility[Any]:
         """The verdict by the rule of the old snapshot's class; raises `TypeError` if it has none."""
         for snapshot_class in type(old_snapshot).__mro__:
-            rule = self._judges.get(snapshot_class)
+            rule = self.judge_of(snapshot_class)
             if rule is not None:
                 return rule(old_snapshot, new_serializer)
         raise TypeError(f"no rule judges for {type(old_snapshot).__name__}: define resolve_schema_compatibility")
@@ -155,23 +162,35 @@ class VerdictRules:
         """What the new side says: by the rule of its snapshot's class, else by the snapshot itself."""
         snapshot = new_serializer.snapshot_configuration()
         for snapshot_class in type(snapshot).__mro__:
-            rule = self._adopts.get(snapshot_class)
+            rule = self.adopt_of(snapshot_class)
             if rule is not None:
                 return rule(old_snapshot, new_serializer)
             if "adopt_schema" in snapshot_class.__dict__:
                 break
         return snapshot.adopt_schema(old_snapshot)
 
+    def judge_of(self, snapshot_class: type[Any]) -> Judge | None:
+        """The rule of exactly this class, by which its old snapshots judge."""
+        rule = self._judges.get(snapshot_class)
+        return rule if rule is not None or self.base is None else self.base.judge_of(snapshot_class)
+
+    def adopt_of(self, snapshot_class: type[Any]) -> Adopt | None:
+        """The rule of exactly this class, by which its serializers adopt."""
+        rule = self._adopts.get(snapshot_class)
+        return rule if rule is not None or self.base is None else self.base.adopt_of(snapshot_class)
+
 
 RULES: Final = VerdictRules()
 """The rules of this library, complete once `typeserializers` is imported."""
 
+_rules: ContextVar[VerdictRules] = ContextVar("verdict_rules", default=RULES)
+
 
 class RuledTypeSerializerSnapshot(TypeSerializerSnapshot[T]):
-    """A snapshot for which a rule of `RULES` judges."""
+    """A snapshot for which a rule judges: of the rules that `resolve_compatibility` was passed, else of `RULES`."""
 
     def resolve_schema_compatibility(self, new_serializer: TypeSerializer[T]) -> TypeSerializerSchemaCompatibility[T]:
-        return RULES.judge(self, new_serializer)
+        return rules_in_use().judge(self, new_serializer)
 
 
 class SimpleTypeSerializerSnapshot(TypeSerializerSnapshot[T]):
@@ -223,11 +242,25 @@ class SimpleTypeSerializerSnapshot(TypeSerializerSnapshot[T]):
         )
 
 
+def rules_in_use() -> VerdictRules:
+    """The rules by which the verdict is taken that is being taken just now."""
+    return _rules.get()
+
+
 def resolve_compatibility(
-    old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[T]
+    old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[T], rules: VerdictRules | None = None
 ) -> TypeSerializerSchemaCompatibility[T]:
-    """The verdict on ``new_serializer`` over ``old_snapshot``: the old one judges, then the new one may adopt."""
+    """The verdict on ``new_serializer`` over ``old_snapshot``: the old one judges, then the new one may adopt.
+
+    Without ``rules``, by those of the verdict around it, and else by `RULES`.
+    """
+    if rules is not None:
+        token = _rules.set(rules)
+        try:
+            return resolve_compatibility(old_snapshot, new_serializer)
+        finally:
+            _rules.reset(token)
     verdict = old_snapshot.resolve_schema_compatibility(new_serializer)
     if not verdict.is_incompatible:
         return verdict
-    return RULES.adopt(old_snapshot, new_serializer) or verdict
+    return rules_in_use().adopt(old_snapshot, new_serializer) or verdict

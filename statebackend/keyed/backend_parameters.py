@@ -9,6 +9,9 @@ from attrs import define, field, frozen
 
 from checkpointing.handles.state_handles import KeyedStateHandle
 from checkpointing.storage.file_system import CheckpointFileSystem
+from migration.conversion import ConversionTable
+from migration.conversion_table import CONVERSIONS
+from snapshots.type_serializer_snapshot import RULES, VerdictRules
 from statebackend.api.clock import Clock, wall_clock
 from statebackend.api.key_groups import KeyGroupRange
 from statebackend.keyed.snapshot_task import SnapshotTask
@@ -38,7 +41,9 @@ class KeyedStateBackendParameters:
 
     ``file_system`` and ``file_prefix`` say where snapshots put their files; ``local_directory`` is the subtask's own
     directory on the local disk, kept between epochs. ``clock`` says what the time is for state with a time-to-live.
-    ``metrics`` turns metrics on (see `statebackend.metrics`).
+    ``metrics`` turns metrics on (see `statebackend.metrics`). ``rules`` judge what is restored, and ``conversions`` say
+    how it is migrated; whoever judges the same state before, as a job does at its start, has to be passed the same
+    rules.
     """
 
     operator_uid: str
@@ -52,6 +57,8 @@ class KeyedStateBackendParameters:
     progress: Progress = field(default=_no_progress, eq=False)
     clock: Clock = field(default=wall_clock, eq=False)
     metrics: StateMetricsConfig | None = None
+    rules: VerdictRules = field(default=RULES, eq=False, repr=False)
+    conversions: ConversionTable = field(default=CONVERSIONS, eq=False, repr=False)
 
 
 @define

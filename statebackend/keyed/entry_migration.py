@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from migration.conversion import ConversionTable
+from migration.conversion_table import CONVERSIONS
 from migration.schema_migration import SchemaMigration
 from snapshots.value_text import shown
 from statebackend.api.descriptors import USER_KEY_ROLE
@@ -29,7 +31,7 @@ class EntryMigration:
 
     ``stored`` is the descriptor of what is to be stored, ``plan`` what the verdict on it asks for, and ``now_ms`` the
     time of the backend's clock: if the state gets a time-to-live, all its entries count as accessed then. ``report``
-    hears how many entries were migrated.
+    hears how many entries were migrated. ``conversions`` carry the plan out.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class EntryMigration:
         key_serializer: TypeSerializer[Any],
         now_ms: int,
         report: Callable[[str, int], None],
+        conversions: ConversionTable = CONVERSIONS,
     ) -> None:
         kind, serializers = stored.kind, stored.serializers
         known = serializers.values()
@@ -49,6 +52,7 @@ class EntryMigration:
             kind.storage_serializer(old_serializers),
             kind.storage_serializer(serializers),
             plan.at(now_ms),
+            conversions,
         )
         """From bytes to bytes, and to objects."""
         self._operator_uid = operator_uid

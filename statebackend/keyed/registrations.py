@@ -90,7 +90,7 @@ class Registrations:
             )
         restored, verdict = self._store.state_meta_now(descriptor.name), None
         if restored is not None:
-            verdict = judge_state(restored, descriptor, namespace_serializer)
+            verdict = judge_state(restored, descriptor, namespace_serializer, self._store.parameters.rules)
             if verdict.kind is CompatibilityKind.INCOMPATIBLE:
                 raise StateMigrationException(incompatibility_message(uid, [verdict], RESTORED_AS_IT_WAS))
         if isinstance(descriptor, StateDescriptor) and descriptor.ttl is not None:
@@ -156,4 +156,5 @@ class Registrations:
             self._store.key_serializer,
             parameters.clock(),
             parameters.progress,
+            parameters.conversions,
         )

@@ -46,7 +46,7 @@ def read_restored_states(parameters: KeyedStateBackendParameters, readable_forma
     merged = merge_metas(metas)
     if merged is None:
         return RestoredStates(parameters.key_serializer)
-    verdict = judge_key_serializer(merged.key_snapshot, parameters.key_serializer)
+    verdict = judge_key_serializer(merged.key_snapshot, parameters.key_serializer, parameters.rules)
     if verdict.kind is CompatibilityKind.INCOMPATIBLE:
         message = incompatibility_message(parameters.operator_uid, [verdict], RESTORED_AS_IT_WAS)
         raise StateMigrationException(message)

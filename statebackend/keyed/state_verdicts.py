@@ -22,7 +22,7 @@ from snapshots.compatibility import (
     worst_kind,
 )
 from snapshots.plans import Plan
-from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
+from snapshots.type_serializer_snapshot import RULES, TypeSerializerSnapshot, VerdictRules, resolve_compatibility
 from statebackend.api.descriptors import Descriptor
 from statebackend.api.errors import StateMigrationException
 from statebackend.keyed.state_meta import StateMeta
@@ -63,13 +63,15 @@ class StateVerdict:
 
 
 def judge_key_serializer(
-    old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[Any]
+    old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[Any], rules: VerdictRules = RULES
 ) -> StateVerdict:
     """The verdict on the key serializer of an operator."""
-    return _judge("(key)", {"key": old_snapshot}, {"key": new_serializer})[0]
+    return _judge("(key)", {"key": old_snapshot}, {"key": new_serializer}, _FIXED_ROLES, rules)[0]
 
 
-def judge_state(old: StateMeta, descriptor: Descriptor, namespace_serializer: TypeSerializer[Any]) -> StateVerdict:
+def judge_state(
+    old: StateMeta, descriptor: Descriptor, namespace_serializer: TypeSerializer[Any], rules: VerdictRules = RULES
+) -> StateVerdict:
     """The verdict on a descriptor taking over a restored state."""
     if old.kind is not descriptor.kind:
         finding = Finding(
@@ -84,10 +86,10 @@ def judge_state(old: StateMeta, descriptor: Descriptor, namespace_serializer: Ty
     serializers = {**descriptor.serializers, "namespace": namespace_serializer}
     fixed_roles = {**_FIXED_ROLES, **old.kind.fixed_roles}
     if not isinstance(descriptor, StateDescriptor):
-        return _judge(old.name, snapshots, serializers, fixed_roles)[0]
+        return _judge(old.name, snapshots, serializers, fixed_roles, rules)[0]
     change = TimeToLiveChange.between(descriptor.kind, snapshots, descriptor.ttl is not None)
     before, after = change.values_before(snapshots), change.values_after(serializers)
-    verdict, plans = _judge(old.name, before, after, fixed_roles)
+    verdict, plans = _judge(old.name, before, after, fixed_roles, rules)
     stored = change.of_stored_form(verdict.kind, verdict.findings, verdict.serializers, serializers)
     # All other roles are fixed, so that the rows are migrated by what happens to this one.
     plan = plans.get(descriptor.kind.timed_role)
@@ -100,7 +102,8 @@ def _judge(
     name: str,
     old_snapshots: Mapping[str, TypeSerializerSnapshot[Any]],
     new_serializers: Mapping[str, TypeSerializer[Any]],
-    fixed_roles: Mapping[str, str] = _FIXED_ROLES,
+    fixed_roles: Mapping[str, str],
+    rules: VerdictRules,
 ) -> tuple[StateVerdict, dict[str, Plan]]:
     """The verdict, and the plans of the roles that can be taken over, to the serializers as they were given."""
     plans: dict[str, Plan] = {}
@@ -108,7 +111,7 @@ def _judge(
     kinds: list[CompatibilityKind] = []
     serializers: dict[str, TypeSerializer[Any]] = {}
     for role, new in new_serializers.items():
-        verdict = resolve_compatibility(old_snapshots[role], new)
+        verdict = resolve_compatibility(old_snapshots[role], new, rules)
         if role in fixed_roles and (verdict.is_after_migration or verdict.is_incompatible):
             verdict = _refuse_change(role, fixed_roles[role], verdict)
         kinds.append(verdict.kind)

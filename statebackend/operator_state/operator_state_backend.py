@@ -21,10 +21,13 @@ from typing import Any, Final, TypeVar, cast, overload
 from attrs import define, field, frozen
 
 from checkpointing.storage.file_system import CheckpointFileSystem
+from migration.conversion import ConversionTable
+from migration.conversion_table import CONVERSIONS
 from migration.schema_migration import SchemaMigration
 from snapshots.compatibility import CompatibilityKind
 from snapshots.errors import StateFormatError
 from snapshots.plans import Plan
+from snapshots.type_serializer_snapshot import RULES, VerdictRules
 from statebackend.api.broadcast_state import BroadcastState
 from statebackend.api.errors import (
     StateBackendClosedError,
@@ -80,6 +83,7 @@ class OperatorStateBackendParameters:
     """Everything the operator state of a subtask is made from.
 
     ``file_system`` and ``file_prefix`` say where snapshots put their files; they may be those of the keyed backend.
+    ``rules`` judge what is restored, and ``conversions`` say how it is migrated.
     """
 
     operator_uid: str
@@ -87,6 +91,8 @@ class OperatorStateBackendParameters:
     file_prefix: str
     restore: RestoredOperatorState | None = None
     progress: Progress = field(default=_no_progress, eq=False)
+    rules: VerdictRules = field(default=RULES, eq=False, repr=False)
+    conversions: ConversionTable = field(default=CONVERSIONS, eq=False, repr=False)
 
 
 @define
@@ -239,7 +245,7 @@ class OperatorStateBackend:
     def _take_over(self, held: _HeldState, descriptor: OperatorStateDescriptor) -> None:
         restored = held.restored
         assert restored is not None
-        takeover = plan_operator_state(restored.mode, restored.content, descriptor)
+        takeover = plan_operator_state(restored.mode, restored.content, descriptor, self.parameters.rules)
         verdict = takeover.verdict
         if verdict.kind is CompatibilityKind.INCOMPATIBLE:
             message = incompatibility_message(self.parameters.operator_uid, [verdict], RESTORED_AS_IT_WAS)
@@ -271,7 +277,7 @@ class OperatorStateBackend:
                 plan = plans.get((role, part.envelopes[role]))
                 if plan is not None:
                     old = restored_with(part.snapshot(table.name, role), serializer)
-                    migrations[role] = SchemaMigration(old, serializer, plan)
+                    migrations[role] = SchemaMigration(old, serializer, plan, self.parameters.conversions)
             rows = table.load_rows(read_slices(self._restored_files, part.slices), migrations)
         except (StateFormatError, StateBackendError) as error:
             kind = StateMigrationException if isinstance(error, StateMigrationException) else StateRestoreError

@@ -16,7 +16,7 @@ from attrs import frozen
 from snapshots.compatibility import CompatibilityKind, FieldVerdict, Finding, worst_kind
 from snapshots.envelope import snapshot_to_bytes
 from snapshots.plans import Plan
-from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
+from snapshots.type_serializer_snapshot import RULES, TypeSerializerSnapshot, VerdictRules, resolve_compatibility
 from statebackend.api.operator_state_descriptors import OperatorStateDescriptor, OperatorStateMode
 from statebackend.keyed.state_verdicts import StateVerdict
 from statebackend.operator_state.operator_state_handles import StatePart
@@ -35,14 +35,20 @@ class OperatorStateTakeover:
 
 
 def judge_operator_state(
-    mode: OperatorStateMode, parts: Sequence[StatePart], descriptor: OperatorStateDescriptor
+    mode: OperatorStateMode,
+    parts: Sequence[StatePart],
+    descriptor: OperatorStateDescriptor,
+    rules: VerdictRules = RULES,
 ) -> StateVerdict:
     """The verdict of `plan_operator_state`."""
-    return plan_operator_state(mode, parts, descriptor).verdict
+    return plan_operator_state(mode, parts, descriptor, rules).verdict
 
 
 def plan_operator_state(
-    mode: OperatorStateMode, parts: Sequence[StatePart], descriptor: OperatorStateDescriptor
+    mode: OperatorStateMode,
+    parts: Sequence[StatePart],
+    descriptor: OperatorStateDescriptor,
+    rules: VerdictRules = RULES,
 ) -> OperatorStateTakeover:
     """The verdict on a descriptor taking over the parts of a restored state, with the serializers to use by role.
 
@@ -64,7 +70,7 @@ def plan_operator_state(
     for role, serializer in descriptor.serializers.items():
         written = {part.envelopes[role]: part for part in parts}
         snapshots = {envelope: part.snapshot(descriptor.name, role) for envelope, part in written.items()}
-        kind, found, serializers[role], migrating = _judge_role(snapshots, serializer)
+        kind, found, serializers[role], migrating = _judge_role(snapshots, serializer, rules)
         kinds.append(kind)
         findings += [finding.below(f"<{role}>" if len(descriptor.serializers) > 1 else "") for finding in found]
         plans.update({(role, envelope): plan for envelope, plan in migrating.items()})
@@ -73,7 +79,7 @@ def plan_operator_state(
 
 
 def _judge_role(
-    snapshots: Mapping[bytes, TypeSerializerSnapshot[Any]], serializer: TypeSerializer[Any]
+    snapshots: Mapping[bytes, TypeSerializerSnapshot[Any]], serializer: TypeSerializer[Any], rules: VerdictRules
 ) -> tuple[CompatibilityKind, list[Finding], TypeSerializer[Any], dict[bytes, Plan]]:
     kinds = [CompatibilityKind.AS_IS]
     findings: list[Finding] = []
@@ -81,7 +87,7 @@ def _judge_role(
     for _ in range(len(snapshots) + 1):
         is_settled, plans = True, dict[bytes, Plan]()
         for envelope, snapshot in snapshots.items():
-            verdict = resolve_compatibility(snapshot, serializer)
+            verdict = resolve_compatibility(snapshot, serializer, rules)
             kinds.append(verdict.kind)
             findings += verdict.findings
             if verdict.is_after_migration:

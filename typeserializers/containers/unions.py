@@ -22,7 +22,7 @@ from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
 from snapshots.errors import MalformedDataError
-from snapshots.type_serializer_snapshot import RULES, TypeSerializerSnapshot
+from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, rules_in_use
 from snapshots.value_text import misfit, shown
 from typeserializers.containers.eithers import EitherSerializer
 from typeserializers.containers.nullable import NullableSerializer
@@ -246,4 +246,4 @@ class UnionSerializerSnapshot(CompositeTypeSerializerSnapshot[Any, UnionSerializ
         ],
     ) -> TypeSerializerSchemaCompatibility[Any]:
         """The verdict of the rule for unions, which is the same in a record as at the top of a state."""
-        return RULES.judge(self, new_serializer)
+        return rules_in_use().judge(self, new_serializer)
