@@ -35,7 +35,6 @@ class KeyedProcessOperator(Operator):
         self._adapter = RecordFunctionAdapter(
             self._function.process_element, "process_element", self._uid, process_context, context.keyed
         )
-        context.check_planned_are_registered()
 
     def process_batch(self, input_index: int, batch: InputBatch) -> None:
         self._emitter.emit(None, self._adapter.run(batch))

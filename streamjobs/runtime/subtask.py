@@ -128,6 +128,7 @@ class Subtask:
                 emitter = CollectingEmitter(self._operator.side_outputs)
                 context = self._context(backends)
                 with operator.opened(context, emitter):
+                    context.check_planned_are_registered()
                     if context.timer_services or self._epoch.watermark_ms > MIN_TIMESTAMP:
                         advance_time(operator, context, self._epoch.watermark_ms)
                         yield emitter.taken()
