@@ -171,3 +171,39 @@ def test_timers_and_time_to_live_in_processing_time_give_the_same_rows_as_on_spa
     expected = on_spark(spark, batches, batches.stream(spark), Programs(Fresh), "ProcessingTime")
     assert ("Fresh", "a", "timer 2, late 0", 1) in expected[0]
     assert on_ours(spark, batches, batches.stream(spark), Programs(Fresh), "processingTime") == expected
+
+
+def test_in_event_time_the_operator_does_what_spark_does_at_the_same_watermarks(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    from processor_epochs import Epochs
+    from stateful_programs import OUTPUT, Heartbeat, Programs, Reminders
+
+    from statebackend.heap import HeapStateBackend
+    from streamjobs.api.stateful_processor import TimeMode
+    from streamjobs.time.timestamps import MIN_TIMESTAMP
+
+    records = [
+        {
+            "Heartbeat": [("a", 1, 1000), ("b", 1, 2000), ("a", 2, 5000)],
+            "Reminders": [("a", 4000, 10_000), ("a", 10_000, 10_000), ("a", 15_007, 10_000), ("c", 9, 10_000)],
+        },
+        {"Heartbeat": [("a", 3, 12_000)], "Reminders": [("b", 10_001, 11_000), ("b", 1007, 11_000), ("a", 5, 12_000)]},
+        {"Heartbeat": [("b", 4, 11_000), ("c", 5, 20_000), ("d", 6, 10_000)], "Reminders": [("d", 1, 9000)]},
+        {"Heartbeat": [("c", 7, 60_000)]},
+    ]
+    batches = Batches(tmp_path, records)
+    processor = Programs(Heartbeat, Reminders)
+    stream = batches.stream(spark).selectExpr("*", "timestamp_millis(t) AS ts").withWatermark("ts", "0 seconds")
+    expected = on_spark(spark, batches, stream, processor, "EventTime")
+    assert {row[0] for rows in expected for row in rows} == {"Heartbeat", "Reminders"}
+    assert any("silent after 2" in row[2] for rows in expected for row in rows)
+
+    epochs = Epochs(tmp_path, HeapStateBackend(), processor, TimeMode.EVENT_TIME, ("program", "k", "n", "t"), OUTPUT, 2)
+    watermark, outputs = MIN_TIMESTAMP, []
+    # Behind the last records, Spark runs a batch for the watermark that they lead to.
+    for batch in [*records, {}]:
+        rows = [((name, k), t, n, t) for name, given in batch.items() for k, n, t in given]
+        outputs.append(sorted(epochs.epoch(watermark, *sorted(rows, key=lambda row: row[0])), key=repr))
+        watermark = max([watermark, *(row[1] for row in rows)])
+    assert [rows for rows in outputs if rows] == expected
