@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,14 @@ ROWS = [("a", 1), ("b", 10), ("a", 2), ("a", 4), ("b", 20), ("a", 8)]
 
 def reduced(left: Any, right: Any) -> Any:
     return left.k, left.v + right.v
+
+
+def test_the_guide_shows_windows_that_do_what_it_says() -> None:
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "writing-a-job.md").read_text(encoding="utf-8")
+    [program] = re.findall(
+        r"<!-- tests/streamjobs/test_windows_in_jobs.py runs this -->\n```python\n(.*?)```", guide, re.S
+    )
+    exec(program, {})
 
 
 class Times:

@@ -87,6 +87,8 @@ class WindowOperator(Operator):
         self._trigger_context = WindowTriggerContext(self._trigger, self._timers, register)
         self._open_function(context, register)
         self._batches = self._aligned_batches()
+        # Then the one timer of a window fires it and gives it up, and nothing else is there to be taken away.
+        self._fires_once = self._batches is not None and not self._lateness_ms
         self._set_key = context.key_setter()
 
     def process_batch(self, input_index: int, batch: InputBatch) -> None:
@@ -272,6 +274,9 @@ class WindowOperator(Operator):
     ) -> None:
         self._key = key
         try:
+            if self._fires_once and timestamp_ms == window.max_timestamp:
+                self._fire_once(window)
+                return
             state_window = window
             if self._merging is not None:
                 state_window = self._merging.of_key(key, key_group).state_window(window)
@@ -286,6 +291,15 @@ class WindowOperator(Operator):
         except Exception as error:
             where = f"key {shown(key, _KEY_CHARACTERS)}, window {window}, timer at {timestamp_ms}"
             raise self._failure(error, where) from error
+
+    def _fire_once(self, window: Any) -> None:
+        state, context = self._state, self._function_context
+        context.enter(window)
+        state.enter(window)
+        state.fire(window, self._fire)
+        state.clear()
+        if self._function is not None:
+            self._function.clear(context)
 
     def _clean_up_if_due(self, timestamp_ms: int, key_group: int, window: Any) -> None:
         cleanup_ms = self._cleanup_time(window)
