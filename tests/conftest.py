@@ -77,18 +77,25 @@ multiprocessing.set_forkserver_preload(
 
 SLOWEST_FILES = 15
 LONG_FILES_S = {
-    "test_rocksdb_backend_contract": 80.0,
+    "test_spark_processes": 100.0,
+    "test_flights_demo": 75.0,
     "test_spark_job": 70.0,
-    "test_spark_processes": 60.0,
-    "test_flights_demo": 50.0,
-    "test_third_party_backend": 50.0,
-    "test_heap_backend_contract": 45.0,
-    "test_serializer_contract": 40.0,
-    "test_family_laws": 38.0,
-    "test_ttl_state_machine": 35.0,
-    "test_keyed_state_machine": 28.0,
-    "test_operator_state_of_jobs": 18.0,
+    "test_spark_restarts": 60.0,
+    "test_rocksdb_backend_contract": 50.0,
+    "test_spark_program_modules": 48.0,
+    "test_same_chain_in_both_environments": 45.0,
+    "test_first_job": 40.0,
+    "test_spark_graphs": 39.0,
+    "test_golden_durable": 33.0,
+    "test_heap_backend_contract": 29.0,
+    "test_third_party_backend": 28.0,
+    "test_serializer_contract": 26.0,
+    "test_family_laws": 25.0,
+    "test_ttl_state_machine": 22.0,
+    "test_keyed_state_machine": 18.0,
+    "test_operator_state_of_jobs": 17.0,
     "test_merging_increments": 16.0,
+    "test_backend_benchmarks": 15.0,
 }
 """About what the longest files take; it need not be right, only in order."""
 
