@@ -57,9 +57,10 @@ class DataStream:
     def group_by(self, *columns: Any) -> GroupedStream:
         """Groups the stream by one or more columns for a processor written for Spark; see `GroupedStream`.
 
-        Columns are given as to `key_by`, and a record whose key is null is an error too.
+        Columns are given as to `key_by`, or as one list of them, and a record whose key is null is an error too.
         """
-        return GroupedStream(self.graph, self.edge, self.key_by(*columns).keys)
+        is_list = len(columns) == 1 and isinstance(columns[0], (list, tuple))
+        return GroupedStream(self.graph, self.edge, self.key_by(*(columns[0] if is_list else columns)).keys)
 
     def transform(self, function: Callable[[Any], Any]) -> DataStream:
         """A stateless step: on Spark from DataFrame to DataFrame, in-process from record to an iterable of records."""

@@ -59,7 +59,7 @@ def run(
     processor: Any,
     elements: Sequence[Any] = (("a", 1),),
     *,
-    keys: Sequence[str] = ("k",),
+    keys: Sequence[Any] = ("k",),
     output: Any = "k string, text string",
     epoch_size: int = 100,
     schema: str = ROWS,
@@ -99,6 +99,7 @@ def test_the_key_is_a_tuple_of_its_columns() -> None:
 
     assert run(Keys(), output="text string") == [("('a',)",)]
     assert run(Keys(), keys=("k", "n"), output="text string") == [("('a', 1)",)]
+    assert run(Keys(), keys=(["k", "n"],), output="text string") == [("('a', 1)",)]
 
 
 def test_a_value_is_a_tuple_or_nothing() -> None:
@@ -335,3 +336,10 @@ def test_timers_of_processing_time_and_a_time_to_live_in_a_job() -> None:
         ("b", "fired 0 late, (8,)"),
         ("a", "1 timers, 0"),
     ]
+
+
+def test_timers_that_are_pending_travel_in_a_savepoint(tmp_path: Path) -> None:
+    at = tmp_path / "savepoint"
+    run(Once(), [("a", 7), ("b", 8)], time_mode="processingTime", savepoint=at, parallelism=2, backend="heap")
+    rows = run(Once(), [("a", 9), ("b", 9)], time_mode="processingTime", from_savepoint=at, backend="rocksdb")
+    assert sorted(rows) == [("a", "1 timers, 0"), ("b", "1 timers, 0")]
