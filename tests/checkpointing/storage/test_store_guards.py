@@ -10,8 +10,16 @@ from pathlib import Path
 import pytest
 from checkpoint_builders import metadata_of
 
-from checkpointing import CheckpointFileSystem, DirectoryCheckpointStore
+from checkpointing import (
+    CheckpointFileSystem,
+    CheckpointKind,
+    DirectoryCheckpointStore,
+    SavepointError,
+    read_savepoint,
+    write_savepoint,
+)
 from checkpointing.errors import InvariantViolationError
+from checkpointing.storage import savepoint_directory
 from checkpointing.storage.driver_lock import DriverLock
 from checkpointing.storage.fall_back_file import (
     FALL_BACK_FILE_NAME,
@@ -21,6 +29,7 @@ from checkpointing.storage.fall_back_file import (
     write_fall_back,
 )
 from checkpointing.storage.local_storage import LocalStorage
+from checkpointing.storage.savepoint_directory import create_savepoint_directory
 
 
 @pytest.fixture
@@ -99,3 +108,20 @@ def test_a_fall_back_that_makes_no_sense_is_none(checkpoint_id: int, newest_id: 
     FallBack(checkpoint_id=3, newest_id=4, source_log="spark-1")
     with pytest.raises(InvariantViolationError):
         FallBack(checkpoint_id=checkpoint_id, newest_id=newest_id, source_log=source_log)
+
+
+def test_a_directory_stays_reserved_until_the_metadata_of_its_savepoint_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs = create_savepoint_directory(tmp_path / "savepoint")
+    savepoint = metadata_of(4, (fs.write_file("data/part-0", b"rows"),), kind=CheckpointKind.SAVEPOINT)
+    with monkeypatch.context() as patched:
+        patched.setattr(savepoint_directory, "write_metadata", lambda *arguments: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            write_savepoint(fs, savepoint)
+    with pytest.raises(SavepointError, match="begun there and not finished"):
+        read_savepoint(tmp_path / "savepoint")
+    # What another attempt has left there is not taken for somebody else's.
+    fs.write_file("data/part-of-an-attempt", b"ro")
+    write_savepoint(fs, savepoint)
+    assert fs.list_files(include_temporary=True) == ("_metadata", "data/part-0")
