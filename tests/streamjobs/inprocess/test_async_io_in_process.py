@@ -91,9 +91,9 @@ class Never(AsyncFunction[Any, Any]):
 
 @BOTH
 def test_a_function_that_never_returns_fails_the_epoch_with_operator_key_and_record(wait: Wait) -> None:
-    with pytest.raises(
-        AsyncTimeoutError, match=r"operator 'ask', key 'd', record Row\(key='d', number=3\): no results within 20 ms"
-    ):
+    # On a busy machine another record may be late before it.
+    late = r"operator 'ask', key '(\w)', record Row\(key='\1', number=\d+\): no results within 20 ms"
+    with pytest.raises(AsyncTimeoutError, match=late):
         run(wait, Never(), timeout=20)
 
 
