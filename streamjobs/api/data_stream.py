@@ -23,9 +23,12 @@ from streamjobs.api.stream_graph import (
     SinkNode,
     StreamEdge,
     StreamGraph,
+    TimestampsNode,
     TransformNode,
     UnionNode,
+    source_of_timestamps,
 )
+from streamjobs.api.watermark_strategy import WatermarkStrategy
 from streamjobs.api.windows.standard_triggers import CountTrigger, PurgingTrigger
 from streamjobs.api.windows.window_assigners import GlobalWindows, WindowAssigner
 from streamjobs.api.windows.window_definition import WindowDefinition
@@ -81,6 +84,28 @@ class DataStream:
             raise JobDefinitionError("union() needs at least one other stream")
         edges = (self.edge, *(other.edge for other in others))
         return DataStream(self.graph, self.graph.add(UnionNode(edges)))
+
+    def assign_timestamps_and_watermarks(self, strategy: WatermarkStrategy[Any]) -> ProcessedStream:
+        """Gives the records of a source their event time, and the operators behind it watermarks.
+
+        It stands behind a source, or behind stateless steps of one, once for each source and before operators. What is
+        too far in the future for ``strategy.with_future_limit`` is in the side output of that tag.
+
+        Raises `JobDefinitionError` for what is no strategy, for one without `with_timestamps`, and for another place.
+        """
+        if not isinstance(strategy, WatermarkStrategy):
+            given: object = strategy
+            raise JobDefinitionError(
+                f"assign_timestamps_and_watermarks() takes a WatermarkStrategy, not {shown(given, 80)}; make one with "
+                f"WatermarkStrategy.for_bounded_out_of_orderness('10 minutes').with_timestamps('column')"
+            )
+        if strategy.timestamps is None:
+            raise JobDefinitionError(
+                "assign_timestamps_and_watermarks(): the strategy does not say where the timestamps are; add "
+                ".with_timestamps('column')"
+            )
+        source_of_timestamps(self.edge)
+        return ProcessedStream(self.graph, self.graph.add(TimestampsNode((self.edge,), strategy)))
 
     def sink_to(self, sink: Any, *, uid: str = ONLY_SINK) -> None:
         """Ends the chain: where the records go. A stream may have several sinks, and go on beside them.

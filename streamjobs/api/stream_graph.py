@@ -21,6 +21,7 @@ from streamjobs.api.async_definition import AsyncWaitDefinition
 from streamjobs.api.functions import KeyedProcessFunction
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.api.stateful_processor import StatefulProcessorFunction
+from streamjobs.api.watermark_strategy import WatermarkStrategy
 from streamjobs.api.windows.window_definition import WindowDefinition
 from streamjobs.errors import JobDefinitionError
 from streamjobs.user_errors import shown
@@ -36,8 +37,10 @@ __all__ = [
     "SourceNode",
     "StreamEdge",
     "StreamGraph",
+    "TimestampsNode",
     "TransformNode",
     "UnionNode",
+    "source_of_timestamps",
 ]
 
 MAX_UID_CHARACTERS: Final = 200
@@ -88,6 +91,19 @@ class UnionNode:
 
 
 @frozen(eq=False)
+class TimestampsNode:
+    """Gives records their timestamps, and is where the watermarks of a source come from.
+
+    Its side output has the records that are too far in the future, if the strategy has a limit.
+    """
+
+    kind: ClassVar = NodeKind.STEP
+
+    inputs: tuple[StreamEdge]
+    strategy: WatermarkStrategy[Any]
+
+
+@frozen(eq=False)
 class KeyedProcessNode:
     """A keyed stateful operator."""
 
@@ -114,7 +130,7 @@ class SinkNode:
 
 
 OperatorNode = KeyedProcessNode
-Node = SourceNode | TransformNode | UnionNode | OperatorNode | SinkNode
+Node = SourceNode | TransformNode | UnionNode | TimestampsNode | OperatorNode | SinkNode
 
 
 @frozen
@@ -249,6 +265,26 @@ class StreamGraph:
                 f"no sink receives what these operators emit: {', '.join(missing)}; chain them before the sink"
             )
         return JobGraph(tuple(node for node in self._nodes if node in leading))
+
+
+def source_of_timestamps(edge: StreamEdge) -> SourceNode:
+    """The source whose records get their timestamps behind this edge.
+
+    Raises `JobDefinitionError` behind an operator or a union, and where the records have timestamps already.
+    """
+    node, tag = edge.node, edge.tag
+    while isinstance(node, TransformNode):
+        node, tag = node.inputs[0].node, node.inputs[0].tag
+    if isinstance(node, SourceNode):
+        return node
+    if isinstance(node, TimestampsNode):
+        what = "its records have timestamps already" if tag is None else "these records are set aside"
+    else:
+        what = f"it stands behind {'a union' if isinstance(node, UnionNode) else f'the operator {node.uid!r}'}"
+    raise JobDefinitionError(
+        f"assign_timestamps_and_watermarks(): {what}; give each source its timestamps once, behind the "
+        f"source and before operators and unions"
+    )
 
 
 def _upstream_of(nodes: Iterable[Node]) -> Collection[Node]:

@@ -135,7 +135,11 @@ class LocalOperator:
         for share in shares if self._order_getters else ():
             share.sort(key=lambda index: [_nulls_first(get(records[index])) for get in self._order_getters])
         return [
-            ObjectBatch(*([sequence[index] for index in share] for sequence in (records, keys, key_groups)))
+            ObjectBatch(
+                [records[index] for index in share],
+                [keys[index] for index in share],
+                [key_groups[index] for index in share],
+            )
             for share in shares
         ]
 

@@ -219,7 +219,7 @@ class LocalEpoch:
                 ),
             )
             with contextlib.closing(subtask.run(make_function, [(0, share)])) as emitted:
-                for tag, rows, _ in itertools.chain.from_iterable(emitted):
+                for tag, rows, *_ in itertools.chain.from_iterable(emitted):
                     self._streams[StreamEdge(node, tag)] += operator.emitted_rows(tag, rows)
             self.acknowledgements.append(subtask.acknowledgement)
             if restores[index].is_restored:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
 from attrs import frozen
 
+from checkpointing.metadata.checkpoint_sections import ChannelTimestamp
 from streamjobs.errors import NullKeyError
 
 __all__ = ["ObjectBatch", "check_keys"]
@@ -14,7 +15,7 @@ __all__ = ["ObjectBatch", "check_keys"]
 
 @frozen
 class ObjectBatch:
-    """Records, their keys and their key groups, as lists of one length; and their timestamps, if any has one."""
+    """Records, their keys and their key groups, as lists of one length; what is known of their time, if anything is."""
 
     columns: ClassVar[None] = None
 
@@ -22,6 +23,8 @@ class ObjectBatch:
     keys: Sequence[Any]
     key_groups: Sequence[int]
     timestamps: Sequence[int | None] | None = None
+    channel_timestamps: Collection[ChannelTimestamp] = ()
+    is_early: bool = False
 
 
 def check_keys(operator_uid: str, keys: Sequence[Any], is_composite: bool) -> None:

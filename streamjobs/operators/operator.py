@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from checkpointing.metadata.checkpoint_sections import ChannelTimestamp
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.operators.subtask_context import SubtaskContext
 
@@ -53,6 +54,14 @@ class InputBatch(Protocol):
     @property
     def timestamps(self) -> Sequence[int | None] | None:
         """The timestamp of each record in milliseconds, or None for one without; None if none has one."""
+
+    @property
+    def channel_timestamps(self) -> Collection[ChannelTimestamp]:
+        """The largest timestamps of the channels of sources that the records came from; none for those of operators."""
+
+    @property
+    def is_early(self) -> bool:
+        """Whether the records were sent before the watermark at which the epoch stands."""
 
 
 class Emitter(Protocol):
@@ -110,19 +119,24 @@ class Operator(ABC):
 
 
 class Emission(NamedTuple):
-    """What one call has emitted: rows of the output or, with a tag, of a side output, and their timestamps."""
+    """What one call has emitted: rows of the output or, with a tag, of a side output, and their timestamps.
+
+    They are early if they go out before the watermark at which the epoch stands does.
+    """
 
     tag: OutputTag[Any] | None
     rows: Sequence[Any]
     timestamps: Sequence[int | None] | None = None
+    is_early: bool = False
 
 
 class CollectingEmitter:
-    """Keeps what is emitted until it is taken."""
+    """Keeps what is emitted until it is taken; ``is_early`` says of what is emitted from now on whether it is."""
 
     def __init__(self, side_outputs: Collection[OutputTag[Any]] = ()) -> None:
         self._side_outputs = frozenset(side_outputs)
         self._collected: list[Emission] = []
+        self.is_early = False
 
     @property
     def side_outputs(self) -> Collection[OutputTag[Any]]:
@@ -132,7 +146,7 @@ class CollectingEmitter:
         self, tag: OutputTag[Any] | None, rows: Sequence[Any], timestamps: Sequence[int | None] | None = None
     ) -> None:
         if rows:
-            self._collected.append(Emission(tag, rows, timestamps))
+            self._collected.append(Emission(tag, rows, timestamps, self.is_early))
 
     def taken(self) -> Sequence[Emission]:
         """What was emitted since the last call, in order."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from checkpointing.coordinator.pending_checkpoint import CompletedCheckpoint
 from checkpointing.metadata.checkpoint_metadata import CheckpointKind, CheckpointMetadata
-from checkpointing.metadata.checkpoint_sections import SavepointIdentity, SourcePositions
+from checkpointing.metadata.checkpoint_sections import SavepointIdentity, SourcePositions, WatermarkState
 from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
 from checkpointing.storage.job_directory import JobIdentity
 from streamjobs.runtime.epoch_events import DurableEpoch, Epoch
@@ -26,9 +26,11 @@ def store_checkpoint(
     restored_from: SavepointIdentity | None = None,
     sink_committables: Mapping[str, bytes],
     sink_identities: Mapping[str, str],
+    watermarks: WatermarkState | None = None,
 ) -> CheckpointMetadata:
     """Stores the checkpoint of an epoch behind the newest one; once this returns, it survives a crash.
 
+    ``watermarks`` are those of the next epoch.
     ``sources`` names what the offsets of the epoch are of, in their order; without a source log there are none.
     """
     parent = store.latest()
@@ -46,6 +48,7 @@ def store_checkpoint(
         processing_time_ms=processing_time_ms,
         source_positions=positions if epoch.offsets or sources is not None else None,
         timers_due=completed.timers_due,
+        watermarks=watermarks,
         restored_from=restored_from,
         sink_committables=sink_committables,
         sink_identities=sink_identities,

@@ -18,6 +18,7 @@ from attrs import frozen
 
 from checkpointing.coordinator.acknowledgement import Acknowledgement, ReportValue
 from checkpointing.handles.relative_path import path_segment
+from checkpointing.metadata.checkpoint_sections import ChannelTimestamp
 from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend.api.clock import StoppedClock
 from statebackend.api.key_groups import key_group_range_of_subtask
@@ -30,7 +31,7 @@ from streamjobs.errors import EpochError
 from streamjobs.operators.operator import CollectingEmitter, Emission, InputBatch
 from streamjobs.operators.operator_factories import OperatorFactory
 from streamjobs.operators.operator_run import OperatorRun
-from streamjobs.operators.operator_time import advance_time
+from streamjobs.operators.operator_time import advance_processing_time, advance_watermark
 from streamjobs.operators.planned_states import PlannedState
 from streamjobs.operators.record_function import paused_garbage_collection
 from streamjobs.operators.subtask_backends import SubtaskBackends, SubtaskSnapshot
@@ -78,6 +79,8 @@ class OperatorParts:
 class SubtaskEpoch:
     """What is new for a subtask in an epoch, which begins with the watermark ``watermark_ms``.
 
+    Early records, which the operators before have sent at that watermark, find it at ``previous_watermark_ms``.
+
     ``attempt_id`` tells attempts at the same epoch apart. Below ``local_directory``, on the local disk, each subtask
     has a place of its own that is kept between epochs.
     """
@@ -89,6 +92,7 @@ class SubtaskEpoch:
     restore: SubtaskRestore
     local_directory: str
     watermark_ms: int = MIN_TIMESTAMP
+    previous_watermark_ms: int = MIN_TIMESTAMP
 
 
 class Subtask:
@@ -99,6 +103,8 @@ class Subtask:
         self._epoch = epoch
         self._clock = _Stopwatch()
         self._acknowledgement: Acknowledgement | None = None
+        self._channels: dict[tuple[str, str], ChannelTimestamp] = {}
+        self._timers_due: tuple[int | None, int | None] = (None, None)
         self.restore_reports: Sequence[StateRestoreReport] = ()
         """What became of each restored keyed state that was registered; complete when the run is."""
         self.operator_state_restore_reports: Sequence[StateRestoreReport] = ()
@@ -116,6 +122,7 @@ class Subtask:
     ) -> Generator[Emitted, None, None]:
         """Processes batches of its inputs; yields what is emitted for each. Close it if it is not exhausted.
 
+        Those that are early come first; behind them time moves on to where the epoch stands.
         Making the function imports the modules of the user's that reading restored state may need, so it is made here.
         """
         function = make_function()
@@ -129,14 +136,23 @@ class Subtask:
                 context = self._context(backends)
                 with operator.opened(context, emitter):
                     context.check_planned_are_registered()
-                    if context.timer_services or self._epoch.watermark_ms > MIN_TIMESTAMP:
-                        advance_time(operator, context, self._epoch.watermark_ms)
-                        yield emitter.taken()
+                    has_time = bool(context.timer_services) or self._epoch.watermark_ms > MIN_TIMESTAMP
+                    emitter.is_early = has_time
                     for input_index, batch in batches:
+                        if emitter.is_early and not batch.is_early:
+                            yield self._advanced(operator, context, emitter)
+                        elif batch.is_early and not emitter.is_early:
+                            raise EpochError(
+                                f"operator {uid!r}: records came behind a watermark that they belong before"
+                            )
                         operator.process_batch(input_index, batch)
+                        self._note_channels(batch)
                         yield emitter.taken()
+                    if emitter.is_early:
+                        yield self._advanced(operator, context, emitter)
                     operator.prepare_snapshot()
                     yield emitter.taken()
+                    self._note_timers(context)
                 self._clock.lap("process_s")
                 snapshot = backends.snapshot(self._epoch.epoch_id, uuid.uuid4().hex)
                 self._clock.lap("snapshot_s")
@@ -149,6 +165,24 @@ class Subtask:
             kept_bytes_of_host=self._operator.backend.kept_bytes_of_host(),
         )
         self._acknowledgement = self._acknowledged(snapshot, {**opening, **metrics})
+
+    def _advanced(self, operator: OperatorRun, context: SubtaskContext, emitter: CollectingEmitter) -> Emitted:
+        advance_watermark(operator, context, self._epoch.watermark_ms)
+        emitter.is_early = False
+        advance_processing_time(operator, context)
+        return emitter.taken()
+
+    def _note_channels(self, batch: InputBatch) -> None:
+        for one in batch.channel_timestamps:
+            known = self._channels.setdefault((one.source, one.channel), one)
+            if one.timestamp_ms > known.timestamp_ms:
+                self._channels[one.source, one.channel] = one
+
+    def _note_timers(self, context: SubtaskContext) -> None:
+        services = context.timer_services
+        event = [due for one in services if (due := one.next_event_time_timer()) is not None]
+        processing = [due for one in services if (due := one.next_processing_time_timer()) is not None]
+        self._timers_due = min(event, default=None), min(processing, default=None)
 
     @contextlib.contextmanager
     def _leased_backend(self) -> Iterator[KeyedStateBackend]:
@@ -194,6 +228,7 @@ class Subtask:
             planned=operator.planned,
             planned_operator_state=operator.planned_operator_state,
             input_schemas=operator.input_schemas,
+            watermark_ms=epoch.previous_watermark_ms,
         )
 
     def _acknowledged(self, snapshot: SubtaskSnapshot, metrics: dict[str, ReportValue]) -> Acknowledgement:
@@ -207,6 +242,9 @@ class Subtask:
             attempt_id=epoch.attempt_id,
             digest=snapshot.digest,
             state=snapshot.state,
+            channel_timestamps=tuple(self._channels.values()),
+            event_time_timer_ms=self._timers_due[0],
+            processing_time_timer_ms=self._timers_due[1],
             report=restore_report(self.restore_reports, self.operator_state_restore_reports),
             metrics={
                 "entries_written": snapshot.entries_written,

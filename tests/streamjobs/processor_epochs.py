@@ -127,4 +127,4 @@ class Epochs:
         next_timers = timers.next_event_time_timer(), timers.next_processing_time_timer()
         self.next_timer = next((one for one in next_timers if one is not None), None)
         self.handles = [self.harness.snapshot(backend).handle]
-        return [tuple(row) for _, rows, _ in emitter.taken() for row in rows]
+        return [tuple(row) for _, rows, *_ in emitter.taken() for row in rows]

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 from attrs import frozen
 
+from checkpointing.metadata.checkpoint_sections import ChannelTimestamp
 from streamjobs.operators.input_batch import check_keys
 from streamjobs.rows.declared_schema import place_of_output
 from streamjobs.rows.row_reader import RowReader, column_values, key_values
@@ -61,6 +62,8 @@ class ArrowBatch:
     """An `InputBatch` over an Arrow batch, which is in ``columns``."""
 
     timestamps: ClassVar[None] = None
+    channel_timestamps: ClassVar[tuple[ChannelTimestamp, ...]] = ()
+    is_early: ClassVar[bool] = False
 
     reader: InputReader
     columns: pa.RecordBatch

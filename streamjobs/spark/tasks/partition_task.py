@@ -72,7 +72,7 @@ class PartitionTask:
             run = subtask.run(self._function, self._inputs(batches))
             with contextlib.closing(run):
                 for emitted in run:
-                    for tag, rows, _ in emitted:
+                    for tag, rows, *_ in emitted:
                         yield from writer.batches(tag, rows)
             self.acknowledge(subtask.acknowledgement.encode())
 

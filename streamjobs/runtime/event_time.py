@@ -1,0 +1,72 @@
+"""The event time of a job, apart from any runtime: which of its sources have one, and the watermarks that follow.
+
+A runtime whose epochs are "a watermark, then the records of the batch" lets its tasks report the largest timestamps of
+channels and asks `JobWatermarks` for the watermarks of the next epoch. So a watermark follows from the largest
+timestamps alone; a generator of the user's, which sees every record, cannot be carried out there and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attrs import frozen
+
+from streamjobs.api.stream_graph import JobGraph, SourceNode, TimestampsNode, source_of_timestamps
+from streamjobs.api.watermark_strategy import WatermarkStrategy
+from streamjobs.errors import JobDefinitionError
+from streamjobs.runtime.watermark_nodes import watermark_nodes
+from streamjobs.time.job_watermarks import JobWatermarks
+from streamjobs.time.watermark_generators import NoWatermarks
+
+__all__ = ["EventTime"]
+
+
+@frozen
+class EventTime:
+    """The sources of a job that have event time, by the names that checkpoints know them by."""
+
+    graph: JobGraph
+    source_names: tuple[str, ...]
+    """Of all sources, in the order of the program."""
+    nodes: Mapping[str, TimestampsNode]
+    """Where the records of a source get their timestamps, by its name."""
+
+    @classmethod
+    def of(cls, graph: JobGraph) -> EventTime | None:
+        """That of a job; None if no stream of it has timestamps.
+
+        Raises `JobDefinitionError` for a source that gets timestamps twice and for a strategy with a generator.
+        """
+        by_source: dict[SourceNode, TimestampsNode] = {}
+        for node in graph.nodes:
+            if isinstance(node, TimestampsNode):
+                if by_source.setdefault(source_of_timestamps(node.inputs[0]), node) is not node:
+                    raise JobDefinitionError(
+                        "assign_timestamps_and_watermarks() is used twice for one source; use the stream that it "
+                        "returns in both places"
+                    )
+                _check_is_bounded(node.strategy)
+        if not by_source:
+            return None
+        names = {source: f"source-{index}" for index, source in enumerate(graph.sources)}
+        return cls(graph, tuple(names.values()), {names[source]: node for source, node in by_source.items()})
+
+    def name_of(self, node: TimestampsNode) -> str:
+        """The name of the source that a node gives timestamps to."""
+        return next(name for name, one in self.nodes.items() if one is node)
+
+    def watermarks(self) -> JobWatermarks:
+        """The watermarks of a job that has had no records yet.
+
+        Those of a source without timestamps are none, so that it holds the operators that read it.
+        """
+        nodes = watermark_nodes(self.graph, self.source_names, lambda _: False)
+        return JobWatermarks(nodes, {name: node.strategy.source_time() for name, node in self.nodes.items()})
+
+
+def _check_is_bounded(strategy: WatermarkStrategy[object]) -> None:
+    if strategy.out_of_orderness_ms is None and not isinstance(strategy.create_generator(), NoWatermarks):
+        raise JobDefinitionError(
+            "WatermarkStrategy.for_generator is not carried out by this runtime, which learns of an epoch only the "
+            "largest timestamps; use for_bounded_out_of_orderness(...) or for_monotonous_timestamps()"
+        )
