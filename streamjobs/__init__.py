@@ -4,10 +4,11 @@ import statebackend_floors  # noqa: F401  first: it names a file that stands in 
 from streamjobs.api.async_data_stream import AsyncDataStream
 from streamjobs.api.async_functions import AsyncContext, AsyncFunction, AsyncRetryStrategy
 from streamjobs.api.data_stream import DataStream, KeyedStream
-from streamjobs.api.functions import KeyedProcessFunction, ProcessContext, RuntimeContext
+from streamjobs.api.functions import KeyedProcessFunction, OnTimerContext, ProcessContext, RuntimeContext
 from streamjobs.api.operator_state_store import OperatorStateStore
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.api.sink import Sink, SinkError
+from streamjobs.api.timer_service import TimeDomain, TimerService
 from streamjobs.api.watermark_strategy import WatermarkStrategy
 from streamjobs.api.windows.evictors import CountEvictor, DeltaEvictor, Evictor, TimeEvictor, TimestampedValue
 from streamjobs.api.windows.standard_triggers import (
@@ -74,6 +75,7 @@ __all__ = [
     "NeverTrigger",
     "NullKeyError",
     "OnMergeContext",
+    "OnTimerContext",
     "OperatorStateStore",
     "OutputTag",
     "ProcessContext",
@@ -88,7 +90,9 @@ __all__ = [
     "SlidingProcessingTimeWindows",
     "SourceProgressMismatchError",
     "StreamJobError",
+    "TimeDomain",
     "TimeEvictor",
+    "TimerService",
     "TimestampedValue",
     "Trigger",
     "TriggerContext",

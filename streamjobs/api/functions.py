@@ -1,14 +1,15 @@
 """What a user writes: functions over keyed streams, and the contexts they are given.
 
 A function registers its state in `open()`, once per epoch and subtask, and is then called for every record with the
-record's key current. The names are Flink's.
+record's key current. One that overrides `on_timer` may register timers, and is called for each that is due with the
+timer's key current. The names are Flink's.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 
 from statebackend import (
     AggregatingStateDescriptor,
@@ -34,6 +35,7 @@ from statebackend.api.states import (
 from streamjobs.api.lifecycle import WorkerLifecycle
 from streamjobs.api.operator_state_store import OperatorStateStore
 from streamjobs.api.output_tag import OutputTag
+from streamjobs.api.timer_service import TimeDomain, TimerService
 from streamjobs.user_errors import shown
 
 if TYPE_CHECKING:
@@ -141,15 +143,21 @@ class RuntimeContext(ABC):
         return self.register(descriptor)
 
 
-class ProcessContext(Generic[K]):
-    """What every call of `process_element` is given; one object per subtask and epoch."""
+class _KeyedContext(Generic[K]):
+    """What the calls for a key have in common."""
 
-    __slots__ = ("_side_outputs", "current_key", "epoch_id")
+    __slots__ = ("_side_outputs", "current_key", "epoch_id", "timer_service")
 
-    def __init__(self, epoch_id: int, side_outputs: Mapping[OutputTag[Any], Callable[[Any], object]]) -> None:
+    _method: ClassVar[str]
+
+    def __init__(
+        self, epoch_id: int, side_outputs: Mapping[OutputTag[Any], Callable[[Any], object]], timer_service: TimerService
+    ) -> None:
         """``side_outputs`` takes the records of those side outputs that are read."""
         self.epoch_id = epoch_id
         self.current_key: Any = None
+        self.timer_service = timer_service
+        """The time, and the timers of the current key."""
         self._side_outputs = side_outputs
 
     def output(self, tag: OutputTag[T], value: T) -> None:
@@ -166,7 +174,43 @@ class ProcessContext(Generic[K]):
 
     def __getattr__(self, name: str) -> Any:
         advice = "; state is registered in open(), which keeps the handle in self" if "state" in name else ""
-        raise AttributeError(f"the context of process_element has no {name!r}{advice}")
+        raise AttributeError(f"the context of {self._method} has no {name!r}{advice}")
+
+
+class ProcessContext(_KeyedContext[K]):
+    """What every call of `process_element` is given; one object for all records of a batch."""
+
+    __slots__ = ("timestamp",)
+
+    _method = "process_element"
+
+    def __init__(
+        self, epoch_id: int, side_outputs: Mapping[OutputTag[Any], Callable[[Any], object]], timer_service: TimerService
+    ) -> None:
+        super().__init__(epoch_id, side_outputs, timer_service)
+        self.timestamp: int | None = None
+        """The timestamp of the record in milliseconds, or None if it has none."""
+
+
+class OnTimerContext(_KeyedContext[K]):
+    """What every call of `on_timer` is given; one object for all timers of a time domain."""
+
+    __slots__ = ("time_domain", "timestamp")
+
+    _method = "on_timer"
+
+    def __init__(
+        self,
+        epoch_id: int,
+        side_outputs: Mapping[OutputTag[Any], Callable[[Any], object]],
+        timer_service: TimerService,
+        time_domain: TimeDomain,
+    ) -> None:
+        super().__init__(epoch_id, side_outputs, timer_service)
+        self.time_domain = time_domain
+        """Which time the timer is in."""
+        self.timestamp = 0
+        """The time of the timer, in milliseconds."""
 
 
 class KeyedProcessFunction(WorkerLifecycle, ABC, Generic[K, I, O]):
@@ -190,6 +234,13 @@ class KeyedProcessFunction(WorkerLifecycle, ABC, Generic[K, I, O]):
         What was emitted is written out after the call: do not go on changing it. A single record is yielded; returning
         one (a str, a dict, a Row) instead of a list of one is an error.
         """
+
+    def on_timer(self, timestamp: int, context: OnTimerContext[K]) -> Iterable[O] | None:
+        """Called for every timer that is due, at ``timestamp`` in milliseconds, with its key current.
+
+        What it gives is as that of `process_element`. Only a function that overrides it may register timers.
+        """
+        return None
 
     def close(self) -> None:
         """Called after the last record of an epoch, also after a failure."""

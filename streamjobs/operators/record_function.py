@@ -1,7 +1,8 @@
 """A function that takes one record at a time, over batches: the hot path of every job.
 
 The loop sets the key and calls the function; everything else (sorting out keys, converting rows, snapshots) happens per
-batch or per epoch.
+batch or per epoch. There are two: without timestamps, side outputs come behind the output of a batch, and a record
+costs nothing but its call; with timestamps, each row is emitted with that of its record, in order across outputs.
 
 An epoch allocates many small objects that live to its end, and Python's cyclic garbage collector, which is driven by
 allocations, would walk all of them over and over: a third of the loop's time, measured. So an epoch runs inside
@@ -13,20 +14,21 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import GeneratorType
 from typing import Any, Final
 
 from snapshots.errors import StateFormatError
 from statebackend.api.errors import StateBackendError
-from statebackend.keyed.keyed_state_backend import KeyedStateBackend
+from statebackend.keyed.key_context import KeySetter
 from streamjobs.api.functions import ProcessContext
 from streamjobs.errors import StreamJobError, UserFunctionError
 from streamjobs.operators.function_results import check_results
 from streamjobs.operators.operator import InputBatch
+from streamjobs.operators.ordered_output import OrderedOutput
 from streamjobs.user_errors import one_line, shown, told
 
-__all__ = ["RecordFunctionAdapter", "paused_garbage_collection"]
+__all__ = ["RecordFunctionAdapter", "call_failure", "paused_garbage_collection"]
 
 _KEY_CHARACTERS: Final = 80
 _RECORD_CHARACTERS: Final = 200
@@ -47,7 +49,8 @@ def paused_garbage_collection() -> Iterator[None]:
 class RecordFunctionAdapter:
     """Calls ``function(record, context)`` for every record of a batch, with the record's key current.
 
-    ``method`` is what the function is called in errors, ``uid`` the operator.
+    ``method`` is what the function is called in errors, ``uid`` the operator. ``key_setter`` makes what makes a key
+    current.
     """
 
     def __init__(
@@ -56,16 +59,16 @@ class RecordFunctionAdapter:
         method: str,
         uid: str,
         context: ProcessContext[Any],
-        backend: KeyedStateBackend,
+        key_setter: Callable[[], KeySetter],
     ) -> None:
         self._function = function
         self._method = method
         self._uid = uid
         self._context = context
-        self._backend = backend
+        self._key_setter = key_setter
 
     def run(self, batch: InputBatch) -> list[Any]:
-        """Processes a batch; returns what was emitted, in order.
+        """Processes a batch without timestamps; returns what was emitted, in order.
 
         Raises `UserFunctionError`, naming key and record, for whatever the function raises.
         """
@@ -77,7 +80,7 @@ class RecordFunctionAdapter:
         record: Any = None
         try:
             # Made for the states that are registered by now.
-            set_key = self._backend.key_setter()
+            set_key = self._key_setter()
             for record, key, key_group in records:
                 context.current_key = key
                 set_key(key, key_group)
@@ -87,15 +90,47 @@ class RecordFunctionAdapter:
                         check_results(result, self._method)
                     emit(result)
         except Exception as error:
-            raise self._failure(error, record) from error
+            raise self._failure(error, context, record) from error
         gc.collect(0)
         return emitted
 
-    def _failure(self, error: Exception, record: Any) -> Exception:
-        if isinstance(error, StreamJobError):
-            return error
-        key = shown(self._context.current_key, _KEY_CHARACTERS)
-        where = f"operator {self._uid!r}, key {key}, record {shown(record, _RECORD_CHARACTERS)}"
-        if isinstance(error, (StateBackendError, StateFormatError)):
-            return UserFunctionError(f"{where}: {one_line(str(error))}")
-        return UserFunctionError(f"{where}: {self._method} raised {told(error)}")
+    def run_with_timestamps(
+        self, batch: InputBatch, timestamps: Sequence[int | None], context: ProcessContext[Any], output: OrderedOutput
+    ) -> None:
+        """Processes a batch with timestamps; ``output`` takes what is emitted, ``context`` has side outputs into it.
+
+        Raises as `run`.
+        """
+        function, add = self._function, output.add
+        records = zip(batch.records, batch.keys, batch.key_groups, timestamps, strict=True)
+        record: Any = None
+        try:
+            set_key = self._key_setter()
+            for record, key, key_group, timestamp in records:
+                context.current_key = key
+                context.timestamp = timestamp
+                set_key(key, key_group)
+                result = function(record, context)
+                if result is not None:
+                    if result.__class__ is not GeneratorType:
+                        check_results(result, self._method)
+                    for row in result:
+                        add(None, row, timestamp)
+        except Exception as error:
+            raise self._failure(error, context, record) from error
+        gc.collect(0)
+
+    def _failure(self, error: Exception, context: ProcessContext[Any], record: Any) -> Exception:
+        return call_failure(
+            error, self._uid, context.current_key, f"record {shown(record, _RECORD_CHARACTERS)}", self._method
+        )
+
+
+def call_failure(error: Exception, uid: str, key: Any, what: str, method: str) -> Exception:
+    """What a call for a key failed with, as an error that names operator, key and what the call was for."""
+    if isinstance(error, StreamJobError):
+        return error
+    where = f"operator {uid!r}, key {shown(key, _KEY_CHARACTERS)}, {what}"
+    if isinstance(error, (StateBackendError, StateFormatError)):
+        return UserFunctionError(f"{where}: {one_line(str(error))}")
+    return UserFunctionError(f"{where}: {method} raised {told(error)}")

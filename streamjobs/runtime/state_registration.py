@@ -26,6 +26,7 @@ from statebackend.operator_state import OperatorStateMeta, judge_operator_state
 from statebackend.operator_state.operator_state_tables import TABLES
 from streamjobs.api.functions import KeyedProcessFunction, RuntimeContext
 from streamjobs.errors import JobDefinitionError, UserFunctionError
+from streamjobs.operators.keyed_timers import register_timers
 from streamjobs.operators.operator import CollectingEmitter
 from streamjobs.operators.operator_factories import operator_factory
 from streamjobs.operators.planned_states import PlannedState, planned_state
@@ -181,6 +182,7 @@ def registered_states(
     try:
         if isinstance(function, KeyedProcessFunction):
             function.open(context)
+            register_timers(function, context)
             function.close()
         else:
             operator = operator_factory(function)(function, operator_uid)

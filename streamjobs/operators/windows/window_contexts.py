@@ -21,7 +21,7 @@ from streamjobs.api.functions import RuntimeContext
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.api.windows.triggers import OnMergeContext, Trigger
 from streamjobs.api.windows.window_functions import WindowContext, WindowRuntimeContext, WindowStateStore
-from streamjobs.operators.windows.window_output import WindowOutput
+from streamjobs.operators.ordered_output import OrderedOutput
 from streamjobs.time.internal_timer_service import InternalTimerService
 from streamjobs.user_errors import shown
 
@@ -237,7 +237,7 @@ class FunctionContext(WindowContext[Any]):
     def __init__(
         self,
         timers: InternalTimerService[Any],
-        output: WindowOutput,
+        output: OrderedOutput,
         opening: OpeningContext,
         states: PartitionedStates | None,
     ) -> None:

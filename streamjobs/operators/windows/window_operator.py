@@ -30,6 +30,7 @@ from streamjobs.api.windows.window_definition import WindowDefinition
 from streamjobs.errors import JobDefinitionError, StreamJobError, UserFunctionError
 from streamjobs.operators.function_results import check_results
 from streamjobs.operators.operator import Emitter, InputBatch, Operator
+from streamjobs.operators.ordered_output import OrderedOutput
 from streamjobs.operators.windows.aligned_batches import AlignedBatches
 from streamjobs.operators.windows.merging_windows import MergingWindows
 from streamjobs.operators.windows.window_contexts import (
@@ -39,7 +40,6 @@ from streamjobs.operators.windows.window_contexts import (
     PartitionedStates,
     WindowTriggerContext,
 )
-from streamjobs.operators.windows.window_output import WindowOutput
 from streamjobs.operators.windows.window_state import ElementForm, FoldError, window_state
 from streamjobs.rows.declared_schema import DeclaredSchema
 from streamjobs.time.internal_timer_service import InternalTimerService
@@ -75,7 +75,7 @@ class WindowOperator(Operator):
         def register(descriptor: StateDescriptor) -> Any:
             return context.register(descriptor, serializer)
 
-        self._output = WindowOutput(emitter)
+        self._output = OrderedOutput(emitter)
         tag = definition.late_data_tag
         self._late_tag = tag if tag is not None and tag in emitter.side_outputs else None
         self._timers: InternalTimerService[Any] = context.internal_timer_service(TIMERS_NAME, serializer)

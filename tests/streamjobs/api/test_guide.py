@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "writing-a-job.md"
+TIMERS = re.compile(r"<!-- tests/streamjobs/api/test_guide.py runs this too -->\n```python\n(.*?)```", re.DOTALL)
 PROGRAM = re.compile(r"<!-- tests/streamjobs/api/test_guide.py runs this -->\n```python\n(.*?)```", re.DOTALL)
 
 
@@ -15,3 +16,10 @@ def test_the_job_of_several_sources_sinks_and_side_outputs_does_what_it_says() -
     names: dict[str, Any] = {}
     exec(program, names)
     assert len(names["totals"]) == len(names["damaged"]) == 2
+
+
+def test_the_job_with_timers_does_what_it_says() -> None:
+    [program] = TIMERS.findall(GUIDE.read_text(encoding="utf-8"))
+    names: dict[str, Any] = {}
+    exec(program, names)
+    assert len(names["silent"]) == 1

@@ -1,4 +1,4 @@
-"""One window operator over a real backend, driven record by record and watermark by watermark."""
+"""One operator with timers over a real backend, driven record by record and watermark by watermark."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from statebackend.keyed.state_backend import StateBackend
 from streamjobs.api.functions import RuntimeContext
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.api.windows.window_definition import WindowDefinition
+from streamjobs.operators.operator import Operator
 from streamjobs.operators.windows.window_operator import WindowOperator
 from streamjobs.rows.declared_schema import DeclaredSchema
 from streamjobs.time.internal_timer_service import CurrentKey, InternalTimerService, timer_queue_descriptors
@@ -44,9 +45,9 @@ class Context(RuntimeContext):
     epoch_id = 1
     is_restored = False
 
-    def __init__(self, backend: KeyedStateBackend, schema: DeclaredSchema | None, watermark: int) -> None:
-        self.backend = backend
-        self.input_schemas: tuple[DeclaredSchema | None, ...] = (schema,)
+    def __init__(self, backend: KeyedStateBackend, schemas: tuple[DeclaredSchema | None, ...], watermark: int) -> None:
+        self.backend = self.keyed = backend
+        self.input_schemas = schemas
         self.current = CurrentKey()
         self.now_ms = 0
         self.watermark = watermark
@@ -112,27 +113,26 @@ class RecordingEmitter:
             self.emitted.append(Emitted(tag, row, time, self.watermark()))
 
 
-class WindowRun:
+class TimedRun:
     """An operator that was opened over a backend of its own."""
 
     def __init__(
         self,
         harness: BackendHarness,
         state_backend: StateBackend,
-        definition: WindowDefinition,
+        operator: Operator,
         *restore: KeyedStateHandle,
         side_outputs: Collection[OutputTag[Any]] = (),
-        schema: DeclaredSchema | None = None,
+        schemas: tuple[DeclaredSchema | None, ...] = (None,),
         key_serializer: TypeSerializer[Any] | None = None,
         watermark: int = MIN_TIMESTAMP,
     ) -> None:
         self.harness = harness
         self.backend = harness.open(state_backend, *restore, key_serializer=key_serializer or StringSerializer())
-        self.context = Context(self.backend, schema, watermark)
+        self.context = Context(self.backend, schemas, watermark)
         self.emitted: list[Emitted] = []
         emitter = RecordingEmitter(side_outputs, lambda: self.timers.current_watermark(), self.emitted)
-        self.context.input_schemas = (schema,) * max(1, len(definition.element_serializers))
-        self.operator = WindowOperator(copy.deepcopy(definition), UID)
+        self.operator = operator
         self.operator.open(self.context, emitter)  # type: ignore[arg-type]
         self._set_key = self.context.key_setter()
 
@@ -186,3 +186,29 @@ class WindowRun:
         }
         found["timers"] = sum(queue.size() for queue in self.context.queues)
         return {name: count for name, count in found.items() if count}
+
+
+class WindowRun(TimedRun):
+    """A window operator that was opened over a backend of its own."""
+
+    def __init__(
+        self,
+        harness: BackendHarness,
+        state_backend: StateBackend,
+        definition: WindowDefinition,
+        *restore: KeyedStateHandle,
+        side_outputs: Collection[OutputTag[Any]] = (),
+        schema: DeclaredSchema | None = None,
+        key_serializer: TypeSerializer[Any] | None = None,
+        watermark: int = MIN_TIMESTAMP,
+    ) -> None:
+        super().__init__(
+            harness,
+            state_backend,
+            WindowOperator(copy.deepcopy(definition), UID),
+            *restore,
+            side_outputs=side_outputs,
+            schemas=(schema,) * max(1, len(definition.element_serializers)),
+            key_serializer=key_serializer,
+            watermark=watermark,
+        )

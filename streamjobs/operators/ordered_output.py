@@ -1,7 +1,7 @@
-"""What a window operator emits, in order, until it is handed on in one piece.
+"""What an operator emits row by row, in order, until it is handed on in one piece.
 
-Windows fire one by one, most of them emitting one row. Handing each row on by itself would cost more than making it, so
-rows are collected, and those that go to the same place one behind the other are one call.
+Windows and timers fire one by one, most of them emitting one row. Handing each row on by itself would cost more than
+making it, so rows are collected, and those that go to the same place one behind the other are one call.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.operators.operator import Emitter
 
-__all__ = ["WindowOutput"]
+__all__ = ["OrderedOutput"]
 
 
-class WindowOutput:
+class OrderedOutput:
     """See the module."""
 
     def __init__(self, emitter: Emitter) -> None:

@@ -1,0 +1,102 @@
+"""Timers of a `KeyedProcessFunction`: those of the subtask's state, or none for a function that could not be called.
+
+Only a function that overrides ``on_timer`` has queues of timers in its state. Adding ``on_timer`` to a function begins
+with empty ones; removing it leaves timers in restored state that nobody would fire, which a start refuses as any state
+that nobody registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NoReturn, Protocol, TypeVar
+
+from streamjobs.api.functions import KeyedProcessFunction
+from streamjobs.api.timer_service import TimerService
+from streamjobs.errors import JobDefinitionError
+from streamjobs.time.internal_timer_service import InternalTimerService
+from streamjobs.time.timestamps import MIN_TIMESTAMP
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.scalars.void import VOID_NAMESPACE, VoidNamespaceSerializer
+
+__all__ = ["TIMERS_NAME", "KeyedTimers", "NoTimers", "register_timers"]
+
+N = TypeVar("N")
+
+TIMERS_NAME: Final = "user-timers"
+"""The name of the timer service, as in Flink."""
+
+
+class RegistersTimers(Protocol):
+    """A context that an operator is opened with."""
+
+    def internal_timer_service(self, name: str, namespace_serializer: TypeSerializer[N]) -> InternalTimerService[N]:
+        """Timers by key and namespace under a name."""
+
+
+def register_timers(
+    function: KeyedProcessFunction[Any, Any, Any], context: RegistersTimers
+) -> InternalTimerService[Any] | None:
+    """Registers the timers of a function that overrides ``on_timer``; None for one that does not."""
+    if type(function).on_timer is KeyedProcessFunction.on_timer:
+        return None
+    return context.internal_timer_service(TIMERS_NAME, VoidNamespaceSerializer())
+
+
+class KeyedTimers(TimerService):
+    """The timers of the current key, without a namespace."""
+
+    def __init__(self, timers: InternalTimerService[Any]) -> None:
+        self._timers = timers
+
+    def current_watermark(self) -> int:
+        return self._timers.current_watermark()
+
+    def current_processing_time(self) -> int:
+        return self._timers.current_processing_time()
+
+    def register_event_time_timer(self, timestamp_ms: int) -> None:
+        self._timers.register_event_time_timer(VOID_NAMESPACE, timestamp_ms)
+
+    def delete_event_time_timer(self, timestamp_ms: int) -> None:
+        self._timers.delete_event_time_timer(VOID_NAMESPACE, timestamp_ms)
+
+    def register_processing_time_timer(self, timestamp_ms: int) -> None:
+        self._timers.register_processing_time_timer(VOID_NAMESPACE, timestamp_ms)
+
+    def delete_processing_time_timer(self, timestamp_ms: int) -> None:
+        self._timers.delete_processing_time_timer(VOID_NAMESPACE, timestamp_ms)
+
+
+class NoTimers(TimerService):
+    """The time, for a function that has no timers: there is none to delete, and registering one is refused."""
+
+    def __init__(self, uid: str, function_name: str, clock: Callable[[], int]) -> None:
+        self.watermark_ms = MIN_TIMESTAMP
+        """The watermark; whoever is told a new one says it here."""
+        self._uid = uid
+        self._function_name = function_name
+        self._clock = clock
+
+    def current_watermark(self) -> int:
+        return self.watermark_ms
+
+    def current_processing_time(self) -> int:
+        return self._clock()
+
+    def register_event_time_timer(self, timestamp_ms: int) -> None:
+        self._refuse()
+
+    def delete_event_time_timer(self, timestamp_ms: int) -> None:
+        pass
+
+    def register_processing_time_timer(self, timestamp_ms: int) -> None:
+        self._refuse()
+
+    def delete_processing_time_timer(self, timestamp_ms: int) -> None:
+        pass
+
+    def _refuse(self) -> NoReturn:
+        raise JobDefinitionError(
+            f"operator {self._uid!r}: {self._function_name} registers a timer, and has no method that is called when "
+            f"it is due; override on_timer(self, timestamp, context)"
+        )

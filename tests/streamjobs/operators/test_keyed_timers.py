@@ -1,0 +1,304 @@
+"""Timers of functions over keyed streams: on one operator over each backend, as in Flink's traces, and in jobs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statebackend import ValueStateDescriptor
+from statebackend.heap import HeapStateBackend
+from statebackend.rocksdb import RocksDBStateBackend
+from streamjobs import (
+    JobDefinitionError,
+    JobRestoreError,
+    KeyedProcessFunction,
+    OnTimerContext,
+    OutputTag,
+    ProcessContext,
+    RuntimeContext,
+    StreamJobError,
+    TimeDomain,
+    UserFunctionError,
+)
+from streamjobs.inprocess import LocalStreamEnvironment
+from streamjobs.operators.input_batch import ObjectBatch
+from streamjobs.operators.keyed_process import KeyedProcessOperator
+from streamjobs.runtime.state_registration import registered_states
+from streamjobs.time.status_watermark_valve import StatusWatermarkValve
+from streamjobs.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
+from streamjobs.time.watermark_elements import Watermark, WatermarkStatus
+from testkit.backends.harness import BackendHarness
+from tests.streamjobs.operators.windows.test_golden_windows import comparable, in_one_order
+from tests.streamjobs.operators.windows.window_harness import TimedRun
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "time" / "timers.json"
+SCENARIOS = [
+    pytest.param(one, id=one["name"]) for one in json.loads(GOLDEN.read_text())["scenarios"] if "quirk" not in one
+]
+BACKENDS = pytest.mark.parametrize(
+    "state_backend", [HeapStateBackend(), RocksDBStateBackend()], ids=["heap", "rocksdb"]
+)
+
+
+class Play(KeyedProcessFunction[str, Any, Any]):
+    """Runs the programs of the traces."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self.on_element = given.get("onElement", ())
+        self.at_timers = given.get("onTimer", {})
+
+    def open(self, context: RuntimeContext) -> None:
+        self.acc = context.get_state(ValueStateDescriptor("acc", int))
+
+    def process_element(self, value: Any, context: ProcessContext[str]) -> Iterable[Any]:
+        said = {"on": "element", "key": context.current_key, "value": value["value"]}
+        return self._run(value.get("do", self.on_element), said, context, value["value"])
+
+    def on_timer(self, timestamp: int, context: OnTimerContext[str]) -> Iterable[Any]:
+        said = {"on": "timer", "key": context.current_key, "timer": timestamp}
+        actions = self.at_timers.get(str(timestamp), self.at_timers.get("*", [["emit"]]))
+        return self._run(actions, said, context, 0)
+
+    def _run(self, actions: Sequence[Any], said: dict[str, Any], context: Any, value: int) -> Iterable[Any]:
+        timers = context.timer_service
+        for action, *given in actions:
+            shown = {**said, "acc": self.acc.value(), "wm": timers.current_watermark()}
+            if action == "timer":
+                timers.register_event_time_timer(given[0])
+            elif action == "timer+":
+                timers.register_event_time_timer(context.timestamp + given[0])
+            elif action == "timer_wm+":
+                timers.register_event_time_timer(timers.current_watermark() + given[0])
+            elif action == "delete":
+                timers.delete_event_time_timer(given[0])
+            elif action == "delete+":
+                timers.delete_event_time_timer(context.timestamp + given[0])
+            elif action in ("add", "add_value"):
+                self.acc.update((self.acc.value() or 0) + (given[0] if given else value))
+            elif action == "clear":
+                self.acc.clear()
+            elif action == "emit":
+                yield shown
+            elif action == "side":
+                context.output(OutputTag(given[0]), shown)
+            else:
+                assert action == "fail", action
+                raise ArithmeticError(given[0])
+
+
+def opened(
+    directory: Path, state_backend: Any, function: KeyedProcessFunction[Any, Any, Any], *restore: Any, side: Any = ()
+) -> TimedRun:
+    operator = KeyedProcessOperator(function, "operator")
+    return TimedRun(BackendHarness(str(directory)), state_backend, operator, *restore, side_outputs=side)
+
+
+def played(scenario: Mapping[str, Any], state_backend: Any, directory: Path) -> list[dict[str, Any]]:
+    given = scenario["operator"]
+    run = opened(directory, state_backend, Play(given), side=[OutputTag(tag) for tag in given.get("sideTags", ())])
+    valve: StatusWatermarkValve[int] = StatusWatermarkValve(range(1))
+    out: list[dict[str, Any]] = []
+    for at, event in enumerate(scenario["input"]):
+        passed: list[dict[str, Any]] = []
+        try:
+            if "record" in event:
+                record = event["record"]
+                run.records((record["key"], record, record["ts"]))
+            elif "watermark" in event or "end" in event:
+                for element in valve.input_watermark(0, event.get("watermark", MAX_TIMESTAMP)):
+                    assert isinstance(element, Watermark)
+                    run.watermark(element.timestamp_ms)
+                    passed.append({"at": at, "watermark": element.timestamp_ms})
+            else:
+                status = WatermarkStatus.IDLE if "idle" in event else WatermarkStatus.ACTIVE
+                passed += [{"at": at, "status": one.value} for one in valve.input_status(0, status)]  # type: ignore[union-attr]
+        except StreamJobError as error:
+            passed = [{"at": at, "error": str(error)}]
+        for one in run.emitted:
+            side = {} if one.tag is None else {"side": one.tag.name}
+            out.append({"at": at, **side, "out": one.row, "ts": one.timestamp_ms, "wm": one.watermark})
+        run.emitted.clear()
+        out += passed
+        if passed and "error" in passed[0]:
+            break
+    return out
+
+
+@BACKENDS
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_timers_fire_as_in_flink(scenario: Mapping[str, Any], state_backend: Any, tmp_path: Path) -> None:
+    expected = [{name: entry[name] for name in entry if name != "tie"} for entry in scenario["expected"]]
+    actual = in_one_order(
+        comparable(played(scenario, state_backend, tmp_path), is_unordered=False, with_watermarks=True),
+        scenario["expected"],
+    )
+    assert actual == in_one_order(comparable(expected, is_unordered=False, with_watermarks=True), scenario["expected"])
+
+
+SIDE = OutputTag[Any]("side")
+
+
+class Remind(KeyedProcessFunction[str, Any, Any]):
+    """A timer of processing time and one of event time for each record."""
+
+    def process_element(self, value: Any, context: ProcessContext[str]) -> None:
+        context.timer_service.register_processing_time_timer(value)
+        context.timer_service.register_event_time_timer(value)
+
+    def on_timer(self, timestamp: int, context: OnTimerContext[str]) -> Iterable[Any]:
+        assert timestamp == context.timestamp
+        context.output(SIDE, "before")
+        yield context.time_domain, context.current_key, timestamp, context.epoch_id
+        context.output(SIDE, "after")
+
+
+@BACKENDS
+def test_rows_of_event_time_have_the_time_of_the_timer_and_those_of_processing_time_none(
+    state_backend: Any, tmp_path: Path
+) -> None:
+    run = opened(tmp_path, state_backend, Remind(), side=[SIDE])
+    run.records(("a", 10, None), ("b", 5, None))
+    run.watermark(7)
+    run.processing_time(10)
+    run.operator.prepare_snapshot()
+    fired = (
+        (TimeDomain.EVENT_TIME, "b", 5, 5),
+        (TimeDomain.PROCESSING_TIME, "b", 5, None),
+        (TimeDomain.PROCESSING_TIME, "a", 10, None),
+    )
+    expected: list[Any] = []
+    for domain, key, time, timestamp in fired:
+        expected += [(SIDE, "before", timestamp), (None, (domain, key, time, 1), timestamp), (SIDE, "after", timestamp)]
+    assert [(one.tag, one.row, one.timestamp_ms) for one in run.emitted] == expected
+
+
+@BACKENDS
+def test_timers_are_in_the_snapshot(state_backend: Any, tmp_path: Path) -> None:
+    run = opened(tmp_path / "first", state_backend, Remind())
+    run.records(("a", 10, None), ("b", 5, None))
+    run.watermark(7)
+    handle = run.snapshot()
+    restored = TimedRun(run.harness, state_backend, KeyedProcessOperator(Remind(), "operator"), handle)
+    restored.watermark(20)
+    restored.processing_time(6)
+    restored.operator.prepare_snapshot()
+    assert [row[:3] for row in restored.rows()] == [
+        (TimeDomain.EVENT_TIME, "a", 10),
+        (TimeDomain.PROCESSING_TIME, "b", 5),
+    ]
+
+
+class Failing(Remind):
+    def __init__(self, result: Any) -> None:
+        self.result = result
+
+    def on_timer(self, timestamp: int, context: OnTimerContext[str]) -> Any:
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+
+@pytest.mark.parametrize(
+    ("result", "told"),
+    [
+        (ArithmeticError("boom"), "on_timer raised ArithmeticError: boom"),
+        ("record", "on_timer returned 'record', which is one record"),
+        (5, "on_timer returned 5, which is not an iterable"),
+    ],
+)
+def test_an_error_names_operator_key_and_timer(result: Any, told: str, tmp_path: Path) -> None:
+    run = opened(tmp_path, HeapStateBackend(), Failing(result))
+    run.records(("a", 10, None))
+    with pytest.raises(UserFunctionError, match=f"operator 'operator', key 'a', timer of event time at 10: .*{told}"):
+        run.watermark(10)
+    with pytest.raises(UserFunctionError, match="key 'a', timer of processing time at 10"):
+        run.processing_time(10)
+
+
+@pytest.mark.parametrize("time", [0.5, "noon", 1 << 63, None])
+@BACKENDS
+def test_a_time_that_is_no_time_is_refused_and_nothing_is_registered(
+    time: Any, state_backend: Any, tmp_path: Path
+) -> None:
+    run = opened(tmp_path, state_backend, Remind())
+    with pytest.raises(UserFunctionError, match="operator 'operator', key 'a', record"):
+        run.records(("a", time, None))
+    assert run.entries() == {}
+
+
+class Asking(KeyedProcessFunction[str, Any, Any]):
+    """Overrides no on_timer."""
+
+    def process_element(self, value: Any, context: ProcessContext[str]) -> Iterable[Any]:
+        timers = context.timer_service
+        if value == "register":
+            timers.register_event_time_timer(1)
+        if value == "register processing":
+            timers.register_processing_time_timer(1)
+        timers.delete_event_time_timer(1)
+        timers.delete_processing_time_timer(1)
+        yield timers.current_watermark(), context.timestamp
+
+
+def test_a_function_without_on_timer_may_ask_for_the_time_and_has_no_queues(tmp_path: Path) -> None:
+    run = opened(tmp_path, HeapStateBackend(), Asking())
+    assert run.context.timers is None
+    assert registered_states(Asking(), "operator", 1).timers == {}
+    batch = ["value"], ["a"], [run.harness.key_group("a")]
+    run.context.timers = type("Watermark", (), {"current_watermark": lambda self: 0})()
+    for timestamps, watermark in ((None, 5), ([3], 6)):
+        run.operator.process_batch(0, ObjectBatch(*batch, timestamps))
+        run.operator.on_watermark(watermark)
+    emitted = [(one.row, one.timestamp_ms) for one in run.emitted]
+    assert emitted == [((MIN_TIMESTAMP, None), None), ((5, 3), 3)]
+
+
+@pytest.mark.parametrize("what", ["register", "register processing"])
+def test_a_function_without_on_timer_is_refused_a_timer(what: str, tmp_path: Path) -> None:
+    run = opened(tmp_path, HeapStateBackend(), Asking())
+    with pytest.raises(JobDefinitionError, match=r"'operator': Asking registers a timer.*override on_timer\(self"):
+        run.records(("a", what, None))
+
+
+class RemindInJob(KeyedProcessFunction[str, int, Any]):
+    def process_element(self, value: int, context: ProcessContext[str]) -> None:
+        context.timer_service.register_processing_time_timer(value)
+
+    def on_timer(self, timestamp: int, context: OnTimerContext[str]) -> list[Any]:
+        return [(context.current_key, timestamp)]
+
+
+def run_job(
+    function: KeyedProcessFunction[Any, Any, Any], elements: list[int], now_ms: int, **given: Any
+) -> tuple[Any, list[Any]]:
+    results: list[Any] = []
+    environment = LocalStreamEnvironment(epoch_size=1, clock=lambda: now_ms)
+    stream = environment.from_elements(elements).key_by(lambda element: f"k{element % 2}")
+    stream.process(function, uid="operator", schema="key string, time bigint").sink_to(results)
+    return environment.execute(**given), [tuple(row) for row in results]
+
+
+def test_timers_travel_in_a_savepoint_and_a_function_without_on_timer_does_not_begin_from_it(tmp_path: Path) -> None:
+    job, results = run_job(RemindInJob(), [10, 15], now_ms=0)
+    assert results == []
+    savepoint = str(tmp_path / "savepoint")
+    job.savepoint(savepoint)
+    assert run_job(RemindInJob(), [100], now_ms=20, from_savepoint=savepoint)[1] == [("k0", 10), ("k1", 15)]
+    with pytest.raises(JobRestoreError, match=re.escape("_timer_state/processing_user-timers")):
+        run_job(Asking(), [100], now_ms=20, from_savepoint=savepoint)
+
+
+def test_a_function_that_gains_on_timer_goes_on_from_a_savepoint_without_timers(tmp_path: Path) -> None:
+    class TellNothing(KeyedProcessFunction[str, int, Any]):
+        def process_element(self, value: int, context: ProcessContext[str]) -> None:
+            pass
+
+    job, _ = run_job(TellNothing(), [10], now_ms=0)
+    savepoint = str(tmp_path / "savepoint")
+    job.savepoint(savepoint)
+    assert run_job(RemindInJob(), [7, 8], now_ms=20, from_savepoint=savepoint)[1] == [("k1", 7)]
