@@ -32,6 +32,7 @@ from streamjobs.inprocess.local_operator import ElementSource, LocalOperator, pr
 from streamjobs.inprocess.local_run import LocalJobParts, LocalRun
 from streamjobs.inprocess.record_sinks import check_sinks
 from streamjobs.rows.declared_schema import parsed_schema
+from streamjobs.runtime.event_time import EventTime
 from streamjobs.runtime.job_start import Engine, check_written_by, judged, locked_start, require_compatible
 from streamjobs.runtime.starting_point import StartingPoint, check_no_fall_back, starting_point
 
@@ -90,6 +91,7 @@ class LocalStreamEnvironment:
         from_savepoint: str | os.PathLike[str] | None = None,
         allow_non_restored_state: bool = False,
         fall_back_to: int | Literal["previous"] | None = None,
+        drain: bool = False,
     ) -> LocalJob:
         """Runs the job over all elements and returns when they are processed.
 
@@ -97,11 +99,16 @@ class LocalStreamEnvironment:
         Spark environment raises. ``fall_back_to`` goes back to an older checkpoint, as it does there; the elements of
         the epochs that are given up have to be given again.
 
+        An epoch begins with the watermarks that the records of the epochs before have made. When the elements are
+        processed, what is due by the last of them fires, in an epoch of its own. With ``drain`` event time then goes to
+        its end, and everything that waits for it fires: for jobs that are not continued.
+
         Sinks are functions, called with each record, or lists. They are given an epoch when its checkpoint is stored,
         and only once: what a sink raises ends the job behind that epoch, when the other sinks have their records, and
         what it has not taken of that epoch it is not given again.
         """
         graph = self._graph.job()
+        event_time = EventTime.of(graph)
         prepared = prepare_graph(graph, self.parallelism, self.max_parallelism)
         operators = prepared.operators
         check_sinks(graph)
@@ -132,6 +139,7 @@ class LocalStreamEnvironment:
                 clock=self.clock,
                 metrics=self.metrics,
                 allow_non_restored_state=allow_non_restored_state,
+                event_time=event_time,
             )
             run = LocalRun(parts, point, reports)
             most = max(map(len, sources.values()))
@@ -139,6 +147,9 @@ class LocalStreamEnvironment:
             with contextlib.closing(run.functions):
                 for start in range(0, most, size):
                     run.run_epoch(slice(start, start + size))
+            run.run_due()
+            if drain:
+                run.drain()
             return LocalJob(run, self._temporary)
 
     def _starting_point(

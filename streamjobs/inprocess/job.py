@@ -16,6 +16,7 @@ from statebackend.metrics import KeyedStateMetrics
 from streamjobs.errors import EpochError
 from streamjobs.inprocess.local_run import LocalRun
 from streamjobs.runtime.job_metrics import OperatorMetrics, metrics_of_epochs
+from streamjobs.time.timestamps import MIN_TIMESTAMP
 
 
 class LocalJob:
@@ -33,6 +34,10 @@ class LocalJob:
         """How many epochs ran."""
         self.state_metrics_by_epoch: Sequence[OperatorMetrics] = run.state_metrics
         """The metrics of keyed state by operator uid in each epoch; empty mappings if metrics are off."""
+        self.watermarks_ms: Mapping[str, int] = {
+            uid: run.watermarks.of(uid) for uid in parts.operators if run.watermarks.of(uid) > MIN_TIMESTAMP
+        }
+        """How far event time is, by operator uid, in milliseconds; operators without watermarks are left out."""
         self._store = parts.store
         self._file_system = parts.directory.file_system
         self._registered = {uid: operator.states.keyed for uid, operator in parts.operators.items()}

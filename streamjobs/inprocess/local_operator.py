@@ -25,10 +25,12 @@ from streamjobs.api.stream_graph import (
     SinkNode,
     SourceNode,
     StreamEdge,
+    TimestampsNode,
     TransformNode,
     UnionNode,
 )
 from streamjobs.inprocess.keys import column_types, field_getter
+from streamjobs.inprocess.local_stream import LocalStream, largest_timestamps
 from streamjobs.operators.input_batch import ObjectBatch, check_keys
 from streamjobs.rows.declared_schema import (
     OF_OUTPUT_TAG,
@@ -123,10 +125,19 @@ class LocalOperator:
         self.key_serializer = key_serializer_for(types, self.uid)
         self._columns = _KeyColumns(types, key_group_hasher(types, self.max_parallelism))
 
-    def shares(self, records: list[Any], parallelism: int) -> Sequence[ObjectBatch]:
-        """The records of each subtask, in order, with their keys and key groups."""
+    def shares(self, stream: LocalStream, parallelism: int) -> Sequence[Sequence[ObjectBatch]]:
+        """The records of each subtask, in order, with their keys and key groups: early ones in a batch of their own."""
+        if not stream.early:
+            return [[one] for one in self._shares_of(stream, parallelism, is_early=False)]
+        count = len(stream.records)
+        early = self._shares_of(stream.of(range(stream.early)), parallelism, is_early=True)
+        others = self._shares_of(stream.of(range(stream.early, count)), parallelism, is_early=False)
+        return list(zip(early, others, strict=True))
+
+    def _shares_of(self, stream: LocalStream, parallelism: int, *, is_early: bool) -> Sequence[ObjectBatch]:
         if self._columns is None:
             return [ObjectBatch((), (), ())] * parallelism
+        records = stream.records
         keys = self._keys_of(records)
         key_groups = self._key_groups_of(keys)
         shares: list[list[int]] = [[] for _ in range(parallelism)]
@@ -134,14 +145,20 @@ class LocalOperator:
             shares[subtask_of_key_group(key_group, parallelism, self.max_parallelism)].append(index)
         for share in shares if self._order_getters else ():
             share.sort(key=lambda index: [_nulls_first(get(records[index])) for get in self._order_getters])
-        return [
-            ObjectBatch(
-                [records[index] for index in share],
-                [keys[index] for index in share],
-                [key_groups[index] for index in share],
-            )
-            for share in shares
-        ]
+        return [self._batch(stream, keys, key_groups, share, is_early) for share in shares]
+
+    def _batch(
+        self, stream: LocalStream, keys: list[Any], key_groups: list[int], share: list[int], is_early: bool
+    ) -> ObjectBatch:
+        own = stream.of(share)
+        return ObjectBatch(
+            own.records,
+            [keys[index] for index in share],
+            [key_groups[index] for index in share],
+            own.timestamps,
+            largest_timestamps(own),
+            is_early,
+        )
 
     def emitted_rows(self, tag: OutputTag[Any] | None, records: Sequence[Any]) -> list[Any]:
         """What a subtask emitted, as rows of the declared schema; `RowMismatchError` for what is none."""
@@ -229,6 +246,11 @@ class _Preparation:
         # It may do anything; a name that is left is taken to mean the same type.
         self._inputs[StreamEdge(node)] = _Input(self._inputs[node.inputs[0]].schema, is_rows=False)
 
+    def timestamps(self, node: TimestampsNode) -> None:
+        # The records are what they were.
+        for edge in (StreamEdge(node), *(StreamEdge(node, tag) for tag in self._graph.side_outputs(node))):
+            self._inputs[edge] = self._inputs[node.inputs[0]]
+
     def unite(self, node: UnionNode) -> None:
         inputs = [self._inputs[edge] for edge in node.inputs]
         of_rows = [one.schema for one in inputs if one.schema is not None and one.is_rows]
@@ -264,6 +286,7 @@ _PREPARERS: Final[Mapping[type, Callable[[_Preparation, Any], None]]] = {
     SourceNode: _Preparation.source,
     TransformNode: _Preparation.transform,
     UnionNode: _Preparation.unite,
+    TimestampsNode: _Preparation.timestamps,
     KeyedProcessNode: _Preparation.process,
     SinkNode: _Preparation.end,
 }

@@ -35,16 +35,21 @@ from streamjobs.api.stream_graph import (
     SinkNode,
     SourceNode,
     StreamEdge,
+    TimestampsNode,
     TransformNode,
     UnionNode,
 )
 from streamjobs.inprocess.local_operator import LocalOperator, Recast
+from streamjobs.inprocess.local_stream import LocalStream
+from streamjobs.inprocess.local_timestamps import timestamped
 from streamjobs.inprocess.record_sinks import give_to_sinks
 from streamjobs.operators.operator_factories import operator_factory
 from streamjobs.runtime.checkpoint_writing import durable_epoch_of, store_checkpoint
 from streamjobs.runtime.epoch import Epochs
 from streamjobs.runtime.epoch_events import BatchArrived, Epoch
 from streamjobs.runtime.epoch_runner import EpochRunner
+from streamjobs.runtime.epoch_watermarks import EpochWatermarks
+from streamjobs.runtime.event_time import EventTime
 from streamjobs.runtime.job_metrics import OperatorMetrics, metrics_of_epoch
 from streamjobs.runtime.job_start import report_of
 from streamjobs.runtime.processing_time import not_before
@@ -71,6 +76,7 @@ class LocalJobParts:
     clock: Clock
     metrics: StateMetricsConfig | None
     allow_non_restored_state: bool
+    event_time: EventTime | None
 
 
 class LocalRun:
@@ -103,6 +109,9 @@ class LocalRun:
         restored = self.restored
         last = None if restored is None else durable_epoch_of(restored.metadata, is_own=latest is not None)
         self._table = Epochs(coordinator, last)
+        self.watermarks = EpochWatermarks(parts.event_time, None if restored is None else restored.metadata.watermarks)
+        """Where event time stands for each operator."""
+        self._is_due = False
 
     def run_epoch(self, elements: slice) -> None:
         """Runs one epoch over these elements of every source, and gives what comes out to the sinks."""
@@ -110,6 +119,19 @@ class LocalRun:
         EpochRunner(self._table, rim, _monotonic_ms).run(BatchArrived(self._table.next_batch_id))
         self.state_metrics.append(metrics_of_epoch(rim.acknowledgements))
         self.epochs += 1
+        self._is_due = self.watermarks.are_due(one.timers_due for one in rim.acknowledgements)
+
+    def run_due(self) -> None:
+        """Runs an epoch without records if the records before have moved time past a timer."""
+        if self._is_due:
+            self.run_epoch(slice(0, 0))
+
+    def drain(self) -> None:
+        """Runs an epoch at the end of time, in which every timer of event time is due; none without event time."""
+        if self.parts.event_time is None:
+            return
+        self.watermarks.end()
+        self.run_epoch(slice(0, 0))
 
 
 class LocalEpoch:
@@ -121,7 +143,7 @@ class LocalEpoch:
         self._run = run
         self._parts = run.parts
         self._elements = elements
-        self._streams: dict[StreamEdge, list[Any]] = {}
+        self._streams: dict[StreamEdge, LocalStream] = {}
         self._epoch_id = -1
         self._processing_time_ms = 0
 
@@ -156,12 +178,13 @@ class LocalEpoch:
             restored_from=run.restored_from,
             sink_committables={},
             sink_identities={},
+            watermarks=run.watermarks.end_epoch(completed.channel_timestamps, self._processing_time_ms),
         )
         run.restored, run.has_stored = RestoredState(metadata, parts.directory.file_system), True
 
     def commit(self, epoch: Epoch) -> None:
         """Gives the records to the sinks."""
-        give_to_sinks((node, self._streams[node.inputs[0]]) for node in self._parts.graph.sinks)
+        give_to_sinks((node, self._streams[node.inputs[0]].records) for node in self._parts.graph.sinks)
 
     def commit_again(self, checkpoint_id: int) -> None:
         """Nothing: elements are no source that is replayed."""
@@ -175,25 +198,38 @@ class LocalEpoch:
 
     def read(self, node: SourceNode) -> None:
         """Takes this epoch's elements of a source."""
-        self._streams[StreamEdge(node)] = list(self._parts.sources[node][self._elements])
+        self._streams[StreamEdge(node)] = LocalStream(list(self._parts.sources[node][self._elements]))
 
     def transform(self, node: TransformNode) -> None:
         """Applies a stateless step."""
-        records = self._streams[node.inputs[0]]
-        self._streams[StreamEdge(node)] = [result for record in records for result in node.function(record)]
+        self._streams[StreamEdge(node)] = self._streams[node.inputs[0]].flat_mapped(node.function)
+
+    def assign_timestamps(self, node: TimestampsNode) -> None:
+        """Gives records their timestamps, and sets aside those that are too far in the future."""
+        assert self._parts.event_time is not None
+        source = self._parts.event_time.name_of(node)
+        stream = self._streams[node.inputs[0]]
+        timed, future = timestamped(stream, node.strategy, source, self._processing_time_ms)
+        self._streams[StreamEdge(node)] = timed
+        self._streams[StreamEdge(node, node.strategy.future_tag)] = future
 
     def unite(self, node: UnionNode) -> None:
         """Puts the records of several streams behind each other, in one form."""
         recasts = zip(self._parts.unions[node], node.inputs, strict=True)
-        self._streams[StreamEdge(node)] = [record for recast, edge in recasts for record in recast(self._streams[edge])]
+        self._streams[StreamEdge(node)] = LocalStream.united(
+            [self._streams[edge].recast(recast) for recast, edge in recasts]
+        )
 
     def process(self, node: KeyedProcessNode) -> None:
         """Runs the subtasks of an operator, one after the other."""
         run, parts, operator = self._run, self._parts, self._parts.operators[node.uid]
-        records = self._streams[node.inputs[0]]
+        stream = self._streams[node.inputs[0]]
+        has_time = parts.event_time is not None
+        early = {tag: LocalStream.empty(has_time=has_time) for tag in operator.outputs}
+        others = {tag: LocalStream.empty(has_time=has_time) for tag in operator.outputs}
         for tag in operator.outputs:
-            self._streams[StreamEdge(node, tag)] = []
-        self._learn_keys(operator, records)
+            self._streams[StreamEdge(node, tag)] = LocalStream.empty(has_time=has_time)
+        self._learn_keys(operator, stream.records)
         if operator.key_serializer is None:
             # No record yet and nothing restored: there is no state, and no knowing what its keys will be.
             return
@@ -206,7 +242,7 @@ class LocalEpoch:
         )
         identity = RunIdentity(parts.directory.identity.job_id, parts.directory.run_id)
         make_function = partial(run.functions.function, identity, operator.uid, operator.make_function)
-        for index, share in enumerate(operator.shares(records, parts.parallelism)):
+        for index, share in enumerate(operator.shares(stream, parts.parallelism)):
             subtask = Subtask(
                 self._operator_parts(operator),
                 SubtaskEpoch(
@@ -216,15 +252,21 @@ class LocalEpoch:
                     attempt_id="0",
                     restore=restores[index],
                     local_directory=run.local_directory.name,
+                    watermark_ms=run.watermarks.of(operator.uid),
+                    previous_watermark_ms=run.watermarks.before_of(operator.uid),
                 ),
             )
-            with contextlib.closing(subtask.run(make_function, [(0, share)])) as emitted:
-                for tag, rows, *_ in itertools.chain.from_iterable(emitted):
-                    self._streams[StreamEdge(node, tag)] += operator.emitted_rows(tag, rows)
+            with contextlib.closing(subtask.run(make_function, [(0, batch) for batch in share])) as emitted:
+                for tag, rows, timestamps, is_early in itertools.chain.from_iterable(emitted):
+                    part = early if is_early else others
+                    part[tag].append(operator.emitted_rows(tag, rows), timestamps)
             self.acknowledgements.append(subtask.acknowledgement)
             if restores[index].is_restored:
                 run.restore_reports += subtask.restore_reports
                 run.operator_state_restore_reports += subtask.operator_state_restore_reports
+        for tag in operator.outputs:
+            early[tag].early = len(early[tag].records)
+            self._streams[StreamEdge(node, tag)] = LocalStream.united([early[tag], others[tag]])
 
     def end(self, node: SinkNode) -> None:
         """Sinks are given their records when the checkpoint is complete."""
@@ -278,6 +320,7 @@ _STEPS: Final[Mapping[type, Callable[[LocalEpoch, Any], None]]] = {
     SourceNode: LocalEpoch.read,
     TransformNode: LocalEpoch.transform,
     UnionNode: LocalEpoch.unite,
+    TimestampsNode: LocalEpoch.assign_timestamps,
     KeyedProcessNode: LocalEpoch.process,
     SinkNode: LocalEpoch.end,
 }

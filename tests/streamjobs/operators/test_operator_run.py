@@ -167,5 +167,5 @@ def test_an_emitter_keeps_what_is_emitted_in_order_until_it_is_taken() -> None:
     emitter.emit(None, [1, 2])
     emitter.emit(None, [])
     emitter.emit(None, [3], [7])
-    assert list(emitter.taken()) == [(None, [1, 2], None, False), (None, [3], [7])]
+    assert list(emitter.taken()) == [(None, [1, 2], None, False), (None, [3], [7], False)]
     assert list(emitter.taken()) == []

@@ -1,0 +1,224 @@
+"""Event time in jobs in this process: timestamps, watermarks over epochs, windows one behind the other, restarts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamjobs import (
+    EventTimeSessionWindows,
+    JobDefinitionError,
+    OutputTag,
+    ProcessWindowFunction,
+    StreamJobError,
+    TumblingEventTimeWindows,
+    WatermarkStrategy,
+    WindowContext,
+)
+from streamjobs.inprocess import LocalJob, LocalStreamEnvironment
+from streamjobs.time.watermark_generators import WatermarkGenerator
+
+SCHEMA = "k string, t bigint, v bigint"
+SIZE, BOUND = 10, 5
+LATE: OutputTag[Any] = OutputTag("late", SCHEMA)
+
+Record = tuple[str, int, int]
+
+
+class Summed(ProcessWindowFunction[Any, Any, Any, Any]):
+    def process(self, key: Any, context: WindowContext[Any], elements: list[Any]) -> Iterator[Any]:
+        yield key, context.window.start, sum(row.v for row in elements)
+
+
+def bounded(column: Any = "t") -> WatermarkStrategy[Any]:
+    return WatermarkStrategy.for_bounded_out_of_orderness(BOUND).with_timestamps(column)
+
+
+def run(
+    epochs: Sequence[Sequence[Record]], *, backend: str = "heap", drain: bool = True, job_dir: Any = None
+) -> tuple[list[Any], list[Any], LocalJob]:
+    """Runs windows over these epochs, each in an execution of its own, as a job that is started again does."""
+    results: list[Any] = []
+    late: list[Any] = []
+    job: LocalJob | None = None
+    for index, records in enumerate(epochs):
+        env = LocalStreamEnvironment(backend=backend, parallelism=2, job_dir=job_dir)
+        stream = env.from_elements(records, SCHEMA).assign_timestamps_and_watermarks(bounded())
+        windows = stream.key_by("k").window(TumblingEventTimeWindows.of(SIZE)).side_output_late_data(LATE)
+        summed = windows.process(Summed(), uid="sums", schema="k string, start bigint, total bigint")
+        summed.sink_to(results, uid="results")
+        summed.side_output(LATE).sink_to(late, uid="late")
+        job = env.execute(drain=drain and index == len(epochs) - 1)
+    assert job is not None
+    return sorted(map(tuple, results)), sorted(map(tuple, late)), job
+
+
+def model(epochs: Sequence[Sequence[Record]]) -> tuple[list[Any], list[Any]]:
+    """What is to come out when everything has fired."""
+    watermark, largest = -(1 << 63), None
+    sums: dict[tuple[str, int], int] = defaultdict(int)
+    late = []
+    for records in epochs:
+        for key, time_ms, value in records:
+            start = time_ms // SIZE * SIZE
+            if start + SIZE - 1 <= watermark:
+                late.append((key, time_ms, value))
+            else:
+                sums[key, start] += value
+        times = [time_ms for _, time_ms, _ in records] + ([] if largest is None else [largest])
+        if times:
+            largest = max(times)
+            watermark = largest - BOUND - 1
+    return sorted((key, start, total) for (key, start), total in sums.items()), sorted(late)
+
+
+records = st.lists(st.tuples(st.sampled_from("abc"), st.integers(-40, 120), st.integers(1, 9)), max_size=8)
+
+
+@settings(max_examples=25)
+@given(st.lists(records, min_size=1, max_size=5))
+def test_however_the_stream_is_cut_results_and_late_records_are_as_the_watermarks_say(
+    tmp_path_factory: pytest.TempPathFactory, epochs: list[list[Record]]
+) -> None:
+    results, late, _ = run(epochs, job_dir=tmp_path_factory.mktemp("job") / "job")
+    assert (results, late) == model(epochs)
+
+
+EPOCHS: list[list[Record]] = [
+    [("a", 1, 1), ("b", 12, 2)],
+    [("a", 3, 4), ("a", 30, 8)],
+    [("a", 5, 16), ("b", 14, 32)],
+    [("a", 41, 64)],
+]
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_watermarks_and_open_windows_go_on_after_a_restart(tmp_path: Path, backend: str) -> None:
+    results, late, _ = run(EPOCHS, backend=backend, job_dir=tmp_path / "job")
+    assert (results, late) == model(EPOCHS)
+    assert late == [("a", 5, 16), ("b", 14, 32)]
+
+
+def test_what_is_due_by_the_last_elements_fires_and_nothing_else_does(tmp_path: Path) -> None:
+    results, _, job = run(EPOCHS[:2], drain=False, job_dir=tmp_path / "job")
+    assert results == [("a", 0, 5), ("b", 10, 2)]
+    assert job.watermarks_ms == {"sums": 24}
+    # One epoch for the elements, and one for what was due.
+    assert job.epochs == 2
+
+
+def test_an_epoch_without_records_runs_only_when_something_is_due(tmp_path: Path) -> None:
+    _, _, job = run([[("a", 1, 1)]], drain=False, job_dir=tmp_path / "job")
+    assert job.epochs == 1
+
+
+def test_windows_behind_windows_take_what_was_sent_before_the_watermark_before_it() -> None:
+    results: list[Any] = []
+    env = LocalStreamEnvironment(parallelism=2, epoch_size=1)
+    elements = [("a", 1, 1), ("b", 2, 2), ("a", 12, 4), ("a", 55, 8), ("b", 1, 16)]
+    stream = env.from_elements(elements, SCHEMA).assign_timestamps_and_watermarks(bounded())
+    first = stream.key_by("k").window(TumblingEventTimeWindows.of(5))
+    sums = first.process(Summed(), uid="small", schema="k string, start bigint, v bigint")
+    second = sums.key_by("k").window(TumblingEventTimeWindows.of(20))
+    second.process(Summed(), uid="large", schema="k string, start bigint, v bigint").sink_to(results)
+    env.execute(drain=True)
+    # The small windows of 1, 2 and 12 and the large one that they belong to fire at one watermark.
+    assert sorted(map(tuple, results)) == [("a", 0, 5), ("a", 40, 8), ("b", 0, 2)]
+
+
+def test_a_source_without_records_holds_the_operator_that_reads_it_too() -> None:
+    results: list[Any] = []
+    env = LocalStreamEnvironment(epoch_size=1)
+    full = env.from_elements([("a", 1, 1), ("a", 50, 2)], SCHEMA).assign_timestamps_and_watermarks(bounded())
+    empty = env.from_elements([], SCHEMA).assign_timestamps_and_watermarks(bounded())
+    windows = full.union(empty).key_by("k").window(TumblingEventTimeWindows.of(SIZE))
+    windows.process(Summed(), uid="sums", schema="k string, start bigint, v bigint").sink_to(results)
+    assert env.execute().watermarks_ms == {}
+    assert results == []
+
+
+class Counted(ProcessWindowFunction[Any, Any, Any, Any]):
+    def process(self, key: Any, context: WindowContext[Any], elements: list[Any]) -> Iterator[Any]:
+        yield key, context.window.start, len(elements)
+
+
+def test_what_a_step_makes_of_a_record_has_the_timestamp_of_that() -> None:
+    results: list[Any] = []
+    env = LocalStreamEnvironment()
+    elements = [{"k": "a", "t": 3}, {"k": "a", "t": 8}]
+    stream = env.from_elements(elements).assign_timestamps_and_watermarks(bounded(lambda record: record["t"]))
+    doubled = stream.transform(lambda record: [(record["k"], 1), (record["k"], 2)])
+    windows = doubled.key_by(lambda pair: pair[0]).window(EventTimeSessionWindows.with_gap(4))
+    schema = "k string, t bigint, n bigint"
+    windows.process(Counted(), uid="sums", schema=schema, element_type=tuple[str, int]).sink_to(results)
+    env.execute(drain=True)
+    assert sorted(map(tuple, results)) == [("a", 3, 2), ("a", 8, 2)]
+
+
+def test_records_too_far_in_the_future_are_set_aside_and_move_no_watermark() -> None:
+    results: list[Any] = []
+    ahead: list[Any] = []
+    tag: OutputTag[Any] = OutputTag("ahead", SCHEMA)
+    env = LocalStreamEnvironment(clock=lambda: 100, epoch_size=1)
+    elements = [("a", 1, 1), ("a", 10_000, 2), ("a", 3, 4)]
+    strategy = bounded().with_future_limit(1000, tag)
+    stream = env.from_elements(elements, SCHEMA).assign_timestamps_and_watermarks(strategy)
+    stream.side_output(tag).sink_to(ahead, uid="ahead")
+    windows = stream.key_by("k").window(TumblingEventTimeWindows.of(SIZE))
+    windows.process(Summed(), uid="sums", schema="k string, start bigint, v bigint").sink_to(results)
+    env.execute(drain=True)
+    assert [tuple(row) for row in ahead] == [("a", 10_000, 2)]
+    assert [tuple(row) for row in results] == [("a", 0, 5)]
+
+
+def test_what_is_no_timestamp_is_told_with_its_record() -> None:
+    env = LocalStreamEnvironment()
+    stream = env.from_elements([("a", 1, 1)], SCHEMA).assign_timestamps_and_watermarks(bounded("k"))
+    windows = stream.key_by("k").window(TumblingEventTimeWindows.of(SIZE))
+    windows.process(Summed(), uid="sums", schema="k string, start bigint, v bigint").sink_to([])
+    with pytest.raises(StreamJobError, match=r"source-0, record .*'a' is no timestamp"):
+        env.execute()
+
+
+class Generator(WatermarkGenerator[Any]):
+    def on_event(self, event: Any, timestamp_ms: int, output: Any) -> None:
+        output.emit_watermark(timestamp_ms)
+
+    def on_periodic_emit(self, output: Any) -> None:
+        pass
+
+
+def test_a_place_or_a_strategy_that_cannot_be_is_refused_with_what_to_do() -> None:
+    env = LocalStreamEnvironment()
+    source = env.from_elements([("a", 1, 1)], SCHEMA)
+    with pytest.raises(JobDefinitionError, match="takes a WatermarkStrategy"):
+        source.assign_timestamps_and_watermarks("10 minutes")  # type: ignore[arg-type]
+    with pytest.raises(JobDefinitionError, match="with_timestamps"):
+        source.assign_timestamps_and_watermarks(WatermarkStrategy.for_monotonous_timestamps())
+    timed = source.assign_timestamps_and_watermarks(bounded())
+    with pytest.raises(JobDefinitionError, match="have timestamps already"):
+        timed.assign_timestamps_and_watermarks(bounded())
+    with pytest.raises(JobDefinitionError, match="behind a union"):
+        source.union(source).assign_timestamps_and_watermarks(bounded())
+    counted = timed.key_by("k").count_window(2).reduce(lambda left, _: left, uid="first", schema=SCHEMA)
+    with pytest.raises(JobDefinitionError, match="behind the operator 'first'"):
+        counted.assign_timestamps_and_watermarks(bounded())
+    other = source.assign_timestamps_and_watermarks(bounded())
+    counted.union(other).sink_to([])
+    with pytest.raises(JobDefinitionError, match="twice for one source"):
+        env.execute()
+
+
+def test_a_generator_that_sees_every_record_is_refused_at_the_start() -> None:
+    env = LocalStreamEnvironment()
+    strategy = WatermarkStrategy.for_generator(Generator).with_timestamps("t")
+    stream = env.from_elements([("a", 1, 1)], SCHEMA).assign_timestamps_and_watermarks(strategy)
+    stream.key_by("k").count_window(1).reduce(lambda left, _: left, uid="first", schema=SCHEMA).sink_to([])
+    with pytest.raises(JobDefinitionError, match="for_generator is not carried out"):
+        env.execute()
