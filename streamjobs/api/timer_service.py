@@ -50,7 +50,7 @@ class TimerService(ABC):
     def register_processing_time_timer(self, timestamp_ms: int) -> None:
         """Has ``on_timer`` called for the current key when the clock has reached the time, in milliseconds since 1970.
 
-        An epoch has one time, so it is called at the begin of the first epoch that is not before the time.
+        An epoch has one time, so it is called in the first later epoch whose time has reached it.
         """
 
     @abstractmethod

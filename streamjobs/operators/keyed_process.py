@@ -41,7 +41,8 @@ class KeyedProcessOperator(Operator):
         self._side: dict[Any, list[Any]] = {tag: [] for tag in emitter.side_outputs}
         self._output = OrderedOutput(emitter)
         self._call("open", lambda: self._function.open(context))
-        self._no_timers = NoTimers(self._uid, type(self._function).__name__, lambda: context.keyed.parameters.clock())
+        clock = context.keyed.parameters.clock
+        self._no_timers = NoTimers(self._uid, type(self._function).__name__, clock, context.watermark_ms)
         internal = register_timers(self._function, context)
         timers: TimerService = self._no_timers if internal is None else KeyedTimers(internal)
         process_context: ProcessContext[Any] = ProcessContext(

@@ -14,7 +14,6 @@ from streamjobs.api.functions import KeyedProcessFunction
 from streamjobs.api.timer_service import TimerService
 from streamjobs.errors import JobDefinitionError
 from streamjobs.time.internal_timer_service import InternalTimerService
-from streamjobs.time.timestamps import MIN_TIMESTAMP
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.void import VOID_NAMESPACE, VoidNamespaceSerializer
 
@@ -70,8 +69,8 @@ class KeyedTimers(TimerService):
 class NoTimers(TimerService):
     """The time, for a function that has no timers: there is none to delete, and registering one is refused."""
 
-    def __init__(self, uid: str, function_name: str, clock: Callable[[], int]) -> None:
-        self.watermark_ms = MIN_TIMESTAMP
+    def __init__(self, uid: str, function_name: str, clock: Callable[[], int], watermark_ms: int) -> None:
+        self.watermark_ms = watermark_ms
         """The watermark; whoever is told a new one says it here."""
         self._uid = uid
         self._function_name = function_name

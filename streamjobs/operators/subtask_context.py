@@ -89,6 +89,11 @@ class SubtaskContext(RuntimeContext):
     def is_restored(self) -> bool:
         return self._is_restored
 
+    @property
+    def watermark_ms(self) -> int:
+        """The watermark at which timers begin, in milliseconds; `MIN_TIMESTAMP` for none."""
+        return self._watermark_ms
+
     def register(
         self, descriptor: StateDescriptor, namespace_serializer: TypeSerializer[Any] = VOID_NAMESPACE_SERIALIZER
     ) -> InternalState:

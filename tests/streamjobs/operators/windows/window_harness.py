@@ -50,7 +50,7 @@ class Context(RuntimeContext):
         self.input_schemas = schemas
         self.current = CurrentKey()
         self.now_ms = 0
-        self.watermark = watermark
+        self.watermark_ms = watermark
         self.queues: list[Any] = []
         self.timers: Any = None
 
@@ -63,7 +63,7 @@ class Context(RuntimeContext):
     def internal_timer_service(self, name: str, namespace_serializer: TypeSerializer[Any]) -> CountingTimers:
         descriptors = timer_queue_descriptors(name, self.backend.key_serializer, namespace_serializer)
         self.queues = [self.backend.get_priority_queue(descriptor) for descriptor in descriptors]
-        self.timers = CountingTimers(*self.queues, self.current, lambda: self.now_ms, self.watermark)
+        self.timers = CountingTimers(*self.queues, self.current, lambda: self.now_ms, self.watermark_ms)
         return self.timers
 
     def key_setter(self) -> Callable[[Any, int], None]:
