@@ -35,7 +35,8 @@ class EventTime:
     def of(cls, graph: JobGraph) -> EventTime | None:
         """That of a job; None if no stream of it has timestamps.
 
-        Raises `JobDefinitionError` for a source that gets timestamps twice and for a strategy with a generator.
+        Raises `JobDefinitionError` for a source that gets timestamps twice and for a strategy with a generator
+        or an alignment.
         """
         by_source: dict[SourceNode, TimestampsNode] = {}
         for node in graph.nodes:
@@ -45,7 +46,7 @@ class EventTime:
                         "assign_timestamps_and_watermarks() is used twice for one source; use the stream that it "
                         "returns in both places"
                     )
-                _check_is_bounded(node.strategy)
+                _check_can_be_carried_out(node.strategy)
         if not by_source:
             return None
         names = {source: f"source-{index}" for index, source in enumerate(graph.sources)}
@@ -64,9 +65,14 @@ class EventTime:
         return JobWatermarks(nodes, {name: node.strategy.source_time() for name, node in self.nodes.items()})
 
 
-def _check_is_bounded(strategy: WatermarkStrategy[object]) -> None:
+def _check_can_be_carried_out(strategy: WatermarkStrategy[object]) -> None:
     if strategy.out_of_orderness_ms is None and not isinstance(strategy.create_generator(), NoWatermarks):
         raise JobDefinitionError(
             "WatermarkStrategy.for_generator is not carried out by this runtime, which learns of an epoch only the "
             "largest timestamps; use for_bounded_out_of_orderness(...) or for_monotonous_timestamps()"
+        )
+    if strategy.alignment is not None:
+        raise JobDefinitionError(
+            "WatermarkStrategy.with_watermark_alignment is not carried out by this runtime, which reads all sources of "
+            "an epoch at once; leave it out"
         )

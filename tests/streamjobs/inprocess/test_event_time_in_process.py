@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -143,6 +144,12 @@ def test_a_source_without_records_holds_the_operator_that_reads_it_too() -> None
     assert results == []
 
 
+def test_the_chapter_on_event_time_shows_what_it_says() -> None:
+    chapter = (Path(__file__).resolve().parents[3] / "docs" / "event-time.md").read_text(encoding="utf-8")
+    [program] = re.findall(r"<!-- tests/\S+ runs this -->\n```python\n(.*?)```", chapter, re.S)
+    exec(program, {})
+
+
 class Counted(ProcessWindowFunction[Any, Any, Any, Any]):
     def process(self, key: Any, context: WindowContext[Any], elements: list[Any]) -> Iterator[Any]:
         yield key, context.window.start, len(elements)
@@ -215,10 +222,16 @@ def test_a_place_or_a_strategy_that_cannot_be_is_refused_with_what_to_do() -> No
         env.execute()
 
 
-def test_a_generator_that_sees_every_record_is_refused_at_the_start() -> None:
+@pytest.mark.parametrize(
+    ("strategy", "what"),
+    [
+        (WatermarkStrategy.for_generator(Generator).with_timestamps("t"), "for_generator"),
+        (bounded().with_watermark_alignment("all", "1 minute"), "with_watermark_alignment"),
+    ],
+)
+def test_what_the_runtime_cannot_carry_out_is_refused_at_the_start(strategy: WatermarkStrategy[Any], what: str) -> None:
     env = LocalStreamEnvironment()
-    strategy = WatermarkStrategy.for_generator(Generator).with_timestamps("t")
     stream = env.from_elements([("a", 1, 1)], SCHEMA).assign_timestamps_and_watermarks(strategy)
     stream.key_by("k").count_window(1).reduce(lambda left, _: left, uid="first", schema=SCHEMA).sink_to([])
-    with pytest.raises(JobDefinitionError, match="for_generator is not carried out"):
+    with pytest.raises(JobDefinitionError, match=f"{what} is not carried out"):
         env.execute()
