@@ -20,10 +20,14 @@ from streamjobs import (
     OnTimerContext,
     OutputTag,
     ProcessContext,
+    ProcessWindowFunction,
     RuntimeContext,
     StreamJobError,
     TimeDomain,
+    TumblingEventTimeWindows,
     UserFunctionError,
+    WatermarkStrategy,
+    WindowContext,
 )
 from streamjobs.inprocess import LocalStreamEnvironment
 from streamjobs.operators.input_batch import ObjectBatch
@@ -302,3 +306,42 @@ def test_a_function_that_gains_on_timer_goes_on_from_a_savepoint_without_timers(
     savepoint = str(tmp_path / "savepoint")
     job.savepoint(savepoint)
     assert run_job(RemindInJob(), [7, 8], now_ms=20, from_savepoint=savepoint)[1] == [("k1", 7)]
+
+
+class Echo(KeyedProcessFunction[str, Any, Any]):
+    """Emits each record again, ten milliseconds later in event time."""
+
+    def process_element(self, value: Any, context: ProcessContext[str]) -> None:
+        assert context.timestamp == value.t
+        context.timer_service.register_event_time_timer(value.t + 10)
+
+    def on_timer(self, timestamp: int, context: OnTimerContext[str]) -> Iterable[Any]:
+        yield context.current_key, timestamp
+
+
+class CountInWindow(ProcessWindowFunction[Any, Any, Any, Any]):
+    def process(self, key: Any, context: WindowContext[Any], elements: list[Any]) -> Iterable[Any]:
+        yield key, context.window.start, [row.t for row in elements]
+
+
+def test_what_timers_of_event_time_emit_goes_into_windows_behind_them_and_is_not_late() -> None:
+    echoes: list[Any] = []
+    windows: list[Any] = []
+    environment = LocalStreamEnvironment(epoch_size=1)
+    records = environment.from_elements([("a", 1), ("b", 4), ("a", 12), ("b", 40)], "k string, t bigint")
+    strategy: Any = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("t")
+    timed = records.assign_timestamps_and_watermarks(strategy).key_by("k")
+    echo = timed.process(Echo(), uid="echo", schema="k string, t bigint")
+    echo.sink_to(echoes, uid="echoes")
+    counted = echo.key_by("k").window(TumblingEventTimeWindows.of(10))
+    counted.process(CountInWindow(), uid="windows", schema="k string, start bigint, times array<bigint>").sink_to(
+        windows, uid="counts"
+    )
+    environment.execute(drain=True)
+    assert [tuple(row) for row in echoes] == [("a", 11), ("b", 14), ("a", 22), ("b", 50)]
+    assert sorted(tuple(row) for row in windows) == [
+        ("a", 10, [11]),
+        ("a", 20, [22]),
+        ("b", 10, [14]),
+        ("b", 50, [50]),
+    ]

@@ -78,8 +78,8 @@ class World:
         rows = [
             row
             for emitted in subtask.run(Count, [(0, ObjectBatch(keys, keys, [0, 1, 0]))])
-            for _, some, _ in emitted
-            for row in some
+            for emission in emitted
+            for row in emission.rows
         ]
         return rows, subtask.acknowledgement
 
