@@ -197,3 +197,14 @@ def test_no_two_files_of_different_subjects_have_one_name() -> None:
             places[path.stem].append(module)
 
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_no_two_files_of_tests_have_one_name() -> None:
+    """Tests lie in no packages, so pytest could collect only one of them, and which one depends on the order."""
+    places = defaultdict(list)
+    tests = Path(__file__).resolve().parents[1]
+    for path in sorted(tests.rglob("*.py")):
+        if path.name not in ("__init__.py", "conftest.py"):
+            places[path.stem].append(path.relative_to(tests).as_posix())
+
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}

@@ -41,6 +41,15 @@ def bounded(column: Any = "t") -> WatermarkStrategy[Any]:
     return WatermarkStrategy.for_bounded_out_of_orderness(BOUND).with_timestamps(column)
 
 
+def windowed(env: LocalStreamEnvironment, elements: list[Record], results: Any, late: Any, **execute: Any) -> LocalJob:
+    stream = env.from_elements(elements, SCHEMA).assign_timestamps_and_watermarks(bounded())
+    windows = stream.key_by("k").window(TumblingEventTimeWindows.of(SIZE)).side_output_late_data(LATE)
+    summed = windows.process(Summed(), uid="sums", schema="k string, start bigint, total bigint")
+    summed.sink_to(results, uid="results")
+    summed.side_output(LATE).sink_to(late, uid="late")
+    return env.execute(**execute)
+
+
 def run(
     epochs: Sequence[Sequence[Record]], *, backend: str = "heap", drain: bool = True, job_dir: Any = None
 ) -> tuple[list[Any], list[Any], LocalJob]:
@@ -50,12 +59,7 @@ def run(
     job: LocalJob | None = None
     for index, records in enumerate(epochs):
         env = LocalStreamEnvironment(backend=backend, parallelism=2, job_dir=job_dir)
-        stream = env.from_elements(records, SCHEMA).assign_timestamps_and_watermarks(bounded())
-        windows = stream.key_by("k").window(TumblingEventTimeWindows.of(SIZE)).side_output_late_data(LATE)
-        summed = windows.process(Summed(), uid="sums", schema="k string, start bigint, total bigint")
-        summed.sink_to(results, uid="results")
-        summed.side_output(LATE).sink_to(late, uid="late")
-        job = env.execute(drain=drain and index == len(epochs) - 1)
+        job = windowed(env, list(records), results, late, drain=drain and index == len(epochs) - 1)
     assert job is not None
     return sorted(map(tuple, results)), sorted(map(tuple, late)), job
 
@@ -235,3 +239,21 @@ def test_what_the_runtime_cannot_carry_out_is_refused_at_the_start(strategy: Wat
     stream.key_by("k").count_window(1).reduce(lambda left, _: left, uid="first", schema=SCHEMA).sink_to([])
     with pytest.raises(JobDefinitionError, match=f"{what} is not carried out"):
         env.execute()
+
+
+@pytest.mark.parametrize(("before", "after"), [("heap", "rocksdb"), ("rocksdb", "heap")])
+def test_a_savepoint_carries_watermarks_and_open_windows_to_another_backend_and_parallelism(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    first: list[Any] = []
+    second: list[Any] = []
+    late: list[Any] = []
+    job = windowed(LocalStreamEnvironment(backend=before, parallelism=2), [*EPOCHS[0], *EPOCHS[1]], first, late)
+    job.savepoint(tmp_path / "savepoint")
+    env = LocalStreamEnvironment(backend=after, parallelism=3)
+    windowed(env, [*EPOCHS[2], *EPOCHS[3]], second, late, from_savepoint=tmp_path / "savepoint", drain=True)
+    results, too_late = model([[*EPOCHS[0], *EPOCHS[1]], [*EPOCHS[2], *EPOCHS[3]]])
+    assert sorted(map(tuple, first + second)) == results
+    assert sorted(map(tuple, late)) == too_late
+    assert too_late
+    assert second
