@@ -141,7 +141,7 @@ class Subtask:
                     for input_index, batch in batches:
                         if emitter.is_early and not batch.is_early:
                             yield self._advanced(operator, context, emitter)
-                        elif batch.is_early and not emitter.is_early:
+                        elif batch.is_early and has_time and not emitter.is_early:
                             raise EpochError(
                                 f"operator {uid!r}: records came behind a watermark that they belong before"
                             )

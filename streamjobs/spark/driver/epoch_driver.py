@@ -93,6 +93,7 @@ class EpochDriver:
     def forget_source_progress(self) -> None:
         """Lets epochs count from 0 again, for a job that takes the state of a savepoint but another source."""
         self._epochs.forget_source_progress()
+        self._run.forget_source_progress()
 
     def close(self) -> None:
         """Takes back what went out to the workers for this run, which begins no epoch any more; may be called again."""

@@ -27,6 +27,7 @@ from streamjobs.errors import EpochError, EpochTimeoutError
 from streamjobs.runtime.checkpoint_writing import store_checkpoint
 from streamjobs.runtime.epoch import too_late
 from streamjobs.runtime.epoch_events import Epoch
+from streamjobs.runtime.epoch_watermarks import EpochWatermarks
 from streamjobs.runtime.restore_plan import SubtaskRestore, restores_by_subtask
 from streamjobs.runtime.restore_plan_file import RESTORE_PLANS_DIRECTORY, RestorePlanSection, write_restore_plan
 from streamjobs.spark.driver.epoch_time import make_offsets_durable, processing_time_of_epoch_ms
@@ -51,11 +52,19 @@ class SparkRun:
         """The state of the epoch before: of this run, or of what it continues from."""
         self.restore: Mapping[str, Sequence[SubtaskRestore | SubtaskState]] = first_restore(parts, restored)
         """What the subtasks restore in the next epoch, by operator; none for one without state."""
+        self.watermarks = EpochWatermarks(
+            parts.pipeline.time.event_time, None if restored is None else restored.metadata.watermarks
+        )
+        """Those of the epoch that comes next."""
         self.broadcast = RunBroadcast(spark_context, parts.run_id, operator_tasks(parts))
         self.placement = SubtaskPlacement(parts.parallelism)
         self.acknowledgements = AcknowledgementChannel(spark_context)
         self.committing = threading.RLock()
         """Held from the storing of a checkpoint until the output of its epoch is committed."""
+
+    def forget_source_progress(self) -> None:
+        """Lets event time begin anew, with sources that begin anew."""
+        self.watermarks = EpochWatermarks(self.parts.pipeline.time.event_time, None)
 
     def close(self) -> None:
         """Takes back what went out to the workers for this run, which begins no epoch any more; may be called again."""
@@ -134,6 +143,7 @@ class SparkEpoch:
             restored_from=parts.restored_from,
             sink_committables=self._committables,
             sink_identities=parts.sinks.identities,
+            watermarks=self._run.watermarks.end_epoch(completed.channel_timestamps, self._processing_time_ms),
         )
         self._run.restored = RestoredState(metadata, parts.file_system)
         self._run.restore = {operator.uid: operator.subtasks for operator in completed.operators}
@@ -181,6 +191,8 @@ class SparkEpoch:
                 operator_uid=uid,
                 epoch_id=epoch.checkpoint_id,
                 processing_time_ms=self._processing_time_ms,
+                watermark_ms=self._run.watermarks.of(uid),
+                previous_watermark_ms=self._run.watermarks.before_of(uid),
                 restore=sections.get(uid),
                 restored_from=restored.file_system if restored is not None else self._parts.file_system,
                 acknowledgements=self._run.acknowledgements.sender,

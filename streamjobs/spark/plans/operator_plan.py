@@ -1,7 +1,7 @@
 """The part of an epoch's plan that is one keyed operator, checked once and built for every epoch.
 
 It is: compute the key group of each row, send the row to the partition that owns the group, sort if asked to, and run
-the subtask over the partition.
+the subtask over the partition. Rows that may be before the watermark of the epoch are sorted to the front.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ from streamjobs.rows.declared_schema import (
 )
 from streamjobs.runtime.state_registration import RegisteredStates, registered_states
 from streamjobs.spark.named_columns import column_meant_by, column_named
+from streamjobs.spark.plans.hidden_time import TimeOfOperator
 from streamjobs.spark.plans.initial_state import with_initial_rows
 from streamjobs.spark.plans.map_in_arrow import ArrowMap
 from streamjobs.spark.plans.placement import SubtaskPlacement
 from streamjobs.spark.tasks.arrow_input import KEY_COLUMN_PREFIX, KEY_GROUP_COLUMN, InputColumns
 from streamjobs.spark.tasks.epoch_task import EpochTask
 from streamjobs.spark.tasks.output_rows import OutputLayout
+from streamjobs.spark.tasks.time_column import EARLY_FIELD, TIME_COLUMN
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 
@@ -73,12 +75,19 @@ class PreparedOperator:
 
 
 def prepare_operator(
-    frame: DataFrame, node: KeyedProcessNode, tags: Iterable[OutputTag[Any]], parallelism: int, max_parallelism: int
+    frame: DataFrame,
+    node: KeyedProcessNode,
+    tags: Iterable[OutputTag[Any]],
+    time: TimeOfOperator,
+    parallelism: int,
+    max_parallelism: int,
 ) -> PreparedOperator:
     """Checks an operator over an input without rows, and collects its state; ``tags`` are the side outputs read.
 
     Raises `JobDefinitionError` for what cannot run.
     """
+    if time.is_in_input:
+        frame = frame.drop(TIME_COLUMN)
     check_not_reserved(frame.columns, node.uid)
     _check_names_are_distinct(frame, node.uid)
     row_columns = tuple(frame.columns)
@@ -109,18 +118,21 @@ def prepare_operator(
         key if isinstance(key, str) and key in row_columns else f"{KEY_COLUMN_PREFIX}{index}"
         for index, key in enumerate(node.keys)
     )
-    layout = OutputLayout(output_type, side_types)
+    if time.may_be_early:
+        order_by = (F.col(TIME_COLUMN)[EARLY_FIELD].desc(), *order_by)
+    layout = OutputLayout(output_type, side_types, has_time=time.is_in_output)
+    time_columns = (TIME_COLUMN,) if time.is_in_input else ()
     arrow_map = ArrowMap(
         frame.sparkSession,
         layout.schema,
-        tuple(map(column_named, dict.fromkeys((*row_columns, *key_columns, KEY_GROUP_COLUMN)))),
+        tuple(map(column_named, dict.fromkeys((*row_columns, *key_columns, KEY_GROUP_COLUMN, *time_columns)))),
     )
     columns = _operator_columns(keys, order_by, key_columns, row_columns, parallelism, max_parallelism, arrow_map)
     return PreparedOperator(
         node,
         function_pickle,
         key_serializer_for(types, node.uid),
-        InputColumns(row_columns, key_columns),
+        InputColumns(row_columns, key_columns, time.is_in_input),
         layout,
         states,
         columns,

@@ -21,10 +21,12 @@ from streamjobs.api.stream_graph import (
     SinkNode,
     SourceNode,
     StreamEdge,
+    TimestampsNode,
     TransformNode,
     UnionNode,
 )
 from streamjobs.runtime.job_sinks import JobSinks
+from streamjobs.spark.plans.hidden_time import HiddenTime
 from streamjobs.spark.plans.operator_plan import PreparedOperator, processed
 from streamjobs.spark.plans.placement import SubtaskPlacement
 from streamjobs.spark.sources.source_union import split_sources
@@ -61,6 +63,7 @@ class Pipeline:
     source: DataFrame
     sinks: JobSinks
     is_source_kept: bool
+    time: HiddenTime
 
     def build(self, frame: DataFrame, tasks: Mapping[str, EpochTask], placement: SubtaskPlacement) -> EpochPlan:
         """The plan of one epoch over the frame of its micro-batch.
@@ -92,6 +95,7 @@ class _Building:
         plan: EpochPlan,
     ) -> None:
         self._operators = pipeline.operators
+        self._time = pipeline.time
         self._tasks = tasks
         self._placement = placement
         self._plan = plan
@@ -104,10 +108,14 @@ class _Building:
         """The frames of sources are there from the beginning."""
 
     def transform(self, node: TransformNode) -> None:
-        self._frames[StreamEdge(node)] = node.function(self._frames[node.inputs[0]])
+        self._frames[StreamEdge(node)] = node.function(self._time.before_step(node, self._frames[node.inputs[0]]))
 
     def unite(self, node: UnionNode) -> None:
-        self._frames[StreamEdge(node)] = reduce(DataFrame.unionByName, map(self._frames.__getitem__, node.inputs))
+        frames = self._time.before_union(node, [self._frames[edge] for edge in node.inputs])
+        self._frames[StreamEdge(node)] = reduce(DataFrame.unionByName, frames)
+
+    def assign_timestamps(self, node: TimestampsNode) -> None:
+        self._frames[StreamEdge(node)] = self._time.assigned(node, self._frames[node.inputs[0]])
 
     def process(self, node: KeyedProcessNode) -> None:
         operator, task = self._operators[node.uid], self._tasks[node.uid]
@@ -120,13 +128,15 @@ class _Building:
             self._frames[StreamEdge(node, tag)] = part
 
     def end(self, node: SinkNode) -> None:
-        self._plan.frames[node.uid] = self._frames[node.inputs[0]]
+        edge = node.inputs[0]
+        self._plan.frames[node.uid] = self._time.before_sink(edge, self._frames[edge])
 
 
 _BUILDERS: Final[Mapping[type, Callable[[_Building, Any], None]]] = {
     SourceNode: _Building.source,
     TransformNode: _Building.transform,
     UnionNode: _Building.unite,
+    TimestampsNode: _Building.assign_timestamps,
     KeyedProcessNode: _Building.process,
     SinkNode: _Building.end,
 }

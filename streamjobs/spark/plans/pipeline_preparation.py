@@ -24,6 +24,7 @@ from streamjobs.api.stream_graph import (
     SinkNode,
     SourceNode,
     StreamEdge,
+    TimestampsNode,
     TransformNode,
     UnionNode,
 )
@@ -31,6 +32,7 @@ from streamjobs.errors import JobDefinitionError
 from streamjobs.rows.union import columns_do_not_fit
 from streamjobs.runtime.job_sinks import JobSinks
 from streamjobs.spark.plans.downstream_steps import empty_input, jobs_started, reads_partitions_once
+from streamjobs.spark.plans.hidden_time import HiddenTime
 from streamjobs.spark.plans.operator_plan import PreparedOperator, prepare_operator
 from streamjobs.spark.plans.pipeline import Pipeline
 from streamjobs.spark.sinks import reads_once
@@ -52,7 +54,7 @@ def prepare_pipeline(spark: SparkSession, graph: JobGraph, parallelism: int, max
     sinks = JobSinks.of(graph, _SINK_ADVICE)
     source = united_sources([node.source for node in graph.sources])
     is_source_kept = sum(_reads(graph, node) for node in graph.sources) > 1
-    return Pipeline(graph, preparation.operators, source, sinks, is_source_kept)
+    return Pipeline(graph, preparation.operators, source, sinks, is_source_kept, preparation.time)
 
 
 class _Preparation:
@@ -61,6 +63,7 @@ class _Preparation:
     def __init__(self, spark: SparkSession, graph: JobGraph, parallelism: int, max_parallelism: int) -> None:
         self._spark = spark
         self._graph = graph
+        self.time = HiddenTime(graph)
         self._parallelism = parallelism
         self._max_parallelism = max_parallelism
         self._frames: dict[StreamEdge, DataFrame] = {}
@@ -73,28 +76,35 @@ class _Preparation:
 
     def transform(self, node: TransformNode) -> None:
         jobs_before = jobs_started(self._spark)
-        result = node.function(self._frames[node.inputs[0]])
+        result = node.function(self.time.before_step(node, self._frames[node.inputs[0]]))
         if not isinstance(result, DataFrame):
             raise JobDefinitionError(f"transform() must return a DataFrame, not {type(result).__name__}")
         # An action of another query counts too: then rows are kept without need.
         if jobs_started(self._spark) != jobs_before:
             self._nodes_with_actions.add(node)
+        self.time.check_step(node, result)
         self._frames[StreamEdge(node)] = result
 
     def unite(self, node: UnionNode) -> None:
-        frames = [self._frames[edge] for edge in node.inputs]
+        frames = self.time.before_union(node, [self._frames[edge] for edge in node.inputs])
         try:
             self._frames[StreamEdge(node)] = reduce(DataFrame.unionByName, frames)
         except AnalysisException as error:
             raise columns_do_not_fit([frame.dtypes for frame in frames], str(error).splitlines()[0]) from error
 
+    def assign_timestamps(self, node: TimestampsNode) -> None:
+        frame = self._frames[node.inputs[0]]
+        self.time.prepare(node, frame)
+        self._frames[StreamEdge(node)] = self.time.assigned(node, frame)
+
     def process(self, node: KeyedProcessNode) -> None:
         self._settle(node.inputs, is_read_once=True)
         frame, tags = self._frames[node.inputs[0]], self._graph.side_outputs(node)
-        prepared = prepare_operator(frame, node, tags, self._parallelism, self._max_parallelism)
+        time = self.time.of_operator(node.inputs[0])
+        prepared = prepare_operator(frame, node, tags, time, self._parallelism, self._max_parallelism)
         is_read_again = _reads(self._graph, node) > 1
         self.operators[node.uid] = evolve(prepared, is_kept=is_read_again)
-        for tag, schema in ((None, prepared.layout.output), *prepared.layout.side_outputs.items()):
+        for tag, schema in prepared.layout.streams.items():
             self._frames[StreamEdge(node, tag)] = empty_input(self._spark, schema)
 
     def end(self, node: SinkNode) -> None:
@@ -115,6 +125,7 @@ _PREPARERS: Final[Mapping[type, Callable[[_Preparation, Any], None]]] = {
     SourceNode: _Preparation.source,
     TransformNode: _Preparation.transform,
     UnionNode: _Preparation.unite,
+    TimestampsNode: _Preparation.assign_timestamps,
     KeyedProcessNode: _Preparation.process,
     SinkNode: _Preparation.end,
 }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Final
 
 import pyarrow as pa
 from attrs import frozen
@@ -13,6 +13,7 @@ from streamjobs.operators.input_batch import check_keys
 from streamjobs.rows.declared_schema import place_of_output
 from streamjobs.rows.row_reader import RowReader, column_values, key_values
 from streamjobs.spark.arrow_rows import spark_row_reader
+from streamjobs.spark.tasks.time_column import split_by_time
 
 __all__ = ["KEY_COLUMN_PREFIX", "KEY_GROUP_COLUMN", "ArrowBatch", "InputColumns", "InputReader"]
 
@@ -22,10 +23,14 @@ KEY_COLUMN_PREFIX: Final = "__statebackend_key_"
 
 @frozen
 class InputColumns:
-    """Which columns of an input are the record, and which its key; goes to the workers."""
+    """Which columns of an input are the record, and which its key; goes to the workers.
+
+    ``has_time`` says whether the column of event time is beside them.
+    """
 
     record: tuple[str, ...]
     key: tuple[str, ...]
+    has_time: bool = False
 
 
 class InputReader:
@@ -37,9 +42,13 @@ class InputReader:
         self._operator_uid = operator_uid
         self._rows: RowReader | None = None
 
-    def batch(self, batch: pa.RecordBatch) -> ArrowBatch:
-        """Reads nothing yet."""
-        return ArrowBatch(self, batch)
+    def batches(self, batch: pa.RecordBatch) -> Iterator[ArrowBatch]:
+        """The rows that are early, if there are, and the others; reads their times and nothing else yet."""
+        if not self._columns.has_time:
+            yield ArrowBatch(self, batch)
+            return
+        for part, time in split_by_time(batch):
+            yield ArrowBatch(self, part, time.timestamps, time.channel_timestamps, time.is_early)
 
     def records(self, batch: pa.RecordBatch) -> Sequence[Any]:
         """The records of a batch as rows; raises as `RowReader.rows`."""
@@ -61,12 +70,11 @@ class InputReader:
 class ArrowBatch:
     """An `InputBatch` over an Arrow batch, which is in ``columns``."""
 
-    timestamps: ClassVar[None] = None
-    channel_timestamps: ClassVar[tuple[ChannelTimestamp, ...]] = ()
-    is_early: ClassVar[bool] = False
-
     reader: InputReader
     columns: pa.RecordBatch
+    timestamps: Sequence[int | None] | None = None
+    channel_timestamps: Collection[ChannelTimestamp] = ()
+    is_early: bool = False
 
     @property
     def records(self) -> Sequence[Any]:

@@ -21,6 +21,7 @@ from streamjobs.spark.tasks.acknowledgement_channel import AcknowledgementSender
 from streamjobs.spark.tasks.partition_task import OperatorTask, PartitionTask
 from streamjobs.spark.tasks.program_modules import naming_missing_modules
 from streamjobs.spark.tasks.run_broadcast import RunReference
+from streamjobs.time.timestamps import MIN_TIMESTAMP
 
 
 @frozen(kw_only=True)
@@ -35,6 +36,8 @@ class EpochTask:
     operator_uid: str
     epoch_id: int
     processing_time_ms: int
+    watermark_ms: int = MIN_TIMESTAMP
+    previous_watermark_ms: int = MIN_TIMESTAMP
     restore: RestorePlanSection | None
     restored_from: CheckpointFileSystem
     acknowledgements: AcknowledgementSender
@@ -48,6 +51,8 @@ class EpochTask:
                 operator=operator,
                 epoch_id=self.epoch_id,
                 processing_time_ms=self.processing_time_ms,
+                watermark_ms=self.watermark_ms,
+                previous_watermark_ms=self.previous_watermark_ms,
                 identity=identity,
                 restore=self._restore(operator, identity.partition_id),
                 acknowledge=partial(self.acknowledgements.send, self.epoch_id),

@@ -31,4 +31,4 @@ class InitialRows:
         reader = InputReader(self.columns, self.operator_uid)
         for batch in self.table.filter(own).to_batches():
             if batch.num_rows:
-                yield reader.batch(batch)
+                yield from reader.batches(batch)

@@ -3,6 +3,7 @@
     the columns of the output ...
     __statebackend_side_0, ...        a struct for each side output that is read; mostly there is none
     __statebackend_output             which output a row is of; only if a side output is read
+    __statebackend_time               the event time of the row; only in a job with event time
 
 ``__statebackend_output`` is 0 for a row of the output and i + 1 for one of the side output i, which is in its struct;
 the columns of the others are null. `OutputLayout.split` makes frames of the outputs again.
@@ -24,6 +25,7 @@ from streamjobs.rows.declared_schema import place_of_output
 from streamjobs.rows.row_writer import RowWriter
 from streamjobs.spark.arrow_rows import to_arrow_schema
 from streamjobs.spark.named_columns import column_named
+from streamjobs.spark.tasks.time_column import TIME_COLUMN, TIME_TYPE, time_of_emitted
 
 __all__ = ["OutputLayout", "OutputSchema", "OutputWriter"]
 
@@ -37,6 +39,7 @@ class OutputSchema:
 
     output: pa.Schema
     side_outputs: Mapping[OutputTag[Any], pa.Schema]
+    has_time: bool = False
 
     @property
     def tags(self) -> Collection[OutputTag[Any]]:
@@ -50,22 +53,32 @@ class OutputLayout:
     The expressions are unresolved, so they are made once and serve every epoch.
     """
 
-    def __init__(self, output: StructType, side_outputs: Mapping[OutputTag[Any], StructType]) -> None:
+    def __init__(
+        self, output: StructType, side_outputs: Mapping[OutputTag[Any], StructType], *, has_time: bool = False
+    ) -> None:
         self.output = output
         self.side_outputs = side_outputs
+        time_fields = [StructField(TIME_COLUMN, TIME_TYPE, True)] if has_time else []
+        self.streams: Mapping[OutputTag[Any] | None, StructType] = {
+            tag: StructType([*schema.fields, *time_fields]) for tag, schema in ((None, output), *side_outputs.items())
+        }
+        """The types of the frames of the outputs, hidden columns too."""
         fields = list(output.fields)
         for index, schema in enumerate(side_outputs.values()):
             fields.append(StructField(f"{_SIDE_COLUMN_PREFIX}{index}", schema, True))
         if side_outputs:
             fields.append(StructField(_OUTPUT_COLUMN, IntegerType(), True))
-        self.schema = StructType(fields)
+        self.schema = StructType([*fields, *time_fields])
         """Of all that the tasks give out."""
         self._columns = list(map(column_named, output.names))
+        self._time_columns = [F.col(TIME_COLUMN)] if has_time else []
 
     def to_arrow(self) -> OutputSchema:
         """The schemas that the tasks write by."""
         return OutputSchema(
-            to_arrow_schema(self.output), {tag: to_arrow_schema(schema) for tag, schema in self.side_outputs.items()}
+            to_arrow_schema(self.output),
+            {tag: to_arrow_schema(schema) for tag, schema in self.side_outputs.items()},
+            bool(self._time_columns),
         )
 
     def split(self, frame: DataFrame) -> Iterator[tuple[OutputTag[Any] | None, DataFrame]]:
@@ -73,10 +86,10 @@ class OutputLayout:
         if not self.side_outputs:
             yield None, frame
             return
-        yield None, frame.where(F.col(_OUTPUT_COLUMN) == 0).select(*self._columns)
+        yield None, frame.where(F.col(_OUTPUT_COLUMN) == 0).select(*self._columns, *self._time_columns)
         for index, tag in enumerate(self.side_outputs):
             rows = frame.where(F.col(_OUTPUT_COLUMN) == index + 1)
-            yield tag, rows.select(F.col(f"{_SIDE_COLUMN_PREFIX}{index}.*"))
+            yield tag, rows.select(F.col(f"{_SIDE_COLUMN_PREFIX}{index}.*"), *self._time_columns)
 
 
 class OutputWriter:
@@ -96,9 +109,28 @@ class OutputWriter:
         if self._side_types:
             self._names.append(_OUTPUT_COLUMN)
         self._numbers = {tag: number for number, tag in enumerate(self._writers)}
+        self._has_time = schema.has_time
 
-    def batches(self, tag: OutputTag[Any] | None, rows: Sequence[Any]) -> Iterator[pa.RecordBatch]:
-        """Rows of the output or of a side output; raises `RowMismatchError`."""
+    def batches(
+        self,
+        tag: OutputTag[Any] | None,
+        rows: Sequence[Any],
+        timestamps: Sequence[int | None] | None = None,
+        *,
+        is_early: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of the output or of a side output, and their times; raises `RowMismatchError`."""
+        if not self._has_time:
+            yield from self._without_time(tag, rows)
+            return
+        start = 0
+        for batch in self._without_time(tag, rows):
+            part = None if timestamps is None else timestamps[start : start + batch.num_rows]
+            start += batch.num_rows
+            time = time_of_emitted(part, batch.num_rows, is_early)
+            yield pa.RecordBatch.from_arrays([*batch.columns, time], names=[*batch.schema.names, TIME_COLUMN])
+
+    def _without_time(self, tag: OutputTag[Any] | None, rows: Sequence[Any]) -> Iterator[pa.RecordBatch]:
         if not self._side_types:
             yield from self._writers[tag].batches(rows)
             return

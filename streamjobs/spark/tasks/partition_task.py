@@ -49,6 +49,8 @@ class PartitionTask:
     operator: OperatorTask
     epoch_id: int
     processing_time_ms: int
+    watermark_ms: int
+    previous_watermark_ms: int
     identity: TaskIdentity
     restore: SubtaskRestore
     acknowledge: Callable[[bytes], None]
@@ -63,6 +65,8 @@ class PartitionTask:
                     subtask_index=self.identity.partition_id,
                     epoch_id=self.epoch_id,
                     processing_time_ms=self.processing_time_ms,
+                    watermark_ms=self.watermark_ms,
+                    previous_watermark_ms=self.previous_watermark_ms,
                     attempt_id=self.identity.attempt_id,
                     restore=self.restore,
                     local_directory=local_directory,
@@ -72,8 +76,8 @@ class PartitionTask:
             run = subtask.run(self._function, self._inputs(batches))
             with contextlib.closing(run):
                 for emitted in run:
-                    for tag, rows, *_ in emitted:
-                        yield from writer.batches(tag, rows)
+                    for one in emitted:
+                        yield from writer.batches(one.tag, one.rows, one.timestamps, is_early=one.is_early)
             self.acknowledge(subtask.acknowledgement.encode())
 
     def _function(self) -> Any:
@@ -88,7 +92,8 @@ class PartitionTask:
         for batch in batches:
             if batch.num_rows:
                 self._check_routing(batch.column(KEY_GROUP_COLUMN)[0].as_py())
-                yield 0, reader.batch(batch)
+                for part in reader.batches(batch):
+                    yield 0, part
 
     def _check_routing(self, key_group: int) -> None:
         """A batch holds rows of one subtask; that it is not this one means that the plan was changed behind us."""

@@ -83,6 +83,7 @@ class Job:
         operator = mock.MagicMock(uid="words")
         operator.node.name = "words"
         pipeline: Any = SimpleNamespace(
+            time=SimpleNamespace(event_time=None),
             operators={"words": operator},
             build=self.plan_of,
         )

@@ -1,0 +1,182 @@
+"""Where in a job with event time the frames have the column of it, which nobody sees but operators and steps to them.
+
+It is added where records get their timestamps and by every operator, and goes with the rows, through steps and unions,
+to the next operators. Where rows come to no operator any more it is taken off, so that sinks, and the steps before
+them, see the user's columns alone. A step between two operators must leave it as it is.
+
+A job without event time has no such column, and its plans are as if there were none of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from attrs import frozen
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import IntegerType, LongType, TimestampType
+
+from streamjobs.api.stream_graph import JobGraph, Node, NodeKind, StreamEdge, TimestampsNode, TransformNode, UnionNode
+from streamjobs.errors import JobDefinitionError
+from streamjobs.rows.declared_schema import RESERVED_PREFIX
+from streamjobs.runtime.event_time import EventTime
+from streamjobs.spark.named_columns import column_meant_by
+from streamjobs.spark.tasks.time_column import TIME_COLUMN, TIME_TYPE
+from streamjobs.user_errors import shown
+
+__all__ = ["HiddenTime", "TimeOfOperator"]
+
+_METHOD: Final = "assign_timestamps_and_watermarks()"
+
+
+@frozen
+class TimeOfOperator:
+    """Whether the rows that an operator reads have the column, may be early, and whether what it emits has it."""
+
+    is_in_input: bool = False
+    may_be_early: bool = False
+    is_in_output: bool = False
+
+
+class HiddenTime:
+    """The column in the frames of one job; `prepare` is called once for each node that gives timestamps."""
+
+    def __init__(self, graph: JobGraph) -> None:
+        """Raises `JobDefinitionError` for timestamps that cannot be carried out on Spark."""
+        self.event_time = EventTime.of(graph)
+        """None if no stream of the job has timestamps."""
+        self._columns: dict[TimestampsNode, Column] = {}
+        self._to_operators = _leading_to_operators(graph)
+        self._has_time: dict[Node, bool] = {}
+        self._may_be_early: dict[Node, bool] = {}
+        for node in graph.nodes:
+            if isinstance(node, TimestampsNode):
+                _check_can_be_carried_out(node, graph)
+            is_operator = node.kind is NodeKind.OPERATOR
+            inputs = [edge.node for edge in node.inputs]
+            self._may_be_early[node] = is_operator or any(map(self._may_be_early.__getitem__, inputs))
+            self._has_time[node] = self.event_time is not None and (
+                is_operator or isinstance(node, TimestampsNode) or self._keeps_time(node, inputs)
+            )
+
+    def prepare(self, node: TimestampsNode, frame: DataFrame) -> None:
+        """Makes the column of the records' timestamps; raises `JobDefinitionError` if the strategy does not fit."""
+        assert self.event_time is not None
+        reserved = [name for name in frame.columns if name.startswith(RESERVED_PREFIX)]
+        if reserved:
+            raise JobDefinitionError(f"{_METHOD}: the column names {', '.join(reserved)} are reserved")
+        self._columns[node] = _time_column(frame, node, self.event_time.name_of(node))
+
+    def assigned(self, node: TimestampsNode, frame: DataFrame) -> DataFrame:
+        """The records with their timestamps."""
+        return frame.withColumn(TIME_COLUMN, self._columns[node])
+
+    def before_step(self, node: TransformNode, frame: DataFrame) -> DataFrame:
+        """What a step reads."""
+        return self._fitting(frame, self._has_time[node.inputs[0].node], self._has_time[node])
+
+    def check_step(self, node: TransformNode, result: DataFrame) -> None:
+        """Raises `JobDefinitionError` for a step to an operator that has lost the column."""
+        if not self._has_time[node]:
+            return
+        types = {field.name: field.dataType.simpleString() for field in result.schema.fields}
+        if types.get(TIME_COLUMN) != TIME_TYPE.simpleString():
+            raise JobDefinitionError(
+                f"a transform() behind {_METHOD} or an operator, and before an operator, gives out no column "
+                f"{TIME_COLUMN!r}, which carries the event time of its rows: keep it as it is, with withColumn(...) or "
+                f"select(..., {TIME_COLUMN!r}); or transform the records before {_METHOD}"
+            )
+
+    def before_union(self, node: UnionNode, frames: Sequence[DataFrame]) -> list[DataFrame]:
+        """The frames that a union reads, all with the column or all without it."""
+        return [
+            self._fitting(frame, self._has_time[edge.node], self._has_time[node])
+            for edge, frame in zip(node.inputs, frames, strict=True)
+        ]
+
+    def before_sink(self, edge: StreamEdge, frame: DataFrame) -> DataFrame:
+        """What a sink is given."""
+        return self._fitting(frame, self._has_time[edge.node], False)
+
+    def of_operator(self, edge: StreamEdge) -> TimeOfOperator:
+        """What an operator that reads this has to do with event time."""
+        if self.event_time is None:
+            return TimeOfOperator()
+        is_in_input = self._has_time[edge.node]
+        return TimeOfOperator(is_in_input, is_in_input and self._may_be_early[edge.node], is_in_output=True)
+
+    @staticmethod
+    def _fitting(frame: DataFrame, has_time: bool, is_wanted: bool) -> DataFrame:
+        if has_time == is_wanted:
+            return frame
+        return frame.withColumn(TIME_COLUMN, F.lit(None).cast(TIME_TYPE)) if is_wanted else frame.drop(TIME_COLUMN)
+
+    def _keeps_time(self, node: Node, inputs: Sequence[Node]) -> bool:
+        return node in self._to_operators and any(map(self._has_time.__getitem__, inputs))
+
+
+def _leading_to_operators(graph: JobGraph) -> frozenset[Node]:
+    found: set[Node] = set()
+    for node in reversed(graph.nodes):
+        if node.kind is NodeKind.OPERATOR or node in found:
+            found.update(edge.node for edge in node.inputs)
+    return frozenset(found)
+
+
+def _check_can_be_carried_out(node: TimestampsNode, graph: JobGraph) -> None:
+    if node.strategy.future_limit_ms is not None or any(edge.tag is not None for edge in graph.edges_from(node)):
+        raise JobDefinitionError(
+            f"{_METHOD}: records that are too far in the future are not set aside on Spark yet: leave out "
+            f"with_future_limit(...) and its side output, and filter such records before"
+        )
+
+
+_MILLISECONDS: Final[Mapping[type, Any]] = {
+    TimestampType: F.unix_millis,
+    LongType: lambda column: column,
+    IntegerType: lambda column: column.cast(LongType()),
+}
+
+
+def _time_column(frame: DataFrame, node: TimestampsNode, source_name: str) -> Column:
+    strategy = node.strategy
+    timestamps = _given_column(frame, strategy.timestamps, "with_timestamps")
+    data_type = frame.select(timestamps).schema.fields[0].dataType
+    milliseconds = _MILLISECONDS.get(type(data_type))
+    if milliseconds is None:
+        raise JobDefinitionError(
+            f"{_METHOD}: with_timestamps is of the type {data_type.simpleString()}; it must be a timestamp, or a "
+            f"bigint of milliseconds since 1970: cast it"
+        )
+    channel = F.lit("")
+    if strategy.channel is not None:
+        given = _given_column(frame, strategy.channel, "with_channel")
+        channel = F.coalesce(given.cast("string"), channel)
+    return F.struct(
+        *(
+            part.alias(field.name)
+            for part, field in zip(
+                (milliseconds(timestamps), F.lit(source_name), channel, F.lit(False)), TIME_TYPE.fields, strict=True
+            )
+        )
+    )
+
+
+def _given_column(frame: DataFrame, given: Any, method: str) -> Column:
+    column = column_meant_by(given, frame.columns) if isinstance(given, str) else given
+    if not isinstance(column, Column):
+        raise JobDefinitionError(
+            f"{_METHOD}: {method} is {shown(given, 80)}; on Spark it takes the name of a column or a Column, and no "
+            f"function of a record"
+        )
+    try:
+        # Asking for the schema has Spark analyse the expression.
+        frame.select(column).schema  # noqa: B018
+    except AnalysisException as error:
+        raise JobDefinitionError(
+            f"{_METHOD}: {method} does not fit the records, which have the columns {', '.join(frame.columns)}: "
+            f"{str(error).splitlines()[0]}"
+        ) from error
+    return column
