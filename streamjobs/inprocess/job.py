@@ -16,7 +16,6 @@ from statebackend.metrics import KeyedStateMetrics
 from streamjobs.errors import EpochError
 from streamjobs.inprocess.local_run import LocalRun
 from streamjobs.runtime.job_metrics import OperatorMetrics, metrics_of_epochs
-from streamjobs.time.timestamps import MIN_TIMESTAMP
 
 
 class LocalJob:
@@ -34,10 +33,7 @@ class LocalJob:
         """How many epochs ran."""
         self.state_metrics_by_epoch: Sequence[OperatorMetrics] = run.state_metrics
         """The metrics of keyed state by operator uid in each epoch; empty mappings if metrics are off."""
-        self.watermarks_ms: Mapping[str, int] = {
-            uid: run.watermarks.of(uid) for uid in parts.operators if run.watermarks.of(uid) > MIN_TIMESTAMP
-        }
-        """How far event time is, by operator uid, in milliseconds; operators without watermarks are left out."""
+        self._watermarks = run.watermarks.known()
         self._store = parts.store
         self._file_system = parts.directory.file_system
         self._registered = {uid: operator.states.keyed for uid, operator in parts.operators.items()}
@@ -51,6 +47,10 @@ class LocalJob:
         Counters and latencies are sums; entries and sizes are as of the last epoch.
         """
         return functools.reduce(metrics_of_epochs, self.state_metrics_by_epoch, {})
+
+    def watermarks(self) -> Mapping[str, int]:
+        """How far event time is, by operator uid, in milliseconds; operators without watermarks are left out."""
+        return self._watermarks
 
     def savepoint(self, path: str | os.PathLike[str]) -> SavepointReport:
         """Writes a savepoint of the job's state to a new directory; every environment and backend can restore it."""

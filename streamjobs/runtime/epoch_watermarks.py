@@ -7,7 +7,7 @@ checkpoint before. A job without event time has no watermarks, and nothing of th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from checkpointing.metadata.checkpoint_sections import ChannelTimestamp, TimersDue, WatermarkState
 from streamjobs.runtime.event_time import EventTime
@@ -35,6 +35,10 @@ class EpochWatermarks:
     def before_of(self, uid: str) -> int:
         """What it was at in the epoch before, if that was one of this run; otherwise the smallest time."""
         return self._before.get(uid, MIN_TIMESTAMP)
+
+    def known(self) -> Mapping[str, int]:
+        """What the operators are at, by uid, in milliseconds; those without a watermark are left out."""
+        return {uid: time_ms for uid in self._uids if (time_ms := self.of(uid)) > MIN_TIMESTAMP}
 
     def end_epoch(self, largest: Iterable[ChannelTimestamp], processing_time_ms: int) -> WatermarkState | None:
         """Takes what the tasks of the epoch have seen; returns what its checkpoint is to say.

@@ -111,6 +111,13 @@ class SparkJob:
         """
         return self._driver.state_metrics
 
+    def watermarks(self) -> Mapping[str, int]:
+        """How far event time is for the next epoch, by operator uid, in milliseconds.
+
+        Operators without watermarks, and jobs without event time, are left out.
+        """
+        return self._driver.watermarks()
+
     def restore_report(self) -> RestoreReport:
         """What became of each restored state; complete once the first epoch is (migration runs in its tasks).
 

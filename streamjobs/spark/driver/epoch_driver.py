@@ -95,6 +95,10 @@ class EpochDriver:
         self._epochs.forget_source_progress()
         self._run.forget_source_progress()
 
+    def watermarks(self) -> Mapping[str, int]:
+        """What the operators are at, by uid, in milliseconds; those without a watermark are left out."""
+        return self._run.watermarks.known()
+
     def close(self) -> None:
         """Takes back what went out to the workers for this run, which begins no epoch any more; may be called again."""
         self._run.close()

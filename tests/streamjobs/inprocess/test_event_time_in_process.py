@@ -113,7 +113,7 @@ def test_watermarks_and_open_windows_go_on_after_a_restart(tmp_path: Path, backe
 def test_what_is_due_by_the_last_elements_fires_and_nothing_else_does(tmp_path: Path) -> None:
     results, _, job = run(EPOCHS[:2], drain=False, job_dir=tmp_path / "job")
     assert results == [("a", 0, 5), ("b", 10, 2)]
-    assert job.watermarks_ms == {"sums": 24}
+    assert job.watermarks() == {"sums": 24}
     # One epoch for the elements, and one for what was due.
     assert job.epochs == 2
 
@@ -144,7 +144,7 @@ def test_a_source_without_records_holds_the_operator_that_reads_it_too() -> None
     empty = env.from_elements([], SCHEMA).assign_timestamps_and_watermarks(bounded())
     windows = full.union(empty).key_by("k").window(TumblingEventTimeWindows.of(SIZE))
     windows.process(Summed(), uid="sums", schema="k string, start bigint, v bigint").sink_to(results)
-    assert env.execute().watermarks_ms == {}
+    assert env.execute().watermarks() == {}
     assert results == []
 
 
