@@ -24,6 +24,7 @@ Invariants:
    epoch that is processed again, after a crash or after going back, so has the id that it had: sinks write over what
    they wrote under it.
 4. A replayed batch runs nothing.
+5. An epoch without records is one of the batch before it, which is replayed no more than the last epoch of that is.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ from streamjobs.runtime.epoch_events import (
     RunAction,
     Store,
     Stored,
+    TimePassed,
     Triggered,
 )
 from streamjobs.runtime.epoch_table import EPOCH_TRANSITIONS, EpochAction, EpochEvent, EpochState
@@ -139,6 +141,15 @@ class Epochs:
         if judged is EpochEvent.RESTORED_BATCH:
             return self._advance(judged, {})
         return self._advance(judged, {EpochAction.REFUSE: Refuse(self._objection(judged, event))})
+
+    def _time_passed(self, event: TimePassed) -> tuple[Any, ...]:
+        self._check(EpochEvent.TIME_PASSED, "time has passed a timer")
+        last = self.last
+        if last is None:
+            raise IllegalTransitionError(EpochEvent.TIME_PASSED.name, self.state.name, "there was no batch before")
+        # Behind it the batch is the last one still: its replay finds it done.
+        epoch = self._epoch = Epoch(self._free_id(last.checkpoint_id + 1), last.batch_id, last.offsets)
+        return self._advance(EpochEvent.TIME_PASSED, {EpochAction.OPEN: Open(epoch)})
 
     def _judged(self, event: BatchArrived) -> EpochEvent:
         last = self.last
@@ -275,6 +286,7 @@ class Epochs:
     _HANDLERS: Final[Mapping[type, Callable[[Epochs, Any], tuple[Any, ...]]]] = MappingProxyType(
         {
             BatchArrived: _batch_arrived,
+            TimePassed: _time_passed,
             Triggered: _triggered,
             Acknowledged: _acknowledged,
             ActionReturned: _action_returned,

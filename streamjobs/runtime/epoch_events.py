@@ -46,6 +46,11 @@ class BatchArrived:
 
 
 @frozen
+class TimePassed:
+    """Time has passed a timer, behind a batch: what is due fires in an epoch without records."""
+
+
+@frozen
 class Triggered:
     """The tasks of the epoch are known. Without any there is no state and no checkpoint."""
 

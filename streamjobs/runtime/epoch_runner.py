@@ -32,6 +32,7 @@ from streamjobs.runtime.epoch_events import (
     RunAction,
     Store,
     Stored,
+    TimePassed,
     Triggered,
 )
 
@@ -75,14 +76,16 @@ class EpochRunner:
         self._rim = rim
         self._now_ms = now_ms
 
-    def run(self, batch: BatchArrived) -> Epoch | None:
-        """Runs the epoch of a batch; returns it if it has become durable, None for a batch that was done before.
+    def run(self, cause: BatchArrived | TimePassed) -> Epoch | None:
+        """Runs the epoch of a batch, or one without records since time has passed.
+
+        Returns it if it has become durable, None for a batch that was done before.
 
         Raises what made it fail, `EpochError` or `SourceProgressMismatchError` for a batch that is refused.
         """
         before = self._epochs.last
         try:
-            self._take(batch)
+            self._take(cause)
         except BaseException as error:
             if not self._epochs.is_over:
                 with contextlib.suppress(Exception):

@@ -37,6 +37,7 @@ class EpochEvent(enum.Enum):
     OTHER_OFFSETS = "the last batch arrived again, with other offsets"
     FOREIGN_BATCH = "a batch arrived that is neither the last nor the next"
     BATCH_WHEN_STOPPING = "a batch arrived while the job is stopping"
+    TIME_PASSED = "time has passed a timer, and there is no batch"
     TRIGGERED = "the tasks are known"
     NO_TASKS = "no task takes part"
     ACKNOWLEDGED = "a task acknowledged"
@@ -76,6 +77,7 @@ EPOCH_TRANSITIONS: Final[Mapping[tuple[EpochState, EpochEvent], tuple[EpochState
             (_S.IDLE, _E.OTHER_OFFSETS): (_S.FAILED, (_A.REFUSE,)),
             (_S.IDLE, _E.FOREIGN_BATCH): (_S.FAILED, (_A.REFUSE,)),
             (_S.IDLE, _E.BATCH_WHEN_STOPPING): (_S.STOPPED, (_A.REFUSE,)),
+            (_S.IDLE, _E.TIME_PASSED): (_S.OPENED, (_A.OPEN,)),
             (_S.IDLE, _E.FAILED): (_S.FAILED, ()),
             (_S.OPENED, _E.TRIGGERED): (_S.TRIGGERED, (_A.RUN_ACTION,)),
             (_S.OPENED, _E.NO_TASKS): (_S.COMMITTING_STATELESS, (_A.COMMIT,)),

@@ -21,7 +21,7 @@ from savepoints.restored_state import RestoredState
 from streamjobs.errors import EpochError, EpochTimeoutError
 from streamjobs.runtime.checkpoint_writing import durable_epoch_of
 from streamjobs.runtime.epoch import Epochs
-from streamjobs.runtime.epoch_events import BatchArrived, Epoch
+from streamjobs.runtime.epoch_events import BatchArrived, Epoch, TimePassed
 from streamjobs.runtime.epoch_runner import EpochRunner
 from streamjobs.runtime.epoch_table import EpochState
 from streamjobs.runtime.job_metrics import OperatorMetrics, metrics_of_epoch, metrics_of_epochs
@@ -141,10 +141,16 @@ class EpochDriver:
                 return False
 
     def _run_epoch(self, frame: DataFrame, batch_id: int) -> None:
+        self._run_one(frame, BatchArrived(batch_id, read_offsets(self.parts.spark_checkpoint_directory, batch_id)))
+        if self._run.is_due and not self._epochs.is_stopping:
+            # What the records of the batch have made due does not wait for the next ones, which may never come.
+            self._run_one(frame.where("false"), TimePassed())
+
+    def _run_one(self, frame: DataFrame, cause: BatchArrived | TimePassed) -> None:
         started = time.monotonic()
         rim = SparkEpoch(self._run, frame)
         runner = EpochRunner(self._epochs, rim, monotonic_ms)
-        epoch = runner.run(BatchArrived(batch_id, read_offsets(self.parts.spark_checkpoint_directory, batch_id)))
+        epoch = runner.run(cause)
         if epoch is None:
             return
         acknowledgements = self._epochs.acknowledgements(epoch)

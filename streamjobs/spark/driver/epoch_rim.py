@@ -56,6 +56,8 @@ class SparkRun:
             parts.pipeline.time.event_time, None if restored is None else restored.metadata.watermarks
         )
         """Those of the epoch that comes next."""
+        self.is_due = False
+        """Whether the epoch before has made timers of event time due."""
         self.broadcast = RunBroadcast(spark_context, parts.run_id, operator_tasks(parts))
         self.placement = SubtaskPlacement(parts.parallelism)
         self.acknowledgements = AcknowledgementChannel(spark_context)
@@ -146,6 +148,7 @@ class SparkEpoch:
             watermarks=self._run.watermarks.end_epoch(completed.channel_timestamps, self._processing_time_ms),
         )
         self._run.restored = RestoredState(metadata, parts.file_system)
+        self._run.is_due = self._run.watermarks.are_due(completed.timers_due)
         self._run.restore = {operator.uid: operator.subtasks for operator in completed.operators}
 
     def commit(self, epoch: Epoch) -> None:

@@ -32,6 +32,7 @@ from streamjobs.runtime.epoch_events import (
     RunAction,
     Store,
     Stored,
+    TimePassed,
     Triggered,
 )
 from streamjobs.runtime.epoch_table import (
@@ -111,6 +112,7 @@ TOLD: dict[EpochEvent, tuple[object, ...]] = {
     EpochEvent.OTHER_OFFSETS: (BatchArrived(3, b"others"),),
     EpochEvent.FOREIGN_BATCH: (BatchArrived(9),),
     EpochEvent.BATCH_WHEN_STOPPING: (BatchArrived(4),),
+    EpochEvent.TIME_PASSED: (TimePassed(),),
     EpochEvent.TRIGGERED: (Triggered(TASKS, 0),),
     EpochEvent.NO_TASKS: (Triggered((), 0),),
     EpochEvent.ACKNOWLEDGED: (acknowledgement(4, 1),),
@@ -368,3 +370,24 @@ def undisturbed(batch_id: int) -> tuple[object, ...]:
         *(BatchArrived(batch_id, b"%d" % batch_id), Triggered(TASKS, 0), make(0), ActionReturned()),
         *(make(1), AllIn(1), Stored(), Committed()),
     )
+
+
+def test_an_epoch_without_records_is_of_the_batch_before_it_whose_replay_commits_what_came_last() -> None:
+    machine = epochs(OWN)
+    [opening] = machine.handle(TimePassed())
+    assert opening == Open(Epoch(4, 3, OFFSETS))
+    for event in (Triggered(TASKS, 0), ActionReturned(), acknowledgement(4, 0), acknowledgement(4, 1), AllIn(1)):
+        machine.handle(event)
+    machine.handle(Stored())
+    machine.handle(Committed())
+    assert machine.last == DurableEpoch(4, 3, OFFSETS, is_own=True)
+    assert machine.handle(BatchArrived(3, OFFSETS)) == (CommitAgain(4),)
+    machine.handle(Committed())
+    assert machine.handle(BatchArrived(4, b"x")) == (Open(Epoch(5, 4, b"x")),)
+
+
+def test_there_is_no_epoch_without_records_before_the_first_batch() -> None:
+    machine = epochs()
+    with pytest.raises(IllegalTransitionError, match="there was no batch before"):
+        machine.handle(TimePassed())
+    assert machine.state is EpochState.IDLE

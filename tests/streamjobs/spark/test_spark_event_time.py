@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,16 +80,16 @@ def modelled(batches: Sequence[Sequence[Record]]) -> tuple[list[Any], list[Any],
     watermark, largest = MIN_TIMESTAMP, MIN_TIMESTAMP
     first, second, late = [], [], []
     for batch in batches:
-        before = watermark
-        watermark = largest - BOUND - 1 if largest > MIN_TIMESTAMP else MIN_TIMESTAMP
-        for key, until, total in inner.fired(watermark):
-            first.append((key, until, total))
-            assert outer.add(key, until - 1, total, before), "what a window emits is on time for the next"
-        second += outer.fired(watermark)
         for record in batch:
             outer.add(*record, watermark)
         late += [record for record in batch if not inner.add(*record, watermark)]
         largest = max([largest, *(at for _, at, _ in batch)])
+        before, watermark = watermark, largest - BOUND - 1
+        # What the records have made due fires behind them, in an epoch of its own.
+        for key, until, total in inner.fired(watermark):
+            first.append((key, until, total))
+            assert outer.add(key, until - 1, total, before), "what a window emits is on time for the next"
+        second += outer.fired(watermark)
     return sorted(first), sorted(second), sorted(late)
 
 
@@ -112,6 +113,7 @@ class Job:
     def __init__(self, spark: SparkSession, directory: Path) -> None:
         self.spark, self.directory = spark, directory
         self.columns: set[tuple[str, ...]] = set()
+        self.epochs = 0
         self.sinks = [memory_sink() for _ in range(3)]
 
     def shown(self, frame: DataFrame) -> DataFrame:
@@ -151,6 +153,7 @@ class Job:
         totals.side_output(LATE).sink_to(self.sinks[2], uid="late")
         job = env.execute("windows", trigger={"availableNow": True})
         job.await_termination()
+        self.epochs += len(job.epochs)
         watermarks: Mapping[str, int] = job.watermarks()
         return watermarks
 
@@ -175,6 +178,9 @@ def test_windows_and_windows_of_these_fire_by_the_watermarks_of_earlier_epochs_a
     assert job.run(BATCHES) == dict.fromkeys(("inner", "outer"), largest - BOUND - 1)
     assert job.results() == (first, second, late)
     assert job.columns == {("k", "until", "total")}
+    # One for each batch, and one behind each that has made anything due.
+    fired = [modelled(BATCHES[:count])[:2] for count in range(len(BATCHES) + 1)]
+    assert job.epochs == len(BATCHES) + sum(before != after for before, after in itertools.pairwise(fired))
 
 
 def test_what_spark_cannot_carry_out_is_refused_before_anything_is_touched(spark: SparkSession, tmp_path: Path) -> None:
