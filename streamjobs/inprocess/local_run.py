@@ -265,8 +265,10 @@ class LocalEpoch:
                 run.restore_reports += subtask.restore_reports
                 run.operator_state_restore_reports += subtask.operator_state_restore_reports
         for tag in operator.outputs:
-            early[tag].early = len(early[tag].records)
-            self._streams[StreamEdge(node, tag)] = LocalStream.united([early[tag], others[tag]])
+            in_front = early[tag]
+            in_front.early = len(in_front.records)
+            united = LocalStream.united([in_front, others[tag]]) if in_front.early else others[tag]
+            self._streams[StreamEdge(node, tag)] = united
 
     def end(self, node: SinkNode) -> None:
         """Sinks are given their records when the checkpoint is complete."""

@@ -79,7 +79,7 @@ class LocalStream:
             records,
             None if self.timestamps is None else [self.timestamps[index] for index in indices],
             None if self.channels is None else [self.channels[index] for index in indices],
-            sum(index < self.early for index in indices),
+            sum(index < self.early for index in indices) if self.early else 0,
         )
 
 

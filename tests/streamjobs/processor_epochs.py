@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from attrs import frozen
-
 from checkpointing.handles.state_handles import KeyedStateHandle
 from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
 from streamjobs.api.functions import RuntimeContext
 from streamjobs.api.stateful_processor import StatefulProcessorFunction, TimeMode
+from streamjobs.operators.input_batch import ObjectBatch
 from streamjobs.operators.operator import CollectingEmitter
 from streamjobs.operators.stateful_processor.processor_operator import StatefulProcessorOperator
 from streamjobs.rows.row import row_class
@@ -66,15 +65,6 @@ class Context(RuntimeContext):
         return set_both
 
 
-@frozen
-class Batch:
-    records: list[Any]
-    keys: list[Any]
-    key_groups: list[int]
-    timestamps: list[int | None] | None
-    columns: None = None
-
-
 class Epochs:
     """Runs a processor epoch by epoch, as a runtime does: timers that are due, records, the barrier, all anew."""
 
@@ -121,7 +111,7 @@ class Epochs:
         for key, timestamp, *values in records:
             parts = (key,) if self.key_width == 1 else key
             record = tuple.__new__(self.record_class, (*parts, *values))
-            operator.process_batch(0, Batch([record], [key], [self.harness.key_group(key)], [timestamp]))
+            operator.process_batch(0, ObjectBatch([record], [key], [self.harness.key_group(key)], [timestamp]))
         operator.prepare_snapshot()
         operator.close()
         next_timers = timers.next_event_time_timer(), timers.next_processing_time_timer()

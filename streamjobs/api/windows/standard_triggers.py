@@ -242,10 +242,8 @@ class ContinuousEventTimeTrigger(Trigger[Any, Any]):
     def on_event_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
         if timestamp_ms == window.max_timestamp:
             return _FIRE
-        fire_time = context.get_partitioned_state(_FIRE_TIME)
-        if fire_time.get() != timestamp_ms:
+        if not _takes_fire_time(timestamp_ms, context):
             return _CONTINUE
-        fire_time.clear()
         self._register_next(timestamp_ms, window, context)
         return _FIRE
 
@@ -256,24 +254,19 @@ class ContinuousEventTimeTrigger(Trigger[Any, Any]):
         return True
 
     def on_merge(self, window: Any, context: OnMergeContext) -> None:
-        context.merge_partitioned_state(_FIRE_TIME)
-        next_fire_ms = context.get_partitioned_state(_FIRE_TIME).get()
+        next_fire_ms = _merged_fire_time(context)
         if next_fire_ms is not None:
             context.register_event_time_timer(next_fire_ms)
 
     def clear(self, window: Any, context: TriggerContext) -> None:
         # The timer at the end of the window is due before it is given up, or was never more than one of a window that
         # merged, which nobody hears any more.
-        fire_time = context.get_partitioned_state(_FIRE_TIME)
-        next_fire_ms = fire_time.get()
-        if next_fire_ms is not None:
+        next_fire_ms = context.get_partitioned_state(_FIRE_TIME).get()
+        if next_fire_ms is not None and _takes_fire_time(next_fire_ms, context):
             context.delete_event_time_timer(next_fire_ms)
-            fire_time.clear()
 
     def _register_next(self, timestamp_ms: int, window: Any, context: TriggerContext) -> None:
-        next_fire_ms = min(clamped(timestamp_ms + self.interval_ms), window.max_timestamp)
-        context.get_partitioned_state(_FIRE_TIME).add(next_fire_ms)
-        context.register_event_time_timer(next_fire_ms)
+        context.register_event_time_timer(_next_fire_time(timestamp_ms, self.interval_ms, window, context))
 
 
 @frozen
@@ -301,10 +294,8 @@ class ContinuousProcessingTimeTrigger(Trigger[Any, Any]):
         return _CONTINUE
 
     def on_processing_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
-        fire_time = context.get_partitioned_state(_FIRE_TIME)
-        if fire_time.get() != timestamp_ms:
+        if not _takes_fire_time(timestamp_ms, context):
             return _CONTINUE
-        fire_time.clear()
         self._register_next(timestamp_ms, window, context)
         return _FIRE
 
@@ -312,22 +303,40 @@ class ContinuousProcessingTimeTrigger(Trigger[Any, Any]):
         return True
 
     def on_merge(self, window: Any, context: OnMergeContext) -> None:
-        context.merge_partitioned_state(_FIRE_TIME)
-        next_fire_ms = context.get_partitioned_state(_FIRE_TIME).get()
+        next_fire_ms = _merged_fire_time(context)
         if next_fire_ms is not None:
             context.register_processing_time_timer(next_fire_ms)
 
     def clear(self, window: Any, context: TriggerContext) -> None:
-        fire_time = context.get_partitioned_state(_FIRE_TIME)
-        next_fire_ms = fire_time.get()
-        if next_fire_ms is not None:
+        next_fire_ms = context.get_partitioned_state(_FIRE_TIME).get()
+        if next_fire_ms is not None and _takes_fire_time(next_fire_ms, context):
             context.delete_processing_time_timer(next_fire_ms)
-            fire_time.clear()
 
     def _register_next(self, timestamp_ms: int, window: Any, context: TriggerContext) -> None:
-        next_fire_ms = min(clamped(timestamp_ms + self.interval_ms), window.max_timestamp)
-        context.get_partitioned_state(_FIRE_TIME).add(next_fire_ms)
-        context.register_processing_time_timer(next_fire_ms)
+        context.register_processing_time_timer(_next_fire_time(timestamp_ms, self.interval_ms, window, context))
+
+
+def _next_fire_time(timestamp_ms: int, interval_ms: int, window: Any, context: TriggerContext) -> int:
+    """When the window fires next, which is remembered: an interval later, but not behind its end."""
+    next_fire_ms = min(clamped(timestamp_ms + interval_ms), window.max_timestamp)
+    context.get_partitioned_state(_FIRE_TIME).add(next_fire_ms)
+    return int(next_fire_ms)
+
+
+def _takes_fire_time(timestamp_ms: int, context: TriggerContext) -> bool:
+    """Whether this is when the window was to fire next, which is forgotten then."""
+    fire_time = context.get_partitioned_state(_FIRE_TIME)
+    if fire_time.get() != timestamp_ms:
+        return False
+    fire_time.clear()
+    return True
+
+
+def _merged_fire_time(context: OnMergeContext) -> int | None:
+    """The first of the times at which the windows that have merged were to fire."""
+    context.merge_partitioned_state(_FIRE_TIME)
+    next_fire_ms: int | None = context.get_partitioned_state(_FIRE_TIME).get()
+    return next_fire_ms
 
 
 @frozen

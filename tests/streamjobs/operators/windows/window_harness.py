@@ -14,6 +14,7 @@ from statebackend.keyed.state_backend import StateBackend
 from streamjobs.api.functions import RuntimeContext
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.api.windows.window_definition import WindowDefinition
+from streamjobs.operators.input_batch import ObjectBatch
 from streamjobs.operators.operator import Operator
 from streamjobs.operators.windows.window_operator import WindowOperator
 from streamjobs.rows.declared_schema import DeclaredSchema
@@ -77,17 +78,6 @@ class Context(RuntimeContext):
 
 
 @frozen
-class Batch:
-    """Records with what belongs to them."""
-
-    records: Sequence[Any]
-    keys: Sequence[Any]
-    key_groups: Sequence[int]
-    timestamps: Sequence[int | None] | None
-    columns: None = None
-
-
-@frozen
 class Emitted:
     """One row that came out, with the watermark at which it did."""
 
@@ -147,7 +137,7 @@ class TimedRun:
         keys = [key for key, _, _ in records]
         groups = [self.harness.key_group(key) for key in keys]
         times = [time for _, _, time in records]
-        self.operator.process_batch(input_index, Batch([record for _, record, _ in records], keys, groups, times))
+        self.operator.process_batch(input_index, ObjectBatch([record for _, record, _ in records], keys, groups, times))
 
     def watermark(self, watermark: int) -> None:
         """A watermark, which is swallowed if it is no progress."""
