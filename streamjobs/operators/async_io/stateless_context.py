@@ -7,36 +7,13 @@ from typing import NoReturn
 from statebackend import StateDescriptor
 from statebackend.api.errors import StateRegistrationError
 from statebackend.api.operator_state_descriptors import OperatorStateDescriptor
-from streamjobs.api.functions import RuntimeContext
+from streamjobs.operators.delegating_context import DelegatingContext
 
 __all__ = ["StatelessContext"]
 
 
-class StatelessContext(RuntimeContext):
+class StatelessContext(DelegatingContext):
     """The context of an operator, for a function that can have no state."""
-
-    def __init__(self, context: RuntimeContext) -> None:
-        self._context = context
-
-    @property
-    def operator_uid(self) -> str:
-        return self._context.operator_uid
-
-    @property
-    def subtask_index(self) -> int:
-        return self._context.subtask_index
-
-    @property
-    def parallelism(self) -> int:
-        return self._context.parallelism
-
-    @property
-    def epoch_id(self) -> int:
-        return self._context.epoch_id
-
-    @property
-    def is_restored(self) -> bool:
-        return self._context.is_restored
 
     def register(self, descriptor: StateDescriptor) -> NoReturn:
         raise self._refusal()

@@ -21,6 +21,7 @@ from streamjobs.api.functions import RuntimeContext
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.api.windows.triggers import OnMergeContext, Trigger
 from streamjobs.api.windows.window_functions import WindowContext, WindowRuntimeContext, WindowStateStore
+from streamjobs.operators.delegating_context import DelegatingContext
 from streamjobs.operators.ordered_output import OrderedOutput
 from streamjobs.time.internal_timer_service import InternalTimerService
 from streamjobs.user_errors import shown
@@ -161,11 +162,11 @@ class _RegisteredStates:
         return _RefusedState(descriptor) if self._states is None else self._states.register(descriptor)
 
 
-class OpeningContext(WindowRuntimeContext):
+class OpeningContext(DelegatingContext, WindowRuntimeContext):
     """What a function over windows is given in `open()`: the operator's own context, and state per window."""
 
     def __init__(self, context: RuntimeContext, states: PartitionedStates | None) -> None:
-        self._context = context
+        super().__init__(context)
         self._window_state = _RegisteredStates(states)
         self.registered: dict[str, State] = {}
         """The handles of state per key."""
@@ -173,26 +174,6 @@ class OpeningContext(WindowRuntimeContext):
     @property
     def window_state(self) -> WindowStateStore:
         return self._window_state
-
-    @property
-    def operator_uid(self) -> str:
-        return self._context.operator_uid
-
-    @property
-    def subtask_index(self) -> int:
-        return self._context.subtask_index
-
-    @property
-    def parallelism(self) -> int:
-        return self._context.parallelism
-
-    @property
-    def epoch_id(self) -> int:
-        return self._context.epoch_id
-
-    @property
-    def is_restored(self) -> bool:
-        return self._context.is_restored
 
     def register(self, descriptor: StateDescriptor) -> State:
         state = self.registered[descriptor.name] = self._context.register(descriptor)
