@@ -3,8 +3,20 @@
 import statebackend_floors  # noqa: F401  first: it names a file that stands in the place of a package
 from streamjobs.api.async_data_stream import AsyncDataStream
 from streamjobs.api.async_functions import AsyncContext, AsyncFunction, AsyncRetryStrategy
+from streamjobs.api.broadcast_functions import (
+    BroadcastContext,
+    BroadcastOnTimerContext,
+    BroadcastProcessFunction,
+    KeyedBroadcastContext,
+    KeyedBroadcastProcessFunction,
+    KeyedReadOnlyContext,
+    ReadOnlyContext,
+)
+from streamjobs.api.co_functions import KeyedCoProcessFunction, KeyedMultipleInputFunction
 from streamjobs.api.data_stream import DataStream, KeyedStream
 from streamjobs.api.functions import KeyedProcessFunction, OnTimerContext, ProcessContext, RuntimeContext
+from streamjobs.api.interval_join import IntervalJoin
+from streamjobs.api.join_functions import JoinContext, ProcessJoinFunction
 from streamjobs.api.operator_state_store import OperatorStateStore
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.api.sink import Sink, SinkError
@@ -54,6 +66,9 @@ __all__ = [
     "AsyncFunction",
     "AsyncRetryStrategy",
     "AsyncTimeoutError",
+    "BroadcastContext",
+    "BroadcastOnTimerContext",
+    "BroadcastProcessFunction",
     "ContinuousEventTimeTrigger",
     "ContinuousProcessingTimeTrigger",
     "CountEvictor",
@@ -67,9 +82,16 @@ __all__ = [
     "EventTimeTrigger",
     "Evictor",
     "GlobalWindows",
+    "IntervalJoin",
     "JobDefinitionError",
     "JobRestoreError",
+    "JoinContext",
+    "KeyedBroadcastContext",
+    "KeyedBroadcastProcessFunction",
+    "KeyedCoProcessFunction",
+    "KeyedMultipleInputFunction",
     "KeyedProcessFunction",
+    "KeyedReadOnlyContext",
     "KeyedStream",
     "MissingModuleError",
     "NeverTrigger",
@@ -79,10 +101,12 @@ __all__ = [
     "OperatorStateStore",
     "OutputTag",
     "ProcessContext",
+    "ProcessJoinFunction",
     "ProcessWindowFunction",
     "ProcessingTimeSessionWindows",
     "ProcessingTimeTrigger",
     "PurgingTrigger",
+    "ReadOnlyContext",
     "RuntimeContext",
     "Sink",
     "SinkError",

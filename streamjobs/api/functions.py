@@ -2,7 +2,8 @@
 
 A function registers its state in `open()`, once per epoch and subtask, and is then called for every record with the
 record's key current. One that overrides `on_timer` may register timers, and is called for each that is due with the
-timer's key current. The names are Flink's.
+timer's key current. The names are Flink's. Functions of several inputs are in `co_functions`, `broadcast_functions` and
+`join_functions`.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ V = TypeVar("V")
 T = TypeVar("T")
 I = TypeVar("I")  # noqa: E741
 O = TypeVar("O")  # noqa: E741
+C = TypeVar("C")
 
 
 class RuntimeContext(ABC):
@@ -143,21 +145,19 @@ class RuntimeContext(ABC):
         return self.register(descriptor)
 
 
-class _KeyedContext(Generic[K]):
-    """What the calls for a key have in common."""
+SideOutputs = Mapping[OutputTag[Any], Callable[[Any], object]]
+"""What takes the records of those side outputs that are read."""
 
-    __slots__ = ("_side_outputs", "current_key", "epoch_id", "timer_service")
+
+class CallContext:
+    """What the calls of all functions have in common."""
+
+    __slots__ = ("_side_outputs", "epoch_id")
 
     _method: ClassVar[str]
 
-    def __init__(
-        self, epoch_id: int, side_outputs: Mapping[OutputTag[Any], Callable[[Any], object]], timer_service: TimerService
-    ) -> None:
-        """``side_outputs`` takes the records of those side outputs that are read."""
+    def __init__(self, epoch_id: int, side_outputs: SideOutputs) -> None:
         self.epoch_id = epoch_id
-        self.current_key: Any = None
-        self.timer_service = timer_service
-        """The time, and the timers of the current key."""
         self._side_outputs = side_outputs
 
     def output(self, tag: OutputTag[T], value: T) -> None:
@@ -177,6 +177,18 @@ class _KeyedContext(Generic[K]):
         raise AttributeError(f"the context of {self._method} has no {name!r}{advice}")
 
 
+class _KeyedContext(CallContext, Generic[K]):
+    """What the calls for a key have in common."""
+
+    __slots__ = ("current_key", "timer_service")
+
+    def __init__(self, epoch_id: int, side_outputs: SideOutputs, timer_service: TimerService) -> None:
+        super().__init__(epoch_id, side_outputs)
+        self.current_key: Any = None
+        self.timer_service = timer_service
+        """The time, and the timers of the current key."""
+
+
 class ProcessContext(_KeyedContext[K]):
     """What every call of `process_element` is given; one object for all records of a batch."""
 
@@ -184,9 +196,7 @@ class ProcessContext(_KeyedContext[K]):
 
     _method = "process_element"
 
-    def __init__(
-        self, epoch_id: int, side_outputs: Mapping[OutputTag[Any], Callable[[Any], object]], timer_service: TimerService
-    ) -> None:
+    def __init__(self, epoch_id: int, side_outputs: SideOutputs, timer_service: TimerService) -> None:
         super().__init__(epoch_id, side_outputs, timer_service)
         self.timestamp: int | None = None
         """The timestamp of the record in milliseconds, or None if it has none."""
@@ -200,11 +210,7 @@ class OnTimerContext(_KeyedContext[K]):
     _method = "on_timer"
 
     def __init__(
-        self,
-        epoch_id: int,
-        side_outputs: Mapping[OutputTag[Any], Callable[[Any], object]],
-        timer_service: TimerService,
-        time_domain: TimeDomain,
+        self, epoch_id: int, side_outputs: SideOutputs, timer_service: TimerService, time_domain: TimeDomain
     ) -> None:
         super().__init__(epoch_id, side_outputs, timer_service)
         self.time_domain = time_domain
@@ -213,8 +219,8 @@ class OnTimerContext(_KeyedContext[K]):
         """The time of the timer, in milliseconds."""
 
 
-class KeyedProcessFunction(WorkerLifecycle, ABC, Generic[K, I, O]):
-    """Processes the records of a keyed stream one by one, with state per key.
+class KeyedFunction(WorkerLifecycle, ABC, Generic[C, O]):
+    """What functions with state per key have in common, whatever their inputs are; ``C`` is the context of timers.
 
     Instances travel to the subtasks by pickling, so they hold configuration only: state handles are made in `open()`,
     connections, clients and the like in `setup()`.
@@ -227,15 +233,7 @@ class KeyedProcessFunction(WorkerLifecycle, ABC, Generic[K, I, O]):
         anything is touched. Handles of keyed state refuse to be used there, operator state is empty and kept by nobody.
         """
 
-    @abstractmethod
-    def process_element(self, value: I, context: ProcessContext[K]) -> Iterable[O] | None:
-        """Called for every record, in order within a key; yields what to emit, or returns a list of records or None.
-
-        What was emitted is written out after the call: do not go on changing it. A single record is yielded; returning
-        one (a str, a dict, a Row) instead of a list of one is an error.
-        """
-
-    def on_timer(self, timestamp: int, context: OnTimerContext[K]) -> Iterable[O] | None:
+    def on_timer(self, timestamp: int, context: C) -> Iterable[O] | None:
         """Called for every timer that is due, at ``timestamp`` in milliseconds, with its key current.
 
         What it gives is as that of `process_element`. Only a function that overrides it may register timers.
@@ -244,3 +242,15 @@ class KeyedProcessFunction(WorkerLifecycle, ABC, Generic[K, I, O]):
 
     def close(self) -> None:
         """Called after the last record of an epoch, also after a failure."""
+
+
+class KeyedProcessFunction(KeyedFunction[OnTimerContext[K], O], Generic[K, I, O]):
+    """Processes the records of a keyed stream one by one, with state per key."""
+
+    @abstractmethod
+    def process_element(self, value: I, context: ProcessContext[K]) -> Iterable[O] | None:
+        """Called for every record, in order within a key; yields what to emit, or returns a list of records or None.
+
+        What was emitted is written out after the call: do not go on changing it. A single record is yielded; returning
+        one (a str, a dict, a Row) instead of a list of one is an error.
+        """

@@ -1,4 +1,4 @@
-"""Timers of a `KeyedProcessFunction`: those of the subtask's state, or none for a function that could not be called.
+"""Timers of a function over keyed streams: in the subtask's state, or none for a function that could not be called.
 
 Only a function that overrides ``on_timer`` has queues of timers in its state. Adding ``on_timer`` to a function begins
 with empty ones; removing it leaves timers in restored state that nobody would fire, which a start refuses as any state
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
-from streamjobs.api.functions import KeyedProcessFunction
+from streamjobs.api.functions import KeyedFunction
 from streamjobs.api.timer_service import TimerService
 from streamjobs.errors import JobDefinitionError
 from streamjobs.time.internal_timer_service import InternalTimerService
@@ -32,11 +32,9 @@ class RegistersTimers(Protocol):
         """Timers by key and namespace under a name."""
 
 
-def register_timers(
-    function: KeyedProcessFunction[Any, Any, Any], context: RegistersTimers
-) -> InternalTimerService[Any] | None:
+def register_timers(function: KeyedFunction[Any, Any], context: RegistersTimers) -> InternalTimerService[Any] | None:
     """Registers the timers of a function that overrides ``on_timer``; None for one that does not."""
-    if type(function).on_timer is KeyedProcessFunction.on_timer:
+    if type(function).on_timer is KeyedFunction.on_timer:
         return None
     return context.internal_timer_service(TIMERS_NAME, VoidNamespaceSerializer())
 

@@ -24,7 +24,7 @@ from statebackend.keyed.state_meta import KeyedStateMeta, StateMeta
 from statebackend.keyed.state_verdicts import SchemaReport, StateVerdict, judge_key_serializer, judge_state
 from statebackend.operator_state import OperatorStateMeta, judge_operator_state
 from statebackend.operator_state.operator_state_tables import TABLES
-from streamjobs.api.functions import KeyedProcessFunction, RuntimeContext
+from streamjobs.api.functions import KeyedFunction, RuntimeContext
 from streamjobs.errors import JobDefinitionError, UserFunctionError
 from streamjobs.operators.keyed_timers import register_timers
 from streamjobs.operators.operator import CollectingEmitter
@@ -180,7 +180,7 @@ def registered_states(
     """
     context = RegistrationContext(operator_uid, parallelism, input_schemas=input_schemas)
     try:
-        if isinstance(function, KeyedProcessFunction):
+        if isinstance(function, KeyedFunction):
             function.open(context)
             register_timers(function, context)
             function.close()
