@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -80,9 +80,15 @@ class Emitter(Protocol):
         tags too.
         """
 
+    def emit_watermark(self, timestamp_ms: int) -> None:
+        """Takes a watermark of an operator that holds them back: it comes behind all that was emitted."""
+
 
 class Operator(ABC):
     """One operator in one subtask; see the module for the order of calls, which the caller has checked."""
+
+    holds_watermarks: ClassVar[bool] = False
+    """Whether its emitter is told which watermarks go on; those of others go on behind `on_watermark`."""
 
     @abstractmethod
     def open(self, context: SubtaskContext, emitter: Emitter) -> None:
@@ -147,6 +153,9 @@ class CollectingEmitter:
     ) -> None:
         if rows:
             self._collected.append(Emission(tag, rows, timestamps, self.is_early))
+
+    def emit_watermark(self, timestamp_ms: int) -> None:
+        """Nothing: where emissions are collected, an epoch stands at one watermark, whoever held it back."""
 
     def taken(self) -> Sequence[Emission]:
         """What was emitted since the last call, in order."""

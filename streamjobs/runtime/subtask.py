@@ -20,7 +20,7 @@ from checkpointing.coordinator.acknowledgement import Acknowledgement, ReportVal
 from checkpointing.handles.relative_path import path_segment
 from checkpointing.metadata.checkpoint_sections import ChannelTimestamp
 from checkpointing.storage.file_system import CheckpointFileSystem
-from statebackend.api.clock import StoppedClock
+from statebackend.api.clock import Clock, StoppedClock
 from statebackend.api.key_groups import key_group_range_of_subtask
 from statebackend.keyed.backend_parameters import KeyedStateBackendParameters, StateRestoreReport
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
@@ -28,7 +28,7 @@ from statebackend.keyed.state_backend import StateBackend, SubtaskIdentity
 from statebackend.metrics import StateMetricsConfig
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.errors import EpochError
-from streamjobs.operators.operator import CollectingEmitter, Emission, InputBatch
+from streamjobs.operators.operator import CollectingEmitter, Emission, Emitter, InputBatch
 from streamjobs.operators.operator_factories import OperatorFactory
 from streamjobs.operators.operator_run import OperatorRun
 from streamjobs.operators.operator_time import advance_processing_time, advance_watermark
@@ -43,7 +43,7 @@ from streamjobs.runtime.restore_plan import SubtaskRestore
 from streamjobs.time.timestamps import MIN_TIMESTAMP
 from typeserializers.kernel.type_serializer import TypeSerializer
 
-__all__ = ["Emitted", "OperatorParts", "Subtask", "SubtaskEpoch"]
+__all__ = ["Emitted", "OpenedSubtask", "OperatorParts", "Subtask", "SubtaskEpoch"]
 
 Emitted = Sequence[Emission]
 """Rows of the output (None) and of side outputs, in the order in which they were emitted."""
@@ -95,8 +95,31 @@ class SubtaskEpoch:
     previous_watermark_ms: int = MIN_TIMESTAMP
 
 
+class OpenedSubtask:
+    """A subtask between open and the snapshot, for a runtime in which time comes in band; raises as `Operator`."""
+
+    def __init__(self, operator: OperatorRun, context: SubtaskContext) -> None:
+        self._operator = operator
+        self._context = context
+        self.process_batch = operator.process_batch
+        self.prepare_snapshot = operator.prepare_snapshot
+
+    @property
+    def has_timers(self) -> bool:
+        """Whether the operator may have any."""
+        return bool(self._context.timer_services)
+
+    def advance_watermark(self, watermark_ms: int) -> None:
+        """Moves event time on: what is due fires, then the operator is told."""
+        advance_watermark(self._operator, self._context, watermark_ms)
+
+    def advance_processing_time(self) -> None:
+        """Fires what is due by the clock."""
+        advance_processing_time(self._operator, self._context)
+
+
 class Subtask:
-    """See the module; runs once."""
+    """See the module; runs once, in one go by `run`, or step by step in `opened`."""
 
     def __init__(self, operator: OperatorParts, epoch: SubtaskEpoch) -> None:
         self._operator = operator
@@ -123,35 +146,47 @@ class Subtask:
         """Processes batches of its inputs; yields what is emitted for each. Close it if it is not exhausted.
 
         Those that are early come first; behind them time moves on to where the epoch stands.
+        """
+        emitter = CollectingEmitter(self._operator.side_outputs)
+        watermark_ms = self._epoch.watermark_ms
+        with paused_garbage_collection(), self.opened(make_function, emitter) as subtask:
+            emitter.is_early = has_time = subtask.has_timers or watermark_ms > MIN_TIMESTAMP
+            for input_index, batch in batches:
+                if emitter.is_early and not batch.is_early:
+                    yield self._advanced(subtask, emitter)
+                elif batch.is_early and has_time and not emitter.is_early:
+                    raise EpochError(
+                        f"operator {self._operator.operator_uid!r}: records came behind a watermark that they belong "
+                        f"before"
+                    )
+                subtask.process_batch(input_index, batch)
+                self._note_channels(batch)
+                yield emitter.taken()
+            if emitter.is_early:
+                yield self._advanced(subtask, emitter)
+            subtask.prepare_snapshot()
+            yield emitter.taken()
+
+    @contextlib.contextmanager
+    def opened(
+        self, make_function: Callable[[], Any], emitter: Emitter, clock: Clock | None = None
+    ) -> Iterator[OpenedSubtask]:
+        """The subtask over its state; at the end of the block, which prepared it, it is snapshotted and acknowledges.
+
         Making the function imports the modules of the user's that reading restored state may need, so it is made here.
+        ``clock`` is that of the subtask where time moves within an epoch.
         """
         function = make_function()
-        with self._leased_backend() as backend:
+        with self._leased_backend(clock or StoppedClock(self._epoch.processing_time_ms)) as backend:
             self._clock.lap("open_s")
             restored = self._epoch.restore.operator
-            with paused_garbage_collection(), contextlib.closing(SubtaskBackends(backend, restored)) as backends:
+            with contextlib.closing(SubtaskBackends(backend, restored)) as backends:
                 uid = self._operator.operator_uid
                 operator = OperatorRun(self._operator.operator_factory(function, uid), uid)
-                emitter = CollectingEmitter(self._operator.side_outputs)
                 context = self._context(backends)
                 with operator.opened(context, emitter):
                     context.check_planned_are_registered()
-                    has_time = bool(context.timer_services) or self._epoch.watermark_ms > MIN_TIMESTAMP
-                    emitter.is_early = has_time
-                    for input_index, batch in batches:
-                        if emitter.is_early and not batch.is_early:
-                            yield self._advanced(operator, context, emitter)
-                        elif batch.is_early and has_time and not emitter.is_early:
-                            raise EpochError(
-                                f"operator {uid!r}: records came behind a watermark that they belong before"
-                            )
-                        operator.process_batch(input_index, batch)
-                        self._note_channels(batch)
-                        yield emitter.taken()
-                    if emitter.is_early:
-                        yield self._advanced(operator, context, emitter)
-                    operator.prepare_snapshot()
-                    yield emitter.taken()
+                    yield OpenedSubtask(operator, context)
                     self._note_timers(context)
                 self._clock.lap("process_s")
                 snapshot = backends.snapshot(self._epoch.epoch_id, uuid.uuid4().hex)
@@ -166,10 +201,10 @@ class Subtask:
         )
         self._acknowledgement = self._acknowledged(snapshot, {**opening, **metrics})
 
-    def _advanced(self, operator: OperatorRun, context: SubtaskContext, emitter: CollectingEmitter) -> Emitted:
-        advance_watermark(operator, context, self._epoch.watermark_ms)
+    def _advanced(self, subtask: OpenedSubtask, emitter: CollectingEmitter) -> Emitted:
+        subtask.advance_watermark(self._epoch.watermark_ms)
         emitter.is_early = False
-        advance_processing_time(operator, context)
+        subtask.advance_processing_time()
         return emitter.taken()
 
     def _note_channels(self, batch: InputBatch) -> None:
@@ -185,8 +220,8 @@ class Subtask:
         self._timers_due = min(event, default=None), min(processing, default=None)
 
     @contextlib.contextmanager
-    def _leased_backend(self) -> Iterator[KeyedStateBackend]:
-        operator, parameters = self._operator, self._parameters()
+    def _leased_backend(self, clock: Clock) -> Iterator[KeyedStateBackend]:
+        operator, parameters = self._operator, self._parameters(clock)
         if not operator.keeps_backends:
             with operator.backend.create_keyed_state_backend(parameters) as backend:
                 yield backend
@@ -200,7 +235,7 @@ class Subtask:
         finally:
             operator.backend.return_keyed_state_backend(backend, identity, succeeded=succeeded)
 
-    def _parameters(self) -> KeyedStateBackendParameters:
+    def _parameters(self, clock: Clock) -> KeyedStateBackendParameters:
         operator, index = self._operator, self._epoch.subtask_index
         uid = path_segment(operator.operator_uid)
         return KeyedStateBackendParameters(
@@ -212,7 +247,7 @@ class Subtask:
             file_prefix=f"shared/{uid}/{index:05d}",
             local_directory=os.path.join(self._epoch.local_directory, uid, f"{index:05d}"),
             restore=self._epoch.restore.keyed,
-            clock=StoppedClock(self._epoch.processing_time_ms),
+            clock=clock,
             metrics=operator.metrics,
         )
 

@@ -26,7 +26,7 @@ import inspect
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import repeat, takewhile
-from typing import Any, ClassVar, Final, Protocol, cast
+from typing import Any, ClassVar, Final
 
 from attrs import define
 
@@ -50,16 +50,6 @@ __all__ = ["AsyncWaitOperator"]
 
 _KEY_CHARACTERS: Final = 80
 _RECORD_CHARACTERS: Final = 200
-
-
-class HoldingEmitter(Protocol):
-    """Where rows go with their timestamps, and watermarks when it is their turn."""
-
-    def emit(self, tag: None, rows: Sequence[Any], timestamps: Sequence[int | None] | None = None) -> None:
-        """Takes rows of the output."""
-
-    def emit_watermark(self, timestamp_ms: int) -> None:
-        """Takes a watermark, which comes behind all that was emitted."""
 
 
 @define(eq=False)
@@ -93,7 +83,7 @@ class AsyncWaitOperator(Operator):
         self._failure: Exception | None = None
 
     def open(self, context: Any, emitter: Emitter) -> None:
-        self._emitter = cast("HoldingEmitter", emitter)
+        self._emitter = emitter
         self._snapshot = snapshot_of_records(
             context, context.input_schemas[0], needed=self._definition.carries_in_flight
         )
