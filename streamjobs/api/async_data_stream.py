@@ -7,7 +7,7 @@ from typing import Any
 from streamjobs.api.async_definition import AsyncWaitDefinition, EmissionOrder
 from streamjobs.api.async_functions import DEFAULT_CAPACITY, AsyncFunction, AsyncRetryStrategy
 from streamjobs.api.data_stream import KeyedStream, ProcessedStream
-from streamjobs.api.stream_graph import KeyedProcessNode
+from streamjobs.api.stream_graph import KeyedInput
 from streamjobs.errors import JobDefinitionError
 from streamjobs.time.durations import Duration, duration_ms
 from streamjobs.user_errors import shown
@@ -102,5 +102,5 @@ def _definition(
 
 def _through(stream: KeyedStream, definition: AsyncWaitDefinition, uid: str, name: str, schema: Any) -> ProcessedStream:
     name = name or type(definition.function).__name__
-    node = KeyedProcessNode((stream.edge,), uid, name, definition, stream.keys, (), schema)
-    return ProcessedStream(stream.graph, stream.graph.add_operator(node))
+    read = KeyedInput(stream.edge, stream.keys)
+    return ProcessedStream.of(stream.graph, (read,), definition, uid=uid, name=name, schema=schema)

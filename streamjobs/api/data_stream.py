@@ -19,7 +19,9 @@ from streamjobs.api.stateful_processor import (
 )
 from streamjobs.api.stream_graph import (
     ONLY_SINK,
-    KeyedProcessNode,
+    KeyedInput,
+    OperatorInput,
+    OperatorNode,
     SinkNode,
     StreamEdge,
     StreamGraph,
@@ -118,6 +120,20 @@ class DataStream:
 class ProcessedStream(DataStream):
     """What an operator emits."""
 
+    @classmethod
+    def of(
+        cls,
+        graph: StreamGraph,
+        inputs: tuple[OperatorInput, ...],
+        function: Any,
+        *,
+        uid: str,
+        name: str,
+        schema: Any,
+    ) -> ProcessedStream:
+        """That of an operator that is added to the graph; raises as `StreamGraph.add_operator`."""
+        return cls(graph, graph.add_operator(OperatorNode(inputs, uid, name, function, schema)))
+
     def side_output(self, tag: OutputTag[Any]) -> DataStream:
         """The stream of what the operator emits with ``context.output(tag, value)``.
 
@@ -162,8 +178,8 @@ class KeyedStream:
             raise JobDefinitionError(f"process() takes an instance of a KeyedProcessFunction, not {what}")
         columns = tuple(order_by) if isinstance(order_by, (list, tuple)) else (order_by,)
         name = name or type(function).__name__
-        node = KeyedProcessNode((self.edge,), uid, name, function, self.keys, columns, schema)
-        return ProcessedStream(self.graph, self.graph.add_operator(node))
+        read = KeyedInput(self.edge, self.keys, columns)
+        return ProcessedStream.of(self.graph, (read,), function, uid=uid, name=name, schema=schema)
 
     def window(self, assigner: WindowAssigner[Any]) -> WindowedStream[ProcessedStream]:
         """Puts the records of each key into windows; what is returned says when they fire, and what is made of them."""
@@ -174,8 +190,8 @@ class KeyedStream:
         return self.window(GlobalWindows.create()).trigger(PurgingTrigger.of(CountTrigger.of(size)))
 
     def _add_windows(self, definition: WindowDefinition, *, uid: str, name: str, schema: Any) -> ProcessedStream:
-        node = KeyedProcessNode((self.edge,), uid, name, definition, self.keys, (), schema)
-        return ProcessedStream(self.graph, self.graph.add_operator(node))
+        read = KeyedInput(self.edge, self.keys)
+        return ProcessedStream.of(self.graph, (read,), definition, uid=uid, name=name, schema=schema)
 
 
 class GroupedStream:
@@ -222,5 +238,7 @@ class GroupedStream:
             )
         function = StatefulProcessorFunction(processor, mode, output_schema, len(keys), initial_state)
         # Sorted by key, the records of a key come one after another.
-        node = KeyedProcessNode((self.edge,), uid or given, name or given, function, keys, keys, output_schema)
-        return ProcessedStream(self.graph, self.graph.add_operator(node))
+        read = KeyedInput(self.edge, keys, order_by=keys)
+        return ProcessedStream.of(
+            self.graph, (read,), function, uid=uid or given, name=name or given, schema=output_schema
+        )

@@ -4,6 +4,9 @@ Nodes are immutable and point upstream, to nodes that were there before them: so
 the program is a topological one. A node reads *edges*: the output of another node, or one of its side outputs. What no
 sink receives in the end is not part of the job; for an operator with state that is an error.
 
+An operator has one input or several, in an order of their own, and each says how its records are dealt out to the
+subtasks: by key, or all of them to each. What runs it is found by the class of its function alone.
+
 A uid names the state of an operator for ever, so it must be given, and only once. That of a sink names what it has
 staged; a job's only sink may do without.
 """
@@ -17,21 +20,19 @@ from typing import Any, ClassVar, Final, cast
 
 from attrs import field, frozen
 
-from streamjobs.api.async_definition import AsyncWaitDefinition
-from streamjobs.api.functions import KeyedProcessFunction
 from streamjobs.api.output_tag import OutputTag
-from streamjobs.api.stateful_processor import StatefulProcessorFunction
 from streamjobs.api.watermark_strategy import WatermarkStrategy
-from streamjobs.api.windows.window_definition import WindowDefinition
 from streamjobs.errors import JobDefinitionError
 from streamjobs.user_errors import shown
 
 __all__ = [
     "ONLY_SINK",
+    "BroadcastInput",
     "JobGraph",
-    "KeyedProcessNode",
+    "KeyedInput",
     "Node",
     "NodeKind",
+    "OperatorInput",
     "OperatorNode",
     "SinkNode",
     "SourceNode",
@@ -104,18 +105,57 @@ class TimestampsNode:
 
 
 @frozen(eq=False)
-class KeyedProcessNode:
-    """A keyed stateful operator."""
+class KeyedInput:
+    """An input of an operator whose records are dealt out by key: all records of a key come to one subtask.
+
+    ``keys`` are the columns of the key, and ``order_by`` those by which the records of an epoch are sorted, both in the
+    environment's own terms.
+    """
+
+    edge: StreamEdge
+    keys: tuple[Any, ...]
+    order_by: tuple[Any, ...] = ()
+
+
+@frozen(eq=False)
+class BroadcastInput:
+    """An input of an operator of which every subtask is given every record, all in the same order."""
+
+    edge: StreamEdge
+    order_by: tuple[Any, ...] = ()
+
+
+OperatorInput = KeyedInput | BroadcastInput
+
+
+@frozen(eq=False)
+class OperatorNode:
+    """A keyed stateful operator.
+
+    ``operator_inputs`` are its inputs in the order of their indices, at least one of them keyed; the keys of all keyed
+    ones are of the same types. ``function`` is of a class that `streamjobs.operators.operator_factories` knows.
+    """
 
     kind: ClassVar = NodeKind.OPERATOR
 
-    inputs: tuple[StreamEdge]
+    operator_inputs: tuple[OperatorInput, ...]
     uid: str
     name: str
-    function: KeyedProcessFunction[Any, Any, Any] | StatefulProcessorFunction | AsyncWaitDefinition | WindowDefinition
-    keys: tuple[Any, ...]
-    order_by: tuple[Any, ...]
+    function: Any
     schema: Any
+
+    @property
+    def inputs(self) -> tuple[StreamEdge, ...]:
+        """What it reads, in the order of its inputs."""
+        return tuple(one.edge for one in self.operator_inputs)
+
+    @property
+    def sole_input(self) -> KeyedInput:
+        """Its only input; raises `JobDefinitionError` if it has several."""
+        [one, *others] = self.operator_inputs
+        if others or not isinstance(one, KeyedInput):
+            raise JobDefinitionError(f"operator {self.uid!r}: it has several inputs, which no runtime carries out yet")
+        return one
 
 
 @frozen(eq=False)
@@ -129,7 +169,6 @@ class SinkNode:
     sink: Any
 
 
-OperatorNode = KeyedProcessNode
 Node = SourceNode | TransformNode | UnionNode | TimestampsNode | OperatorNode | SinkNode
 
 
@@ -216,8 +255,15 @@ class StreamGraph:
         return StreamEdge(node)
 
     def add_operator(self, node: OperatorNode) -> StreamEdge:
-        """Adds an operator; raises `JobDefinitionError` for a uid that is missing, doubled or cannot be written."""
+        """Adds an operator; returns its output.
+
+        Raises `JobDefinitionError` for a uid that is missing, doubled or cannot be written, and for one without keys.
+        """
         _check_uid(f"operator {node.name}", "process", "its state", node.uid)
+        if not any(isinstance(one, KeyedInput) for one in node.operator_inputs):
+            raise JobDefinitionError(
+                f"operator {node.uid!r}: none of its inputs has a key; call key_by() on one of them"
+            )
         if node.uid in self._operators:
             raise JobDefinitionError(
                 f"two operators have the uid {node.uid!r}: {self._operators[node.uid].name} and {node.name}; "

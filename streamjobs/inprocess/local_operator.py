@@ -21,7 +21,7 @@ from streamjobs.api.key_types import canonical_key, key_serializer_for
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.api.stream_graph import (
     JobGraph,
-    KeyedProcessNode,
+    OperatorNode,
     SinkNode,
     SourceNode,
     StreamEdge,
@@ -85,7 +85,7 @@ class _KeyColumns:
 class LocalOperator:
     """See the module; ``key_serializer`` is None as long as the types of the keys are not known."""
 
-    node: KeyedProcessNode
+    node: OperatorNode
     states: RegisteredStates
     outputs: Mapping[OutputTag[Any] | None, DeclaredSchema]
     max_parallelism: int
@@ -111,12 +111,16 @@ class LocalOperator:
 
     def learn_keys(self, first_record: Any) -> None:
         """Takes the types of the keys from a record, where the schema does not tell them."""
-        self._set_types(column_types(self._key_getters, self._declared, self.node.keys, first_record, self.uid))
+        self._set_types(
+            column_types(self._key_getters, self._declared, self.node.sole_input.keys, first_record, self.uid)
+        )
 
     def learn_declared_keys(self) -> None:
         """Takes the types of the keys from the schema, if it tells all of them."""
         declared = self._declared
-        types = [declared.type_of(key) if declared and isinstance(key, str) else None for key in self.node.keys]
+        types = [
+            declared.type_of(key) if declared and isinstance(key, str) else None for key in self.node.sole_input.keys
+        ]
         known = tuple(name for name in types if name is not None)
         if len(known) == len(types):
             self._set_types(known)
@@ -270,7 +274,7 @@ class _Preparation:
 
         self._inputs[StreamEdge(node)] = _Input(schema, bool(of_rows), first)
 
-    def process(self, node: KeyedProcessNode) -> None:
+    def process(self, node: OperatorNode) -> None:
         operator = _prepared(
             node, self._inputs[node.inputs[0]], self._graph.side_outputs(node), self._parallelism, self._max_parallelism
         )
@@ -287,13 +291,13 @@ _PREPARERS: Final[Mapping[type, Callable[[_Preparation, Any], None]]] = {
     TransformNode: _Preparation.transform,
     UnionNode: _Preparation.unite,
     TimestampsNode: _Preparation.timestamps,
-    KeyedProcessNode: _Preparation.process,
+    OperatorNode: _Preparation.process,
     SinkNode: _Preparation.end,
 }
 
 
 def _prepared(
-    node: KeyedProcessNode,
+    node: OperatorNode,
     inputs: _Input,
     tags: Sequence[OutputTag[Any]],
     parallelism: int,
@@ -313,8 +317,8 @@ def _prepared(
         outputs,
         max_parallelism,
         declared=inputs.schema,
-        key_getters=_getters(node.keys, node.uid, "key_by", inputs),
-        order_getters=_getters(node.order_by, node.uid, "order_by", inputs),
+        key_getters=_getters(node.sole_input.keys, node.uid, "key_by", inputs),
+        order_getters=_getters(node.sole_input.order_by, node.uid, "order_by", inputs),
     )
     operator.learn_declared_keys()
     for record in () if operator.knows_keys else inputs.first():

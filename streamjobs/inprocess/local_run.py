@@ -31,7 +31,7 @@ from statebackend.keyed.state_verdicts import SchemaReport
 from statebackend.metrics import StateMetricsConfig
 from streamjobs.api.stream_graph import (
     JobGraph,
-    KeyedProcessNode,
+    OperatorNode,
     SinkNode,
     SourceNode,
     StreamEdge,
@@ -220,7 +220,7 @@ class LocalEpoch:
             [self._streams[edge].recast(recast) for recast, edge in recasts]
         )
 
-    def process(self, node: KeyedProcessNode) -> None:
+    def process(self, node: OperatorNode) -> None:
         """Runs the subtasks of an operator, one after the other."""
         run, parts, operator = self._run, self._parts, self._parts.operators[node.uid]
         stream = self._streams[node.inputs[0]]
@@ -323,7 +323,7 @@ _STEPS: Final[Mapping[type, Callable[[LocalEpoch, Any], None]]] = {
     TransformNode: LocalEpoch.transform,
     UnionNode: LocalEpoch.unite,
     TimestampsNode: LocalEpoch.assign_timestamps,
-    KeyedProcessNode: LocalEpoch.process,
+    OperatorNode: LocalEpoch.process,
     SinkNode: LocalEpoch.end,
 }
 

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructField, StructType
 
 from streamjobs.api.key_types import key_serializer_for
 from streamjobs.api.output_tag import OutputTag
-from streamjobs.api.stream_graph import KeyedProcessNode
+from streamjobs.api.stream_graph import OperatorNode
 from streamjobs.errors import JobDefinitionError
 from streamjobs.rows.declared_schema import (
     OF_OUTPUT_TAG,
@@ -58,7 +58,7 @@ class OperatorColumns:
 class PreparedOperator:
     """A keyed operator whose types are known and whose state has been asked for."""
 
-    node: KeyedProcessNode
+    node: OperatorNode
     function_pickle: bytes
     key_serializer: TypeSerializer[Any]
     input_columns: InputColumns
@@ -76,7 +76,7 @@ class PreparedOperator:
 
 def prepare_operator(
     frame: DataFrame,
-    node: KeyedProcessNode,
+    node: OperatorNode,
     tags: Iterable[OutputTag[Any]],
     time: TimeOfOperator,
     parallelism: int,
@@ -86,16 +86,17 @@ def prepare_operator(
 
     Raises `JobDefinitionError` for what cannot run.
     """
+    read = node.sole_input
     if time.is_in_input:
         frame = frame.drop(TIME_COLUMN)
     check_not_reserved(frame.columns, node.uid)
     _check_names_are_distinct(frame, node.uid)
     row_columns = tuple(frame.columns)
-    keys = [_key_column(key, index, row_columns, node.uid) for index, key in enumerate(node.keys)]
-    types = [field.dataType.simpleString() for field in _selected(frame, keys, node.uid, "key_by", node.keys).fields]
-    order_by = tuple(_order_column(column, row_columns, node.uid) for column in node.order_by)
+    keys = [_key_column(key, index, row_columns, node.uid) for index, key in enumerate(read.keys)]
+    types = [field.dataType.simpleString() for field in _selected(frame, keys, node.uid, "key_by", read.keys).fields]
+    order_by = tuple(_order_column(column, row_columns, node.uid) for column in read.order_by)
     # Unknown columns in order_by are found before anything runs.
-    _selected(frame, order_by, node.uid, "order_by", node.order_by)
+    _selected(frame, order_by, node.uid, "order_by", read.order_by)
     function = with_initial_rows(node.function, types, max_parallelism, node.uid)
     try:
         function_pickle: bytes = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
@@ -116,7 +117,7 @@ def prepare_operator(
     states = registered_states(cloudpickle.loads(function_pickle), node.uid, parallelism, (_known_schema(frame),))
     key_columns = tuple(
         key if isinstance(key, str) and key in row_columns else f"{KEY_COLUMN_PREFIX}{index}"
-        for index, key in enumerate(node.keys)
+        for index, key in enumerate(read.keys)
     )
     if time.may_be_early:
         order_by = (F.col(TIME_COLUMN)[EARLY_FIELD].desc(), *order_by)

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 
 from streamjobs.api.stream_graph import (
     JobGraph,
-    KeyedProcessNode,
+    OperatorNode,
     SinkNode,
     SourceNode,
     StreamEdge,
@@ -117,7 +117,7 @@ class _Building:
     def assign_timestamps(self, node: TimestampsNode) -> None:
         self._frames[StreamEdge(node)] = self._time.assigned(node, self._frames[node.inputs[0]])
 
-    def process(self, node: KeyedProcessNode) -> None:
+    def process(self, node: OperatorNode) -> None:
         operator, task = self._operators[node.uid], self._tasks[node.uid]
         rows = processed(self._frames[node.inputs[0]], operator, task, self._placement)
         if operator.is_kept:
@@ -137,6 +137,6 @@ _BUILDERS: Final[Mapping[type, Callable[[_Building, Any], None]]] = {
     TransformNode: _Building.transform,
     UnionNode: _Building.unite,
     TimestampsNode: _Building.assign_timestamps,
-    KeyedProcessNode: _Building.process,
+    OperatorNode: _Building.process,
     SinkNode: _Building.end,
 }

@@ -17,7 +17,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from streamjobs.api.stream_graph import (
     JobGraph,
-    KeyedProcessNode,
     Node,
     NodeKind,
     OperatorNode,
@@ -97,7 +96,7 @@ class _Preparation:
         self.time.prepare(node, frame)
         self._frames[StreamEdge(node)] = self.time.assigned(node, frame)
 
-    def process(self, node: KeyedProcessNode) -> None:
+    def process(self, node: OperatorNode) -> None:
         self._settle(node.inputs, is_read_once=True)
         frame, tags = self._frames[node.inputs[0]], self._graph.side_outputs(node)
         time = self.time.of_operator(node.inputs[0])
@@ -126,7 +125,7 @@ _PREPARERS: Final[Mapping[type, Callable[[_Preparation, Any], None]]] = {
     TransformNode: _Preparation.transform,
     UnionNode: _Preparation.unite,
     TimestampsNode: _Preparation.assign_timestamps,
-    KeyedProcessNode: _Preparation.process,
+    OperatorNode: _Preparation.process,
     SinkNode: _Preparation.end,
 }
 
