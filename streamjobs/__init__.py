@@ -13,6 +13,13 @@ from streamjobs.api.broadcast_functions import (
     ReadOnlyContext,
 )
 from streamjobs.api.co_functions import KeyedCoProcessFunction, KeyedMultipleInputFunction
+from streamjobs.api.connected_streams import (
+    BroadcastConnectedStream,
+    BroadcastStream,
+    ConnectedStreams,
+    JoinedStreams,
+    MultipleConnectedStreams,
+)
 from streamjobs.api.data_stream import DataStream, KeyedStream
 from streamjobs.api.functions import KeyedProcessFunction, OnTimerContext, ProcessContext, RuntimeContext
 from streamjobs.api.interval_join import IntervalJoin
@@ -66,9 +73,12 @@ __all__ = [
     "AsyncFunction",
     "AsyncRetryStrategy",
     "AsyncTimeoutError",
+    "BroadcastConnectedStream",
     "BroadcastContext",
     "BroadcastOnTimerContext",
     "BroadcastProcessFunction",
+    "BroadcastStream",
+    "ConnectedStreams",
     "ContinuousEventTimeTrigger",
     "ContinuousProcessingTimeTrigger",
     "CountEvictor",
@@ -86,6 +96,7 @@ __all__ = [
     "JobDefinitionError",
     "JobRestoreError",
     "JoinContext",
+    "JoinedStreams",
     "KeyedBroadcastContext",
     "KeyedBroadcastProcessFunction",
     "KeyedCoProcessFunction",
@@ -94,6 +105,7 @@ __all__ = [
     "KeyedReadOnlyContext",
     "KeyedStream",
     "MissingModuleError",
+    "MultipleConnectedStreams",
     "NeverTrigger",
     "NullKeyError",
     "OnMergeContext",

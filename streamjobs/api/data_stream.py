@@ -1,15 +1,29 @@
 """The chain a program is written in: ``env.from_...(...).key_by(...).process(...).sink_to(...)``.
 
 It is the same for every environment; only what a source, a key and a sink are differs. A stream may be read any number
-of times, so that a chain may fork; `DataStream.union` joins streams into one.
+of times, so that a chain may fork; `DataStream.union` joins streams into one, and `connect` brings several into one
+operator.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, overload
 
+from statebackend.api.operator_state_descriptors import BroadcastStateDescriptor
+from streamjobs.api.connected_streams import (
+    AddOperator,
+    BroadcastConnectedStream,
+    BroadcastStream,
+    ConnectedStreams,
+    JoinedStreams,
+    MultipleConnectedStreams,
+    as_columns,
+    checked_function,
+)
 from streamjobs.api.functions import KeyedProcessFunction
+from streamjobs.api.interval_join import IntervalJoin, IntervalJoinDefinition
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.api.stateful_processor import (
     StatefulProcessorFunction,
@@ -34,6 +48,7 @@ from streamjobs.api.watermark_strategy import WatermarkStrategy
 from streamjobs.api.windows.standard_triggers import CountTrigger, PurgingTrigger
 from streamjobs.api.windows.window_assigners import GlobalWindows, WindowAssigner
 from streamjobs.api.windows.window_definition import WindowDefinition
+from streamjobs.api.windows.window_joins import CoGroupWindowFunction, JoinWindowFunction, PairFunction
 from streamjobs.api.windows.windowed_stream import WindowedStream
 from streamjobs.errors import JobDefinitionError
 from streamjobs.user_errors import shown
@@ -109,12 +124,51 @@ class DataStream:
         source_of_timestamps(self.edge)
         return ProcessedStream(self.graph, self.graph.add(TimestampsNode((self.edge,), strategy)))
 
+    def broadcast(self, *descriptors: BroadcastStateDescriptor[Any, Any], order_by: Any = ()) -> BroadcastStream:
+        """This stream as one that every subtask of an operator is given whole, for ``keyed_stream.connect(...)``.
+
+        ``descriptors`` are the states that the function keeps its records in. All subtasks are given the records in the
+        same order: that of ``order_by`` within each epoch and, where that leaves it open, one that is the same for all.
+        """
+        return BroadcastStream(self.edge, descriptors, as_columns(order_by))
+
+    def connect(self, other: DataStream) -> ConnectedStreams[ProcessedStream]:
+        """This stream and another for one operator; ``connect(...).key_by(...)`` gives both their keys."""
+        if not isinstance(other, DataStream):
+            raise JobDefinitionError(
+                f"connect() of a stream without keys takes another one, not {shown(other, 80)}; call key_by() on this "
+                f"one too, or give both their keys by connect(...).key_by(...)"
+            )
+        return ConnectedStreams(self._add_operator, self.edge, other.edge)
+
+    def join(self, other: DataStream) -> JoinedStreams[ProcessedStream]:
+        """Brings both streams together by key and window; the function is given every pair of their records.
+
+        ``a.join(b).where('key of a').equal_to('key of b').window(assigner).apply(function, uid=..., schema=...)``
+        """
+        return self._joined(other, "join()", JoinWindowFunction)
+
+    def co_group(self, other: DataStream) -> JoinedStreams[ProcessedStream]:
+        """As `join`, with a function that is given both lists of records, of which one may be empty."""
+        return self._joined(other, "co_group()", CoGroupWindowFunction)
+
     def sink_to(self, sink: Any, *, uid: str = ONLY_SINK) -> None:
         """Ends the chain: where the records go. A stream may have several sinks, and go on beside them.
 
         ``uid`` names for ever, in checkpoints, what the sink has staged; a job's only sink needs none.
         """
         self.graph.add_sink(SinkNode((self.edge,), uid, sink))
+
+    @property
+    def _add_operator(self) -> AddOperator[ProcessedStream]:
+        return partial(ProcessedStream.of, self.graph)
+
+    def _joined(self, other: object, method: str, kind: PairFunction) -> JoinedStreams[ProcessedStream]:
+        if not isinstance(other, DataStream):
+            raise JobDefinitionError(
+                f"{method} takes another stream, not {shown(other, 80)}; its keys are given by where() and equal_to()"
+            )
+        return JoinedStreams(self._add_operator, self.edge, other.edge, kind)
 
 
 class ProcessedStream(DataStream):
@@ -156,6 +210,11 @@ class KeyedStream:
         self.keys = keys
         """The columns of the key."""
 
+    @property
+    def read(self) -> KeyedInput:
+        """The stream as an input of an operator."""
+        return KeyedInput(self.edge, self.keys)
+
     def process(
         self,
         function: KeyedProcessFunction[Any, Any, Any],
@@ -172,14 +231,10 @@ class KeyedStream:
         records of a key are sorted within each epoch; without it their order is that in which they arrive, which on
         Spark a shuffle does not define.
         """
-        if not isinstance(function, KeyedProcessFunction):
-            given: object = function
-            what = f"the class {given.__name__}; make an instance" if isinstance(given, type) else shown(given, 80)
-            raise JobDefinitionError(f"process() takes an instance of a KeyedProcessFunction, not {what}")
-        columns = tuple(order_by) if isinstance(order_by, (list, tuple)) else (order_by,)
+        checked_function(function, KeyedProcessFunction)
+        read = KeyedInput(self.edge, self.keys, as_columns(order_by))
         name = name or type(function).__name__
-        read = KeyedInput(self.edge, self.keys, columns)
-        return ProcessedStream.of(self.graph, (read,), function, uid=uid, name=name, schema=schema)
+        return self._add((read,), function, uid=uid, name=name, schema=schema)
 
     def window(self, assigner: WindowAssigner[Any]) -> WindowedStream[ProcessedStream]:
         """Puts the records of each key into windows; what is returned says when they fire, and what is made of them."""
@@ -189,9 +244,51 @@ class KeyedStream:
         """Windows of that many records of a key, one behind the other."""
         return self.window(GlobalWindows.create()).trigger(PurgingTrigger.of(CountTrigger.of(size)))
 
+    @overload
+    def connect(self, other: KeyedStream) -> ConnectedStreams[ProcessedStream]: ...
+    @overload
+    def connect(self, other: BroadcastStream) -> BroadcastConnectedStream[ProcessedStream]: ...
+
+    def connect(self, other: Any) -> Any:
+        """This stream and another for one operator: one that is keyed alike, or one that is broadcast."""
+        if isinstance(other, BroadcastStream):
+            return BroadcastConnectedStream(self._add, self.read, other)
+        keys = self.keys, self._checked(other, "connect()").keys
+        return ConnectedStreams(self._add, self.edge, other.edge, keys)
+
+    def connect_all(self, *others: KeyedStream) -> MultipleConnectedStreams[ProcessedStream]:
+        """This stream and others that are keyed alike for one operator; this one is input 0."""
+        reads = (self.read, *(self._checked(other, "connect_all()").read for other in others))
+        return MultipleConnectedStreams(self._add, reads)
+
+    def interval_join(self, other: KeyedStream) -> IntervalJoin[ProcessedStream]:
+        """Pairs each record with those of another stream, keyed alike, that are near to it in event time.
+
+        ``left.interval_join(right).between('-5 minutes', '5 minutes').process(function, uid=..., schema=...)``
+        """
+        inputs = (self.read, self._checked(other, "interval_join()").read)
+
+        def add(definition: IntervalJoinDefinition, *, uid: str, name: str, schema: Any) -> ProcessedStream:
+            return self._add(inputs, definition, uid=uid, name=name, schema=schema)
+
+        return IntervalJoin(add)
+
+    @staticmethod
+    def _checked(other: object, method: str) -> KeyedStream:
+        if not isinstance(other, KeyedStream):
+            raise JobDefinitionError(
+                f"{method} of a keyed stream takes another keyed stream"
+                f"{' or a broadcast one' if method == 'connect()' else ''}, not {shown(other, 80)}; call key_by() on it"
+                f"{', or broadcast()' if method == 'connect()' else ''}"
+            )
+        return other
+
+    @property
+    def _add(self) -> AddOperator[ProcessedStream]:
+        return partial(ProcessedStream.of, self.graph)
+
     def _add_windows(self, definition: WindowDefinition, *, uid: str, name: str, schema: Any) -> ProcessedStream:
-        read = KeyedInput(self.edge, self.keys)
-        return ProcessedStream.of(self.graph, (read,), definition, uid=uid, name=name, schema=schema)
+        return self._add((self.read,), definition, uid=uid, name=name, schema=schema)
 
 
 class GroupedStream:

@@ -41,6 +41,7 @@ __all__ = [
     "TimestampsNode",
     "TransformNode",
     "UnionNode",
+    "name_of_input",
     "source_of_timestamps",
 ]
 
@@ -49,6 +50,9 @@ MAX_UID_CHARACTERS: Final = 200
 
 ONLY_SINK: Final = "sink"
 """The uid of a sink that was given none."""
+
+
+_ORDINALS: Final = ("first", "second", "third", "fourth", "fifth")
 
 
 class NodeKind(Enum):
@@ -257,13 +261,11 @@ class StreamGraph:
     def add_operator(self, node: OperatorNode) -> StreamEdge:
         """Adds an operator; returns its output.
 
-        Raises `JobDefinitionError` for a uid that is missing, doubled or cannot be written, and for one without keys.
+        Raises `JobDefinitionError` for a uid that is missing, doubled or cannot be written, and for inputs of which
+        none has a key, or whose keys differ in their number of columns.
         """
         _check_uid(f"operator {node.name}", "process", "its state", node.uid)
-        if not any(isinstance(one, KeyedInput) for one in node.operator_inputs):
-            raise JobDefinitionError(
-                f"operator {node.uid!r}: none of its inputs has a key; call key_by() on one of them"
-            )
+        _check_keys(node)
         if node.uid in self._operators:
             raise JobDefinitionError(
                 f"two operators have the uid {node.uid!r}: {self._operators[node.uid].name} and {node.name}; "
@@ -342,6 +344,25 @@ def _upstream_of(nodes: Iterable[Node]) -> Collection[Node]:
             found.add(node)
             waiting.extend(edge.node for edge in node.inputs)
     return found
+
+
+def name_of_input(index: int) -> str:
+    """What people call the input of an operator at that place, from 0."""
+    return f"its {_ORDINALS[index]} input" if index < len(_ORDINALS) else f"its input number {index + 1}"
+
+
+def _check_keys(node: OperatorNode) -> None:
+    columns = {index: one.keys for index, one in enumerate(node.operator_inputs) if isinstance(one, KeyedInput)}
+    if not columns:
+        raise JobDefinitionError(f"operator {node.uid!r}: none of its inputs has a key; call key_by() on one of them")
+    first, *others = columns
+    for other in others:
+        if len(columns[other]) != len(columns[first]):
+            raise JobDefinitionError(
+                f"operator {node.uid!r}: {name_of_input(first)} has a key of {len(columns[first])} columns and "
+                f"{name_of_input(other)} one of {len(columns[other])}; records of both meet only under keys of the "
+                f"same types"
+            )
 
 
 def _check_uid(who: str, method: str, what: str, uid: object) -> None:

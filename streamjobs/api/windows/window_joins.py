@@ -18,16 +18,18 @@ from streamjobs.api.windows.triggers import Trigger
 from streamjobs.api.windows.window_assigners import WindowAssigner
 from streamjobs.api.windows.window_definition import CoGroupedContents, WindowDefinition
 from streamjobs.api.windows.window_functions import ProcessWindowFunction, WindowContext
-from streamjobs.api.windows.windowed_stream import AddWindows
+from streamjobs.api.windows.windowed_stream import AddWindows, checked_assigner
 from streamjobs.errors import JobDefinitionError
 from streamjobs.time.durations import Duration, duration_ms
 from streamjobs.user_errors import shown
 
-__all__ = ["WindowedStreamPair"]
+__all__ = ["CoGroupWindowFunction", "JoinWindowFunction", "PairFunction", "WindowedStreamPair"]
 
 S = TypeVar("S", covariant=True)
 
 CoGroup = Callable[[list[Any], list[Any]], "Iterable[Any] | None"]
+PairFunction = Callable[[Callable[[Any, Any], Any]], ProcessWindowFunction[Any, Any, Any, Any]]
+"""What makes the function of a window of a user's function of two: `JoinWindowFunction` or `CoGroupWindowFunction`."""
 
 
 @frozen
@@ -56,12 +58,18 @@ class JoinWindowFunction(ProcessWindowFunction[Any, Any, Any, Any]):
 
 @frozen(eq=False)
 class WindowedStreamPair(Generic[S]):
-    """Two keyed streams with windows; each method gives another, and `join` and `co_group` end the chain."""
+    """Two keyed streams with windows; each method gives another, and `apply` ends the chain."""
 
     _add: AddWindows[S] = field(repr=False)
     _assigner: WindowAssigner[Any]
+    _kind: PairFunction
     _trigger: Trigger[Any, Any] | None = None
     _lateness_ms: int = 0
+
+    @classmethod
+    def of(cls, add: AddWindows[S], assigner: WindowAssigner[Any], kind: PairFunction) -> WindowedStreamPair[S]:
+        """Begins with an assigner; `JobDefinitionError` for what is none."""
+        return cls(add, checked_assigner(assigner), kind)
 
     def trigger(self, trigger: Trigger[Any, Any]) -> WindowedStreamPair[S]:
         """Says when windows fire, in place of the assigner's own trigger."""
@@ -71,7 +79,7 @@ class WindowedStreamPair(Generic[S]):
         """As `WindowedStream.allowed_lateness`."""
         return evolve(self, lateness_ms=duration_ms(lateness, "allowed_lateness()", at_least_ms=0))
 
-    def join(
+    def apply(
         self,
         function: Callable[[Any, Any], Any],
         *,
@@ -81,46 +89,20 @@ class WindowedStreamPair(Generic[S]):
         left_type: Any = None,
         right_type: Any = None,
     ) -> S:
-        """Emits what ``function(left, right)`` returns for every pair of a key and a window.
+        """Ends the chain with a function of two.
 
-        ``left_type`` and ``right_type`` are serializers or type hints of the records, where an input has no schema.
+        A join emits what ``function(left, right)`` returns for every pair of a key and a window; a co-group what
+        ``function(lefts, rights)`` yields, or returns in a list, of which one may be empty. ``left_type`` and
+        ``right_type`` are serializers or type hints of the records, where an input has no schema.
         """
-        return self._end(JoinWindowFunction, function, "join()", uid, schema, name, (left_type, right_type))
-
-    def co_group(
-        self,
-        function: CoGroup,
-        *,
-        uid: str = "",
-        schema: Any = None,
-        name: str = "",
-        left_type: Any = None,
-        right_type: Any = None,
-    ) -> S:
-        """Emits what ``function(lefts, rights)`` yields, or returns in a list, for a key and a window; see `join`.
-
-        One of both lists may be empty.
-        """
-        return self._end(CoGroupWindowFunction, function, "co_group()", uid, schema, name, (left_type, right_type))
-
-    def _end(
-        self,
-        kind: Callable[[Any], ProcessWindowFunction[Any, Any, Any, Any]],
-        function: Any,
-        method: str,
-        uid: str,
-        schema: Any,
-        name: str,
-        types: tuple[Any, Any],
-    ) -> S:
         if not callable(function):
-            raise JobDefinitionError(f"{method} takes a function of two, not {shown(function, 80)}")
-        left, right = (None if one is None else as_serializer(one) for one in types)
+            raise JobDefinitionError(f"apply() takes a function of two, not {shown(function, 80)}")
+        left, right = (None if one is None else as_serializer(one) for one in (left_type, right_type))
         definition = WindowDefinition(
             assigner=self._assigner,
             trigger=self._assigner.default_trigger() if self._trigger is None else self._trigger,
             contents=CoGroupedContents((left, right)),
-            window_function=kind(function),
+            window_function=self._kind(function),
             allowed_lateness_ms=self._lateness_ms,
         )
         own_name = getattr(function, "__name__", type(function).__name__)

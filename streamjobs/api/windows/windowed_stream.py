@@ -33,7 +33,7 @@ from streamjobs.errors import JobDefinitionError
 from streamjobs.time.durations import Duration, duration_ms
 from streamjobs.user_errors import shown
 
-__all__ = ["WindowedStream"]
+__all__ = ["AddWindows", "WindowedStream", "checked_assigner"]
 
 S = TypeVar("S", covariant=True)
 
@@ -58,7 +58,7 @@ class WindowedStream(Generic[S]):
     @classmethod
     def of(cls, add: AddWindows[S], assigner: WindowAssigner[Any]) -> WindowedStream[S]:
         """Begins with an assigner; `JobDefinitionError` for what is none."""
-        return cls(add, _instance(assigner, WindowAssigner, "window()", "a window assigner"))
+        return cls(add, checked_assigner(assigner))
 
     def trigger(self, trigger: Trigger[Any, Any]) -> WindowedStream[S]:
         """Says when windows fire, in place of the assigner's own trigger."""
@@ -166,6 +166,12 @@ class WindowedStream(Generic[S]):
         )
         own_name = getattr(named_after, "__name__", type(named_after).__name__)
         return self._add(definition, uid=uid, name=name or own_name, schema=schema)
+
+
+def checked_assigner(given: Any) -> WindowAssigner[Any]:
+    """What `window` was given; `JobDefinitionError` for what is no assigner."""
+    assigner: WindowAssigner[Any] = _instance(given, WindowAssigner, "window()", "a window assigner")
+    return assigner
 
 
 def _process_function(function: Any) -> ProcessWindowFunction[Any, Any, Any, Any]:

@@ -27,7 +27,7 @@ from streamjobs.api.windows.window_assigners import (
     WindowAssigner,
 )
 from streamjobs.api.windows.window_functions import ProcessWindowFunction, WindowContext, WindowRuntimeContext
-from streamjobs.api.windows.window_joins import WindowedStreamPair
+from streamjobs.api.windows.window_joins import CoGroupWindowFunction, JoinWindowFunction, WindowedStreamPair
 from streamjobs.api.windows.windowed_stream import WindowedStream
 from typeserializers.times.windows import GLOBAL_WINDOW
 
@@ -216,14 +216,16 @@ def trigger_of(given: Mapping[str, Any]) -> Trigger[Any, Any]:
 
 def join_of(given: Mapping[str, Any], add: Callable[..., Any]) -> Any:
     """What ``add`` makes of the definition of a join or co-group of a trace."""
-    pair = WindowedStreamPair(add, ASSIGNERS[given["assigner"]["type"]](given["assigner"]))
+    is_join = given["type"] == "window_join"
+    kind = JoinWindowFunction if is_join else CoGroupWindowFunction
+    pair = WindowedStreamPair.of(add, ASSIGNERS[given["assigner"]["type"]](given["assigner"]), kind)
     pair = pair.allowed_lateness(given.get("allowedLateness", 0))
     types: dict[str, Any] = {"left_type": Element, "right_type": Element}
-    if given["type"] == "window_join":
-        return pair.join(
+    if is_join:
+        return pair.apply(
             lambda left, right: {"key": left.key, "left": left.values[0], "right": right.values[0]}, **types
         )
-    return pair.co_group(
+    return pair.apply(
         lambda lefts, rights: [
             {
                 "key": (lefts or rights)[0].key,

@@ -34,7 +34,7 @@ from streamjobs.api.windows.window_assigners import (
 )
 from streamjobs.api.windows.window_definition import WindowDefinition
 from streamjobs.api.windows.window_functions import ProcessWindowFunction
-from streamjobs.api.windows.window_joins import WindowedStreamPair
+from streamjobs.api.windows.window_joins import CoGroupWindowFunction, JoinWindowFunction, WindowedStreamPair
 from streamjobs.api.windows.windowed_stream import WindowedStream
 from streamjobs.errors import JobDefinitionError, UserFunctionError
 from streamjobs.rows.declared_schema import parsed_schema
@@ -478,8 +478,9 @@ class TestTwoInputs:
     def test_records_of_two_inputs_meet_in_windows_that_leave_nothing_behind(
         self, harness: BackendHarness, state_backend: Any
     ) -> None:
-        pair = WindowedStreamPair(lambda definition, **_: definition, EventTimeSessionWindows.with_gap(10))
-        definition = pair.allowed_lateness(5).co_group(
+        sessions = EventTimeSessionWindows.with_gap(10)
+        pair = WindowedStreamPair.of(lambda definition, **_: definition, sessions, CoGroupWindowFunction)
+        definition = pair.allowed_lateness(5).apply(
             lambda lefts, rights: [(sorted(lefts), sorted(rights))], left_type=int, right_type=str
         )
         run = WindowRun(harness, state_backend, definition)
@@ -494,8 +495,8 @@ class TestTwoInputs:
         assert run.entries() == {}
 
     def test_a_join_needs_a_function_and_the_types_of_both_inputs(self, harness: BackendHarness) -> None:
-        pair = WindowedStreamPair(lambda definition, **_: definition, HOURLY)
-        with pytest.raises(JobDefinitionError, match=r"join\(\) takes a function of two"):
-            pair.join(3)  # type: ignore[arg-type]
+        pair = WindowedStreamPair.of(lambda definition, **_: definition, HOURLY, JoinWindowFunction)
+        with pytest.raises(JobDefinitionError, match=r"apply\(\) takes a function of two"):
+            pair.apply(3)  # type: ignore[arg-type]
         with pytest.raises(JobDefinitionError, match="no schema"):
-            WindowRun(harness, HEAP, pair.join(lambda left, right: left, left_type=int))
+            WindowRun(harness, HEAP, pair.apply(lambda left, right: left, left_type=int))

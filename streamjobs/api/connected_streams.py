@@ -1,0 +1,192 @@
+"""Two and more streams that go into one operator: connected by key, or one of them broadcast to every subtask.
+
+    first.connect(second)                   two keyed streams: a function with a method for each
+    first.connect_all(second, third)        any number of keyed streams: a function that is told the input
+    keyed.connect(other.broadcast(...))     each record of the other stream goes to every subtask
+    first.join(second), .co_group(second)   by key and window, see `streamjobs.api.windows.window_joins`
+
+Records of keyed inputs meet by their keys, which must be of the same types, column by column. An epoch takes its inputs
+in their order: the records of the first, then those of the second; only what time puts before the others, because it
+was sent before the watermark of the epoch, comes in front, in the order of the inputs again.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, Protocol, TypeVar
+
+from attrs import field, frozen
+
+from statebackend.api.operator_state_descriptors import BroadcastStateDescriptor
+from streamjobs.api.broadcast_functions import (
+    BroadcastProcessDefinition,
+    BroadcastProcessFunction,
+    KeyedBroadcastProcessFunction,
+)
+from streamjobs.api.co_functions import KeyedCoProcessFunction, KeyedMultipleInputFunction
+from streamjobs.api.stream_graph import BroadcastInput, KeyedInput, OperatorInput, StreamEdge
+from streamjobs.api.windows.window_assigners import WindowAssigner
+from streamjobs.api.windows.window_definition import WindowDefinition
+from streamjobs.api.windows.window_joins import PairFunction, WindowedStreamPair
+from streamjobs.errors import JobDefinitionError
+from streamjobs.user_errors import shown
+
+__all__ = [
+    "AddOperator",
+    "BroadcastConnectedStream",
+    "BroadcastStream",
+    "ConnectedStreams",
+    "JoinedStreams",
+    "MultipleConnectedStreams",
+    "as_columns",
+    "checked_function",
+]
+
+S = TypeVar("S", covariant=True)
+
+
+class AddOperator(Protocol[S]):
+    """Adds an operator to the graph, and gives the stream that comes out."""
+
+    def __call__(self, inputs: tuple[OperatorInput, ...], function: Any, *, uid: str, name: str, schema: Any) -> S: ...
+
+
+def as_columns(given: Any) -> tuple[Any, ...]:
+    """Columns that were given as one, or as a list or tuple of them."""
+    return tuple(given) if isinstance(given, (list, tuple)) else (given,)
+
+
+def checked_function(function: Any, kind: type, method: str = "process()") -> Any:
+    """An instance of a class of functions; `JobDefinitionError` for anything else."""
+    if not isinstance(function, kind):
+        what = f"the class {function.__name__}; make an instance" if isinstance(function, type) else shown(function, 80)
+        raise JobDefinitionError(f"{method} takes an instance of a {kind.__name__}, not {what}")
+    return function
+
+
+@frozen(eq=False)
+class ConnectedStreams(Generic[S]):
+    """Two streams that share one operator, and so its state; they need keys before `process`."""
+
+    _add: AddOperator[S] = field(repr=False)
+    _first: StreamEdge
+    _second: StreamEdge
+    _keys: tuple[tuple[Any, ...], tuple[Any, ...]] | None = None
+
+    def key_by(self, first: Any, second: Any) -> ConnectedStreams[S]:
+        """The keys of both: each a column, or a list of columns, in the environment's own terms."""
+        return ConnectedStreams(self._add, self._first, self._second, (as_columns(first), as_columns(second)))
+
+    def process(
+        self,
+        function: KeyedCoProcessFunction[Any, Any, Any, Any],
+        *,
+        uid: str = "",
+        schema: Any = None,
+        name: str = "",
+        first_order_by: Any = (),
+        second_order_by: Any = (),
+    ) -> S:
+        """Applies a function with a method for each stream, and state per key that both find.
+
+        ``uid``, ``schema`` and ``name`` are as for `KeyedStream.process`, and so are the columns by which the records
+        of a stream are sorted within each epoch. Raises `JobDefinitionError` for streams without keys.
+        """
+        checked_function(function, KeyedCoProcessFunction)
+        if self._keys is None:
+            raise JobDefinitionError(
+                "process() of connected streams needs their keys: connect(...).key_by('column', 'column').process(...)"
+            )
+        inputs = (
+            KeyedInput(self._first, self._keys[0], as_columns(first_order_by)),
+            KeyedInput(self._second, self._keys[1], as_columns(second_order_by)),
+        )
+        return self._add(inputs, function, uid=uid, name=name or type(function).__name__, schema=schema)
+
+
+@frozen(eq=False)
+class MultipleConnectedStreams(Generic[S]):
+    """Any number of keyed streams that share one operator, and so its state."""
+
+    _add: AddOperator[S] = field(repr=False)
+    _inputs: tuple[KeyedInput, ...]
+
+    def process(
+        self, function: KeyedMultipleInputFunction[Any, Any], *, uid: str = "", schema: Any = None, name: str = ""
+    ) -> S:
+        """Applies a function that is told which stream a record is of; the rest is as for `KeyedStream.process`."""
+        checked_function(function, KeyedMultipleInputFunction)
+        return self._add(self._inputs, function, uid=uid, name=name or type(function).__name__, schema=schema)
+
+
+@frozen(eq=False)
+class BroadcastStream:
+    """A stream whose records go to every subtask of the operator that it is connected to."""
+
+    edge: StreamEdge
+    descriptors: tuple[BroadcastStateDescriptor[Any, Any], ...]
+    """The states that the function keeps its records in."""
+    order_by: tuple[Any, ...]
+    """The columns by which its records are sorted within each epoch."""
+
+
+@frozen(eq=False)
+class BroadcastConnectedStream(Generic[S]):
+    """A keyed stream, and one that is broadcast to it."""
+
+    _add: AddOperator[S] = field(repr=False)
+    _first: OperatorInput
+    _broadcast: BroadcastStream
+
+    def process(
+        self,
+        function: KeyedBroadcastProcessFunction[Any, Any, Any, Any] | BroadcastProcessFunction[Any, Any, Any],
+        *,
+        uid: str = "",
+        schema: Any = None,
+        name: str = "",
+    ) -> S:
+        """Applies a function with a method for each stream; the rest is as for `KeyedStream.process`.
+
+        In an epoch the records of the keyed stream come first, so that a record of the broadcast one counts for what
+        comes behind it.
+        """
+        descriptors: Any = self._broadcast.descriptors
+        definition = BroadcastProcessDefinition(function, descriptors)
+        inputs = (self._first, BroadcastInput(self._broadcast.edge, self._broadcast.order_by))
+        return self._add(inputs, definition, uid=uid, name=name or type(function).__name__, schema=schema)
+
+
+@frozen(eq=False)
+class JoinedStreams(Generic[S]):
+    """Two streams on their way to a join by key and window: `where`, `equal_to`, then `window`."""
+
+    _add: AddOperator[S] = field(repr=False)
+    _first: StreamEdge
+    _second: StreamEdge
+    _kind: PairFunction
+    _keys: tuple[Any, ...] = ()
+    _other_keys: tuple[Any, ...] = ()
+
+    def where(self, *keys: Any) -> JoinedStreams[S]:
+        """The columns of the key of the first stream."""
+        return JoinedStreams(self._add, self._first, self._second, self._kind, keys, self._other_keys)
+
+    def equal_to(self, *keys: Any) -> JoinedStreams[S]:
+        """The columns of the key of the second stream, as many as those of the first."""
+        return JoinedStreams(self._add, self._first, self._second, self._kind, self._keys, keys)
+
+    def window(self, assigner: WindowAssigner[Any]) -> WindowedStreamPair[S]:
+        """Puts the records of both into windows; raises `JobDefinitionError` without keys, and for what is no assigner.
+
+        What is returned says when they fire; its ``apply`` ends the chain.
+        """
+        if not self._keys or not self._other_keys:
+            raise JobDefinitionError(
+                "two streams are joined by key: chain where('column').equal_to('column') before window(...)"
+            )
+        inputs = (KeyedInput(self._first, self._keys), KeyedInput(self._second, self._other_keys))
+
+        def add(definition: WindowDefinition, *, uid: str, name: str, schema: Any) -> S:
+            return self._add(inputs, definition, uid=uid, name=name, schema=schema)
+
+        return WindowedStreamPair.of(add, assigner, self._kind)
