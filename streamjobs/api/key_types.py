@@ -13,6 +13,7 @@ import datetime
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from streamjobs.api.stream_graph import name_of_input
 from streamjobs.errors import JobDefinitionError
 from typeserializers.containers.tuples import TupleSerializer
 from typeserializers.kernel.type_serializer import TypeSerializer
@@ -61,6 +62,20 @@ def key_serializer_for(column_types: Sequence[str], operator_uid: str) -> TypeSe
             )
     serializers = [_SERIALIZERS[column_type] for column_type in column_types]
     return serializers[0] if len(serializers) == 1 else TupleSerializer(serializers)
+
+
+def check_keys_agree(operator_uid: str, types_of_inputs: Mapping[int, Sequence[str]]) -> None:
+    """Raises `JobDefinitionError` if two inputs of an operator, by their index, have keys of other types."""
+    if not types_of_inputs:
+        return
+    first = min(types_of_inputs)
+    for index, types in types_of_inputs.items():
+        if list(types) != list(types_of_inputs[first]):
+            raise JobDefinitionError(
+                f"operator {operator_uid!r}: the key of {name_of_input(first)} is of the type "
+                f"{', '.join(types_of_inputs[first])}, and that of {name_of_input(index)} of {', '.join(types)}; "
+                f"records of both meet only under keys of the same types: cast them alike before key_by"
+            )
 
 
 def canonical_key(column_type: str) -> Callable[[Any], Any] | None:

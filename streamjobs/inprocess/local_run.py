@@ -223,13 +223,13 @@ class LocalEpoch:
     def process(self, node: OperatorNode) -> None:
         """Runs the subtasks of an operator, one after the other."""
         run, parts, operator = self._run, self._parts, self._parts.operators[node.uid]
-        stream = self._streams[node.inputs[0]]
+        streams = [self._streams[edge] for edge in node.inputs]
         has_time = parts.event_time is not None
         early = {tag: LocalStream.empty(has_time=has_time) for tag in operator.outputs}
         others = {tag: LocalStream.empty(has_time=has_time) for tag in operator.outputs}
         for tag in operator.outputs:
             self._streams[StreamEdge(node, tag)] = LocalStream.empty(has_time=has_time)
-        self._learn_keys(operator, stream.records)
+        self._learn_keys(operator, streams)
         if operator.key_serializer is None:
             # No record yet and nothing restored: there is no state, and no knowing what its keys will be.
             return
@@ -242,7 +242,7 @@ class LocalEpoch:
         )
         identity = RunIdentity(parts.directory.identity.job_id, parts.directory.run_id)
         make_function = partial(run.functions.function, identity, operator.uid, operator.make_function)
-        for index, share in enumerate(operator.shares(stream, parts.parallelism)):
+        for index, share in enumerate(operator.shares(streams, parts.parallelism)):
             subtask = Subtask(
                 self._operator_parts(operator),
                 SubtaskEpoch(
@@ -256,7 +256,7 @@ class LocalEpoch:
                     previous_watermark_ms=run.watermarks.before_of(operator.uid),
                 ),
             )
-            with contextlib.closing(subtask.run(make_function, [(0, batch) for batch in share])) as emitted:
+            with contextlib.closing(subtask.run(make_function, share)) as emitted:
                 for tag, rows, timestamps, is_early in itertools.chain.from_iterable(emitted):
                     part = early if is_early else others
                     part[tag].append(operator.emitted_rows(tag, rows), timestamps)
@@ -295,16 +295,16 @@ class LocalEpoch:
             keeps_backends=False,
         )
 
-    def _learn_keys(self, operator: LocalOperator, records: Sequence[Any]) -> None:
+    def _learn_keys(self, operator: LocalOperator, streams: Sequence[LocalStream]) -> None:
         if operator.knows_keys:
             return
         restored = self._run.restored
         metas = restored.keyed_metas_of(operator.uid) if restored is not None else ()
-        if not records:
+        operator.learn_keys(lambda index: streams[index].records)
+        if not operator.knows_keys:
             if metas:
                 operator.key_serializer = metas[0].key_snapshot.restore_serializer()
             return
-        operator.learn_keys(records[0])
         if restored is not None and metas and operator.key_serializer is not None:
             allowed = self._parts.allow_non_restored_state
             report = report_of(restored, operator.uid, operator.key_serializer, operator.states, allowed)

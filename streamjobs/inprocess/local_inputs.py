@@ -1,0 +1,228 @@
+"""The inputs of an operator in this process: which records of a stream each subtask is given, with what keys.
+
+The types of keys come from the declared schema of an input. Where there is none (plain elements, or what a transform
+makes of records) the first record decides. All keyed inputs of an operator have keys of the same types: what a schema
+tells holds for the inputs that have none, and two that differ are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from attrs import evolve, field, frozen
+
+from statebackend.api.key_groups import subtask_of_key_group
+from streamjobs.api.key_types import canonical_key, check_keys_agree
+from streamjobs.api.stream_graph import BroadcastInput, KeyedInput, OperatorNode
+from streamjobs.inprocess.keys import column_types, field_getter
+from streamjobs.inprocess.local_stream import LocalStream, largest_timestamps
+from streamjobs.operators.input_batch import ObjectBatch, check_keys
+from streamjobs.rows.declared_schema import DeclaredSchema, unknown_column
+from streamjobs.runtime.key_hash import KeyHashError, key_group_hasher
+
+__all__ = ["KeyColumns", "KnownStream", "LocalInput", "known_key_types", "local_inputs"]
+
+Getter = Callable[[Any], Any]
+
+
+@frozen
+class KnownStream:
+    """What is known of a stream: its schema, whether its records are rows of it, and of sources the first record.
+
+    ``first`` gives that alone, or none. It is asked only for what the schema does not tell.
+    """
+
+    schema: DeclaredSchema | None
+    is_rows: bool
+    first: Callable[[], Sequence[Any]] = tuple
+
+    @property
+    def row_schema(self) -> DeclaredSchema | None:
+        """The schema that its records are rows of, if they are of one."""
+        return self.schema if self.is_rows else None
+
+
+@frozen
+class KeyColumns:
+    """The types of the keys of an operator, and the key group of each key; for subtasks of so many key groups."""
+
+    types: tuple[str, ...]
+    max_parallelism: int
+    key_group_of: Callable[[Any], int] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "key_group_of", key_group_hasher(self.types, self.max_parallelism))
+
+    @property
+    def is_composite(self) -> bool:
+        """Whether a key is a tuple."""
+        return len(self.types) > 1
+
+
+class LocalInput(Protocol):
+    """One input of an operator."""
+
+    is_keyed: bool
+
+    def declared_key_types(self) -> tuple[str, ...] | None:
+        """The types of its keys, as far as the schema tells all of them."""
+
+    def key_types_of(self, record: Any) -> tuple[str, ...]:
+        """The types of its keys, as a record says; `JobDefinitionError` for what cannot be a key."""
+
+    def shares(self, stream: LocalStream, columns: KeyColumns, parallelism: int) -> Sequence[ObjectBatch]:
+        """What each subtask is given of a stream, in order; raises for a record that has no such key."""
+
+
+def local_inputs(node: OperatorNode, streams: Sequence[KnownStream]) -> Sequence[LocalInput]:
+    """The inputs of an operator; `JobDefinitionError` for columns that its streams do not have."""
+    return [
+        _INPUTS[type(one)](one, node.uid, stream) for one, stream in zip(node.operator_inputs, streams, strict=True)
+    ]
+
+
+def known_key_types(
+    uid: str, inputs: Sequence[LocalInput], firsts: Callable[[int], Sequence[Any]]
+) -> tuple[str, ...] | None:
+    """The types of the keys of an operator, None as long as they are not known.
+
+    ``firsts`` gives the first record of an input, or none; it is asked only for what the schema does not tell. Raises
+    `JobDefinitionError` if inputs differ.
+    """
+    keyed = {index: one for index, one in enumerate(inputs) if one.is_keyed}
+    told = {index: types for index, one in keyed.items() if (types := one.declared_key_types()) is not None}
+    check_keys_agree(uid, told)
+    seen = {
+        index: one.key_types_of(record)
+        for index, one in keyed.items()
+        if index not in told
+        for record in firsts(index)[:1]
+    }
+    if not told and not seen:
+        return None
+    types = told[min(told)] if told else seen[min(seen)]
+    # To Python all whole numbers are of one type: what a schema says of them holds for those without one.
+    check_keys_agree(uid, {**told, **{index: _as_one(types, own) for index, own in seen.items()}})
+    return types
+
+
+def _as_one(types: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
+    if len(types) != len(others):
+        return others
+    return tuple(
+        type_name if {type_name, other} <= _WHOLE_NUMBERS else other
+        for type_name, other in zip(types, others, strict=True)
+    )
+
+
+class _KeyedLocalInput:
+    """Each record goes to the subtask of its key."""
+
+    is_keyed = True
+
+    def __init__(self, given: KeyedInput, uid: str, stream: KnownStream) -> None:
+        self._uid = uid
+        self._keys = given.keys
+        self._declared = stream.schema
+        self._key_getters = _getters(given.keys, uid, "key_by", stream)
+        self._order_getters = _getters(given.order_by, uid, "order_by", stream)
+
+    def declared_key_types(self) -> tuple[str, ...] | None:
+        declared = self._declared
+        types = [declared.type_of(key) if declared and isinstance(key, str) else None for key in self._keys]
+        known = tuple(name for name in types if name is not None)
+        return known if len(known) == len(types) else None
+
+    def key_types_of(self, record: Any) -> tuple[str, ...]:
+        return column_types(self._key_getters, self._declared, self._keys, record, self._uid)
+
+    def shares(self, stream: LocalStream, columns: KeyColumns, parallelism: int) -> Sequence[ObjectBatch]:
+        keys = self._keys_of(stream.records, columns)
+        try:
+            key_groups = [columns.key_group_of(key) for key in keys]
+        except KeyHashError as error:
+            raise self._unlike(str(error)) from error
+        shares: list[list[int]] = [[] for _ in range(parallelism)]
+        for index, key_group in enumerate(key_groups):
+            shares[subtask_of_key_group(key_group, parallelism, columns.max_parallelism)].append(index)
+        batches = []
+        for share in shares:
+            _sort(share, stream.records, self._order_getters)
+            own = _batch(stream.of(share))
+            batches.append(
+                evolve(own, keys=[keys[index] for index in share], key_groups=[key_groups[index] for index in share])
+            )
+        return batches
+
+    def _keys_of(self, records: list[Any], columns: KeyColumns) -> list[Any]:
+        values = [[get(record) for record in records] for get in self._key_getters]
+        for index, canonical in enumerate(map(canonical_key, columns.types)):
+            if canonical is not None:
+                values[index] = list(map(canonical, values[index]))
+        self._refuse_truth_values(values, columns.types)
+        keys: list[Any] = list(zip(*values, strict=True)) if columns.is_composite else values[0]
+        check_keys(self._uid, keys, columns.is_composite)
+        return keys
+
+    def _refuse_truth_values(self, values: Sequence[Sequence[Any]], types: Sequence[str]) -> None:
+        """To Python True is 1, and would have the state of the key 1."""
+        for index, (type_name, column) in enumerate(zip(types, values, strict=True)):
+            if type_name in _WHOLE_NUMBERS and bool in set(map(type, column)):
+                raise self._unlike(f"key column {index} is of type {type_name}, which cannot hold a bool")
+
+    def _unlike(self, reason: str) -> KeyHashError:
+        return KeyHashError(
+            f"operator {self._uid!r}: {reason}. The first record decides on the types of a key; give all "
+            f"records keys of the same types before key_by"
+        )
+
+
+class _BroadcastLocalInput:
+    """Every record goes to every subtask."""
+
+    is_keyed = False
+
+    def __init__(self, given: BroadcastInput, uid: str, stream: KnownStream) -> None:
+        self._order_getters = _getters(given.order_by, uid, "order_by", stream)
+
+    def declared_key_types(self) -> tuple[str, ...] | None:
+        return None
+
+    def key_types_of(self, record: Any) -> tuple[str, ...]:
+        raise TypeError("what is broadcast has no keys")
+
+    def shares(self, stream: LocalStream, columns: KeyColumns, parallelism: int) -> Sequence[ObjectBatch]:
+        whole = list(range(len(stream.records)))
+        _sort(whole, stream.records, self._order_getters)
+        return [_batch(stream.of(whole))] * parallelism
+
+
+_INPUTS: Final[Mapping[type, Callable[[Any, str, KnownStream], LocalInput]]] = {
+    KeyedInput: _KeyedLocalInput,
+    BroadcastInput: _BroadcastLocalInput,
+}
+
+_WHOLE_NUMBERS: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
+
+
+def _batch(stream: LocalStream) -> ObjectBatch:
+    """The records of a stream, without keys; of such a part all are early or none is."""
+    return ObjectBatch(stream.records, (), (), stream.timestamps, largest_timestamps(stream), stream.early > 0)
+
+
+def _sort(share: list[int], records: Sequence[Any], order_by: Sequence[Getter]) -> None:
+    if order_by:
+        share.sort(key=lambda index: [_nulls_first(get(records[index])) for get in order_by])
+
+
+def _getters(columns: Sequence[Any], uid: str, given_to: str, stream: KnownStream) -> Sequence[Getter]:
+    for column in columns:
+        schema = stream.row_schema if isinstance(column, str) else None
+        if schema is not None and schema.type_of(column) is None:
+            raise unknown_column(uid, given_to, column, schema.names)
+    return [field_getter(column, uid, given_to) for column in columns]
+
+
+def _nulls_first(value: Any) -> tuple[bool, Any]:
+    return value is not None, value
