@@ -1,77 +1,135 @@
-"""The operator of a `KeyedProcessFunction`."""
+"""The operator of functions over keyed inputs: one, two or any number of them.
+
+A record of any input is given to the function with its key current, over the same state and the same timers.
+"""
 
 from __future__ import annotations
 
+import functools
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from types import GeneratorType
-from typing import Any
+from typing import Any, Final
 
-from checkpointing.errors import CheckpointError
-from snapshots.errors import StateFormatError
-from statebackend.api.errors import StateBackendError
-from streamjobs.api.functions import KeyedProcessFunction, OnTimerContext, ProcessContext
-from streamjobs.api.output_tag import OutputTag
+from attrs import field, frozen
+
+from streamjobs.api.co_functions import KeyedCoProcessFunction, KeyedMultipleInputFunction
+from streamjobs.api.functions import KeyedFunction, KeyedProcessFunction, OnTimerContext, ProcessContext, RuntimeContext
 from streamjobs.api.timer_service import TimeDomain, TimerService
-from streamjobs.errors import StreamJobError, UserFunctionError
+from streamjobs.operators.function_calls import call_failure, call_user, of_key
 from streamjobs.operators.function_results import check_results
 from streamjobs.operators.keyed_timers import KeyedTimers, NoTimers, register_timers
 from streamjobs.operators.operator import Emitter, InputBatch, Operator
 from streamjobs.operators.ordered_output import OrderedOutput
-from streamjobs.operators.record_function import RecordFunctionAdapter, call_failure
+from streamjobs.operators.record_function import RecordFunctionAdapter
 from streamjobs.operators.subtask_context import SubtaskContext
-from streamjobs.user_errors import told
 
-__all__ = ["KeyedProcessOperator"]
+__all__ = [
+    "ElementMethod",
+    "KeyedCallForms",
+    "KeyedProcessOperator",
+    "keyed_co_process_operator",
+    "keyed_multiple_input_operator",
+]
+
+
+@frozen
+class ElementMethod:
+    """What takes the records of an input, and what it is called in errors."""
+
+    name: str
+    call: Callable[[Any, Any], Iterable[Any] | None]
+
+
+@frozen
+class KeyedCallForms:
+    """How a kind of function is called: its methods by input, and the classes of what they and timers are given."""
+
+    element_method: Callable[[Any, int], ElementMethod]
+    process_context: Callable[..., ProcessContext[Any]] = ProcessContext
+    timer_context: Callable[..., OnTimerContext[Any]] = OnTimerContext
+    opening_context: Callable[[RuntimeContext], RuntimeContext] = field(default=lambda context: context)
+
+
+def _only_input(function: KeyedProcessFunction[Any, Any, Any], input_index: int) -> ElementMethod:
+    return ElementMethod("process_element", function.process_element)
+
+
+ONE_INPUT: Final = KeyedCallForms(_only_input)
+
+
+def keyed_co_process_operator(function: KeyedCoProcessFunction[Any, Any, Any, Any], uid: str) -> KeyedProcessOperator:
+    """The operator of a function with two inputs."""
+
+    def method(function: KeyedCoProcessFunction[Any, Any, Any, Any], input_index: int) -> ElementMethod:
+        name = f"process_element{input_index + 1}"
+        return ElementMethod(name, getattr(function, name))
+
+    return KeyedProcessOperator(function, uid, KeyedCallForms(method))
+
+
+def keyed_multiple_input_operator(function: KeyedMultipleInputFunction[Any, Any], uid: str) -> KeyedProcessOperator:
+    """The operator of a function with any number of inputs."""
+
+    def method(function: KeyedMultipleInputFunction[Any, Any], input_index: int) -> ElementMethod:
+        return ElementMethod(
+            f"process_element of input {input_index}", functools.partial(function.process_element, input_index)
+        )
+
+    return KeyedProcessOperator(function, uid, KeyedCallForms(method))
 
 
 class KeyedProcessOperator(Operator):
-    """Calls a function for every record of its one input, and for every timer.
+    """Calls a function for every record of its inputs, and for every timer.
 
     Rows have the timestamp of the record or of the timer of event time that they were emitted for. What timers emit is
     handed on with the watermark, with the next records or in front of the snapshot.
     """
 
-    def __init__(self, function: KeyedProcessFunction[Any, Any, Any], uid: str) -> None:
+    def __init__(self, function: KeyedFunction[Any, Any], uid: str, forms: KeyedCallForms = ONE_INPUT) -> None:
         self._function = function
         self._uid = uid
+        self._forms = forms
+        self._adapters: dict[int, RecordFunctionAdapter] = {}
 
     def open(self, context: SubtaskContext, emitter: Emitter) -> None:
+        forms = self._forms
         self._emitter = emitter
         self._side: dict[Any, list[Any]] = {tag: [] for tag in emitter.side_outputs}
-        self._output = OrderedOutput(emitter)
-        self._call("open", lambda: self._function.open(context))
-        clock = context.keyed.parameters.clock
-        self._no_timers = NoTimers(self._uid, type(self._function).__name__, clock, context.watermark_ms)
+        self.output = OrderedOutput(emitter)
+        """Where rows with timestamps go, and what timers emit."""
+        self._key_setter = context.key_setter
+        opening = forms.opening_context(context)
+        call_user(self._uid, "open", lambda: self._function.open(opening))
+        self._no_timers = NoTimers(self._uid, type(self._function).__name__, context.clock, context.watermark_ms)
         internal = register_timers(self._function, context)
-        timers: TimerService = self._no_timers if internal is None else KeyedTimers(internal)
-        process_context: ProcessContext[Any] = ProcessContext(
-            context.epoch_id, {tag: rows.append for tag, rows in self._side.items()}, timers
+        self.timers: TimerService = self._no_timers if internal is None else KeyedTimers(internal)
+        """The time of the operator."""
+        self._context = forms.process_context(
+            context.epoch_id, {tag: rows.append for tag, rows in self._side.items()}, self.timers
         )
-        self._adapter = RecordFunctionAdapter(
-            self._function.process_element, "process_element", self._uid, process_context, context.key_setter
+        self._with_timestamps = forms.process_context(
+            context.epoch_id, self.output.side_outputs_at(lambda: self._with_timestamps.timestamp), self.timers
         )
-        self._with_timestamps: ProcessContext[Any] = ProcessContext(
-            context.epoch_id, self._side_outputs(lambda: self._with_timestamps.timestamp), timers
-        )
-        self._at_event_time: OnTimerContext[Any] = OnTimerContext(
+        self._at_event_time = forms.timer_context(
             context.epoch_id,
-            self._side_outputs(lambda: self._at_event_time.timestamp),
-            timers,
+            self.output.side_outputs_at(lambda: self._at_event_time.timestamp),
+            self.timers,
             TimeDomain.EVENT_TIME,
         )
-        self._at_processing_time: OnTimerContext[Any] = OnTimerContext(
-            context.epoch_id, self._side_outputs(lambda: None), timers, TimeDomain.PROCESSING_TIME
+        self._at_processing_time = forms.timer_context(
+            context.epoch_id, self.output.side_outputs_at(lambda: None), self.timers, TimeDomain.PROCESSING_TIME
         )
 
     def process_batch(self, input_index: int, batch: InputBatch) -> None:
-        self._output.flush()
+        self.output.flush()
+        adapter = self._adapters.get(input_index) or self._adapter(input_index)
         timestamps = batch.timestamps
         if timestamps is not None:
-            self._adapter.run_with_timestamps(batch, timestamps, self._with_timestamps, self._output)
-            self._output.flush()
+            adapter.run_with_timestamps(batch, timestamps, self._with_timestamps, self.output)
+            self.output.flush()
             return
-        self._emitter.emit(None, self._adapter.run(batch))
+        self._emitter.emit(None, adapter.run(batch, self._context))
         for tag, rows in self._side.items():
             if rows:
                 self._emitter.emit(tag, tuple(rows))
@@ -79,7 +137,7 @@ class KeyedProcessOperator(Operator):
 
     def on_watermark(self, timestamp_ms: int) -> None:
         self._no_timers.watermark_ms = timestamp_ms
-        self._output.flush()
+        self.output.flush()
         # As behind a batch: see `record_function`.
         gc.collect(0)
 
@@ -90,15 +148,21 @@ class KeyedProcessOperator(Operator):
         self._on_timer(self._at_processing_time, timestamp_ms, key, None)
 
     def prepare_snapshot(self) -> None:
-        self._output.flush()
+        self.output.flush()
 
     def close(self) -> None:
-        self._call("close", self._function.close)
+        call_user(self._uid, "close", self._function.close)
+
+    def _adapter(self, input_index: int) -> RecordFunctionAdapter:
+        method = self._forms.element_method(self._function, input_index)
+        adapter = RecordFunctionAdapter(method.call, method.name, self._uid, self._key_setter)
+        self._adapters[input_index] = adapter
+        return adapter
 
     def _on_timer(self, context: OnTimerContext[Any], timestamp_ms: int, key: Any, row_timestamp: int | None) -> None:
         context.current_key = key
         context.timestamp = timestamp_ms
-        add = self._output.add
+        add = self.output.add
         try:
             result = self._function.on_timer(timestamp_ms, context)
             if result is not None:
@@ -108,22 +172,6 @@ class KeyedProcessOperator(Operator):
                     add(None, row, row_timestamp)
         except Exception as error:
             # What the timers before it have emitted stays emitted.
-            self._output.flush()
+            self.output.flush()
             timer = f"timer of {context.time_domain.value} at {timestamp_ms}"
-            raise call_failure(error, self._uid, key, timer, "on_timer") from error
-
-    def _side_outputs(self, timestamp: Callable[[], int | None]) -> Mapping[OutputTag[Any], Callable[[Any], object]]:
-        """Side outputs into the ordered output, each row with the timestamp that there is at that time."""
-
-        def into(tag: OutputTag[Any]) -> Callable[[Any], object]:
-            return lambda value: self._output.add(tag, value, timestamp())
-
-        return {tag: into(tag) for tag in self._emitter.side_outputs}
-
-    def _call(self, method: str, call: Callable[[], None]) -> None:
-        try:
-            call()
-        except (StreamJobError, StateBackendError, StateFormatError, CheckpointError):
-            raise
-        except Exception as error:
-            raise UserFunctionError(f"operator {self._uid!r}: {method} raised {told(error)}") from error
+            raise call_failure(error, f"{of_key(self._uid, key)}, {timer}", "on_timer") from error

@@ -9,11 +9,20 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from streamjobs.api.async_definition import AsyncWaitDefinition
+from streamjobs.api.broadcast_functions import BroadcastProcessDefinition
+from streamjobs.api.co_functions import KeyedCoProcessFunction, KeyedMultipleInputFunction
 from streamjobs.api.functions import KeyedProcessFunction
+from streamjobs.api.interval_join import IntervalJoinDefinition
 from streamjobs.api.stateful_processor import StatefulProcessorFunction
 from streamjobs.api.windows.window_definition import WindowDefinition
 from streamjobs.operators.async_io.async_wait_operator import AsyncWaitOperator
-from streamjobs.operators.keyed_process import KeyedProcessOperator
+from streamjobs.operators.broadcast_process import broadcast_process_operator
+from streamjobs.operators.interval_join_operator import IntervalJoinOperator
+from streamjobs.operators.keyed_process import (
+    KeyedProcessOperator,
+    keyed_co_process_operator,
+    keyed_multiple_input_operator,
+)
 from streamjobs.operators.operator import Operator
 from streamjobs.operators.stateful_processor.processor_operator import StatefulProcessorOperator
 from streamjobs.operators.windows.window_operator import WindowOperator
@@ -25,6 +34,10 @@ OperatorFactory = Callable[[Any, str], Operator]
 
 OPERATORS: Final[Mapping[type, OperatorFactory]] = {
     KeyedProcessFunction: KeyedProcessOperator,
+    KeyedCoProcessFunction: keyed_co_process_operator,
+    KeyedMultipleInputFunction: keyed_multiple_input_operator,
+    BroadcastProcessDefinition: broadcast_process_operator,
+    IntervalJoinDefinition: IntervalJoinOperator,
     StatefulProcessorFunction: StatefulProcessorOperator,
     AsyncWaitDefinition: AsyncWaitOperator,
     WindowDefinition: WindowOperator,

@@ -6,7 +6,7 @@ making it, so rows are collected, and those that go to the same place one behind
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from streamjobs.api.output_tag import OutputTag
@@ -28,6 +28,14 @@ class OrderedOutput:
     def side_outputs(self) -> Collection[OutputTag[Any]]:
         """The side outputs that somebody reads."""
         return self._emitter.side_outputs
+
+    def side_outputs_at(self, timestamp: Callable[[], int | None]) -> Mapping[OutputTag[Any], Callable[[Any], object]]:
+        """What takes the rows of each of them, with the timestamp that there is at that time."""
+
+        def into(tag: OutputTag[Any]) -> Callable[[Any], object]:
+            return lambda value: self.add(tag, value, timestamp())
+
+        return {tag: into(tag) for tag in self.side_outputs}
 
     def add(self, tag: OutputTag[Any] | None, row: Any, timestamp_ms: int | None) -> None:
         """Takes a row of the output or, with a tag, of that side output."""

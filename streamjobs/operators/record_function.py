@@ -16,22 +16,16 @@ import contextlib
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import GeneratorType
-from typing import Any, Final
+from typing import Any
 
-from snapshots.errors import StateFormatError
-from statebackend.api.errors import StateBackendError
 from statebackend.keyed.key_context import KeySetter
 from streamjobs.api.functions import ProcessContext
-from streamjobs.errors import StreamJobError, UserFunctionError
+from streamjobs.operators.function_calls import call_failure, of_key, of_record
 from streamjobs.operators.function_results import check_results
 from streamjobs.operators.operator import InputBatch
 from streamjobs.operators.ordered_output import OrderedOutput
-from streamjobs.user_errors import one_line, shown, told
 
-__all__ = ["RecordFunctionAdapter", "call_failure", "paused_garbage_collection"]
-
-_KEY_CHARACTERS: Final = 80
-_RECORD_CHARACTERS: Final = 200
+__all__ = ["RecordFunctionAdapter", "paused_garbage_collection"]
 
 
 @contextlib.contextmanager
@@ -58,16 +52,14 @@ class RecordFunctionAdapter:
         function: Callable[[Any, ProcessContext[Any]], Iterable[Any] | None],
         method: str,
         uid: str,
-        context: ProcessContext[Any],
         key_setter: Callable[[], KeySetter],
     ) -> None:
         self._function = function
         self._method = method
         self._uid = uid
-        self._context = context
         self._key_setter = key_setter
 
-    def run(self, batch: InputBatch) -> list[Any]:
+    def run(self, batch: InputBatch, context: ProcessContext[Any]) -> list[Any]:
         """Processes a batch without timestamps; returns what was emitted, in order.
 
         Raises `UserFunctionError`, naming key and record, for whatever the function raises.
@@ -75,7 +67,6 @@ class RecordFunctionAdapter:
         emitted: list[Any] = []
         emit = emitted.extend
         function = self._function
-        context = self._context
         records = zip(batch.records, batch.keys, batch.key_groups, strict=True)
         record: Any = None
         try:
@@ -121,16 +112,4 @@ class RecordFunctionAdapter:
         gc.collect(0)
 
     def _failure(self, error: Exception, context: ProcessContext[Any], record: Any) -> Exception:
-        return call_failure(
-            error, self._uid, context.current_key, f"record {shown(record, _RECORD_CHARACTERS)}", self._method
-        )
-
-
-def call_failure(error: Exception, uid: str, key: Any, what: str, method: str) -> Exception:
-    """What a call for a key failed with, as an error that names operator, key and what the call was for."""
-    if isinstance(error, StreamJobError):
-        return error
-    where = f"operator {uid!r}, key {shown(key, _KEY_CHARACTERS)}, {what}"
-    if isinstance(error, (StateBackendError, StateFormatError)):
-        return UserFunctionError(f"{where}: {one_line(str(error))}")
-    return UserFunctionError(f"{where}: {method} raised {told(error)}")
+        return call_failure(error, f"{of_key(self._uid, context.current_key)}, {of_record(record)}", self._method)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from snapshots.compatibility import CompatibilityKind
@@ -94,6 +94,11 @@ class SubtaskContext(RuntimeContext):
         """The watermark at which timers begin, in milliseconds; `MIN_TIMESTAMP` for none."""
         return self._watermark_ms
 
+    @property
+    def clock(self) -> Callable[[], int]:
+        """Gives the processing time, in milliseconds since 1970."""
+        return self.keyed.parameters.clock
+
     def register(
         self, descriptor: StateDescriptor, namespace_serializer: TypeSerializer[Any] = VOID_NAMESPACE_SERIALIZER
     ) -> InternalState:
@@ -146,6 +151,11 @@ class SubtaskContext(RuntimeContext):
             set_key(key, key_group)
 
         return set_key_of_timers
+
+    def leave_key(self) -> None:
+        """Makes no key current: keyed state refuses every access, and timers too, until the next one is."""
+        self.keyed.leave_key()
+        self._current.leave()
 
     def check_planned_are_registered(self) -> None:
         """Raises `StateRegistrationError` if `open()` left out a restored state that it registered on the driver."""

@@ -32,6 +32,7 @@ from streamjobs.operators.operator_factories import operator_factory
 from streamjobs.operators.planned_states import PlannedState, planned_state
 from streamjobs.rows.declared_schema import DeclaredSchema
 from streamjobs.time.internal_timer_service import CurrentKey, InternalTimerService, timer_queue_descriptors
+from streamjobs.time.timestamps import MIN_TIMESTAMP
 from streamjobs.user_errors import one_line, told
 from typeserializers.kernel.type_serializer import TypeSerializer
 
@@ -90,6 +91,8 @@ class RegistrationContext(RuntimeContext):
     ) -> None:
         self.input_schemas = tuple(input_schemas)
         """What is known of the records of each input."""
+        self.watermark_ms = MIN_TIMESTAMP
+        """The watermark: there is none."""
         self._operator_uid = operator_uid
         self._parallelism = parallelism
         self._epoch_id = epoch_id
@@ -147,7 +150,11 @@ class RegistrationContext(RuntimeContext):
     def internal_timer_service(self, name: str, namespace_serializer: TypeSerializer[N]) -> InternalTimerService[N]:
         """Timers without a key for which one could be registered."""
         self._timers[name] = namespace_serializer
-        return InternalTimerService(_NO_QUEUE, _NO_QUEUE, CurrentKey(), lambda: 0)
+        return InternalTimerService(_NO_QUEUE, _NO_QUEUE, CurrentKey(), self.clock)
+
+    def clock(self) -> int:
+        """The processing time, which is not known yet."""
+        return 0
 
     def key_setter(self) -> KeySetter:
         """A function that is never called."""

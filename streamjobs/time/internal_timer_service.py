@@ -38,6 +38,10 @@ class CurrentKey:
     key: Any = None
     key_group: int = NO_KEY_GROUP
 
+    def leave(self) -> None:
+        """Makes no key current."""
+        self.key, self.key_group = None, NO_KEY_GROUP
+
 
 class Fire(Protocol):
     """What a timer that is due is given to, as the operator's ``on_event_time_timer``."""

@@ -30,9 +30,6 @@ from typing import Any, ClassVar, Final
 
 from attrs import define
 
-from checkpointing.errors import CheckpointError
-from snapshots.errors import StateFormatError
-from statebackend.api.errors import StateBackendError
 from streamjobs.api.async_definition import AsyncWaitDefinition
 from streamjobs.api.async_functions import AsyncFunction
 from streamjobs.errors import AsyncTimeoutError, StreamJobError, UserFunctionError
@@ -41,6 +38,7 @@ from streamjobs.operators.async_io.record_request import RecordRequest
 from streamjobs.operators.async_io.requests import LoopRequests, Outcome, Requests
 from streamjobs.operators.async_io.stateless_context import StatelessContext
 from streamjobs.operators.async_io.stream_element_queue import ElementEvent, StreamElementQueue
+from streamjobs.operators.function_calls import call_user
 from streamjobs.operators.function_results import check_results
 from streamjobs.operators.operator import Emitter, InputBatch, Operator
 from streamjobs.time.timestamps import MAX_TIMESTAMP
@@ -121,11 +119,11 @@ class AsyncWaitOperator(Operator):
             one.request.is_over = True
         if self._requests is not None:
             self._requests.close()
-            self._call("close", self._function.close)
+            call_user(self._uid, "close", lambda: self._await(self._function.close()))
 
     def _open_function(self) -> None:
         self._requests = self._make_requests()
-        self._call("open", lambda: self._function.open(self._context))
+        call_user(self._uid, "open", lambda: self._await(self._function.open(self._context)))
 
     def _begin(self, record: InFlightRecord) -> None:
         if self._requests is None:
@@ -244,12 +242,6 @@ class AsyncWaitOperator(Operator):
             raise StreamJobError(f"operator {self._uid!r} is not open")
         return self._requests
 
-    def _call(self, method: str, call: Callable[[], Any]) -> None:
-        try:
-            result = call()
-            if inspect.isawaitable(result):
-                self._running.run(result)
-        except (StreamJobError, StateBackendError, StateFormatError, CheckpointError):
-            raise
-        except Exception as error:
-            raise UserFunctionError(f"operator {self._uid!r}: {method} raised {told(error)}") from error
+    def _await(self, result: Any) -> None:
+        if inspect.isawaitable(result):
+            self._running.run(result)

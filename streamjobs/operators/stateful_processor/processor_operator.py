@@ -20,10 +20,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from snapshots.errors import StateFormatError
 from statebackend import BroadcastStateDescriptor, MapStateDescriptor
 from statebackend.api.broadcast_state import BroadcastState
-from statebackend.api.errors import StateBackendError
 from streamjobs.api.operator_state_store import OperatorStateStore
 from streamjobs.api.stateful_processor import (
     ExpiredTimerInfo,
@@ -32,19 +30,19 @@ from streamjobs.api.stateful_processor import (
     TimeMode,
     TimerValues,
 )
-from streamjobs.errors import JobDefinitionError, StreamJobError, UserFunctionError
+from streamjobs.errors import JobDefinitionError
+from streamjobs.operators.function_calls import call_failure, call_user, of_key
 from streamjobs.operators.operator import Emitter, InputBatch, Operator
 from streamjobs.operators.stateful_processor.processor_handle import RESERVED_PREFIX, ProcessorHandle
 from streamjobs.operators.stateful_processor.processor_timers import ProcessorTimers
 from streamjobs.rows.declared_schema import output_schema, place_of_output
-from streamjobs.user_errors import one_line, shown, told
+from streamjobs.user_errors import shown
 from typeserializers.scalars.fixed_width import BooleanSerializer, LongSerializer
 from typeserializers.scalars.strings import StringSerializer
 from typeserializers.scalars.void import VoidNamespaceSerializer
 
 __all__ = ["StatefulProcessorOperator"]
 
-_SHOWN_KEY_CHARACTERS: Final = 80
 _SHOWN_ROW_CHARACTERS: Final = 200
 
 OF_TRANSFORM_WITH_STATE: Final = "output_schema='name type, ...', the schema of what the processor emits"
@@ -94,7 +92,7 @@ class StatefulProcessorOperator(Operator):
             descriptor = BroadcastStateDescriptor(INITIAL_STATE, StringSerializer(), BooleanSerializer())
             self._begun = context.operator_state.get_broadcast_state(descriptor)
         handle = ProcessorHandle(self._function, context, self._timers)
-        self._call("init", lambda: self._processor.init(handle))
+        call_user(self._uid, "init", lambda: self._processor.init(handle))
         handle.end_of_init()
 
     def process_batch(self, input_index: int, batch: Any) -> None:
@@ -136,7 +134,7 @@ class StatefulProcessorOperator(Operator):
         self._give_out()
 
     def close(self) -> None:
-        self._call("close", self._processor.close)
+        call_user(self._uid, "close", self._processor.close)
 
     def _begin(self) -> None:
         """Gives the processor what it begins with, in the first epoch of an operator that is not restored."""
@@ -220,21 +218,8 @@ class StatefulProcessorOperator(Operator):
         assert self._timers is not None, "the time mode is none, and a timer is due"
         return self._timers
 
-    def _call(self, method: str, call: Callable[[], None]) -> None:
-        try:
-            call()
-        except (StreamJobError, StateBackendError, StateFormatError):
-            raise
-        except Exception as error:
-            raise UserFunctionError(f"operator {self._uid!r}: {method} raised {told(error)}") from error
-
     def _failure(self, method: str, key: Any, error: Exception) -> Exception:
-        where = f"operator {self._uid!r}, key {shown(key, _SHOWN_KEY_CHARACTERS)}"
-        if isinstance(error, StreamJobError):
-            return error
-        if isinstance(error, (StateBackendError, StateFormatError)):
-            return UserFunctionError(f"{where}: {one_line(str(error))}")
-        return UserFunctionError(f"{where}: {method} raised {told(error)}")
+        return call_failure(error, of_key(self._uid, key), method)
 
 
 class LateRecords:

@@ -21,13 +21,13 @@ from collections.abc import Callable, Iterable
 from types import GeneratorType
 from typing import Any, Final
 
-from snapshots.errors import StateFormatError
 from statebackend import StateDescriptor
-from statebackend.api.errors import StateBackendError
 from streamjobs.api.windows.standard_triggers import EventTimeTrigger
 from streamjobs.api.windows.triggers import TriggerResult
 from streamjobs.api.windows.window_definition import WindowDefinition
-from streamjobs.errors import JobDefinitionError, StreamJobError, UserFunctionError
+from streamjobs.errors import StreamJobError
+from streamjobs.operators.element_form import element_form
+from streamjobs.operators.function_calls import call_failure, call_user, of_key, of_record
 from streamjobs.operators.function_results import check_results
 from streamjobs.operators.operator import Emitter, InputBatch, Operator
 from streamjobs.operators.ordered_output import OrderedOutput
@@ -40,20 +40,15 @@ from streamjobs.operators.windows.window_contexts import (
     PartitionedStates,
     WindowTriggerContext,
 )
-from streamjobs.operators.windows.window_state import ElementForm, FoldError, window_state
-from streamjobs.rows.declared_schema import DeclaredSchema
+from streamjobs.operators.windows.window_state import FoldError, window_state
 from streamjobs.time.internal_timer_service import InternalTimerService
 from streamjobs.time.timestamps import MAX_TIMESTAMP, clamped
-from streamjobs.user_errors import one_line, shown, told
-from typeserializers.kernel.type_serializer import TypeSerializer
+from streamjobs.user_errors import shown
 
 __all__ = ["WindowOperator"]
 
 TIMERS_NAME: Final = "window-timers"
 """The name of the timer service, as in Flink."""
-
-_KEY_CHARACTERS: Final = 80
-_RECORD_CHARACTERS: Final = 200
 
 
 class WindowOperator(Operator):
@@ -81,7 +76,11 @@ class WindowOperator(Operator):
         self._timers: InternalTimerService[Any] = context.internal_timer_service(TIMERS_NAME, serializer)
         given = definition.element_serializers
         schemas = context.input_schemas if given else ()
-        forms = [self._element_form(*one) for one in zip(given, schemas, strict=True)]
+        where = f"operator {self._uid!r}"
+        forms = [
+            element_form(serializer, schema, where, "its windows keep", "element_type")
+            for serializer, schema in zip(given, schemas, strict=True)
+        ]
         self._state = window_state(definition, forms, register)
         self._merging = MergingWindows(context.register) if self._assigner.merges_windows else None
         self._trigger_context = WindowTriggerContext(self._trigger, self._timers, register)
@@ -105,7 +104,7 @@ class WindowOperator(Operator):
                 self._batches.process(batch, timestamps, self._set_key)
             except Exception as error:
                 record, key = self._batches.at
-                raise self._failure(error, f"key {shown(key, _KEY_CHARACTERS)}", record) from error
+                raise self._failure(error, of_key(self._uid, key), record) from error
         else:
             self._process_each(batch)
 
@@ -129,17 +128,7 @@ class WindowOperator(Operator):
 
     def close(self) -> None:
         if self._function is not None:
-            self._call("close", self._function.close)
-
-    def _element_form(self, given: TypeSerializer[Any] | None, schema: DeclaredSchema | None) -> ElementForm:
-        if given is not None:
-            return ElementForm.as_they_are(given)
-        if schema is None:
-            raise JobDefinitionError(
-                f"operator {self._uid!r}: its windows keep records, and their type is not known, because the input has "
-                f"no schema; pass element_type=... as a type hint or serializer, or declare the schema of the source"
-            )
-        return ElementForm.of_schema(schema, f"operator {self._uid!r}")
+            call_user(self._uid, "close", self._function.close)
 
     def _open_function(self, context: Any, register: Callable[[StateDescriptor], Any]) -> None:
         who = f"operator {self._uid!r}: the function"
@@ -147,7 +136,7 @@ class WindowOperator(Operator):
         opening = OpeningContext(context, states)
         function = self._function
         if function is not None:
-            self._call("open", lambda: function.open(opening))
+            call_user(self._uid, "open", lambda: function.open(opening))
         self._function_context = FunctionContext(self._timers, self._output, opening, states)
 
     def _aligned_batches(self) -> AlignedBatches | None:
@@ -168,7 +157,7 @@ class WindowOperator(Operator):
                 self._set_key(key, key_group)
                 self._process_element(element, key_group, time)
         except Exception as error:
-            raise self._failure(error, f"key {shown(self._key, _KEY_CHARACTERS)}", element) from error
+            raise self._failure(error, of_key(self._uid, self._key), element) from error
 
     def _process_element(self, element: Any, key_group: int, time: int | None) -> None:
         if time is None and self._is_event_time:
@@ -289,7 +278,7 @@ class WindowOperator(Operator):
             if is_event_time == self._is_event_time:
                 self._clean_up_if_due(timestamp_ms, key_group, window)
         except Exception as error:
-            where = f"key {shown(key, _KEY_CHARACTERS)}, window {window}, timer at {timestamp_ms}"
+            where = f"{of_key(self._uid, key)}, window {window}, timer at {timestamp_ms}"
             raise self._failure(error, where) from error
 
     def _fire_once(self, window: Any) -> None:
@@ -345,14 +334,6 @@ class WindowOperator(Operator):
         if time + self._lateness_ms <= self._timers.current_watermark():
             self._output.add(self._late_tag, element, time)
 
-    def _call(self, method: str, call: Callable[[], None]) -> None:
-        try:
-            call()
-        except (StreamJobError, StateBackendError, StateFormatError):
-            raise
-        except Exception as error:
-            raise UserFunctionError(f"operator {self._uid!r}: {method} raised {told(error)}") from error
-
     def _failure(self, error: Exception, where: str, *record: Any) -> Exception:
         if isinstance(error, StreamJobError):
             return error
@@ -360,12 +341,9 @@ class WindowOperator(Operator):
             record = (error.element,)
             assert isinstance(error.__cause__, Exception)
             error = error.__cause__
-        where = f"operator {self._uid!r}, {where}" + "".join(
-            f", record {shown(one, _RECORD_CHARACTERS)}" for one in record
+        return call_failure(
+            error, "".join([where, *(f", {of_record(one)}" for one in record)]), "the windows' functions"
         )
-        if isinstance(error, (StateBackendError, StateFormatError)):
-            return UserFunctionError(f"{where}: {one_line(str(error))}")
-        return UserFunctionError(f"{where}: the windows' functions raised {told(error)}")
 
 
 def _no_timestamp() -> ValueError:

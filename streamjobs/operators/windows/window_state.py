@@ -11,8 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from attrs import frozen
-
 from statebackend import AggregatingStateDescriptor, ListStateDescriptor, ReducingStateDescriptor, StateDescriptor
 from statebackend.api.aggregate_function import AggregateFunction
 from statebackend.kinds.internal_states import FoldingState, MergingState
@@ -25,47 +23,14 @@ from streamjobs.api.windows.window_definition import (
     ReducedContents,
     WindowDefinition,
 )
-from streamjobs.rows.declared_schema import DeclaredSchema
-from streamjobs.rows.record_serializer import stored_records
-from streamjobs.rows.record_values import values_in_order
-from streamjobs.rows.row import row_class
+from streamjobs.operators.element_form import ElementForm
 from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.containers.tuples import TupleSerializer
-from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.fixed_width import LongSerializer
 
-__all__ = ["CONTENTS_NAME", "ElementForm", "FoldError", "WindowState", "window_state"]
+__all__ = ["CONTENTS_NAME", "FoldError", "WindowState", "window_state"]
 
 CONTENTS_NAME: Final = "window-contents"
-
-
-@frozen
-class ElementForm:
-    """How records are stored: their serializer, and from a record to what it takes and back.
-
-    ``record`` makes a record of whatever a user's function may have made of two.
-    """
-
-    serializer: TypeSerializer[Any]
-    stored: Callable[[Any], Any]
-    given: Callable[[Any], Any]
-    record: Callable[[Any], Any]
-
-    @classmethod
-    def as_they_are(cls, serializer: TypeSerializer[Any]) -> ElementForm:
-        """Records, or accumulators, that are stored by a serializer of the user's."""
-        return cls(serializer, _unchanged, _unchanged, _unchanged)
-
-    @classmethod
-    def of_schema(cls, schema: DeclaredSchema, where: str) -> ElementForm:
-        """Rows; raises `JobDefinitionError`, beginning with ``where``, for a column that no state can hold."""
-        records, values = stored_records(schema.arrow, where), values_in_order(schema.names)
-        to_row = functools.partial(tuple.__new__, row_class(schema.names))
-        return cls(records.serializer, records.to_stored, records.to_row, lambda made: to_row(values(made)))
-
-
-def _unchanged(value: Any) -> Any:
-    return value
 
 
 Fire = Callable[[list[Any]], None]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from statebackend import ValueStateDescriptor
 from statebackend.heap import HeapStateBackend
 from statebackend.rocksdb import RocksDBStateBackend
 from streamjobs import (
@@ -21,8 +19,6 @@ from streamjobs import (
     OutputTag,
     ProcessContext,
     ProcessWindowFunction,
-    RuntimeContext,
-    StreamJobError,
     TimeDomain,
     TumblingEventTimeWindows,
     UserFunctionError,
@@ -33,66 +29,14 @@ from streamjobs.inprocess import LocalStreamEnvironment
 from streamjobs.operators.input_batch import ObjectBatch
 from streamjobs.operators.keyed_process import KeyedProcessOperator
 from streamjobs.runtime.state_registration import registered_states
-from streamjobs.time.status_watermark_valve import StatusWatermarkValve
-from streamjobs.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
-from streamjobs.time.watermark_elements import Watermark, WatermarkStatus
+from streamjobs.time.timestamps import MIN_TIMESTAMP
 from testkit.backends.harness import BackendHarness
-from tests.streamjobs.operators.windows.test_golden_windows import comparable, in_one_order
+from tests.streamjobs.operators.golden_traces import Play, assert_as_in_flink, played, scenarios, side_outputs
 from tests.streamjobs.operators.windows.window_harness import TimedRun
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "time" / "timers.json"
-SCENARIOS = [
-    pytest.param(one, id=one["name"]) for one in json.loads(GOLDEN.read_text())["scenarios"] if "quirk" not in one
-]
 BACKENDS = pytest.mark.parametrize(
     "state_backend", [HeapStateBackend(), RocksDBStateBackend()], ids=["heap", "rocksdb"]
 )
-
-
-class Play(KeyedProcessFunction[str, Any, Any]):
-    """Runs the programs of the traces."""
-
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        self.on_element = given.get("onElement", ())
-        self.at_timers = given.get("onTimer", {})
-
-    def open(self, context: RuntimeContext) -> None:
-        self.acc = context.get_state(ValueStateDescriptor("acc", int))
-
-    def process_element(self, value: Any, context: ProcessContext[str]) -> Iterable[Any]:
-        said = {"on": "element", "key": context.current_key, "value": value["value"]}
-        return self._run(value.get("do", self.on_element), said, context, value["value"])
-
-    def on_timer(self, timestamp: int, context: OnTimerContext[str]) -> Iterable[Any]:
-        said = {"on": "timer", "key": context.current_key, "timer": timestamp}
-        actions = self.at_timers.get(str(timestamp), self.at_timers.get("*", [["emit"]]))
-        return self._run(actions, said, context, 0)
-
-    def _run(self, actions: Sequence[Any], said: dict[str, Any], context: Any, value: int) -> Iterable[Any]:
-        timers = context.timer_service
-        for action, *given in actions:
-            shown = {**said, "acc": self.acc.value(), "wm": timers.current_watermark()}
-            if action == "timer":
-                timers.register_event_time_timer(given[0])
-            elif action == "timer+":
-                timers.register_event_time_timer(context.timestamp + given[0])
-            elif action == "timer_wm+":
-                timers.register_event_time_timer(timers.current_watermark() + given[0])
-            elif action == "delete":
-                timers.delete_event_time_timer(given[0])
-            elif action == "delete+":
-                timers.delete_event_time_timer(context.timestamp + given[0])
-            elif action in ("add", "add_value"):
-                self.acc.update((self.acc.value() or 0) + (given[0] if given else value))
-            elif action == "clear":
-                self.acc.clear()
-            elif action == "emit":
-                yield shown
-            elif action == "side":
-                context.output(OutputTag(given[0]), shown)
-            else:
-                assert action == "fail", action
-                raise ArithmeticError(given[0])
 
 
 def opened(
@@ -102,46 +46,12 @@ def opened(
     return TimedRun(BackendHarness(str(directory)), state_backend, operator, *restore, side_outputs=side)
 
 
-def played(scenario: Mapping[str, Any], state_backend: Any, directory: Path) -> list[dict[str, Any]]:
-    given = scenario["operator"]
-    run = opened(directory, state_backend, Play(given), side=[OutputTag(tag) for tag in given.get("sideTags", ())])
-    valve: StatusWatermarkValve[int] = StatusWatermarkValve(range(1))
-    out: list[dict[str, Any]] = []
-    for at, event in enumerate(scenario["input"]):
-        passed: list[dict[str, Any]] = []
-        try:
-            if "record" in event:
-                record = event["record"]
-                run.records((record["key"], record, record["ts"]))
-            elif "watermark" in event or "end" in event:
-                for element in valve.input_watermark(0, event.get("watermark", MAX_TIMESTAMP)):
-                    assert isinstance(element, Watermark)
-                    run.watermark(element.timestamp_ms)
-                    passed.append({"at": at, "watermark": element.timestamp_ms})
-            else:
-                status = WatermarkStatus.IDLE if "idle" in event else WatermarkStatus.ACTIVE
-                passed += [{"at": at, "status": one.value} for one in valve.input_status(0, status)]  # type: ignore[union-attr]
-        except StreamJobError as error:
-            passed = [{"at": at, "error": str(error)}]
-        for one in run.emitted:
-            side = {} if one.tag is None else {"side": one.tag.name}
-            out.append({"at": at, **side, "out": one.row, "ts": one.timestamp_ms, "wm": one.watermark})
-        run.emitted.clear()
-        out += passed
-        if passed and "error" in passed[0]:
-            break
-    return out
-
-
 @BACKENDS
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("scenario", scenarios("timers"))
 def test_timers_fire_as_in_flink(scenario: Mapping[str, Any], state_backend: Any, tmp_path: Path) -> None:
-    expected = [{name: entry[name] for name in entry if name != "tie"} for entry in scenario["expected"]]
-    actual = in_one_order(
-        comparable(played(scenario, state_backend, tmp_path), is_unordered=False, with_watermarks=True),
-        scenario["expected"],
-    )
-    assert actual == in_one_order(comparable(expected, is_unordered=False, with_watermarks=True), scenario["expected"])
+    given = scenario["operator"]
+    out = played(scenario, lambda: opened(tmp_path, state_backend, Play(given), side=side_outputs(given)))
+    assert_as_in_flink(out, scenario)
 
 
 SIDE = OutputTag[Any]("side")

@@ -17,10 +17,9 @@ from streamjobs.time.status_watermark_valve import StatusWatermarkValve
 from streamjobs.time.timestamps import MAX_TIMESTAMP
 from streamjobs.time.watermark_elements import Watermark, WatermarkStatus
 from testkit.backends.harness import BackendHarness
+from tests.streamjobs.operators.golden_traces import GOLDEN, comparable, in_one_order
 from tests.streamjobs.operators.windows.golden_windows import Element, stream_of
 from tests.streamjobs.operators.windows.window_harness import Emitted, WindowRun
-
-GOLDEN = Path(__file__).parents[3] / "golden" / "time"
 
 
 def _scenarios() -> list[Any]:
@@ -127,43 +126,12 @@ def play(scenario: Mapping[str, Any], state_backend: Any, directory: str) -> tup
     return out, first
 
 
-def comparable(entries: list[dict[str, Any]], is_unordered: bool, with_watermarks: bool) -> list[Any]:
-    """Entries as they are compared: of what has no order, one order."""
-    shown = []
-    for entry in entries:
-        entry = dict(entry)
-        if not with_watermarks:
-            entry.pop("wm", None)
-        if "error" in entry:
-            entry = {"at": entry["at"], "error": True}
-        out = entry.get("out")
-        if is_unordered and isinstance(out, dict):
-            entry["out"] = {name: sorted(item) if isinstance(item, list) else item for name, item in out.items()}
-        shown.append(entry)
-    return shown
-
-
-def in_one_order(entries: list[Any], expected: list[dict[str, Any]]) -> list[Any]:
-    """The entries with those at the places of a tie sorted."""
-    ordered = list(entries)
-    start = 0
-    while start < len(expected):
-        end = start + 1
-        tie = expected[start].get("tie")
-        while tie is not None and end < len(expected) and expected[end].get("tie") == tie:
-            end += 1
-        ordered[start:end] = sorted(ordered[start:end], key=lambda entry: json.dumps(entry, sort_keys=True))
-        start = end
-    return ordered
-
-
 @pytest.mark.parametrize("state_backend", [HeapStateBackend(), RocksDBStateBackend()], ids=["heap", "rocksdb"])
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_windows_emit_what_flink_emits(scenario: Mapping[str, Any], state_backend: Any, tmp_path: Path) -> None:
     out, _ = play(scenario, state_backend, str(tmp_path))
-    expected = [{name: entry[name] for name in entry if name != "tie"} for entry in scenario["expected"]]
     is_unordered = scenario.get("values_unordered", False)
     with_watermarks = not isinstance(scenario["operator"], list)
-    actual = in_one_order(comparable(out, is_unordered, with_watermarks), scenario["expected"])
-    wanted = in_one_order(comparable(expected, is_unordered, with_watermarks), scenario["expected"])
-    assert actual == wanted
+    expected = scenario["expected"]
+    actual = in_one_order(comparable(out, is_unordered, with_watermarks), expected)
+    assert actual == in_one_order(comparable(expected, is_unordered, with_watermarks), expected)

@@ -16,6 +16,7 @@ from streamjobs.api.output_tag import OutputTag
 from streamjobs.api.windows.window_definition import WindowDefinition
 from streamjobs.operators.input_batch import ObjectBatch
 from streamjobs.operators.operator import Operator
+from streamjobs.operators.subtask_backends import SubtaskBackends
 from streamjobs.operators.windows.window_operator import WindowOperator
 from streamjobs.rows.declared_schema import DeclaredSchema
 from streamjobs.time.internal_timer_service import CurrentKey, InternalTimerService, timer_queue_descriptors
@@ -48,6 +49,7 @@ class Context(RuntimeContext):
 
     def __init__(self, backend: KeyedStateBackend, schemas: tuple[DeclaredSchema | None, ...], watermark: int) -> None:
         self.backend = self.keyed = backend
+        self.backends = SubtaskBackends(backend, None)
         self.input_schemas = schemas
         self.current = CurrentKey()
         self.now_ms = 0
@@ -59,12 +61,19 @@ class Context(RuntimeContext):
         return self.backend.get_or_create_keyed_state(namespace_serializer, descriptor)
 
     def register_operator_state(self, descriptor: Any) -> Any:
-        raise NotImplementedError
+        return self.backends.register_operator_state(descriptor)
+
+    def clock(self) -> int:
+        return self.now_ms
+
+    def leave_key(self) -> None:
+        self.backend.leave_key()
+        self.current.leave()
 
     def internal_timer_service(self, name: str, namespace_serializer: TypeSerializer[Any]) -> CountingTimers:
         descriptors = timer_queue_descriptors(name, self.backend.key_serializer, namespace_serializer)
         self.queues = [self.backend.get_priority_queue(descriptor) for descriptor in descriptors]
-        self.timers = CountingTimers(*self.queues, self.current, lambda: self.now_ms, self.watermark_ms)
+        self.timers = CountingTimers(*self.queues, self.current, self.clock, self.watermark_ms)
         return self.timers
 
     def key_setter(self) -> Callable[[Any, int], None]:
@@ -138,6 +147,12 @@ class TimedRun:
         groups = [self.harness.key_group(key) for key in keys]
         times = [time for _, _, time in records]
         self.operator.process_batch(input_index, ObjectBatch([record for _, record, _ in records], keys, groups, times))
+
+    def broadcast(self, *records: tuple[Any, int | None], input_index: int = 1) -> None:
+        """Records of a broadcast input as (record, timestamp), in one batch, which cannot be asked for keys."""
+        unasked: Any = None
+        batch = ObjectBatch([record for record, _ in records], unasked, unasked, [time for _, time in records])
+        self.operator.process_batch(input_index, batch)
 
     def watermark(self, watermark: int) -> None:
         """A watermark, which is swallowed if it is no progress."""
