@@ -1,0 +1,208 @@
+"""Barriers for at least once: channels never stand still, and the snapshot is taken at the last barrier.
+
+Records of other channels that came out between the first barrier and the last are in the snapshot, and come again after
+a restore. What becomes of each checkpoint is in the table. At most `MAX_TRACKED_CHECKPOINTS` are remembered: beyond,
+the oldest is given up. A channel that ended counts as heard for every checkpoint.
+
+Invariants: ids that are remembered are no newer than the newest heard of, and what is older and not remembered is over.
+(Flink's ``CheckpointBarrierTracker``.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from attrs import define, field
+
+from checkpointing.barriers.at_least_once_table import (
+    AT_LEAST_ONCE_TRANSITIONS,
+    Heard,
+    TrackedPhase,
+    TrackingStep,
+)
+from checkpointing.barriers.barrier_elements import (
+    Abort,
+    AbortReason,
+    AlignmentTimedOut,
+    BarrierAction,
+    BarrierAnnounced,
+    BarrierArrived,
+    BarrierEvent,
+    CancellationArrived,
+    ChannelEnded,
+    CheckpointBarrier,
+    DataPassed,
+    Resume,
+    Trigger,
+)
+from checkpointing.errors import IllegalTransitionError, InvariantViolationError
+
+__all__ = ["MAX_TRACKED_CHECKPOINTS", "BarrierTracker"]
+
+MAX_TRACKED_CHECKPOINTS: Final = 50
+"""Checkpoints that may be under way at once."""
+
+
+@define
+class _Tracked:
+    """One checkpoint: ``barrier`` is None until one came out."""
+
+    phase: TrackedPhase
+    heard: set[int]
+    barrier: CheckpointBarrier | None = None
+    first_ms: int = 0
+    start_delay_ms: int = 0
+    had_barrier: set[int] = field(factory=set)
+    bytes_passed: int = 0
+
+
+@define
+class _Seen:
+    """An event of a channel, to one checkpoint; ``barrier`` is None if it is no barrier."""
+
+    checkpoint_id: int
+    channel: int
+    barrier: CheckpointBarrier | None
+    now_ms: int
+
+
+class BarrierTracker:
+    """See the module; a `BarrierHandler`."""
+
+    blocked_channels: frozenset[int] = frozenset()
+    captured_channels: frozenset[int] = frozenset()
+
+    def __init__(self, channel_count: int) -> None:
+        """Raises `InvariantViolationError` if there are no channels: a source has no barriers to wait for."""
+        if channel_count < 1:
+            raise InvariantViolationError(f"barriers come by channels, and there are {channel_count}")
+        self._open = set(range(channel_count))
+        self._ended: set[int] = set()
+        self._newest_id = -1
+        self._tracked: dict[int, _Tracked] = {}
+
+    @property
+    def open_channels(self) -> frozenset[int]:
+        return frozenset(self._open)
+
+    @property
+    def pending_checkpoint_ids(self) -> tuple[int, ...]:
+        return tuple(sorted(one for one, known in self._tracked.items() if known.phase is TrackedPhase.COUNTING))
+
+    def handle(self, event: BarrierEvent) -> Sequence[BarrierAction]:
+        """What is to be done; raises `IllegalTransitionError`, and has changed nothing then."""
+        return _EVENTS[type(event)](self, event)
+
+    def _data(self, event: DataPassed) -> Sequence[BarrierAction]:
+        self._check_open(event.channel, "data")
+        for known in self._tracked.values():
+            known.bytes_passed += event.byte_count
+        return ()
+
+    def _barrier(self, event: BarrierArrived) -> Sequence[BarrierAction]:
+        checkpoint_id = event.barrier.checkpoint_id
+        self._check_open(event.channel, f"barrier {checkpoint_id}")
+        known = self._tracked.get(checkpoint_id)
+        if known is not None and event.channel in known.had_barrier:
+            raise self._illegal(f"barrier {checkpoint_id}", f"channel {event.channel} has delivered it already")
+        seen = _Seen(checkpoint_id, event.channel, event.barrier, event.now_ms)
+        return [*self._take(seen, Heard.BARRIER, Heard.LAST_BARRIER), Resume((event.channel,))]
+
+    def _cancellation(self, event: CancellationArrived) -> Sequence[BarrierAction]:
+        self._check_open(event.channel, f"the cancellation of {event.checkpoint_id}")
+        seen = _Seen(event.checkpoint_id, event.channel, None, event.now_ms)
+        return self._take(seen, Heard.CANCELLATION, Heard.LAST_CANCELLATION)
+
+    def _end(self, event: ChannelEnded) -> Sequence[BarrierAction]:
+        self._check_open(event.channel, "its end")
+        actions: list[BarrierAction] = []
+        # The newest one that it completes takes the place of all before it, which are forgotten when their turn comes.
+        for checkpoint_id in sorted(self._tracked, reverse=True):
+            seen = _Seen(checkpoint_id, event.channel, None, event.now_ms)
+            actions += self._take(seen, Heard.CHANNEL_ENDED, Heard.LAST_CHANNEL_ENDED)
+        self._open.discard(event.channel)
+        self._ended.add(event.channel)
+        return actions
+
+    def _nothing(self, event: BarrierAnnounced | AlignmentTimedOut) -> Sequence[BarrierAction]:
+        # Nothing waits here for anything to be overtaken.
+        return ()
+
+    def _take(self, seen: _Seen, heard: Heard, last: Heard) -> Sequence[BarrierAction]:
+        known = self._tracked.get(seen.checkpoint_id)
+        phase = TrackedPhase.OVER if seen.checkpoint_id <= self._newest_id else TrackedPhase.UNKNOWN
+        had = set(self._ended)
+        if known is not None:
+            phase, had = known.phase, known.heard
+        is_last = self._open <= had | {seen.channel}
+        following, steps = AT_LEAST_ONCE_TRANSITIONS[phase, last if is_last else heard]
+        actions = [action for step in steps for action in _STEPS[step](self, seen)]
+        if seen.checkpoint_id in self._tracked:
+            self._tracked[seen.checkpoint_id].phase = following
+        return actions
+
+    def _track(self, seen: _Seen) -> Sequence[BarrierAction]:
+        delay_ms = 0 if seen.barrier is None else max(0, seen.now_ms - seen.barrier.created_ms)
+        self._newest_id = seen.checkpoint_id
+        tracked = _Tracked(TrackedPhase.UNKNOWN, set(self._ended), seen.barrier, seen.now_ms, delay_ms)
+        self._tracked[seen.checkpoint_id] = tracked
+        if len(self._tracked) <= MAX_TRACKED_CHECKPOINTS:
+            return ()
+        oldest = min(self._tracked)
+        is_new = self._tracked.pop(oldest).phase is TrackedPhase.COUNTING
+        return (Abort(oldest, AbortReason.TOO_MANY_PENDING),) if is_new else ()
+
+    def _count(self, seen: _Seen) -> Sequence[BarrierAction]:
+        known = self._tracked[seen.checkpoint_id]
+        known.heard.add(seen.channel)
+        if seen.barrier is not None:
+            known.had_barrier.add(seen.channel)
+        return ()
+
+    def _abort_older(self, seen: _Seen) -> Sequence[BarrierAction]:
+        older = [one for one in sorted(self._tracked) if one < seen.checkpoint_id]
+        counting = [one for one in older if self._tracked[one].phase is TrackedPhase.COUNTING]
+        for one in older:
+            del self._tracked[one]
+        return [Abort(one, AbortReason.SUBSUMED) for one in counting]
+
+    def _abort(self, seen: _Seen) -> Sequence[BarrierAction]:
+        return (Abort(seen.checkpoint_id, AbortReason.CANCELLED),)
+
+    def _forget(self, seen: _Seen) -> Sequence[BarrierAction]:
+        for one in [one for one in self._tracked if one <= seen.checkpoint_id]:
+            del self._tracked[one]
+        return ()
+
+    def _trigger(self, seen: _Seen) -> Sequence[BarrierAction]:
+        known = self._tracked[seen.checkpoint_id]
+        assert known.barrier is not None
+        alignment_ms = max(0, seen.now_ms - known.first_ms)
+        return (Trigger(known.barrier, known.start_delay_ms, alignment_ms, known.bytes_passed),)
+
+    def _check_open(self, channel: int, what: str) -> None:
+        if channel not in self._open:
+            raise self._illegal(what, f"channel {channel} has ended, or there is none")
+
+    def _illegal(self, event: str, detail: str) -> IllegalTransitionError:
+        return IllegalTransitionError(event, f"checkpoints {sorted(self._tracked)} under way", detail)
+
+
+_EVENTS: Final[Mapping[type, Callable[[BarrierTracker, Any], Sequence[BarrierAction]]]] = {
+    DataPassed: BarrierTracker._data,
+    BarrierArrived: BarrierTracker._barrier,
+    BarrierAnnounced: BarrierTracker._nothing,
+    CancellationArrived: BarrierTracker._cancellation,
+    ChannelEnded: BarrierTracker._end,
+    AlignmentTimedOut: BarrierTracker._nothing,
+}
+
+_STEPS: Final[Mapping[TrackingStep, Callable[[BarrierTracker, _Seen], Sequence[BarrierAction]]]] = {
+    TrackingStep.TRACK: BarrierTracker._track,
+    TrackingStep.COUNT: BarrierTracker._count,
+    TrackingStep.ABORT_OLDER: BarrierTracker._abort_older,
+    TrackingStep.ABORT: BarrierTracker._abort,
+    TrackingStep.FORGET: BarrierTracker._forget,
+    TrackingStep.TRIGGER: BarrierTracker._trigger,
+}
