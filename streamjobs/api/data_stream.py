@@ -236,13 +236,21 @@ class KeyedStream:
         name = name or type(function).__name__
         return self._add((read,), function, uid=uid, name=name, schema=schema)
 
-    def window(self, assigner: WindowAssigner[Any]) -> WindowedStream[ProcessedStream]:
-        """Puts the records of each key into windows; what is returned says when they fire, and what is made of them."""
-        return WindowedStream.of(self._add_windows, assigner)
+    def window(self, assigner: WindowAssigner[Any], *, order_by: Any = ()) -> WindowedStream[ProcessedStream]:
+        """Puts the records of each key into windows; what is returned says when they fire, and what is made of them.
 
-    def count_window(self, size: int) -> WindowedStream[ProcessedStream]:
-        """Windows of that many records of a key, one behind the other."""
-        return self.window(GlobalWindows.create()).trigger(PurgingTrigger.of(CountTrigger.of(size)))
+        ``order_by`` is as that of `process`: windows take the records of a key in this order, and fire in it.
+        """
+        read = KeyedInput(self.edge, self.keys, as_columns(order_by))
+
+        def add(definition: WindowDefinition, *, uid: str, name: str, schema: Any) -> ProcessedStream:
+            return self._add((read,), definition, uid=uid, name=name, schema=schema)
+
+        return WindowedStream.of(add, assigner)
+
+    def count_window(self, size: int, *, order_by: Any = ()) -> WindowedStream[ProcessedStream]:
+        """Windows of that many records of a key, one behind the other; ``order_by`` is as that of `window`."""
+        return self.window(GlobalWindows.create(), order_by=order_by).trigger(PurgingTrigger.of(CountTrigger.of(size)))
 
     @overload
     def connect(self, other: KeyedStream) -> ConnectedStreams[ProcessedStream]: ...
@@ -286,9 +294,6 @@ class KeyedStream:
     @property
     def _add(self) -> AddOperator[ProcessedStream]:
         return partial(ProcessedStream.of, self.graph)
-
-    def _add_windows(self, definition: WindowDefinition, *, uid: str, name: str, schema: Any) -> ProcessedStream:
-        return self._add((self.read,), definition, uid=uid, name=name, schema=schema)
 
 
 class GroupedStream:

@@ -108,6 +108,9 @@ class Operator(ABC):
     def on_watermark(self, timestamp_ms: int) -> None:  # noqa: B027
         """No record at or before that time is expected any more. Timers due were called before."""
 
+    def let_watermarks_out(self) -> None:  # noqa: B027
+        """Emits what stands in front of the watermarks that the operator holds back, and those: none stays behind."""
+
     def on_event_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
         """A timer that the operator has registered is due by the watermark."""
         raise NotImplementedError(f"{type(self).__name__} registers no timers")
@@ -155,7 +158,7 @@ class CollectingEmitter:
             self._collected.append(Emission(tag, rows, timestamps, self.is_early))
 
     def emit_watermark(self, timestamp_ms: int) -> None:
-        """Nothing: where emissions are collected, an epoch stands at one watermark, whoever held it back."""
+        """Nothing: where emissions are collected, whoever drives the operator has it let its watermarks out."""
 
     def taken(self) -> Sequence[Emission]:
         """What was emitted since the last call, in order."""

@@ -100,6 +100,11 @@ class OperatorRun:
         with self._call(Call.WATERMARK):
             self._operator.on_watermark(timestamp_ms)
 
+    def let_watermarks_out(self) -> None:
+        """See `Operator`; raises `OperatorCallError` if it is not open."""
+        with self._call(Call.WATERMARK):
+            self._operator.let_watermarks_out()
+
     def on_event_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
         """See `Operator`; raises `OperatorCallError` if it is not open."""
         with self._call(Call.TIMER):

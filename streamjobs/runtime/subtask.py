@@ -102,6 +102,7 @@ class OpenedSubtask:
         self._operator = operator
         self._context = context
         self.process_batch = operator.process_batch
+        self.let_watermarks_out = operator.let_watermarks_out
         self.prepare_snapshot = operator.prepare_snapshot
 
     @property
@@ -203,6 +204,8 @@ class Subtask:
 
     def _advanced(self, subtask: OpenedSubtask, emitter: CollectingEmitter) -> Emitted:
         subtask.advance_watermark(self._epoch.watermark_ms)
+        # The epoch stands at one watermark: what comes out from here on is behind it for everyone.
+        subtask.let_watermarks_out()
         emitter.is_early = False
         subtask.advance_processing_time()
         return emitter.taken()

@@ -69,6 +69,16 @@ def test_count_windows_have_that_many_records_of_a_key(backend: str, epoch_size:
     assert sorted(map(tuple, rows)) == [("a", 3), ("a", 12), ("b", 30)]
 
 
+@pytest.mark.parametrize(("order_by", "expected"), [("v", [("a", 3), ("a", 12)]), ((), [("a", 12), ("a", 3)])])
+def test_records_go_into_windows_in_the_order_that_is_asked_for(order_by: Any, expected: Any) -> None:
+    rows: list[Any] = []
+    env = LocalStreamEnvironment()
+    keyed = env.from_elements([("a", v) for v in (8, 4, 2, 1)], "k string, v bigint").key_by("k")
+    keyed.count_window(2, order_by=order_by).reduce(reduced, uid="pairs", schema="k string, v bigint").sink_to(rows)
+    env.execute()
+    assert [tuple(row) for row in rows] == expected
+
+
 class Show(ProcessWindowFunction[Any, Any, Any, Any]):
     def process(self, key: Any, context: WindowContext[Any], elements: list[Any]) -> Any:
         yield key, context.window.start, [row.v for row in elements]

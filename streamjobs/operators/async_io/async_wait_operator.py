@@ -107,9 +107,12 @@ class AsyncWaitOperator(Operator):
             self._wait_until(lambda: not self._queue)
         self._advance(0)
 
+    def let_watermarks_out(self) -> None:
+        self._wait_until(lambda: not self._not_begun and not self._queue.holds_watermarks)
+
     def prepare_snapshot(self) -> None:
         if self._definition.carries_in_flight:
-            self._wait_until(lambda: not self._not_begun and not self._queue.holds_watermarks)
+            self.let_watermarks_out()
         else:
             self._wait_until(lambda: not self._not_begun and not self._queue)
         self._snapshot.update([element.content for element in self._queue])

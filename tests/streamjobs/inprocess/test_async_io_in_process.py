@@ -17,7 +17,10 @@ from streamjobs import (
     AsyncTimeoutError,
     JobDefinitionError,
     KeyedProcessFunction,
+    ProcessWindowFunction,
+    TumblingEventTimeWindows,
     UserFunctionError,
+    WatermarkStrategy,
 )
 from streamjobs.inprocess import LocalStreamEnvironment
 
@@ -152,6 +155,30 @@ def test_records_in_flight_live_on_when_the_schema_of_the_input_changes(
     wider = "key string, comment string, number bigint"
     results = run(wait, Waiting(), [("z", "new", 1 << 40)], job_dir=tmp_path, input_schema=wider)
     assert sorted(results) == [("a", 2), ("z", (1 << 40) + 1)]
+
+
+class Count(ProcessWindowFunction[Any, Any, Any, Any]):
+    def process(self, key: Any, context: Any, elements: list[Any]) -> Iterator[Any]:
+        yield key, len(elements)
+
+
+@BOTH
+@pytest.mark.parametrize("carry_in_flight", [False, True])
+def test_what_a_window_has_sent_is_not_late_behind_a_function_that_took_its_time(
+    wait: Wait, carry_in_flight: bool
+) -> None:
+    counted: list[Any] = []
+    env = LocalStreamEnvironment(epoch_size=2)
+    timed = env.from_elements([("a", 1), ("a", 25), ("a", 27), ("a", 35)], SCHEMA).assign_timestamps_and_watermarks(
+        WatermarkStrategy.for_monotonous_timestamps().with_timestamps("number")
+    )
+    schema = "key string, number bigint"
+    first = timed.key_by("key").window(TumblingEventTimeWindows.of(10)).process(Count(), uid="first", schema=schema)
+    asked = wait(first.key_by("key"), Doubling(), LONG, uid="ask", schema=schema, carry_in_flight=carry_in_flight)
+    second = asked.key_by("key").window(TumblingEventTimeWindows.of(10)).process(Count(), uid="second", schema=schema)
+    second.sink_to(counted)
+    env.execute(drain=True)
+    assert [tuple(row) for row in counted] == [("a", 1), ("a", 1), ("a", 1)]
 
 
 def test_a_job_may_run_inside_a_loop_that_is_running() -> None:
