@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,11 +28,10 @@ from streamjobs import (
 )
 from streamjobs.api.interval_join import IntervalJoin
 from streamjobs.time.operator_watermarks import OperatorWatermarks
-from streamjobs.time.timestamps import MAX_TIMESTAMP
-from streamjobs.time.watermark_elements import Watermark, WatermarkElement, WatermarkStatus
+from streamjobs.time.watermark_elements import Watermark
 from tests.streamjobs.operators.windows.window_harness import TimedRun
-
-GOLDEN = Path(__file__).parents[2] / "golden" / "time"
+from tests.streamjobs.time import golden_time_traces
+from tests.streamjobs.time.golden_time_traces import as_recorded, element_of
 
 ACC = ValueStateDescriptor("acc", int)
 RULES = BroadcastStateDescriptor("rules", str, int)
@@ -43,7 +41,7 @@ def scenarios(group: str, *types: str) -> list[Any]:
     """The traces of a group, those of these types of operators if any are named."""
     return [
         pytest.param(one, id=one["name"])
-        for one in json.loads((GOLDEN / f"{group}.json").read_text())["scenarios"]
+        for one in golden_time_traces.scenarios(group)
         if "quirk" not in one and (not types or one["operator"]["type"] in types)
     ]
 
@@ -234,12 +232,10 @@ def played(
                 else:
                     run.records((record["key"], record, record["ts"]), input_index=index)
             else:
-                for element in watermarks.take(index, sender, _element(event)):
+                for element in watermarks.take(index, sender, element_of(event)):
                     if isinstance(element, Watermark):
                         run.watermark(element.timestamp_ms)
-                        passed.append({"at": at, "watermark": element.timestamp_ms})
-                    else:
-                        passed.append({"at": at, "status": element.value})
+                    passed += as_recorded(at, [element])
         except StreamJobError as error:
             passed = [{"at": at, "error": str(error)}]
         for one in run.emitted:
@@ -250,12 +246,6 @@ def played(
         if passed and "error" in passed[0]:
             break
     return out
-
-
-def _element(event: Mapping[str, Any]) -> WatermarkElement:
-    if "watermark" in event or "end" in event:
-        return Watermark(event.get("watermark", MAX_TIMESTAMP))
-    return WatermarkStatus.IDLE if "idle" in event else WatermarkStatus.ACTIVE
 
 
 def _shown(row: Any) -> Any:

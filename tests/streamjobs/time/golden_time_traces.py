@@ -7,6 +7,7 @@ import pathlib
 from collections.abc import Iterable
 from typing import Any
 
+from streamjobs.time.timestamps import MAX_TIMESTAMP
 from streamjobs.time.watermark_elements import Watermark, WatermarkElement, WatermarkStatus
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "time"
@@ -25,6 +26,6 @@ def as_recorded(at: int, elements: Iterable[WatermarkElement]) -> list[dict[str,
 
 
 def element_of(event: dict[str, Any]) -> WatermarkElement:
-    if "watermark" in event:
-        return Watermark(event["watermark"])
+    if "watermark" in event or "end" in event:
+        return Watermark(event.get("watermark", MAX_TIMESTAMP))
     return WatermarkStatus.IDLE if "idle" in event else WatermarkStatus.ACTIVE

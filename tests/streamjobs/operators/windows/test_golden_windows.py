@@ -17,9 +17,10 @@ from streamjobs.time.status_watermark_valve import StatusWatermarkValve
 from streamjobs.time.timestamps import MAX_TIMESTAMP
 from streamjobs.time.watermark_elements import Watermark, WatermarkStatus
 from testkit.backends.harness import BackendHarness
-from tests.streamjobs.operators.golden_traces import GOLDEN, comparable, in_one_order
+from tests.streamjobs.operators.golden_traces import comparable, in_one_order
 from tests.streamjobs.operators.windows.golden_windows import Element, stream_of
 from tests.streamjobs.operators.windows.window_harness import Emitted, WindowRun
+from tests.streamjobs.time.golden_time_traces import GOLDEN
 
 
 def _scenarios() -> list[Any]:

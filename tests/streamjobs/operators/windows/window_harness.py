@@ -125,9 +125,14 @@ class TimedRun:
         schemas: tuple[DeclaredSchema | None, ...] = (None,),
         key_serializer: TypeSerializer[Any] | None = None,
         watermark: int = MIN_TIMESTAMP,
+        subtask: int = 0,
+        parallelism: int = 1,
     ) -> None:
         self.harness = harness
-        self.backend = harness.open(state_backend, *restore, key_serializer=key_serializer or StringSerializer())
+        keys = key_serializer or StringSerializer()
+        self.backend = harness.open(
+            state_backend, *restore, key_serializer=keys, subtask=subtask, parallelism=parallelism
+        )
         self.context = Context(self.backend, schemas, watermark)
         self.emitted: list[Emitted] = []
         emitter = RecordingEmitter(side_outputs, lambda: self.timers.current_watermark(), self.emitted)
