@@ -27,9 +27,11 @@ from statebackend.metrics import StateMetricsConfig
 from streamjobs.api.data_stream import DataStream
 from streamjobs.api.stream_graph import SourceNode, StreamGraph
 from streamjobs.errors import JobDefinitionError
+from streamjobs.inprocess.element_feed import ElementFeed
 from streamjobs.inprocess.job import LocalJob
 from streamjobs.inprocess.local_operator import ElementSource, LocalOperator, prepare_graph, rows_of
 from streamjobs.inprocess.local_run import LocalJobParts, LocalRun
+from streamjobs.inprocess.network.scheduler import DownstreamFirst
 from streamjobs.inprocess.record_sinks import check_sinks
 from streamjobs.rows.declared_schema import parsed_schema
 from streamjobs.runtime.event_time import EventTime
@@ -129,7 +131,6 @@ class LocalStreamEnvironment:
                 write_origin(directory.file_system, point.origin)
             parts = LocalJobParts(
                 graph=graph,
-                sources=sources,
                 operators=operators,
                 unions=prepared.unions,
                 directory=directory,
@@ -140,16 +141,15 @@ class LocalStreamEnvironment:
                 metrics=self.metrics,
                 allow_non_restored_state=allow_non_restored_state,
                 event_time=event_time,
+                scheduler=DownstreamFirst(),
             )
             run = LocalRun(parts, point, reports)
-            most = max(map(len, sources.values()))
-            size = self._epoch_size or max(1, most)
-            with contextlib.closing(run.functions):
-                for start in range(0, most, size):
-                    run.run_epoch(slice(start, start + size))
-            run.run_due()
-            if drain:
-                run.drain()
+            feed = ElementFeed(run.job_network.sources, sources, self._epoch_size)
+            with contextlib.closing(run):
+                while feed.has_more:
+                    run.run_epoch([feed.feed, run.emit_periodically])
+                if drain:
+                    run.drain()
             return LocalJob(run, self._temporary)
 
     def _starting_point(

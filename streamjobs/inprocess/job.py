@@ -33,7 +33,7 @@ class LocalJob:
         """How many epochs ran."""
         self.state_metrics_by_epoch: Sequence[OperatorMetrics] = run.state_metrics
         """The metrics of keyed state by operator uid in each epoch; empty mappings if metrics are off."""
-        self._watermarks = run.watermarks.known()
+        self._watermarks = run.watermarks()
         self._store = parts.store
         self._file_system = parts.directory.file_system
         self._registered = {uid: operator.states.keyed for uid, operator in parts.operators.items()}

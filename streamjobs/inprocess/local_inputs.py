@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
 from statebackend.api.key_groups import subtask_of_key_group
 from streamjobs.api.key_types import canonical_key, check_keys_agree
 from streamjobs.api.stream_graph import BroadcastInput, KeyedInput, OperatorNode
 from streamjobs.inprocess.keys import column_types, field_getter
-from streamjobs.inprocess.local_stream import LocalStream, largest_timestamps
+from streamjobs.inprocess.local_stream import LocalStream
 from streamjobs.operators.input_batch import ObjectBatch, check_keys
 from streamjobs.rows.declared_schema import DeclaredSchema, unknown_column
 from streamjobs.runtime.key_hash import KeyHashError, key_group_hasher
@@ -71,8 +71,15 @@ class LocalInput(Protocol):
     def key_types_of(self, record: Any) -> tuple[str, ...]:
         """The types of its keys, as a record says; `JobDefinitionError` for what cannot be a key."""
 
-    def shares(self, stream: LocalStream, columns: KeyColumns, parallelism: int) -> Sequence[ObjectBatch]:
+    @property
+    def is_ordered(self) -> bool:
+        """Whether its records are to be sorted."""
+
+    def shares(self, stream: LocalStream, columns: KeyColumns | None, parallelism: int) -> Sequence[ObjectBatch]:
         """What each subtask is given of a stream, in order; raises for a record that has no such key."""
+
+    def in_order(self, batch: ObjectBatch) -> ObjectBatch:
+        """The records of a subtask sorted, equal ones as they came."""
 
 
 def local_inputs(node: OperatorNode, streams: Sequence[KnownStream]) -> Sequence[LocalInput]:
@@ -116,6 +123,22 @@ def _as_one(types: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
     )
 
 
+class _Order:
+    """The columns by which the records of an input are sorted."""
+
+    def __init__(self, columns: Sequence[Any], uid: str, stream: KnownStream) -> None:
+        self._getters = _getters(columns, uid, "order_by", stream)
+        self.is_given = bool(columns)
+
+    def applied(self, batch: ObjectBatch) -> ObjectBatch:
+        """The records sorted, equal ones as they came."""
+        records = batch.records
+        places = sorted(
+            range(len(records)), key=lambda index: [_nulls_first(get(records[index])) for get in self._getters]
+        )
+        return _picked(batch, places)
+
+
 class _KeyedLocalInput:
     """Each record goes to the subtask of its key."""
 
@@ -126,7 +149,8 @@ class _KeyedLocalInput:
         self._keys = given.keys
         self._declared = stream.schema
         self._key_getters = _getters(given.keys, uid, "key_by", stream)
-        self._order_getters = _getters(given.order_by, uid, "order_by", stream)
+        order = _Order(given.order_by, uid, stream)
+        self.is_ordered, self.in_order = order.is_given, order.applied
 
     def declared_key_types(self) -> tuple[str, ...] | None:
         declared = self._declared
@@ -137,7 +161,8 @@ class _KeyedLocalInput:
     def key_types_of(self, record: Any) -> tuple[str, ...]:
         return column_types(self._key_getters, self._declared, self._keys, record, self._uid)
 
-    def shares(self, stream: LocalStream, columns: KeyColumns, parallelism: int) -> Sequence[ObjectBatch]:
+    def shares(self, stream: LocalStream, columns: KeyColumns | None, parallelism: int) -> Sequence[ObjectBatch]:
+        assert columns is not None
         keys = self._keys_of(stream.records, columns)
         try:
             key_groups = [columns.key_group_of(key) for key in keys]
@@ -146,16 +171,10 @@ class _KeyedLocalInput:
         shares: list[list[int]] = [[] for _ in range(parallelism)]
         for index, key_group in enumerate(key_groups):
             shares[subtask_of_key_group(key_group, parallelism, columns.max_parallelism)].append(index)
-        batches = []
-        for share in shares:
-            _sort(share, stream.records, self._order_getters)
-            own = _batch(stream.of(share))
-            batches.append(
-                evolve(own, keys=[keys[index] for index in share], key_groups=[key_groups[index] for index in share])
-            )
-        return batches
+        whole = ObjectBatch(stream.records, keys, key_groups, stream.timestamps)
+        return [_picked(whole, share) for share in shares]
 
-    def _keys_of(self, records: list[Any], columns: KeyColumns) -> list[Any]:
+    def _keys_of(self, records: Sequence[Any], columns: KeyColumns) -> list[Any]:
         values = [[get(record) for record in records] for get in self._key_getters]
         for index, canonical in enumerate(map(canonical_key, columns.types)):
             if canonical is not None:
@@ -184,7 +203,8 @@ class _BroadcastLocalInput:
     is_keyed = False
 
     def __init__(self, given: BroadcastInput, uid: str, stream: KnownStream) -> None:
-        self._order_getters = _getters(given.order_by, uid, "order_by", stream)
+        order = _Order(given.order_by, uid, stream)
+        self.is_ordered, self.in_order = order.is_given, order.applied
 
     def declared_key_types(self) -> tuple[str, ...] | None:
         return None
@@ -192,10 +212,8 @@ class _BroadcastLocalInput:
     def key_types_of(self, record: Any) -> tuple[str, ...]:
         raise TypeError("what is broadcast has no keys")
 
-    def shares(self, stream: LocalStream, columns: KeyColumns, parallelism: int) -> Sequence[ObjectBatch]:
-        whole = list(range(len(stream.records)))
-        _sort(whole, stream.records, self._order_getters)
-        return [_batch(stream.of(whole))] * parallelism
+    def shares(self, stream: LocalStream, columns: KeyColumns | None, parallelism: int) -> Sequence[ObjectBatch]:
+        return [ObjectBatch(stream.records, (), (), stream.timestamps)] * parallelism
 
 
 _INPUTS: Final[Mapping[type, Callable[[Any, str, KnownStream], LocalInput]]] = {
@@ -206,14 +224,15 @@ _INPUTS: Final[Mapping[type, Callable[[Any, str, KnownStream], LocalInput]]] = {
 _WHOLE_NUMBERS: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
 
 
-def _batch(stream: LocalStream) -> ObjectBatch:
-    """The records of a stream, without keys; of such a part all are early or none is."""
-    return ObjectBatch(stream.records, (), (), stream.timestamps, largest_timestamps(stream), stream.early > 0)
-
-
-def _sort(share: list[int], records: Sequence[Any], order_by: Sequence[Getter]) -> None:
-    if order_by:
-        share.sort(key=lambda index: [_nulls_first(get(records[index])) for get in order_by])
+def _picked(batch: ObjectBatch, places: Sequence[int]) -> ObjectBatch:
+    """The records at these places, in this order, with what is beside them."""
+    times = batch.timestamps
+    return ObjectBatch(
+        [batch.records[index] for index in places],
+        [batch.keys[index] for index in places] if batch.keys else (),
+        [batch.key_groups[index] for index in places] if batch.key_groups else (),
+        None if times is None else [times[index] for index in places],
+    )
 
 
 def _getters(columns: Sequence[Any], uid: str, given_to: str, stream: KnownStream) -> Sequence[Getter]:

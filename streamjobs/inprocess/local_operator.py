@@ -95,21 +95,17 @@ class LocalOperator:
             self.key_serializer = key_serializer_for(types, self.uid)
             self._columns = KeyColumns(types, self.max_parallelism)
 
-    def shares(self, streams: Sequence[LocalStream], parallelism: int) -> Sequence[Sequence[tuple[int, ObjectBatch]]]:
-        """The records of each subtask as batches of its inputs: the early ones of all inputs first, then the others."""
-        shares: list[list[tuple[int, ObjectBatch]]] = [[] for _ in range(parallelism)]
-        if self._columns is None:
-            return shares
-        for is_early in (True, False):
-            for index, (one, stream) in enumerate(zip(self._inputs, streams, strict=True)):
-                places = range(stream.early) if is_early else range(stream.early, len(stream.records))
-                if not places:
-                    continue
-                part = stream if len(places) == len(stream.records) else stream.of(places)
-                for share, batch in zip(shares, one.shares(part, self._columns, parallelism), strict=True):
-                    if batch.records:
-                        share.append((index, batch))
-        return shares
+    def partitioned(self, input_index: int, stream: LocalStream, parallelism: int) -> Sequence[ObjectBatch]:
+        """What each subtask is given of a stream of an input, in order; where that has keys, their types are known."""
+        return self._inputs[input_index].shares(stream, self._columns, parallelism)
+
+    def is_ordered(self, input_index: int) -> bool:
+        """Whether the records of an input are to be sorted within an epoch."""
+        return self._inputs[input_index].is_ordered
+
+    def in_order(self, input_index: int, batch: ObjectBatch) -> ObjectBatch:
+        """The records of an input sorted by its columns of ``order_by``, equal ones as they came."""
+        return self._inputs[input_index].in_order(batch)
 
     def emitted_rows(self, tag: OutputTag[Any] | None, records: Sequence[Any]) -> list[Any]:
         """What a subtask emitted, as rows of the declared schema; `RowMismatchError` for what is none."""

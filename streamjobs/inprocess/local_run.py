@@ -1,17 +1,17 @@
-"""One execution of a job in this process: its epochs, one after the other, and what each does.
+"""One execution of a job in this process: its network, and its epochs, one after the other.
 
 What comes next in an epoch is decided by `streamjobs.runtime.epoch`, what a subtask does is in
-`streamjobs.runtime.subtask`. The tasks of an epoch run one after the other here, so the barrier is behind all of them:
-the checkpoint is triggered when the records are processed and it is known which operators have state.
+`streamjobs.runtime.subtask`, who moves when in `streamjobs.inprocess.network`. An epoch is: what its sources are given
+to read, then what they say of time, then a barrier. The checkpoint is triggered when the records are processed, and it
+is known which operators have state.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -21,52 +21,50 @@ from checkpointing.coordinator.acknowledgement import Acknowledgement, TaskId
 from checkpointing.coordinator.checkpoint_coordinator import CheckpointCoordinator
 from checkpointing.coordinator.pending_checkpoint import CompletedCheckpoint
 from checkpointing.handles.state_handles import SubtaskState
+from checkpointing.metadata.checkpoint_sections import WatermarkState
 from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
 from checkpointing.storage.job_directory import JobDirectory
-from savepoints.restored_state import RestoredState
 from statebackend.api.clock import Clock
 from statebackend.keyed.backend_parameters import StateRestoreReport
 from statebackend.keyed.state_backend import StateBackend
 from statebackend.keyed.state_verdicts import SchemaReport
 from statebackend.metrics import StateMetricsConfig
-from streamjobs.api.stream_graph import (
-    JobGraph,
-    OperatorNode,
-    SinkNode,
-    SourceNode,
-    StreamEdge,
-    TimestampsNode,
-    TransformNode,
-    UnionNode,
-)
+from streamjobs.api.stream_graph import JobGraph, SinkNode, UnionNode
+from streamjobs.inprocess.job_network import NetworkParts, build_network
+from streamjobs.inprocess.local_epoch import LocalEpoch
 from streamjobs.inprocess.local_operator import LocalOperator, Recast
-from streamjobs.inprocess.local_stream import LocalStream
-from streamjobs.inprocess.local_timestamps import timestamped
-from streamjobs.inprocess.record_sinks import give_to_sinks
+from streamjobs.inprocess.local_source import LocalSource
+from streamjobs.inprocess.local_subtask import CurrentEpoch, LocalSubtask
+from streamjobs.inprocess.network.channel import DEFAULT_CAPACITY, SubtaskOutput
+from streamjobs.inprocess.network.output_subtask import OutputListener
+from streamjobs.inprocess.network.scheduler import Scheduler
+from streamjobs.inprocess.network_watermarks import node_watermarks, operator_watermarks, restore_network
+from streamjobs.inprocess.record_sinks import SinkRecords
 from streamjobs.operators.operator_factories import operator_factory
+from streamjobs.operators.record_function import paused_garbage_collection
 from streamjobs.runtime.checkpoint_writing import durable_epoch_of, store_checkpoint
 from streamjobs.runtime.epoch import Epochs
 from streamjobs.runtime.epoch_events import BatchArrived, Epoch
 from streamjobs.runtime.epoch_runner import EpochRunner
-from streamjobs.runtime.epoch_watermarks import EpochWatermarks
 from streamjobs.runtime.event_time import EventTime
 from streamjobs.runtime.job_metrics import OperatorMetrics, metrics_of_epoch
 from streamjobs.runtime.job_start import report_of
 from streamjobs.runtime.processing_time import not_before
-from streamjobs.runtime.restore_plan import restores_by_subtask
+from streamjobs.runtime.restore_plan import SubtaskRestore, restores_by_subtask
 from streamjobs.runtime.starting_point import StartingPoint
-from streamjobs.runtime.subtask import OperatorParts, Subtask, SubtaskEpoch
+from streamjobs.runtime.subtask import OperatorParts, Subtask
 from streamjobs.runtime.worker_functions import RunIdentity, WorkerFunctions
+from streamjobs.time.job_watermarks import watermark_state
+from streamjobs.time.timestamps import MIN_TIMESTAMP
 
 __all__ = ["LocalJobParts", "LocalRun"]
 
 
 @frozen(kw_only=True)
 class LocalJobParts:
-    """What a running job is made of."""
+    """What a running job is made of. ``listener`` is told what comes out, in order, beside the sinks."""
 
     graph: JobGraph
-    sources: Mapping[SourceNode, Sequence[Any]]
     operators: Mapping[str, LocalOperator]
     unions: Mapping[UnionNode, Sequence[Recast]]
     directory: JobDirectory
@@ -77,204 +75,232 @@ class LocalJobParts:
     metrics: StateMetricsConfig | None
     allow_non_restored_state: bool
     event_time: EventTime | None
+    scheduler: Scheduler
+    capacity: int = DEFAULT_CAPACITY
+    listener: OutputListener | None = None
 
 
 class LocalRun:
-    """Runs epochs, and keeps what goes on from one to the next."""
+    """The network of a run, and what goes on from one epoch to the next.
+
+    What it is given to process between `begin_epoch` and `end_epoch` belongs to one checkpoint. Whatever raises ends
+    the run: all subtasks are closed, and the checkpoint before is the last one.
+    """
 
     def __init__(self, parts: LocalJobParts, point: StartingPoint, reports: Mapping[str, SchemaReport]) -> None:
         self.parts = parts
-        self.restored = point.state
-        """The state of the epoch before: of this run, or of what it continues from."""
-        self.has_stored = False
-        """Whether that is an epoch of this run."""
         self.restored_from = point.restored_from
         self.functions = WorkerFunctions()
         """What was set up for this run; to be closed at its end."""
-        self.local_directory = tempfile.TemporaryDirectory(prefix="statebackend-subtasks-")
         self.schema_reports: dict[str, SchemaReport] = dict(reports)
         self.restore_reports: list[StateRestoreReport] = []
         self.operator_state_restore_reports: list[StateRestoreReport] = []
         self.epochs = 0
         self.state_metrics: list[OperatorMetrics] = []
-        latest = parts.store.latest()
-        coordinator = CheckpointCoordinator(
-            parts.directory.identity.job_id,
-            parts.directory.run_id,
-            timeout_ms=None,
-            max_parallelism=parts.directory.identity.max_parallelism,
-            operator_names={uid: operator.node.name for uid, operator in parts.operators.items()},
-            last_checkpoint_id=latest.checkpoint_id if latest is not None else None,
-        )
-        restored = self.restored
-        last = None if restored is None else durable_epoch_of(restored.metadata, is_own=latest is not None)
-        self._table = Epochs(coordinator, last)
-        self.watermarks = EpochWatermarks(parts.event_time, None if restored is None else restored.metadata.watermarks)
-        """Where event time stands for each operator."""
-        self._is_due = False
+        self.acknowledgements: list[Acknowledgement] = []
+        """Of the epoch that ends, or did last."""
+        self.current = CurrentEpoch()
+        """The epoch that is under way."""
+        self._output = SinkRecords(parts.graph, parts.listener)
+        self._local_directory = tempfile.TemporaryDirectory(prefix="statebackend-subtasks-")
+        self._restored = point.state
+        self._previous_time_ms = None if point.state is None else point.state.metadata.processing_time_ms
+        self._table = self._epochs()
+        self._prepare_keys()
+        self.job_network = build_network(self._network_parts())
+        self.network = self.job_network.network
+        """The subtasks and channels."""
+        self._is_resumed = False
 
-    def run_epoch(self, elements: slice) -> None:
-        """Runs one epoch over these elements of every source, and gives what comes out to the sinks."""
-        rim = LocalEpoch(self, elements)
-        EpochRunner(self._table, rim, _monotonic_ms).run(BatchArrived(self._table.next_batch_id))
-        self.state_metrics.append(metrics_of_epoch(rim.acknowledgements))
-        self.epochs += 1
-        self._is_due = self.watermarks.are_due(one.timers_due for one in rim.acknowledgements)
-
-    def run_due(self) -> None:
-        """Runs an epoch without records if the records before have moved time past a timer."""
-        if self._is_due:
-            self.run_epoch(slice(0, 0))
+    def run_epoch(self, feeds: Iterable[Callable[[], None]]) -> None:
+        """Runs one epoch: what each of the feeds gives the sources to read is processed before the next one does."""
+        self.begin_epoch()
+        for feed in feeds:
+            feed()
+            self.process()
+        self.end_epoch()
 
     def drain(self) -> None:
         """Runs an epoch at the end of time, in which every timer of event time is due; none without event time."""
-        if self.parts.event_time is None:
-            return
-        self.watermarks.end()
-        self.run_epoch(slice(0, 0))
+        if self.parts.event_time is not None:
+            self.run_epoch([self._feed_end])
 
+    def begin_epoch(self) -> None:
+        """Opens what has state, and fires what is due by the clock, which then stands still."""
+        self.current.epoch_id = self._table.next_checkpoint_id
+        self.current.processing_time_ms = not_before(self.parts.clock(), self._previous_time_ms)
+        self.acknowledgements = []
+        with self._running():
+            if not self._is_resumed:
+                self._resume()
+            self.network.advance_processing_time()
 
-class LocalEpoch:
-    """One epoch over some elements of each source; an `EpochRim`."""
+    def process(self) -> None:
+        """Processes what the sources have been given to read."""
+        with self._running():
+            self.network.run()
 
-    def __init__(self, run: LocalRun, elements: slice) -> None:
-        self.acknowledgements: list[Acknowledgement] = []
-        self.committing = contextlib.nullcontext()
-        self._run = run
-        self._parts = run.parts
-        self._elements = elements
-        self._streams: dict[StreamEdge, LocalStream] = {}
-        self._epoch_id = -1
-        self._processing_time_ms = 0
+    def advance_processing_time(self, time_ms: int) -> None:
+        """Moves the clock within the epoch, unless that is no progress: what is due fires, then sources look at it."""
+        self.current.processing_time_ms = not_before(time_ms, self.current.processing_time_ms)
+        with self._running():
+            self.network.advance_processing_time()
+            self.emit_periodically()
+            self.network.run()
 
-    def begin(self, epoch: Epoch) -> Sequence[TaskId]:
-        """Processes the records."""
-        restored = self._run.restored
-        previous_ms = restored.metadata.processing_time_ms if restored is not None else None
-        self._processing_time_ms = not_before(self._parts.clock(), previous_ms)
-        self._epoch_id = epoch.checkpoint_id
-        try:
-            for node in self._parts.graph.nodes:
-                _STEPS[type(node)](self, node)
-        except BaseException:
-            # Nobody has been told of them yet.
-            self.discard([one.state for one in self.acknowledgements], frozenset())
-            raise
-        return [one.task for one in self.acknowledgements]
+    def emit_periodically(self) -> None:
+        """Lets sources send what is due by their strategies, behind what they have to read."""
+        for source in self.job_network.sources.values():
+            if not source.has_ended and not source.is_paused:
+                source.feed(LocalSource.emit_periodically)
 
-    def run(self, epoch: Epoch) -> Iterable[Acknowledgement]:
-        """What the subtasks acknowledged."""
-        return self.acknowledgements
+    def end_epoch(self) -> None:
+        """Sends a barrier through, stores the checkpoint, and gives the sinks what has come out."""
+        with self._running():
+            EpochRunner(self._table, LocalEpoch(self), _monotonic_ms).run(BatchArrived(self._table.next_batch_id))
+        self.state_metrics.append(metrics_of_epoch(self.acknowledgements))
+        self.epochs += 1
+
+    def tasks(self) -> list[TaskId]:
+        """Who takes part in a checkpoint: without the types of its keys an operator has no state.
+
+        Raises `JobDefinitionError` if such an operator has been given records.
+        """
+        for one in self.job_network.subtasks:
+            one.check_can_be_snapshotted()
+        known = (one for one in self.job_network.subtasks if one.operator.key_serializer is not None)
+        return [TaskId(one.operator.uid, one.index) for one in known]
 
     def store(self, epoch: Epoch, completed: CompletedCheckpoint) -> None:
-        """Stores the checkpoint, which the next epoch goes on from."""
-        run, parts = self._run, self._parts
-        metadata = store_checkpoint(
-            parts.store,
-            parts.directory.identity,
+        """Stores the checkpoint of the epoch, which the next one goes on from."""
+        store_checkpoint(
+            self.parts.store,
+            self.parts.directory.identity,
             epoch,
             completed,
-            processing_time_ms=self._processing_time_ms,
-            restored_from=run.restored_from,
+            processing_time_ms=self.current.processing_time_ms,
+            restored_from=self.restored_from,
             sink_committables={},
             sink_identities={},
-            watermarks=run.watermarks.end_epoch(completed.channel_timestamps, self._processing_time_ms),
+            watermarks=self._watermark_state(),
         )
-        run.restored, run.has_stored = RestoredState(metadata, parts.directory.file_system), True
-
-    def commit(self, epoch: Epoch) -> None:
-        """Gives the records to the sinks."""
-        give_to_sinks((node, self._streams[node.inputs[0]].records) for node in self._parts.graph.sinks)
-
-    def commit_again(self, checkpoint_id: int) -> None:
-        """Nothing: elements are no source that is replayed."""
-
-    def abort(self, epoch: Epoch) -> None:
-        """Nothing: the sink has been told of nothing."""
+        self._previous_time_ms = self.current.processing_time_ms
 
     def discard(self, states: Sequence[SubtaskState], in_use: frozenset[str]) -> None:
-        """Deletes what nobody else needs."""
-        self._parts.store.discard(states, in_use)
+        """Deletes the files of these states that nobody else needs."""
+        self.parts.store.discard(states, in_use)
 
-    def read(self, node: SourceNode) -> None:
-        """Takes this epoch's elements of a source."""
-        self._streams[StreamEdge(node)] = LocalStream(list(self._parts.sources[node][self._elements]))
+    def taken(self) -> Sequence[tuple[SinkNode, Sequence[Any]]]:
+        """What has come out for each sink since the last checkpoint."""
+        return self._output.taken()
 
-    def transform(self, node: TransformNode) -> None:
-        """Applies a stateless step."""
-        self._streams[StreamEdge(node)] = self._streams[node.inputs[0]].flat_mapped(node.function)
+    def watermarks(self) -> Mapping[str, int]:
+        """How far event time is, by operator uid, in milliseconds; operators without watermarks are left out."""
+        known = operator_watermarks(self.network) if self.parts.event_time is not None else {}
+        return {uid: time_ms for uid, time_ms in known.items() if time_ms > MIN_TIMESTAMP}
 
-    def assign_timestamps(self, node: TimestampsNode) -> None:
-        """Gives records their timestamps, and sets aside those that are too far in the future."""
-        assert self._parts.event_time is not None
-        source = self._parts.event_time.name_of(node)
-        stream = self._streams[node.inputs[0]]
-        timed, future = timestamped(stream, node.strategy, source, self._processing_time_ms)
-        self._streams[StreamEdge(node)] = timed
-        self._streams[StreamEdge(node, node.strategy.future_tag)] = future
+    def close(self) -> None:
+        """Closes what is open, as given up, and what was set up."""
+        for subtask in self.job_network.subtasks:
+            subtask.close()
+        self.functions.close()
+        self._local_directory.cleanup()
 
-    def unite(self, node: UnionNode) -> None:
-        """Puts the records of several streams behind each other, in one form."""
-        recasts = zip(self._parts.unions[node], node.inputs, strict=True)
-        self._streams[StreamEdge(node)] = LocalStream.united(
-            [self._streams[edge].recast(recast) for recast, edge in recasts]
+    def _feed_end(self) -> None:
+        for source in self.network.sources:
+            source.feed_end()
+
+    @contextlib.contextmanager
+    def _running(self) -> Iterator[None]:
+        try:
+            with paused_garbage_collection():
+                yield
+        except BaseException:
+            for subtask in self.job_network.subtasks:
+                subtask.close()
+            raise
+
+    def _resume(self) -> None:
+        watermarks = None if self._restored is None else self._restored.metadata.watermarks
+        if self.parts.event_time is not None and watermarks is not None:
+            restore_network(self.network, self.parts.event_time.watermark_nodes(), watermarks)
+            self.network.resume()
+        self._is_resumed = True
+
+    def _epochs(self) -> Epochs:
+        identity, latest = self.parts.directory.identity, self.parts.store.latest()
+        coordinator = CheckpointCoordinator(
+            identity.job_id,
+            self.parts.directory.run_id,
+            timeout_ms=None,
+            max_parallelism=identity.max_parallelism,
+            operator_names={uid: operator.node.name for uid, operator in self.parts.operators.items()},
+            last_checkpoint_id=latest.checkpoint_id if latest is not None else None,
         )
+        restored = self._restored
+        last = None if restored is None else durable_epoch_of(restored.metadata, is_own=latest is not None)
+        return Epochs(coordinator, last)
 
-    def process(self, node: OperatorNode) -> None:
-        """Runs the subtasks of an operator, one after the other."""
-        run, parts, operator = self._run, self._parts, self._parts.operators[node.uid]
-        streams = [self._streams[edge] for edge in node.inputs]
-        has_time = parts.event_time is not None
-        early = {tag: LocalStream.empty(has_time=has_time) for tag in operator.outputs}
-        others = {tag: LocalStream.empty(has_time=has_time) for tag in operator.outputs}
-        for tag in operator.outputs:
-            self._streams[StreamEdge(node, tag)] = LocalStream.empty(has_time=has_time)
-        self._learn_keys(operator, streams)
-        if operator.key_serializer is None:
-            # No record yet and nothing restored: there is no state, and no knowing what its keys will be.
-            return
-        restores = restores_by_subtask(
-            run.restored.operator(operator.uid) if run.restored is not None else None,
-            run.restored.file_system if run.restored is not None else parts.directory.file_system,
-            parts.parallelism,
-            parts.directory.identity.max_parallelism,
-            is_same_run=run.has_stored,
-        )
-        identity = RunIdentity(parts.directory.identity.job_id, parts.directory.run_id)
-        make_function = partial(run.functions.function, identity, operator.uid, operator.make_function)
-        for index, share in enumerate(operator.shares(streams, parts.parallelism)):
-            subtask = Subtask(
-                self._operator_parts(operator),
-                SubtaskEpoch(
-                    subtask_index=index,
-                    epoch_id=self._epoch_id,
-                    processing_time_ms=self._processing_time_ms,
-                    attempt_id="0",
-                    restore=restores[index],
-                    local_directory=run.local_directory.name,
-                    watermark_ms=run.watermarks.of(operator.uid),
-                    previous_watermark_ms=run.watermarks.before_of(operator.uid),
-                ),
+    def _watermark_state(self) -> WatermarkState | None:
+        event_time = self.parts.event_time
+        if event_time is None:
+            return None
+        sources = self.job_network.sources.values()
+        channels = tuple(channel for source in sources for channel in source.work.channels())
+        return watermark_state(event_time.nodes or event_time.source_names, channels, node_watermarks(self.network))
+
+    def _network_parts(self) -> NetworkParts:
+        parts, restored = self.parts, self._restored
+        identity = parts.directory.identity
+        restores = {
+            uid: restores_by_subtask(
+                None if restored is None else restored.operator(uid),
+                parts.directory.file_system if restored is None else restored.file_system,
+                parts.parallelism,
+                identity.max_parallelism,
+                is_same_run=False,
             )
-            with contextlib.closing(subtask.run(make_function, share)) as emitted:
-                for tag, rows, timestamps, is_early in itertools.chain.from_iterable(emitted):
-                    part = early if is_early else others
-                    part[tag].append(operator.emitted_rows(tag, rows), timestamps)
-            self.acknowledgements.append(subtask.acknowledgement)
-            if restores[index].is_restored:
-                run.restore_reports += subtask.restore_reports
-                run.operator_state_restore_reports += subtask.operator_state_restore_reports
-        for tag in operator.outputs:
-            in_front = early[tag]
-            in_front.early = len(in_front.records)
-            united = LocalStream.united([in_front, others[tag]]) if in_front.early else others[tag]
-            self._streams[StreamEdge(node, tag)] = united
+            for uid in parts.operators
+        }
+        run = RunIdentity(identity.job_id, parts.directory.run_id)
 
-    def end(self, node: SinkNode) -> None:
-        """Sinks are given their records when the checkpoint is complete."""
+        def make_subtask(operator: LocalOperator, index: int, output: SubtaskOutput) -> LocalSubtask:
+            return LocalSubtask(
+                operator=operator,
+                index=index,
+                restore=restores[operator.uid][index],
+                epoch=self.current,
+                output=output,
+                local_directory=self._local_directory.name,
+                file_system=parts.directory.file_system,
+                has_time=parts.event_time is not None,
+                parts=self._operator_parts,
+                make_function=partial(self.functions.function, run, operator.uid, operator.make_function),
+                acknowledge=self._acknowledged,
+            )
+
+        return NetworkParts(
+            graph=parts.graph,
+            operators=parts.operators,
+            unions=parts.unions,
+            event_time=parts.event_time,
+            parallelism=parts.parallelism,
+            now_ms=self.current.now_ms,
+            make_subtask=make_subtask,
+            learn_keys=self._learn_keys,
+            listener=self._output,
+            scheduler=parts.scheduler,
+            capacity=parts.capacity,
+        )
+
+    def _acknowledged(self, subtask: Subtask, acknowledgement: Acknowledgement, restored: SubtaskRestore) -> None:
+        self.acknowledgements.append(acknowledgement)
+        if restored.is_restored:
+            self.restore_reports += subtask.restore_reports
+            self.operator_state_restore_reports += subtask.operator_state_restore_reports
 
     def _operator_parts(self, operator: LocalOperator) -> OperatorParts:
-        parts = self._parts
+        parts = self.parts
         assert operator.key_serializer is not None
         return OperatorParts(
             job_id=parts.directory.identity.job_id,
@@ -295,21 +321,25 @@ class LocalEpoch:
             keeps_backends=False,
         )
 
-    def _learn_keys(self, operator: LocalOperator, streams: Sequence[LocalStream]) -> None:
+    def _prepare_keys(self) -> None:
+        """Where nothing tells the types of the keys but what is restored, they are those."""
+        for operator in self.parts.operators.values():
+            metas = () if self._restored is None else self._restored.keyed_metas_of(operator.uid)
+            if operator.key_serializer is None and metas:
+                operator.key_serializer = metas[0].key_snapshot.restore_serializer()
+
+    def _learn_keys(self, operator: LocalOperator, input_index: int, records: Sequence[Any]) -> None:
         if operator.knows_keys:
             return
-        restored = self._run.restored
-        metas = restored.keyed_metas_of(operator.uid) if restored is not None else ()
-        operator.learn_keys(lambda index: streams[index].records)
+        operator.learn_keys(lambda index: records if index == input_index else ())
         if not operator.knows_keys:
-            if metas:
-                operator.key_serializer = metas[0].key_snapshot.restore_serializer()
             return
-        if restored is not None and metas and operator.key_serializer is not None:
-            allowed = self._parts.allow_non_restored_state
+        restored = self._restored
+        if restored is not None and operator.key_serializer is not None and restored.keyed_metas_of(operator.uid):
+            allowed = self.parts.allow_non_restored_state
             report = report_of(restored, operator.uid, operator.key_serializer, operator.states, allowed)
             report.raise_if_incompatible(_JUDGED_LATE)
-            self._run.schema_reports[operator.uid] = report
+            self.schema_reports[operator.uid] = report
 
 
 _JUDGED_LATE: Final = (
@@ -317,15 +347,6 @@ _JUDGED_LATE: Final = (
     "as it was"
 )
 """What is told of a verdict that no start can give."""
-
-_STEPS: Final[Mapping[type, Callable[[LocalEpoch, Any], None]]] = {
-    SourceNode: LocalEpoch.read,
-    TransformNode: LocalEpoch.transform,
-    UnionNode: LocalEpoch.unite,
-    TimestampsNode: LocalEpoch.assign_timestamps,
-    OperatorNode: LocalEpoch.process,
-    SinkNode: LocalEpoch.end,
-}
 
 
 def _monotonic_ms() -> int:

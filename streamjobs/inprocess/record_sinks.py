@@ -12,9 +12,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from streamjobs.api.stream_graph import JobGraph, SinkNode
+from streamjobs.inprocess.network.elements import RecordBatch
+from streamjobs.inprocess.network.output_subtask import OutputListener
 from streamjobs.runtime.job_sinks import no_sink
+from streamjobs.time.watermark_elements import WatermarkElement
 
-__all__ = ["check_sinks", "give_to_sinks"]
+__all__ = ["SinkRecords", "check_sinks", "give_to_sinks"]
 
 _ADVICE: Final = "pass a list, which is added to, or a function, which is called with each record"
 
@@ -35,6 +38,31 @@ def give_to_sinks(records: Iterable[tuple[SinkNode, Sequence[Any]]]) -> None:
         # What is put on it last is done first.
         for node, its_records in reversed(list(records)):
             stack.callback(_give, node.sink, its_records)
+
+
+class SinkRecords:
+    """What has come out for each sink since it was taken last; an `OutputListener`."""
+
+    def __init__(self, graph: JobGraph, listener: OutputListener | None) -> None:
+        self._sinks = graph.sinks
+        self._listener = listener
+        self._records: list[list[Any]] = [[] for _ in graph.sinks]
+
+    def on_records(self, sink_index: int, batch: RecordBatch) -> None:
+        """Keeps the records."""
+        self._records[sink_index] += batch.records
+        if self._listener is not None:
+            self._listener.on_records(sink_index, batch)
+
+    def on_time(self, sink_index: int, element: WatermarkElement) -> None:
+        """Sinks are told nothing of time."""
+        if self._listener is not None:
+            self._listener.on_time(sink_index, element)
+
+    def taken(self) -> list[tuple[SinkNode, Sequence[Any]]]:
+        """The records of each sink, in order."""
+        taken, self._records = self._records, [[] for _ in self._sinks]
+        return list(zip(self._sinks, taken, strict=True))
 
 
 def _give(sink: Any, records: Sequence[Any]) -> None:

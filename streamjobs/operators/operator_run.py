@@ -67,6 +67,11 @@ class OperatorRun:
         """Where the operator is in its life."""
         return self._phase
 
+    @property
+    def holds_watermarks(self) -> bool:
+        """See `Operator`."""
+        return self._operator.holds_watermarks
+
     @contextlib.contextmanager
     def opened(self, context: SubtaskContext, emitter: Emitter) -> Iterator[None]:
         """`open`, and `close` behind the block, also after a failure, which stays the one that is told."""

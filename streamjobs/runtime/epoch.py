@@ -166,6 +166,11 @@ class Epochs:
         """The batch that is to arrive next."""
         return 0 if self.last is None else self.last.batch_id + 1
 
+    @property
+    def next_checkpoint_id(self) -> int:
+        """The checkpoint that the epoch of that batch has."""
+        return self._free_id(self.next_batch_id)
+
     def _free_id(self, batch_id: int) -> int:
         return batch_id if self._last_checkpoint_id is None else max(batch_id, self._last_checkpoint_id + 1)
 

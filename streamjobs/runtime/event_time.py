@@ -2,7 +2,8 @@
 
 A runtime whose epochs are "a watermark, then the records of the batch" lets its tasks report the largest timestamps of
 channels and asks `JobWatermarks` for the watermarks of the next epoch. So a watermark follows from the largest
-timestamps alone; a generator of the user's, which sees every record, cannot be carried out there and is refused.
+timestamps alone; a generator of the user's, which sees every record, cannot be carried out there, and is refused by
+`check_follows_from_epochs`.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from streamjobs.api.stream_graph import JobGraph, SourceNode, TimestampsNode, so
 from streamjobs.api.watermark_strategy import WatermarkStrategy
 from streamjobs.errors import JobDefinitionError
 from streamjobs.runtime.watermark_nodes import watermark_nodes
+from streamjobs.time.graph_watermarks import WatermarkNode
 from streamjobs.time.job_watermarks import JobWatermarks
 from streamjobs.time.watermark_generators import NoWatermarks
 
-__all__ = ["EventTime"]
+__all__ = ["EventTime", "check_follows_from_epochs", "source_names"]
 
 
 @frozen
@@ -35,34 +37,52 @@ class EventTime:
     def of(cls, graph: JobGraph) -> EventTime | None:
         """That of a job; None if no stream of it has timestamps.
 
-        Raises `JobDefinitionError` for a source that gets timestamps twice and for a strategy with a generator
-        or an alignment.
+        Raises `JobDefinitionError` for a source that gets timestamps twice.
         """
+        event_time = cls.of_sources(graph)
+        return event_time if event_time.nodes else None
+
+    @classmethod
+    def of_sources(cls, graph: JobGraph) -> EventTime:
+        """That of a job whose sources may say themselves how far time is; raises as `of`."""
         by_source: dict[SourceNode, TimestampsNode] = {}
         for node in graph.nodes:
-            if isinstance(node, TimestampsNode):
-                if by_source.setdefault(source_of_timestamps(node.inputs[0]), node) is not node:
-                    raise JobDefinitionError(
-                        "assign_timestamps_and_watermarks() is used twice for one source; use the stream that it "
-                        "returns in both places"
-                    )
-                _check_can_be_carried_out(node.strategy)
-        if not by_source:
-            return None
-        names = {source: f"source-{index}" for index, source in enumerate(graph.sources)}
-        return cls(graph, tuple(names.values()), {names[source]: node for source, node in by_source.items()})
+            if not isinstance(node, TimestampsNode):
+                continue
+            if by_source.setdefault(source_of_timestamps(node.inputs[0]), node) is not node:
+                raise JobDefinitionError(
+                    "assign_timestamps_and_watermarks() is used twice for one source; use the stream that it returns "
+                    "in both places"
+                )
+        names = dict(zip(graph.sources, source_names(graph), strict=True))
+        return cls(graph, source_names(graph), {names[source]: node for source, node in by_source.items()})
 
     def name_of(self, node: TimestampsNode) -> str:
         """The name of the source that a node gives timestamps to."""
         return next(name for name, one in self.nodes.items() if one is node)
+
+    def watermark_nodes(self) -> tuple[WatermarkNode, ...]:
+        """The graph as watermarks go through it."""
+        return watermark_nodes(self.graph, self.source_names, lambda _: False)
 
     def watermarks(self) -> JobWatermarks:
         """The watermarks of a job that has had no records yet.
 
         Those of a source without timestamps are none, so that it holds the operators that read it.
         """
-        nodes = watermark_nodes(self.graph, self.source_names, lambda _: False)
-        return JobWatermarks(nodes, {name: node.strategy.source_time() for name, node in self.nodes.items()})
+        sources = {name: node.strategy.source_time() for name, node in self.nodes.items()}
+        return JobWatermarks(self.watermark_nodes(), sources)
+
+
+def source_names(graph: JobGraph) -> tuple[str, ...]:
+    """What checkpoints know the sources of a job by, in the order of the program."""
+    return tuple(f"source-{index}" for index in range(len(graph.sources)))
+
+
+def check_follows_from_epochs(event_time: EventTime | None) -> None:
+    """Raises `JobDefinitionError` if watermarks do not follow from what the tasks of an epoch report."""
+    for node in () if event_time is None else event_time.nodes.values():
+        _check_can_be_carried_out(node.strategy)
 
 
 def _check_can_be_carried_out(strategy: WatermarkStrategy[object]) -> None:

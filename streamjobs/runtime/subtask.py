@@ -101,6 +101,8 @@ class OpenedSubtask:
     def __init__(self, operator: OperatorRun, context: SubtaskContext) -> None:
         self._operator = operator
         self._context = context
+        self.holds_watermarks = operator.holds_watermarks
+        """Whether the operator says itself which watermarks go on."""
         self.process_batch = operator.process_batch
         self.let_watermarks_out = operator.let_watermarks_out
         self.prepare_snapshot = operator.prepare_snapshot

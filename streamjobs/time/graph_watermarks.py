@@ -31,7 +31,7 @@ from streamjobs.time.status_watermark_valve import ValveChannel, ValveState
 from streamjobs.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from streamjobs.time.watermark_elements import Watermark, WatermarkElement, WatermarkStatus
 
-__all__ = ["GraphWatermarks", "NodeReaction", "WatermarkNode"]
+__all__ = ["GraphWatermarks", "NodeReaction", "WatermarkNode", "known_time"]
 
 
 @frozen(kw_only=True)
@@ -119,8 +119,8 @@ class GraphWatermarks:
         return tuple(
             NodeWatermark(
                 node=name,
-                watermark_ms=_known(self.watermark_of(name)),
-                sent_watermark_ms=_known(sender.watermark_ms),
+                watermark_ms=known_time(self.watermark_of(name)),
+                sent_watermark_ms=known_time(sender.watermark_ms),
                 is_idle=sender.outlet.status.is_idle,
                 inputs=_inputs_of(self._operators[name].snapshot()) if name in self._operators else (),
             )
@@ -219,7 +219,8 @@ class GraphWatermarks:
         return tuple(sorted(reactions, key=lambda one: self._positions[one.node]))
 
 
-def _known(time_ms: int) -> int | None:
+def known_time(time_ms: int) -> int | None:
+    """A watermark as a checkpoint has it: None for none yet."""
     return None if time_ms == MIN_TIMESTAMP else time_ms
 
 
@@ -230,8 +231,8 @@ def _time_of(time_ms: int | None) -> int:
 def _inputs_of(state: OperatorWatermarkState[str]) -> tuple[InputWatermark, ...]:
     return tuple(
         InputWatermark(
-            _known(valve.watermark_ms),
-            tuple(InputChannel(one.channel, _known(one.watermark_ms), one.is_idle) for one in valve.channels),
+            known_time(valve.watermark_ms),
+            tuple(InputChannel(one.channel, known_time(one.watermark_ms), one.is_idle) for one in valve.channels),
         )
         for valve in state.inputs
     )

@@ -8,14 +8,14 @@ has the watermarks that it had.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from checkpointing.metadata.checkpoint_sections import ChannelTimestamp, WatermarkState
+from checkpointing.metadata.checkpoint_sections import ChannelTimestamp, ChannelWatermark, NodeWatermark, WatermarkState
 from streamjobs.time.channel_watermarks import ChannelWatermarks, SourceElement, SourceTime
-from streamjobs.time.graph_watermarks import GraphWatermarks, NodeReaction, WatermarkNode
+from streamjobs.time.graph_watermarks import GraphWatermarks, NodeReaction, WatermarkNode, known_time
 from streamjobs.time.timestamps import MIN_TIMESTAMP
 
-__all__ = ["JobWatermarks"]
+__all__ = ["JobWatermarks", "watermark_state"]
 
 
 class JobWatermarks:
@@ -51,11 +51,7 @@ class JobWatermarks:
 
     def snapshot(self) -> WatermarkState:
         """All that is known, for a checkpoint."""
-        nodes = self._graph.snapshot()
-        awaited = [one.watermark_ms for one in nodes if one.node in self._sources and not one.is_idle]
-        times = [MIN_TIMESTAMP if time_ms is None else time_ms for time_ms in awaited]
-        lowest_ms = min(times, default=MIN_TIMESTAMP)
-        return WatermarkState(None if lowest_ms == MIN_TIMESTAMP else lowest_ms, self._channels.snapshot(), nodes)
+        return watermark_state(self._sources, self._channels.snapshot(), self._graph.snapshot())
 
     def restore(self, state: WatermarkState) -> tuple[NodeReaction, ...]:
         """Goes on from a checkpoint, on a fresh object; returns what the operators do if the job was another one."""
@@ -67,3 +63,12 @@ class JobWatermarks:
 
     def _taken(self, elements: Iterable[SourceElement]) -> tuple[NodeReaction, ...]:
         return tuple(done for one in elements for done in self._graph.take(one.source, one.element))
+
+
+def watermark_state(
+    sources: Collection[str], channels: tuple[ChannelWatermark, ...], nodes: tuple[NodeWatermark, ...]
+) -> WatermarkState:
+    """What a checkpoint says of these channels and nodes, of which some are the sources that make watermarks."""
+    awaited = [one.watermark_ms for one in nodes if one.node in sources and not one.is_idle]
+    times = [MIN_TIMESTAMP if time_ms is None else time_ms for time_ms in awaited]
+    return WatermarkState(known_time(min(times, default=MIN_TIMESTAMP)), channels, nodes)

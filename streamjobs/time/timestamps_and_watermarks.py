@@ -20,7 +20,8 @@ shown with the smallest there is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
 
 from attrs import frozen
@@ -38,7 +39,7 @@ from streamjobs.time.watermark_elements import (
 from streamjobs.time.watermark_generators import WatermarkGenerator, WatermarkOutput, WatermarksWithIdleness
 from streamjobs.time.watermark_output_multiplexer import WatermarkOutputMultiplexer
 
-__all__ = ["MAX_CHANNELS", "TimestampedRecord", "TimestampsAndWatermarks"]
+__all__ = ["MAX_CHANNELS", "TimedChannel", "TimestampedRecord", "TimestampsAndWatermarks"]
 
 T = TypeVar("T")
 
@@ -56,6 +57,17 @@ class TimestampedRecord:
     timestamp_ms: int | None
     is_beyond_limit: bool
     elements: tuple[WatermarkElement, ...]
+
+
+@frozen
+class TimedChannel:
+    """What is known of a channel: its watermark, the smallest time if it has none, and whether it is idle."""
+
+    watermark_ms: int
+    is_idle: bool
+
+
+NO_CHANNELS: Final[Mapping[Hashable, TimedChannel]] = MappingProxyType({})
 
 
 class _Collected(WatermarkOutput):
@@ -135,13 +147,21 @@ class TimestampsAndWatermarks(Generic[T]):
         """What it said last of itself."""
         return self._filter.status
 
-    def restore(self, watermark_ms: int, status: WatermarkStatus) -> None:
+    def restore(
+        self, watermark_ms: int, status: WatermarkStatus, channels: Mapping[Hashable, TimedChannel] = NO_CHANNELS
+    ) -> None:
         """Goes on from what had come out last; the generators begin anew, and only what is larger comes out.
 
-        Raises `ValueError` for what is no time.
+        The channels are waited for as before; a strategy without channels takes none. Raises `ValueError` for what is
+        no time.
         """
         check_timestamp("a watermark", watermark_ms)
         self._filter.watermark_ms, self._filter.status = watermark_ms, status
+        for channel, known in channels.items() if self._channel_of_record is not None else ():
+            self._generator_of(channel)
+            self._multiplexer.take(channel, Watermark(known.watermark_ms), deferred=True)
+            if known.is_idle:
+                self._multiplexer.take(channel, WatermarkStatus.IDLE, deferred=True)
 
     def on_record(self, record: T, timestamp_ms: int | None, processing_time_ms: int) -> TimestampedRecord:
         """A record with the timestamp that it came with, if any.
@@ -178,11 +198,12 @@ class TimestampsAndWatermarks(Generic[T]):
         """No record follows."""
         return self._filter.passed(END_OF_TIME)
 
-    def channel_watermarks(self) -> dict[Hashable, int]:
-        """The watermark of each channel, for the alignment of splits; the smallest time where there is none yet."""
+    def channels(self) -> dict[Hashable, TimedChannel]:
+        """What is known of each channel; none without channels."""
         if self._channel_of_record is None:
             return {}
-        return {channel: self._multiplexer.watermark_of(channel) for channel in self._generators}
+        known = self._multiplexer
+        return {one: TimedChannel(known.watermark_of(one), known.is_idle(one)) for one in self._generators}
 
     def _is_beyond_limit(self, timestamp_ms: int | None, processing_time_ms: int) -> bool:
         if timestamp_ms is None or self._future_limit_ms is None:

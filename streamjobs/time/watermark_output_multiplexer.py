@@ -65,6 +65,10 @@ class WatermarkOutputMultiplexer(Generic[C]):
         """The largest watermark of an output; the smallest time if it has none."""
         return self._output(output, "WATERMARK_OF").watermark_ms
 
+    def is_idle(self, output: C) -> bool:
+        """Whether an output is."""
+        return self._output(output, "IS_IDLE").is_idle
+
     def register(self, output: C) -> None:
         """A new output, active and without a watermark."""
         if output in self._outputs:

@@ -21,7 +21,7 @@ from pyspark.sql.types import IntegerType, LongType, TimestampType
 from streamjobs.api.stream_graph import JobGraph, Node, NodeKind, StreamEdge, TimestampsNode, TransformNode, UnionNode
 from streamjobs.errors import JobDefinitionError
 from streamjobs.rows.declared_schema import RESERVED_PREFIX
-from streamjobs.runtime.event_time import EventTime
+from streamjobs.runtime.event_time import EventTime, check_follows_from_epochs
 from streamjobs.spark.named_columns import column_meant_by
 from streamjobs.spark.tasks.time_column import TIME_COLUMN, TIME_TYPE
 from streamjobs.user_errors import shown
@@ -46,6 +46,7 @@ class HiddenTime:
     def __init__(self, graph: JobGraph) -> None:
         """Raises `JobDefinitionError` for timestamps that cannot be carried out on Spark."""
         self.event_time = EventTime.of(graph)
+        check_follows_from_epochs(self.event_time)
         """None if no stream of the job has timestamps."""
         self._columns: dict[TimestampsNode, Column] = {}
         self._to_operators = _leading_to_operators(graph)

@@ -19,11 +19,12 @@ from streamjobs import (
     ProcessWindowFunction,
     StreamJobError,
     TumblingEventTimeWindows,
+    UserFunctionError,
     WatermarkStrategy,
     WindowContext,
 )
 from streamjobs.inprocess import LocalJob, LocalStreamEnvironment
-from streamjobs.time.watermark_generators import WatermarkGenerator
+from streamjobs.time.watermark_generators import WatermarkGenerator, WatermarkOutput
 
 SCHEMA = "k string, t bigint, v bigint"
 SIZE, BOUND = 10, 5
@@ -114,12 +115,7 @@ def test_what_is_due_by_the_last_elements_fires_and_nothing_else_does(tmp_path: 
     results, _, job = run(EPOCHS[:2], drain=False, job_dir=tmp_path / "job")
     assert results == [("a", 0, 5), ("b", 10, 2)]
     assert job.watermarks() == {"sums": 24}
-    # One epoch for the elements, and one for what was due.
-    assert job.epochs == 2
-
-
-def test_an_epoch_without_records_runs_only_when_something_is_due(tmp_path: Path) -> None:
-    _, _, job = run([[("a", 1, 1)]], drain=False, job_dir=tmp_path / "job")
+    # What is due fires in the epoch whose records have made it so.
     assert job.epochs == 1
 
 
@@ -197,14 +193,6 @@ def test_what_is_no_timestamp_is_told_with_its_record() -> None:
         env.execute()
 
 
-class Generator(WatermarkGenerator[Any]):
-    def on_event(self, event: Any, timestamp_ms: int, output: Any) -> None:
-        output.emit_watermark(timestamp_ms)
-
-    def on_periodic_emit(self, output: Any) -> None:
-        pass
-
-
 def test_a_place_or_a_strategy_that_cannot_be_is_refused_with_what_to_do() -> None:
     env = LocalStreamEnvironment()
     source = env.from_elements([("a", 1, 1)], SCHEMA)
@@ -226,19 +214,101 @@ def test_a_place_or_a_strategy_that_cannot_be_is_refused_with_what_to_do() -> No
         env.execute()
 
 
-@pytest.mark.parametrize(
-    ("strategy", "what"),
-    [
-        (WatermarkStrategy.for_generator(Generator).with_timestamps("t"), "for_generator"),
-        (bounded().with_watermark_alignment("all", "1 minute"), "with_watermark_alignment"),
-    ],
-)
-def test_what_the_runtime_cannot_carry_out_is_refused_at_the_start(strategy: WatermarkStrategy[Any], what: str) -> None:
-    env = LocalStreamEnvironment()
-    stream = env.from_elements([("a", 1, 1)], SCHEMA).assign_timestamps_and_watermarks(strategy)
-    stream.key_by("k").count_window(1).reduce(lambda left, _: left, uid="first", schema=SCHEMA).sink_to([])
-    with pytest.raises(JobDefinitionError, match=f"{what} is not carried out"):
-        env.execute()
+class AtMarks(WatermarkGenerator[Any]):
+    """Punctuated: a record of value 0 is a watermark."""
+
+    def on_event(self, event: Any, timestamp_ms: int, output: WatermarkOutput) -> None:
+        if event.v == 0:
+            output.emit_watermark(timestamp_ms)
+
+
+class EverySecondTime(WatermarkGenerator[Any]):
+    """Periodic: the largest timestamp, each second time that it is asked."""
+
+    def __init__(self) -> None:
+        self.largest = self.calls = 0
+
+    def on_event(self, event: Any, timestamp_ms: int, output: WatermarkOutput) -> None:
+        self.largest = max(self.largest, timestamp_ms)
+
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        self.calls += 1
+        if self.calls % 2 == 0:
+            output.emit_watermark(self.largest)
+
+
+def late_with(strategy: WatermarkStrategy[Any], elements: list[Record], **environment: Any) -> list[Any]:
+    """The late records, whatever the backend, the parallelism."""
+    late: list[Any] = []
+    env = LocalStreamEnvironment(**environment)
+    stream = env.from_elements(elements, SCHEMA).assign_timestamps_and_watermarks(strategy.with_timestamps("t"))
+    windows = stream.key_by("k").window(TumblingEventTimeWindows.of(SIZE)).side_output_late_data(LATE)
+    summed = windows.process(Summed(), uid="sums", schema="k string, start bigint, total bigint")
+    summed.sink_to([], uid="results")
+    summed.side_output(LATE).sink_to(late, uid="late")
+    env.execute()
+    return [tuple(row) for row in late]
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_a_punctuated_generator_moves_time_between_two_records_of_an_epoch(backend: str, parallelism: int) -> None:
+    elements = [("a", 1, 1), ("b", 2, 2), ("x", 15, 0), ("a", 3, 4), ("b", 12, 8), ("x", 40, 0), ("b", 13, 16)]
+    late = late_with(WatermarkStrategy.for_generator(AtMarks), elements, backend=backend, parallelism=parallelism)
+    assert late == [("a", 3, 4), ("b", 13, 16)]
+
+
+def test_a_periodic_generator_is_asked_at_the_end_of_every_epoch() -> None:
+    elements = [("a", 20, 1), ("a", 1, 2), ("a", 3, 4), ("a", 50, 8), ("a", 4, 16)]
+    late = late_with(WatermarkStrategy.for_generator(EverySecondTime), elements, epoch_size=1)
+    assert late == [("a", 3, 4), ("a", 4, 16)]
+
+
+def test_what_a_generator_raises_is_told_with_its_source_and_record() -> None:
+    class Broken(AtMarks):
+        def on_event(self, event: Any, timestamp_ms: int, output: WatermarkOutput) -> None:
+            raise ArithmeticError("boom")
+
+    with pytest.raises(UserFunctionError, match=r"source-0, record .*watermark generator raised ArithmeticError: boom"):
+        late_with(WatermarkStrategy.for_generator(Broken), [("a", 1, 1)])
+
+    class Timeless(AtMarks):
+        def on_event(self, event: Any, timestamp_ms: int, output: WatermarkOutput) -> None:
+            output.emit_watermark("noon")  # type: ignore[arg-type]
+
+    with pytest.raises(UserFunctionError, match="a watermark is 'noon'"):
+        late_with(WatermarkStrategy.for_generator(Timeless), [("a", 1, 1)])
+
+
+@pytest.mark.parametrize("epoch_size", [None, 2])
+def test_sources_of_an_alignment_group_wait_for_each_other(epoch_size: int | None) -> None:
+    read: list[int] = []
+
+    def noted(row: Any) -> list[Any]:
+        read.append(row.t)
+        return [tuple(row)]
+
+    env = LocalStreamEnvironment(epoch_size=epoch_size)
+    streams = [
+        env.from_elements([("a", time_ms, 1) for time_ms in times], SCHEMA)
+        .transform(noted)
+        .assign_timestamps_and_watermarks(
+            WatermarkStrategy.for_monotonous_timestamps()
+            .with_timestamps(lambda record: record[1])
+            .with_watermark_alignment("all", 10)
+        )
+        for times in ([0, 30, 60, 90, 120], [0, 5, 10, 20, 30, 40])
+    ]
+    results: list[Any] = []
+    keyed = streams[0].union(streams[1]).key_by(lambda record: record[0])
+    windows, schema = keyed.window(TumblingEventTimeWindows.of(1000)), "k string, start bigint, n bigint"
+    counted = windows.process(Counted(), uid="counts", schema=schema, element_type=tuple[str, int, int])
+    counted.sink_to(results)
+    env.execute(drain=True)
+    assert [tuple(row) for row in results] == [("a", 0, 11)]
+    # Whoever is ahead has read one record beyond the drift; behind the end of the slower one nobody waits.
+    assert read.index(60) > read.index(20)
+    assert read.index(90) > read.index(40)
 
 
 @pytest.mark.parametrize(("before", "after"), [("heap", "rocksdb"), ("rocksdb", "heap")])

@@ -22,6 +22,7 @@ from streamjobs import (
 from streamjobs.api.data_stream import DataStream
 from streamjobs.api.stream_graph import SourceNode, StreamGraph, TimestampsNode, UnionNode
 from streamjobs.time.timestamps import MIN_TIMESTAMP
+from streamjobs.time.watermark_generators import BoundedOutOfOrdernessWatermarks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -203,6 +204,10 @@ def test_what_spark_cannot_carry_out_is_refused_before_anything_is_touched(spark
     refused("of the type string; it must be a timestamp", bounded.with_timestamps("k"))
     refused("which have the columns k, at, v", bounded.with_timestamps("when"))
     refused("with_future_limit", strategy().with_future_limit("1 hour"))
+    refused(
+        "for_generator",
+        WatermarkStrategy.for_generator(lambda: BoundedOutOfOrdernessWatermarks(1)).with_timestamps("at"),
+    )
     refused("with_watermark_alignment", strategy().with_watermark_alignment("all", "1 hour"))
 
 

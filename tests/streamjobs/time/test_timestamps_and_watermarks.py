@@ -13,7 +13,7 @@ from streamjobs.api.watermark_strategy import WatermarkStrategy
 from streamjobs.errors import JobDefinitionError, StreamJobError
 from streamjobs.time import timestamps_and_watermarks
 from streamjobs.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
-from streamjobs.time.timestamps_and_watermarks import TimestampedRecord, TimestampsAndWatermarks
+from streamjobs.time.timestamps_and_watermarks import TimedChannel, TimestampedRecord, TimestampsAndWatermarks
 from streamjobs.time.watermark_elements import END_OF_TIME, Watermark, WatermarkElement, WatermarkStatus
 from streamjobs.time.watermark_generators import WatermarkGenerator, WatermarkOutput, WatermarksWithIdleness
 
@@ -168,7 +168,7 @@ def test_the_slowest_channel_says_how_far_the_source_is() -> None:
     assert source.on_periodic_emit(0) == ()
     source.on_record(1, 150, 0)
     assert source.on_periodic_emit(0) == (Watermark(149),)
-    assert source.channel_watermarks() == {0: 199, 1: 149}
+    assert source.channels() == {0: TimedChannel(199, False), 1: TimedChannel(149, False)}
 
 
 def test_a_channel_that_is_idle_is_not_waited_for_and_when_all_are_the_source_is() -> None:
@@ -203,6 +203,18 @@ def test_a_channel_more_than_there_may_be_is_refused_and_changes_nothing(monkeyp
     with pytest.raises(StreamJobError, match="channel 2 is one more than the 2 channels"):
         source.on_record(2, 5, 0)
     assert source.on_periodic_emit(0) == (Watermark(9),)
+
+
+def test_a_restored_channel_is_waited_for_before_it_has_a_record() -> None:
+    source = bounded(channel_of_record=lambda record: record)
+    source.restore(50, ACTIVE, {"fast": TimedChannel(99, False), "slow": TimedChannel(50, False)})
+    source.on_record("fast", 200, 0)
+    assert source.on_periodic_emit(0) == ()
+    source.on_record("slow", 120, 0)
+    assert source.on_periodic_emit(0) == (Watermark(119),)
+    again = bounded(channel_of_record=lambda record: record)
+    again.restore(50, ACTIVE, {"fast": TimedChannel(99, False), "gone": TimedChannel(10, True)})
+    assert again.channels() == {"fast": TimedChannel(99, False), "gone": TimedChannel(10, True)}
 
 
 def test_a_restored_source_goes_on_behind_what_it_had_sent_and_wakes_by_it() -> None:

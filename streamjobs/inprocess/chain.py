@@ -1,0 +1,96 @@
+"""What stands between the output of a subtask and those who read it: the stateless steps, which are carried out there.
+
+The records of an output go to its readers in the order of the program, through all steps to the end of each, so that
+what two readers are sent has one order. A step of two readers is carried out once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from streamjobs.api.stream_graph import (
+    JobGraph,
+    Node,
+    NodeKind,
+    SinkNode,
+    StreamEdge,
+    TimestampsNode,
+    TransformNode,
+    UnionNode,
+)
+from streamjobs.inprocess.local_operator import Recast
+from streamjobs.inprocess.local_stream import LocalStream
+
+__all__ = ["Chain", "ChainEnds", "readers_of_edges", "senders_of"]
+
+Readers = Mapping[StreamEdge, Sequence[tuple[Node, int]]]
+"""Who reads an output, and with which of its inputs."""
+
+
+class ChainEnds(Protocol):
+    """Where the records of a chain go."""
+
+    def to_operator(self, node: Any, input_index: int, stream: LocalStream) -> None:
+        """Records for an input of an operator."""
+
+    def to_sink(self, node: SinkNode, stream: LocalStream) -> None:
+        """Records for a sink."""
+
+    def to_timestamps(self, node: TimestampsNode, stream: LocalStream) -> None:
+        """Records of a source that get their timestamps; what follows is sent on by `Chain.send`."""
+
+
+def readers_of_edges(graph: JobGraph) -> Readers:
+    """Who reads each output of a graph."""
+    readers: dict[StreamEdge, list[tuple[Node, int]]] = {}
+    for node in graph.nodes:
+        for index, edge in enumerate(node.inputs):
+            readers.setdefault(edge, []).append((node, index))
+    return readers
+
+
+class Chain:
+    """See the module; ``unions`` say what is done to the records of each input of a union."""
+
+    def __init__(self, readers: Readers, unions: Mapping[UnionNode, Sequence[Recast]], ends: ChainEnds) -> None:
+        self._readers = readers
+        self._unions = unions
+        self._ends = ends
+
+    def send(self, edge: StreamEdge, stream: LocalStream) -> None:
+        """Sends records of an output to all that read it."""
+        if not stream.records:
+            return
+        for node, index in self._readers.get(edge, ()):
+            handle = self._STEPS.get(type(node))
+            if handle is not None:
+                handle(self, node, index, stream)
+            else:
+                self._ends.to_operator(node, index, stream)
+
+    def _transform(self, node: TransformNode, index: int, stream: LocalStream) -> None:
+        self.send(StreamEdge(node), stream.flat_mapped(node.function))
+
+    def _unite(self, node: UnionNode, index: int, stream: LocalStream) -> None:
+        self.send(StreamEdge(node), stream.recast(self._unions[node][index]))
+
+    def _timestamps(self, node: TimestampsNode, index: int, stream: LocalStream) -> None:
+        self._ends.to_timestamps(node, stream)
+
+    def _sink(self, node: SinkNode, index: int, stream: LocalStream) -> None:
+        self._ends.to_sink(node, stream)
+
+    _STEPS: Final[Mapping[type, Callable[[Chain, Any, int, LocalStream], None]]] = {
+        TransformNode: _transform,
+        UnionNode: _unite,
+        TimestampsNode: _timestamps,
+        SinkNode: _sink,
+    }
+
+
+def senders_of(edge: StreamEdge) -> tuple[Node, ...]:
+    """The sources and operators whose records come by an output, through any steps; each once."""
+    if edge.node.kind is not NodeKind.STEP:
+        return (edge.node,)
+    return tuple(dict.fromkeys(sender for one in edge.node.inputs for sender in senders_of(one)))

@@ -1,0 +1,181 @@
+"""From the graph of a job to its network: which subtasks there are, which channels, and what lies between them.
+
+A source is one subtask, an operator as many as the parallelism of the job says, and all sinks are one. Two subtasks
+have one channel between them whatever number of ways lead there, so that what one sends the other has one order.
+Stateless steps are carried out by who sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from attrs import define, field, frozen
+
+from streamjobs.api.stream_graph import (
+    JobGraph,
+    Node,
+    NodeKind,
+    OperatorNode,
+    SinkNode,
+    SourceNode,
+    TimestampsNode,
+    UnionNode,
+)
+from streamjobs.inprocess.chain import Chain, readers_of_edges, senders_of
+from streamjobs.inprocess.local_operator import LocalOperator, Recast
+from streamjobs.inprocess.local_source import LocalSource
+from streamjobs.inprocess.local_stream import LocalStream
+from streamjobs.inprocess.local_subtask import LocalSubtask
+from streamjobs.inprocess.network.channel import DEFAULT_CAPACITY, Channel, SubtaskOutput
+from streamjobs.inprocess.network.elements import RecordBatch, SubtaskId
+from streamjobs.inprocess.network.network import Network
+from streamjobs.inprocess.network.operator_subtask import OperatorSubtask
+from streamjobs.inprocess.network.output_subtask import OutputListener, OutputSubtask
+from streamjobs.inprocess.network.scheduler import Scheduler
+from streamjobs.inprocess.network.source_subtask import SourceSubtask
+from streamjobs.runtime.event_time import EventTime, source_names
+from streamjobs.time.watermark_alignment import AlignmentGroup
+
+__all__ = ["JobNetwork", "NetworkParts", "build_network"]
+
+_OUTPUT: Final = SubtaskId("\0output", 0)
+
+
+@frozen(kw_only=True)
+class NetworkParts:
+    """What a network is built of.
+
+    ``make_subtask`` makes the work of a subtask that sends into an output, ``learn_keys`` sees to it that the types of
+    an operator's keys are known, as far as records of that input tell them.
+    """
+
+    graph: JobGraph
+    operators: Mapping[str, LocalOperator]
+    unions: Mapping[UnionNode, Sequence[Recast]]
+    event_time: EventTime | None
+    parallelism: int
+    now_ms: Callable[[], int]
+    make_subtask: Callable[[LocalOperator, int, SubtaskOutput], LocalSubtask]
+    learn_keys: Callable[[LocalOperator, int, Sequence[Any]], None]
+    listener: OutputListener
+    scheduler: Scheduler
+    capacity: int = DEFAULT_CAPACITY
+
+
+@frozen
+class JobNetwork:
+    """The network of a job, with the parts that its runtime goes on talking to."""
+
+    network: Network
+    sources: Mapping[SourceNode, SourceSubtask[LocalSource]]
+    subtasks: Sequence[LocalSubtask]
+
+
+@define(eq=False)
+class _Ends:
+    """Where the chain of one subtask ends: a `ChainEnds`."""
+
+    parts: NetworkParts
+    output: SubtaskOutput
+    watermark_ms: Callable[[], int]
+    source: LocalSource | None = None
+    channels: dict[SubtaskId, Channel] = field(factory=dict)
+    sinks: Mapping[Node, int] = field(factory=dict)
+
+    def to_operator(self, node: OperatorNode, input_index: int, stream: LocalStream) -> None:
+        """Sends each subtask the records of its key groups."""
+        parts = self.parts
+        operator = parts.operators[node.uid]
+        parts.learn_keys(operator, input_index, stream.records)
+        for index, share in enumerate(operator.partitioned(input_index, stream, parts.parallelism)):
+            if share.records:
+                batch = RecordBatch(
+                    input_index, share.records, share.timestamps, share.keys, share.key_groups, self.watermark_ms()
+                )
+                self.channels[SubtaskId(node.uid, index)].put(batch)
+
+    def to_sink(self, node: SinkNode, stream: LocalStream) -> None:
+        """Sends records to the end of the network."""
+        batch = RecordBatch(
+            self.sinks[node], stream.records, stream.timestamps, sender_watermark_ms=self.watermark_ms()
+        )
+        self.channels[_OUTPUT].put(batch)
+
+    def to_timestamps(self, node: TimestampsNode, stream: LocalStream) -> None:
+        """Lets the source give records their timestamps: only behind a source is there such a node."""
+        assert self.source is not None
+        self.source.assign_timestamps(stream)
+
+
+def build_network(parts: NetworkParts) -> JobNetwork:
+    """The network of a job, in which nothing has happened yet."""
+    return _Building(parts).done()
+
+
+class _Building:
+    """The subtasks so far, and the channels between them."""
+
+    def __init__(self, parts: NetworkParts) -> None:
+        self._parts = parts
+        self._readers = readers_of_edges(parts.graph)
+        self._names: dict[Node, str] = dict(zip(parts.graph.sources, source_names(parts.graph), strict=True))
+        self._names.update({node: node.uid for node in parts.graph.operators})
+        self._sinks: dict[Node, int] = {node: index for index, node in enumerate(parts.graph.sinks)}
+        self._ends: dict[SubtaskId, _Ends] = {}
+        self._groups: dict[str, AlignmentGroup[SubtaskId]] = {}
+
+    def done(self) -> JobNetwork:
+        sources = {node: self._source(node) for node in self._parts.graph.sources}
+        subtasks: list[LocalSubtask] = []
+        operators: list[OperatorSubtask] = []
+        for node in self._parts.graph.operators:
+            for index in range(self._parts.parallelism):
+                output = SubtaskOutput()
+                work = self._parts.make_subtask(self._parts.operators[node.uid], index, output)
+                subtask_id = SubtaskId(node.uid, index)
+                channels = self._channels_to(subtask_id, node.inputs)
+                operators.append(OperatorSubtask(subtask_id, channels, len(node.inputs), work, output))
+                work.chain = self._chain(subtask_id, _Ends(self._parts, output, partial(getattr, work, "watermark_ms")))
+                subtasks.append(work)
+        inputs = [edge for node in self._parts.graph.sinks for edge in node.inputs]
+        output_channels = self._channels_to(_OUTPUT, inputs)
+        end = OutputSubtask(_OUTPUT, output_channels, len(inputs), self._parts.listener)
+        network = Network(list(sources.values()), operators, end, self._parts.scheduler)
+        return JobNetwork(network, sources, subtasks)
+
+    def _source(self, node: SourceNode) -> SourceSubtask[LocalSource]:
+        name = self._names[node]
+        subtask_id, output = SubtaskId(name, 0), SubtaskOutput()
+        event_time = self._parts.event_time
+        timestamps = None if event_time is None else event_time.nodes.get(name)
+        work = LocalSource(node, name, timestamps, output, self._parts.now_ms, has_time=event_time is not None)
+        work.chain = self._chain(subtask_id, _Ends(self._parts, output, lambda: output.watermark_ms, work))
+        alignment = None if timestamps is None else timestamps.strategy.alignment
+        if alignment is None:
+            return SourceSubtask(subtask_id, work, output)
+        group = self._groups.setdefault(alignment.group, AlignmentGroup())
+        group.join(subtask_id, alignment.max_drift_ms)
+        return SourceSubtask(subtask_id, work, output, group)
+
+    def _chain(self, subtask_id: SubtaskId, ends: _Ends) -> Chain:
+        ends.sinks = self._sinks
+        self._ends[subtask_id] = ends
+        return Chain(self._readers, self._parts.unions, ends)
+
+    def _channels_to(self, reader: SubtaskId, inputs: Sequence[Any]) -> list[Channel]:
+        """The channels of a reader, from each subtask that sends to any of its inputs."""
+        fed: dict[SubtaskId, list[int]] = {}
+        for index, edge in enumerate(inputs):
+            for sender in senders_of(edge):
+                for subtask in range(self._parts.parallelism if sender.kind is NodeKind.OPERATOR else 1):
+                    fed.setdefault(SubtaskId(self._names[sender], subtask), []).append(index)
+        channels = []
+        for sender_id, indices in fed.items():
+            channel = Channel(sender_id, reader, tuple(indices), self._parts.capacity)
+            ends = self._ends[sender_id]
+            ends.channels[reader] = channel
+            ends.output.channels.append(channel)
+            channels.append(channel)
+        return channels

@@ -1,0 +1,201 @@
+"""A source of a job in this process, as the work of its subtask in the network: records in, records and time out.
+
+Where the program gives its records their timestamps, watermarks come from the strategy, and what the source itself says
+of time counts no more, but for the end. Otherwise that goes on, as a test's source has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from attrs import frozen
+
+from checkpointing.metadata.checkpoint_sections import ChannelWatermark
+from streamjobs.api.stream_graph import SourceNode, StreamEdge, TimestampsNode
+from streamjobs.api.watermark_strategy import WatermarkStrategy
+from streamjobs.errors import StreamJobError, UserFunctionError
+from streamjobs.inprocess.chain import Chain
+from streamjobs.inprocess.keys import field_getter
+from streamjobs.inprocess.local_stream import LocalStream
+from streamjobs.inprocess.network.channel import SubtaskOutput
+from streamjobs.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, timestamp_of
+from streamjobs.time.timestamps_and_watermarks import TimedChannel, TimestampsAndWatermarks
+from streamjobs.time.watermark_elements import END_OF_TIME, WatermarkElement, WatermarkStatus
+from streamjobs.user_errors import shown, told
+
+__all__ = ["LocalSource"]
+
+
+@frozen
+class _Timestamps:
+    """How the records of a source get their timestamps."""
+
+    node: TimestampsNode
+    timestamp_of_record: Callable[[Any], Any]
+    channel_of_record: Callable[[Any], str] | None
+    time: TimestampsAndWatermarks[Any]
+
+
+class LocalSource:
+    """See the module. ``name`` is what checkpoints know the source by, ``clock`` the processing time in ms."""
+
+    def __init__(
+        self,
+        node: SourceNode,
+        name: str,
+        timestamps_node: TimestampsNode | None,
+        output: SubtaskOutput,
+        clock: Callable[[], int],
+        *,
+        has_time: bool,
+    ) -> None:
+        self.chain: Chain
+        """What stands behind the source; it is set by whoever builds the network."""
+        self._edge = StreamEdge(node)
+        self._name = name
+        self._output = output
+        self._clock = clock
+        self._has_time = has_time
+        self._largest: dict[str, int] = {}
+        self._timestamps = None if timestamps_node is None else self._timestamps_of(timestamps_node)
+
+    @property
+    def watermark_ms(self) -> int:
+        """How far the source is; the smallest time if it does not know yet."""
+        return self._output.watermark_ms
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits for it."""
+        return self._output.status.is_idle
+
+    def read(self, records: Sequence[Any], timestamps: Sequence[int | None] | None = None) -> None:
+        """Sends records, with the timestamps that they came with, if any.
+
+        Raises `StreamJobError`, naming the record, for a timestamp that is none, and for too many channels;
+        `UserFunctionError` for what a generator raises.
+        """
+        if self._has_time and timestamps is None:
+            timestamps = [None] * len(records)
+        self.chain.send(self._edge, LocalStream(records, timestamps))
+
+    def read_time(self, element: WatermarkElement) -> None:
+        """What the source itself says of time."""
+        self._send(self._timestamps.time.on_upstream(element) if self._timestamps is not None else (element,))
+
+    def emit_periodically(self) -> None:
+        """Sends what is due by the strategy; to be called whenever processing time has moved on."""
+        if self._timestamps is None:
+            return
+        try:
+            elements = self._timestamps.time.on_periodic_emit(self._clock())
+        except Exception as error:
+            raise UserFunctionError(f"{self._name}: its watermark generator raised {told(error)}") from error
+        self._send(elements)
+
+    def end_of_input(self) -> None:
+        """Sends the end of time."""
+        self.read_time(END_OF_TIME)
+
+    def assign_timestamps(self, stream: LocalStream) -> None:
+        """Gives records their timestamps and sends them on, watermarks behind the record that they were emitted at."""
+        given = self._timestamps
+        assert given is not None
+        on_time: list[int] = []
+        future: list[int] = []
+        times: list[int | None] = [None] * len(stream.records)
+        for index, record in enumerate(stream.records):
+            times[index], is_beyond_limit, elements = self._timed(given, record)
+            (future if is_beyond_limit else on_time).append(index)
+            if elements:
+                self._send_on(given.node, stream, times, on_time, future)
+                on_time, future = [], []
+                self._send(elements)
+        self._send_on(given.node, stream, times, on_time, future)
+
+    def channels(self) -> list[ChannelWatermark]:
+        """What is known of its channels, for a checkpoint."""
+        if self._timestamps is None:
+            return []
+        now_ms, time = self._clock(), self._timestamps.time
+        known = time.channels() or {"": TimedChannel(time.watermark_ms, time.status.is_idle)}
+        return [
+            ChannelWatermark(
+                source=self._name,
+                channel=str(channel),
+                largest_timestamp_ms=self._largest.get(str(channel)),
+                watermark_ms=None if one.watermark_ms == MIN_TIMESTAMP else one.watermark_ms,
+                last_active_ms=now_ms,
+                is_idle=one.is_idle,
+            )
+            for channel, one in known.items()
+        ]
+
+    def restore(self, watermark_ms: int, status: WatermarkStatus, channels: Sequence[ChannelWatermark]) -> None:
+        """Goes on from a checkpoint: what was sent, and the channels of this source."""
+        self._output.restore(watermark_ms, status)
+        if self._timestamps is None:
+            return
+        self._largest = {
+            one.channel: one.largest_timestamp_ms for one in channels if one.largest_timestamp_ms is not None
+        }
+        ended = (None, MAX_TIMESTAMP)
+        self._timestamps.time.restore(
+            watermark_ms,
+            status,
+            {
+                one.channel: TimedChannel(
+                    MIN_TIMESTAMP if one.watermark_ms in ended else one.watermark_ms or 0, one.is_idle
+                )
+                for one in channels
+                if one.channel != ""
+            },
+        )
+
+    def _timestamps_of(self, node: TimestampsNode) -> _Timestamps:
+        strategy: WatermarkStrategy[Any] = node.strategy
+        get_timestamp = field_getter(strategy.timestamps, self._name, "with_timestamps")
+        channel_of_record = None
+        if strategy.channel is not None:
+            get_channel = field_getter(strategy.channel, self._name, "with_channel")
+
+            def channel_of_record(record: Any) -> str:
+                return str(get_channel(record))
+
+        return _Timestamps(
+            node, get_timestamp, channel_of_record, strategy.timestamps_and_watermarks(None, channel_of_record)
+        )
+
+    def _timed(self, given: _Timestamps, record: Any) -> tuple[int | None, bool, Sequence[WatermarkElement]]:
+        try:
+            time_ms = timestamp_of(given.timestamp_of_record(record))
+        except (TypeError, ValueError) as error:
+            raise StreamJobError(f"{self._name}, record {shown(record, 200)}: {error}") from error
+        try:
+            made = given.time.on_record(record, time_ms, self._clock())
+        except StreamJobError:
+            raise
+        except Exception as error:
+            what = f"{self._name}, record {shown(record, 200)}: its watermark generator raised {told(error)}"
+            raise UserFunctionError(what) from error
+        if time_ms is not None and not made.is_beyond_limit:
+            channel = "" if given.channel_of_record is None else given.channel_of_record(record)
+            self._largest[channel] = max(time_ms, self._largest.get(channel, time_ms))
+        return time_ms, made.is_beyond_limit, made.elements
+
+    def _send_on(
+        self,
+        node: TimestampsNode,
+        stream: LocalStream,
+        times: list[int | None],
+        on_time: Sequence[int],
+        future: Sequence[int],
+    ) -> None:
+        timed = LocalStream(stream.records, times)
+        self.chain.send(StreamEdge(node), timed.of(on_time))
+        self.chain.send(StreamEdge(node, node.strategy.future_tag), timed.of(future))
+
+    def _send(self, elements: Sequence[WatermarkElement]) -> None:
+        for element in elements:
+            self._output.send_time(element)

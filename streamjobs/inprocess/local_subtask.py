@@ -1,0 +1,215 @@
+"""A subtask of an operator in this process, as the work of its place in the network: its state, epoch after epoch.
+
+At a barrier the subtask is snapshotted and closed. What comes next opens it again, over the state that it has just
+acknowledged, exactly as a task on Spark does for each epoch: so what a test sees (serialization of what is stored,
+state that survives only if it was updated, migration at a restore) is what the job will see in production.
+
+Where records of an epoch are to be in order they wait here, until time moves or the epoch ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from attrs import define, field
+
+from checkpointing.coordinator.acknowledgement import Acknowledgement
+from checkpointing.storage.file_system import CheckpointFileSystem
+from streamjobs.api.output_tag import OutputTag
+from streamjobs.api.stream_graph import StreamEdge
+from streamjobs.errors import JobDefinitionError
+from streamjobs.inprocess.chain import Chain
+from streamjobs.inprocess.local_operator import LocalOperator
+from streamjobs.inprocess.local_stream import LocalStream
+from streamjobs.inprocess.network.channel import SubtaskOutput
+from streamjobs.inprocess.network.elements import RecordBatch
+from streamjobs.operators.input_batch import ObjectBatch
+from streamjobs.operators.operator import Emission
+from streamjobs.runtime.restore_plan import SubtaskRestore, continued_subtask
+from streamjobs.runtime.subtask import OpenedSubtask, OperatorParts, Subtask, SubtaskEpoch
+from streamjobs.time.timestamps import MIN_TIMESTAMP
+from streamjobs.time.watermark_elements import Watermark
+
+__all__ = ["CurrentEpoch", "LocalSubtask"]
+
+
+@define
+class CurrentEpoch:
+    """The epoch that all subtasks are in, and the processing time in milliseconds."""
+
+    epoch_id: int = -1
+    processing_time_ms: int = 0
+
+    def now_ms(self) -> int:
+        """The processing time."""
+        return self.processing_time_ms
+
+
+@define(kw_only=True, eq=False)
+class LocalSubtask:
+    """See the module. ``restore`` is what it goes on from; ``acknowledge`` is told of every snapshot."""
+
+    operator: LocalOperator
+    index: int
+    restore: SubtaskRestore
+    epoch: CurrentEpoch
+    output: SubtaskOutput
+    local_directory: str
+    file_system: CheckpointFileSystem
+    has_time: bool
+    parts: Callable[[LocalOperator], OperatorParts]
+    make_function: Callable[[], Any]
+    acknowledge: Callable[[Subtask, Acknowledgement, SubtaskRestore], None]
+    chain: Chain = field(init=False)
+    """What stands behind the operator; it is set by whoever builds the network."""
+    watermark_ms: int = MIN_TIMESTAMP
+    """What the operator was told last, or begins with when it is opened."""
+    _subtask: Subtask | None = field(default=None, init=False)
+    _opened: OpenedSubtask | None = field(default=None, init=False)
+    _life: contextlib.ExitStack = field(factory=contextlib.ExitStack, init=False)
+    _to_order: list[RecordBatch] = field(factory=list, init=False)
+    _before_keys: list[RecordBatch] = field(factory=list, init=False)
+    _emitted: list[Emission | Watermark] = field(factory=list, init=False)
+
+    @property
+    def holds_watermarks(self) -> bool:
+        """Whether the operator sends watermarks itself; one that is not open yet holds none."""
+        return self._opened is not None and self._opened.holds_watermarks
+
+    def process(self, batch: RecordBatch) -> None:
+        """Takes records, or lets them wait for those that are to come before them, or for the types of the keys."""
+        if self.operator.is_ordered(batch.input_index):
+            self._to_order.append(batch)
+        elif self._open_if_possible():
+            self._process(batch)
+        else:
+            self._before_keys.append(batch)
+
+    def advance_watermark(self, timestamp_ms: int) -> None:
+        """Fires what is due by then, and tells the operator."""
+        self._process_ordered()
+        is_open = self._open_if_possible()
+        self.watermark_ms = timestamp_ms
+        if is_open:
+            self._tell(lambda opened: opened.advance_watermark(timestamp_ms))
+
+    def advance_processing_time(self) -> None:
+        """Fires what is due by the clock."""
+        if self._open_if_possible():
+            self._tell(lambda opened: opened.advance_processing_time())
+
+    def check_can_be_snapshotted(self) -> None:
+        """Raises `JobDefinitionError` if records would be lost, since nothing has told the types of the keys."""
+        if self.operator.key_serializer is None and (self._before_keys or self._to_order):
+            raise JobDefinitionError(
+                f"operator {self.operator.uid!r}: it was broadcast records before any record told the types of its "
+                f"keys, without which it has no state to keep them in; declare the schema of a keyed input"
+            )
+
+    def snapshot(self, checkpoint_id: int) -> None:
+        """Ends the epoch: snapshots, closes and acknowledges; without state there is nothing to tell of."""
+        if not self._open_if_possible():
+            return
+        self._process_ordered()
+        self._tell(lambda opened: opened.prepare_snapshot())
+        subtask, self._subtask, self._opened = self._subtask, None, None
+        assert subtask is not None
+        self._life.close()
+        acknowledgement, restored = subtask.acknowledgement, self.restore
+        self.restore = continued_subtask(acknowledgement.state, self.file_system)
+        self.acknowledge(subtask, acknowledgement, restored)
+
+    def close(self) -> None:
+        """Gives up what is open."""
+        with contextlib.suppress(BaseException):
+            self._close_with(GeneratorExit())
+
+    def emit(
+        self, tag: OutputTag[Any] | None, rows: Sequence[Any], timestamps: Sequence[int | None] | None = None
+    ) -> None:
+        """Takes what the operator emits, whose `Emitter` it is; it goes on when the call has returned."""
+        if rows:
+            self._emitted.append(Emission(tag, rows, timestamps))
+
+    def emit_watermark(self, timestamp_ms: int) -> None:
+        """Takes a watermark that the operator has held back."""
+        self._emitted.append(Watermark(timestamp_ms))
+
+    @property
+    def side_outputs(self) -> frozenset[OutputTag[Any]]:
+        """The side outputs that somebody reads."""
+        return frozenset(tag for tag in self.operator.outputs if tag is not None)
+
+    def _process(self, batch: RecordBatch) -> None:
+        records = ObjectBatch(batch.records, batch.keys, batch.key_groups, batch.timestamps)
+        self._tell(lambda opened: opened.process_batch(batch.input_index, records))
+
+    def _process_ordered(self) -> None:
+        if not self._to_order or not self._open_if_possible():
+            return
+        waiting, self._to_order = self._to_order, []
+        for input_index in sorted({one.input_index for one in waiting}):
+            of_input = [one for one in waiting if one.input_index == input_index]
+            batch = ObjectBatch(
+                [record for one in of_input for record in one.records],
+                [key for one in of_input for key in one.keys],
+                [key_group for one in of_input for key_group in one.key_groups],
+                [time_ms for one in of_input for time_ms in one.timestamps or ()] if self.has_time else None,
+            )
+            ordered = self.operator.in_order(input_index, batch)
+            self._process(
+                RecordBatch(input_index, ordered.records, ordered.timestamps, ordered.keys, ordered.key_groups)
+            )
+
+    def _tell(self, call: Callable[[OpenedSubtask], None]) -> None:
+        """Calls the operator and sends what it emits; what it raises is told as closing it makes of it."""
+        opened = self._opened
+        assert opened is not None
+        try:
+            call(opened)
+        except BaseException as error:
+            self._close_with(error)
+            raise
+        emitted, self._emitted = self._emitted, []
+        for one in emitted:
+            if isinstance(one, Watermark):
+                self.output.send_time(one)
+            else:
+                self._send(one)
+
+    def _send(self, emission: Emission) -> None:
+        rows, timestamps = emission.rows, emission.timestamps
+        if timestamps is None:
+            timestamps = [None] * len(rows)
+        stream = LocalStream(self.operator.emitted_rows(emission.tag, rows), timestamps if self.has_time else None)
+        self.chain.send(StreamEdge(self.operator.node, emission.tag), stream)
+
+    def _close_with(self, error: BaseException) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            self._life.__exit__(type(error), error, error.__traceback__)
+
+    def _open_if_possible(self) -> bool:
+        """Opens the subtask unless it is; returns whether it is open: without the types of its keys it cannot be."""
+        if self._opened is None and self.operator.key_serializer is not None:
+            self._subtask = Subtask(
+                self.parts(self.operator),
+                SubtaskEpoch(
+                    subtask_index=self.index,
+                    epoch_id=self.epoch.epoch_id,
+                    processing_time_ms=self.epoch.processing_time_ms,
+                    attempt_id="0",
+                    restore=self.restore,
+                    local_directory=self.local_directory,
+                    previous_watermark_ms=self.watermark_ms,
+                ),
+            )
+            self._life = contextlib.ExitStack()
+            opening = self._subtask.opened(self.make_function, self, self.epoch.now_ms)
+            self._opened = self._life.enter_context(opening)
+            held, self._before_keys = self._before_keys, []
+            for batch in held:
+                self._process(batch)
+        return self._opened is not None

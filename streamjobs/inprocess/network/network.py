@@ -1,0 +1,100 @@
+"""The network of a job as one state machine: which moves there are, and what a move does.
+
+    feed, trigger     from outside: something for a source to read, a barrier for all sources
+    run               moves until nobody can: everything that was fed is processed, except by who is paused
+    advance_processing_time, resume
+                      what does not travel on channels: the clock, and the begin of a run that goes on from a checkpoint
+
+Invariants: what a subtask has sent to another arrives in that order; who sends nothing blocks nobody but behind a
+barrier; after `run` all channels are empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from attrs import frozen
+
+from streamjobs.errors import StreamJobError
+from streamjobs.inprocess.network.channel import Channel
+from streamjobs.inprocess.network.elements import Barrier
+from streamjobs.inprocess.network.operator_subtask import OperatorSubtask
+from streamjobs.inprocess.network.output_subtask import OutputSubtask
+from streamjobs.inprocess.network.scheduler import Scheduler
+from streamjobs.inprocess.network.source_subtask import SourceSubtask
+
+__all__ = ["Move", "Network"]
+
+
+@frozen
+class Move:
+    """A subtask takes the next element of a channel, or a source reads."""
+
+    subtask: OperatorSubtask | OutputSubtask | SourceSubtask[Any]
+    channel: Channel | None
+
+
+class Network:
+    """See the module; ``operators`` come in the order of the graph, the subtasks of one in theirs."""
+
+    def __init__(
+        self,
+        sources: Sequence[SourceSubtask[Any]],
+        operators: Sequence[OperatorSubtask],
+        output: OutputSubtask,
+        scheduler: Scheduler,
+    ) -> None:
+        self.sources = tuple(sources)
+        self.operators = tuple(operators)
+        self.output = output
+        self._scheduler = scheduler
+        # Downstream first, but the subtasks of one operator in their order.
+        places = {one.subtask_id.node: place for place, one in enumerate(operators)}
+        behind = sorted(operators, key=lambda one: (-places[one.subtask_id.node], one.subtask_id.index))
+        self._readers: tuple[OperatorSubtask | OutputSubtask, ...] = (output, *behind)
+
+    def moves(self) -> Iterator[Move]:
+        """What can happen next, downstream first."""
+        for subtask in self._readers:
+            for channel in subtask.readable():
+                yield Move(subtask, channel)
+        for source in sorted(self.sources, key=lambda one: one.lead_ms):
+            if source.can_move:
+                yield Move(source, None)
+
+    def make(self, move: Move) -> None:
+        """Lets one of the moves happen; raises what the operator raises, and the network is not to be used then."""
+        if isinstance(move.subtask, SourceSubtask):
+            move.subtask.step()
+        elif move.channel is not None:
+            move.subtask.step(move.channel)
+
+    def run(self) -> None:
+        """Moves until nobody can."""
+        while (move := self._scheduler.choose(self.moves())) is not None:
+            self.make(move)
+        if any(channel.waiting() for subtask in self._readers for channel in subtask.channels):
+            raise StreamJobError("the network stands still with elements on their way: an error of this runtime")
+
+    def trigger(self, checkpoint_id: int) -> None:
+        """Lets all sources send a barrier."""
+        for source in self.sources:
+            source.trigger(Barrier(checkpoint_id))
+
+    def resume(self) -> None:
+        """Brings all operators to the watermarks that they were restored with, those in front first.
+
+        What they emit then is early: whoever reads it takes it before it is at its watermark itself.
+        """
+        for subtask in self.operators:
+            while channels := [one for one in subtask.channels if one.can_be_read]:
+                subtask.step(channels[0])
+            subtask.resume()
+        self.run()
+
+    def advance_processing_time(self) -> None:
+        """Fires what is due by the clock everywhere, and lets what comes of it arrive."""
+        for subtask in self.operators:
+            subtask.work.advance_processing_time()
+        self.run()

@@ -1,0 +1,124 @@
+"""A source in the network: what it is given to read waits here, and is read one piece per move.
+
+A source of an alignment group that is too far ahead of the slowest reads no further until that has come closer; it
+still sends barriers, which do not wait for what is not read. Whether a source has more to read is said from outside:
+one that has not, and has read all, is waited for by nobody.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from checkpointing.errors import IllegalTransitionError
+from checkpointing.metadata.checkpoint_sections import ChannelWatermark
+from streamjobs.inprocess.network.channel import SubtaskOutput
+from streamjobs.inprocess.network.elements import Barrier, SubtaskId
+from streamjobs.time.timestamps import MIN_TIMESTAMP
+from streamjobs.time.watermark_alignment import AlignmentGroup
+from streamjobs.time.watermark_elements import WatermarkStatus
+
+__all__ = ["SourceSubtask", "SourceWork"]
+
+
+class SourceWork(Protocol):
+    """What a source does with what it reads; it sends into the output of its subtask."""
+
+    @property
+    def watermark_ms(self) -> int:
+        """How far the source is, for its alignment group; the smallest time if it does not know yet."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether its group does not wait for it."""
+
+    def end_of_input(self) -> None:
+        """Sends what an input sends that ends."""
+
+    def restore(self, watermark_ms: int, status: WatermarkStatus, channels: Sequence[ChannelWatermark]) -> None:
+        """Goes on from what was sent and what was known of its channels."""
+
+
+W = TypeVar("W", bound=SourceWork)
+
+
+class SourceSubtask(Generic[W]):
+    """See the module. ``group`` is that of the source, which has joined it under its id."""
+
+    def __init__(
+        self, subtask_id: SubtaskId, work: W, output: SubtaskOutput, group: AlignmentGroup[SubtaskId] | None = None
+    ) -> None:
+        self.subtask_id = subtask_id
+        self.work = work
+        self.output = output
+        self.has_ended = False
+        """Whether it has been given its end; nothing can be fed behind that."""
+        self._group = group
+        self._unread: deque[Callable[[W], None]] = deque()
+        self._barriers: deque[Barrier] = deque()
+        self._reads_on = True
+
+    @property
+    def unread(self) -> int:
+        """How many pieces it has been given and not read."""
+        return len(self._unread)
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether it belongs to an alignment group."""
+        return self._group is not None
+
+    @property
+    def lead_ms(self) -> int:
+        """How far it is, if others wait for it; the slowest reads first."""
+        return MIN_TIMESTAMP if self._group is None else self.work.watermark_ms
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it waits for others of its group."""
+        return self._group is not None and self.subtask_id in self._group.paused()
+
+    @property
+    def can_move(self) -> bool:
+        """Whether it may send a barrier or read."""
+        return self.output.has_room and bool(self._barriers or (self._unread and not self.is_paused))
+
+    def feed(self, reading: Callable[[W], None]) -> None:
+        """Something to read, which its work is told when it is; raises `IllegalTransitionError` behind the end."""
+        if self.has_ended:
+            raise IllegalTransitionError("FEED", "ENDED", f"the source {self.subtask_id.node!r} has ended")
+        self._unread.append(reading)
+
+    def feed_end(self) -> None:
+        """The end of its input; raises `IllegalTransitionError` behind the end."""
+        self.feed(lambda work: work.end_of_input())
+        self.has_ended = True
+
+    def read_on(self, reads_on: bool) -> None:
+        """Says whether more will come to read."""
+        self._reads_on = reads_on
+        self._report()
+
+    def trigger(self, barrier: Barrier) -> None:
+        """Sends a barrier before anything else is read."""
+        self._barriers.append(barrier)
+
+    def step(self) -> None:
+        """Sends a barrier, or reads a piece; raises what reading raises."""
+        if self._barriers:
+            self.output.send_barrier(self._barriers.popleft())
+            return
+        self._unread.popleft()(self.work)
+        if self.has_ended and not self._unread:
+            self.output.send_end()
+        self._report()
+
+    def _report(self) -> None:
+        if self._group is None:
+            return
+        has_read_all = self.has_ended or not (self._reads_on or self._unread)
+        if has_read_all or self.work.is_idle:
+            self._group.idle(self.subtask_id)
+        else:
+            self._group.watermark(self.subtask_id, self.work.watermark_ms)

@@ -1,0 +1,124 @@
+"""Where event time stands in a network, as a checkpoint has it: by node, and not by subtask.
+
+A checkpoint outlives the number of subtasks, so all subtasks of a node are one in it: at the earliest watermark of any
+of them, idle if all are. Behind an aligned barrier they have seen the same of time, if not always in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from checkpointing.metadata.checkpoint_sections import (
+    InputChannel,
+    InputWatermark,
+    NodeWatermark,
+    WatermarkState,
+)
+from streamjobs.inprocess.network.channel import SubtaskOutput
+from streamjobs.inprocess.network.elements import SubtaskId
+from streamjobs.inprocess.network.network import Network
+from streamjobs.inprocess.network.operator_subtask import OperatorSubtask
+from streamjobs.time.graph_watermarks import GraphWatermarks, WatermarkNode, known_time
+from streamjobs.time.operator_watermarks import OperatorWatermarkState
+from streamjobs.time.status_watermark_valve import ValveChannel, ValveState
+from streamjobs.time.timestamps import MIN_TIMESTAMP
+from streamjobs.time.watermark_elements import WatermarkStatus
+
+__all__ = ["node_watermarks", "operator_watermarks", "restore_network"]
+
+
+def operator_watermarks(network: Network) -> Mapping[str, int]:
+    """What each operator is at, by uid, in milliseconds; the smallest time if it has no watermark."""
+    watermarks: dict[str, int] = {}
+    for subtask in network.operators:
+        here_ms = subtask.watermarks.watermark_ms
+        watermarks[subtask.subtask_id.node] = min(here_ms, watermarks.get(subtask.subtask_id.node, here_ms))
+    return watermarks
+
+
+def node_watermarks(network: Network) -> tuple[NodeWatermark, ...]:
+    """What all sources and operators know of event time."""
+    subtasks: dict[str, list[OperatorSubtask]] = {}
+    for one in network.operators:
+        subtasks.setdefault(one.subtask_id.node, []).append(one)
+    sources = [
+        NodeWatermark(
+            node=source.subtask_id.node,
+            watermark_ms=known_time(source.output.watermark_ms),
+            sent_watermark_ms=known_time(source.output.watermark_ms),
+            is_idle=source.output.status.is_idle,
+        )
+        for source in network.sources
+    ]
+    return (*sources, *(_of_operator(name, several) for name, several in subtasks.items()))
+
+
+def restore_network(network: Network, nodes: Sequence[WatermarkNode], state: WatermarkState) -> None:
+    """Lets a network that has done nothing go on from a checkpoint, which may be one of another graph."""
+    graph = GraphWatermarks(nodes)
+    graph.restore(state.nodes)
+    known = {one.node: one for one in graph.snapshot()}
+    outputs: dict[SubtaskId, SubtaskOutput] = {}
+    for source in network.sources:
+        sent_ms, status = _sent(known[source.subtask_id.node])
+        source.work.restore(sent_ms, status, [one for one in state.channels if one.source == source.subtask_id.node])
+        outputs[source.subtask_id] = source.output
+    for subtask in network.operators:
+        outputs[subtask.subtask_id] = subtask.output
+        subtask.watermarks.restore(_state_of(known[subtask.subtask_id.node], outputs))
+        subtask.output.restore(*_sent(known[subtask.subtask_id.node]))
+    network.output.restore(outputs)
+
+
+def _of_operator(name: str, subtasks: Sequence[OperatorSubtask]) -> NodeWatermark:
+    states = [one.watermarks.snapshot() for one in subtasks]
+    return NodeWatermark(
+        node=name,
+        watermark_ms=known_time(min(one.watermark_ms for one in states)),
+        sent_watermark_ms=known_time(min(one.output.watermark_ms for one in subtasks)),
+        is_idle=all(one.output.status.is_idle for one in subtasks),
+        inputs=tuple(_of_valves(valves) for valves in zip(*(one.inputs for one in states), strict=True)),
+    )
+
+
+def _of_valves(valves: Sequence[ValveState[SubtaskId]]) -> InputWatermark:
+    by_node: dict[str, list[ValveChannel[SubtaskId]]] = {}
+    for channel in (channel for valve in valves for channel in valve.channels):
+        by_node.setdefault(channel.channel.node, []).append(channel)
+    return InputWatermark(
+        known_time(min(one.watermark_ms for one in valves)),
+        tuple(
+            InputChannel(
+                node, known_time(min(one.watermark_ms for one in several)), all(one.is_idle for one in several)
+            )
+            for node, several in by_node.items()
+        ),
+    )
+
+
+def _state_of(node: NodeWatermark, subtasks: Iterable[SubtaskId]) -> OperatorWatermarkState[SubtaskId]:
+    of_node: dict[str, list[SubtaskId]] = {}
+    for one in subtasks:
+        of_node.setdefault(one.node, []).append(one)
+    return OperatorWatermarkState(
+        _time(node.watermark_ms),
+        tuple(
+            ValveState(
+                _time(one.watermark_ms),
+                tuple(
+                    ValveChannel(subtask, _time(channel.watermark_ms), channel.is_idle)
+                    for channel in one.channels
+                    for subtask in of_node[channel.channel]
+                ),
+            )
+            for one in node.inputs
+        ),
+    )
+
+
+def _sent(node: NodeWatermark) -> tuple[int, WatermarkStatus]:
+    return _time(node.sent_watermark_ms), WatermarkStatus.IDLE if node.is_idle else WatermarkStatus.ACTIVE
+
+
+def _time(time_ms: int | None) -> int:
+    return MIN_TIMESTAMP if time_ms is None else time_ms

@@ -1,0 +1,296 @@
+"""The network of subtasks, with works that only remember: order, back-pressure, barriers, any choice of moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from attrs import define, field
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checkpointing.errors import IllegalTransitionError
+from streamjobs.inprocess.network.channel import Channel, SubtaskOutput
+from streamjobs.inprocess.network.elements import Barrier, RecordBatch, SubtaskId
+from streamjobs.inprocess.network.network import Network
+from streamjobs.inprocess.network.operator_subtask import OperatorSubtask
+from streamjobs.inprocess.network.output_subtask import OutputSubtask
+from streamjobs.inprocess.network.scheduler import DownstreamFirst, Scheduler, Shuffled
+from streamjobs.inprocess.network.source_subtask import SourceSubtask
+from streamjobs.time.timestamps import MIN_TIMESTAMP
+from streamjobs.time.watermark_alignment import AlignmentGroup
+from streamjobs.time.watermark_elements import END_OF_TIME, Watermark, WatermarkElement, WatermarkStatus
+
+PARALLELISM = 2
+
+
+@define
+class Source:
+    """Sends to every subtask of the operator, or to the one that a number belongs to."""
+
+    output: SubtaskOutput
+
+    @property
+    def watermark_ms(self) -> int:
+        return self.output.watermark_ms
+
+    @property
+    def is_idle(self) -> bool:
+        return self.output.status.is_idle
+
+    def end_of_input(self) -> None:
+        self.output.send_time(END_OF_TIME)
+
+    def restore(self, watermark_ms: int, status: WatermarkStatus, channels: Sequence[Any]) -> None:
+        raise NotImplementedError
+
+    def record(self, number: int) -> None:
+        [channel] = [one for one in self.output.channels if one.reader.index == number % PARALLELISM]
+        channel.put(RecordBatch(channel.inputs[0], [number]))
+
+    def time(self, element: WatermarkElement) -> None:
+        self.output.send_time(element)
+
+
+@define
+class Work:
+    """Sends records on, and one more for each watermark, as a timer would; its snapshot is what it has seen."""
+
+    output: SubtaskOutput
+    holds_watermarks: bool = False
+    watermark_ms: int = MIN_TIMESTAMP
+    seen: list[Any] = field(factory=list)
+    snapshots: dict[int, list[Any]] = field(factory=dict)
+
+    def process(self, batch: RecordBatch) -> None:
+        self.seen += batch.records
+        self._emit(*batch.records)
+
+    def advance_watermark(self, timestamp_ms: int) -> None:
+        self.watermark_ms = timestamp_ms
+        self._emit(("timer", timestamp_ms))
+
+    def advance_processing_time(self) -> None:
+        self._emit("clock")
+
+    def snapshot(self, checkpoint_id: int) -> None:
+        self.snapshots[checkpoint_id] = list(self.seen)
+
+    def _emit(self, *records: Any) -> None:
+        [channel] = self.output.channels
+        channel.put(RecordBatch(channel.inputs[0], records, sender_watermark_ms=self.watermark_ms))
+
+
+@define
+class Heard:
+    said: list[Any] = field(factory=list)
+
+    def on_records(self, sink_index: int, batch: RecordBatch) -> None:
+        self.said += batch.records
+
+    def on_time(self, sink_index: int, element: WatermarkElement) -> None:
+        self.said.append(element)
+
+
+@define
+class Job:
+    """Sources, each an input of one operator, whose subtasks send to the end."""
+
+    network: Network
+    sources: list[SourceSubtask[Source]]
+    works: list[Work]
+    heard: Heard
+
+
+def job(
+    sources: int = 2,
+    scheduler: Scheduler | None = None,
+    capacity: int = 2,
+    is_union: bool = False,
+    drifts_ms: Sequence[int] = (),
+) -> Job:
+    outputs = [SubtaskOutput() for _ in range(sources)]
+    ids = [SubtaskId(f"source-{index}", 0) for index in range(sources)]
+    group: AlignmentGroup[SubtaskId] = AlignmentGroup()
+    for source_id, drift_ms in zip(ids, drifts_ms, strict=False):
+        group.join(source_id, drift_ms)
+    made = [
+        SourceSubtask(*one, group if drifts_ms else None)
+        for one in zip(ids, map(Source, outputs), outputs, strict=True)
+    ]
+    end, heard = SubtaskId("end", 0), Heard()
+    operators, works, to_end = [], [], []
+    for index in range(PARALLELISM):
+        own, output = SubtaskId("operator", index), SubtaskOutput()
+        channels = [
+            Channel(source_id, own, (0 if is_union else number,), capacity) for number, source_id in enumerate(ids)
+        ]
+        for sent, channel in zip(outputs, channels, strict=True):
+            sent.channels.append(channel)
+        work = Work(output)
+        operators.append(OperatorSubtask(own, channels, 1 if is_union else sources, work, output))
+        output.channels.append(Channel(own, end, (0,), capacity))
+        to_end += output.channels
+        works.append(work)
+    network = Network(made, operators, OutputSubtask(end, to_end, 1, heard), scheduler or DownstreamFirst())
+    return Job(network, made, works, heard)
+
+
+def test_what_timers_emit_is_in_front_of_the_watermark_and_records_keep_their_order() -> None:
+    made = job(sources=1)
+    made.sources[0].feed(lambda source: source.record(2))
+    made.sources[0].feed(lambda source: source.time(Watermark(5)))
+    made.sources[0].feed(lambda source: source.record(3))
+    made.network.run()
+    assert made.heard.said == [2, ("timer", 5), ("timer", 5), Watermark(5), 3]
+
+
+def test_an_operator_that_holds_watermarks_says_itself_when_they_go_on() -> None:
+    made = job(sources=1)
+    for work in made.works:
+        work.holds_watermarks = True
+    made.sources[0].feed(lambda source: source.time(Watermark(5)))
+    made.network.run()
+    assert made.heard.said == [("timer", 5), ("timer", 5)]
+    for work in made.works:
+        work.output.send_time(Watermark(4))
+    made.network.run()
+    assert made.heard.said[2:] == [Watermark(4)]
+
+
+def test_an_idle_source_drops_its_watermarks_and_a_status_is_told_once() -> None:
+    made = job(sources=1)
+    for element in (WatermarkStatus.IDLE, Watermark(3), WatermarkStatus.IDLE, WatermarkStatus.ACTIVE, Watermark(4)):
+        made.sources[0].feed(lambda source, element=element: source.time(element))
+    made.network.run()
+    told = [one for one in made.heard.said if not isinstance(one, tuple)]
+    assert told == [WatermarkStatus.IDLE, WatermarkStatus.ACTIVE, Watermark(4)]
+
+
+@pytest.mark.parametrize(("is_union", "then"), [(True, [Watermark(20)]), (False, [])])
+def test_who_returns_behind_holds_another_input_but_not_its_own(is_union: bool, then: list[Any]) -> None:
+    made = job(is_union=is_union)
+    first, second = made.sources
+    for source, element in (
+        (first, Watermark(10)),
+        (second, WatermarkStatus.IDLE),
+        (second, WatermarkStatus.ACTIVE),
+        (second, Watermark(5)),
+        (first, Watermark(20)),
+    ):
+        source.feed(lambda one, element=element: one.time(element))
+        made.network.run()
+    told = [one for one in made.heard.said if not isinstance(one, tuple)]
+    assert told == [Watermark(10), *then]
+
+
+def test_nobody_moves_when_there_is_no_room_behind_it() -> None:
+    made = job(sources=1, capacity=1)
+    made.sources[0].feed(lambda source: source.record(0))
+    made.sources[0].feed(lambda source: source.record(2))
+    [move] = made.network.moves()
+    made.network.make(move)
+    # The second record would go to the same subtask.
+    [move] = made.network.moves()
+    assert move.subtask is made.network.operators[0]
+    made.network.make(move)
+    assert {one.subtask for one in made.network.moves()} == {made.network.output, made.sources[0]}
+    made.network.run()
+    assert made.heard.said == [0, 2]
+
+
+def test_the_end_of_an_input_is_the_end_of_time_and_nothing_can_be_fed_behind_it() -> None:
+    made = job(sources=1)
+    made.sources[0].feed_end()
+    made.network.run()
+    assert made.heard.said[-1] == END_OF_TIME
+    with pytest.raises(IllegalTransitionError, match="'source-0' has ended"):
+        made.sources[0].feed(lambda source: source.record(1))
+    made.network.trigger(7)
+    made.network.run()
+    assert [list(work.snapshots) for work in made.works] == [[7], [7]]
+
+
+def test_a_second_barrier_before_the_first_is_through_is_refused() -> None:
+    made = job(sources=2)
+    made.sources[0].trigger(Barrier(1))
+    made.sources[1].trigger(Barrier(2))
+    with pytest.raises(IllegalTransitionError, match=r"checkpoint 1.*that of 2 came"):
+        made.network.run()
+
+
+def test_a_source_that_is_too_far_ahead_reads_no_further_but_sends_barriers() -> None:
+    made = job(drifts_ms=(10, 10))
+    fast, slow = made.sources
+    for time_ms in (1, 20, 30):
+        fast.feed(lambda source, time_ms=time_ms: source.time(Watermark(time_ms)))
+    slow.feed(lambda source: source.time(Watermark(2)))
+    made.network.run()
+    assert (fast.is_paused, fast.unread) == (True, 1)
+    made.network.trigger(1)
+    made.network.run()
+    assert [list(work.snapshots) for work in made.works] == [[1], [1]]
+    slow.feed(lambda source: source.time(Watermark(15)))
+    made.network.run()
+    assert (fast.is_paused, fast.unread) == (True, 0)
+    # Nobody waits for who has nothing to read any more.
+    slow.read_on(False)
+    assert not fast.is_paused
+
+
+events = st.lists(
+    st.tuples(st.integers(0, 1), st.one_of(st.integers(0, 50), st.sampled_from(["barrier", "idle", "active"]))),
+    max_size=30,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(events, st.integers(0, 1 << 30), st.integers(1, 3))
+def test_whoever_moves_next_a_checkpoint_is_what_was_fed_before_it_and_channels_keep_order(
+    script: list[tuple[int, Any]], seed: int, capacity: int
+) -> None:
+    made = job(scheduler=Shuffled(seed), capacity=capacity)
+    fed: list[list[int]] = [[], []]
+    number = checkpoint_id = 0
+    for index, event in script:
+        source = made.sources[index]
+        if event == "barrier":
+            # Barriers overtake what is not read, so that is read first.
+            made.network.run()
+            checkpoint_id += 1
+            made.network.trigger(checkpoint_id)
+            made.network.run()
+            taken = sorted(one for work in made.works for one in work.snapshots[checkpoint_id])
+            assert taken == sorted(fed[0] + fed[1])
+        elif isinstance(event, str):
+            source.feed(lambda one, event=event: one.time(WatermarkStatus(event)))
+        elif event % 5 == 0:
+            source.feed(lambda one, event=event: one.time(Watermark(event)))
+        else:
+            number += 1
+            fed[index].append(number)
+            source.feed(lambda one, number=number: one.record(number))
+    made.network.run()
+    for work in made.works:
+        for of_source in fed:
+            assert [one for one in work.seen if one in of_source] == [one for one in of_source if one in work.seen]
+    said = made.heard.said
+    times = [one.timestamp_ms for one in said if isinstance(one, Watermark)]
+    assert times == sorted(set(times))
+    for place, one in enumerate(said):
+        if isinstance(one, Watermark):
+            assert said[:place].count(("timer", one.timestamp_ms)) >= 1
+            assert all(later[1] >= one.timestamp_ms for later in said[place:] if isinstance(later, tuple))
+
+
+def test_the_same_seed_moves_the_same_way_and_another_differently() -> None:
+    def said(seed: int) -> list[Any]:
+        made = job(scheduler=Shuffled(seed))
+        for number in range(12):
+            made.sources[number % 2].feed(lambda source, number=number: source.record(number))
+        made.network.run()
+        return made.heard.said
+
+    assert said(3) == said(3)
+    assert len({tuple(said(seed)) for seed in range(5)}) > 1
