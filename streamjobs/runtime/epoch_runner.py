@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 from checkpointing.coordinator.acknowledgement import Acknowledgement, TaskId
 from checkpointing.coordinator.pending_checkpoint import CompletedCheckpoint
 from checkpointing.handles.state_handles import SubtaskState
+from streamjobs.runtime.broadcast_copies import check_broadcast_copies
 from streamjobs.runtime.epoch import Epochs
 from streamjobs.runtime.epoch_events import (
     AbortSink,
@@ -109,6 +110,7 @@ class EpochRunner:
         self._take(AllIn(self._now_ms()))
 
     def _store(self, action: Store) -> None:
+        check_broadcast_copies(action.completed)
         with self._rim.committing:
             self._rim.store(action.epoch, action.completed)
             self._take(Stored())

@@ -29,7 +29,14 @@ from statebackend.api.key_groups import KeyGroupRange
 from statebackend.keyed.backend_parameters import KeyedStateBackendParameters
 from statebackend.keyed.backend_registry import state_backend
 from statebackend.operator_state import RestoredOperatorState, decode_operator_state
-from streamjobs import JobRestoreError, KeyedProcessFunction, ProcessContext, RuntimeContext, UserFunctionError
+from streamjobs import (
+    EpochError,
+    JobRestoreError,
+    KeyedProcessFunction,
+    ProcessContext,
+    RuntimeContext,
+    UserFunctionError,
+)
 from streamjobs.inprocess import LocalJob, LocalStreamEnvironment
 from streamjobs.operators.subtask_backends import SubtaskBackends
 from typeserializers import AttrsSerializer, LongSerializer
@@ -324,8 +331,21 @@ def test_operator_state_is_migrated_the_keys_of_broadcast_state_too(tmp_path: Pa
     assert migrated == {"limits": 3 * parallelism, "seen": len(NUMBERS)}
 
 
+def test_an_epoch_whose_subtasks_wrote_other_broadcast_state_fails_and_nothing_is_stored(tmp_path: Path) -> None:
+    class Differs(Probe):
+        def on_open(self, context: RuntimeContext) -> None:
+            self.rules = context.operator_state.get_broadcast_state(BroadcastStateDescriptor("rules", str, int))
+            self.rules.put("r", context.subtask_index // 2)
+
+    told = r"operator 'operator', epoch \d+: the copies of broadcast state 'rules' in subtasks 0 and 2 differ"
+    with pytest.raises(EpochError, match=told):
+        run(Differs(), NUMBERS, job_dir=tmp_path / "job")
+    job, _ = run(Differs(), NUMBERS, job_dir=tmp_path / "job", parallelism=2)
+    assert job.epochs == 1
+
+
 def test_operator_state_that_cannot_be_taken_over_is_refused_before_the_job_starts(tmp_path: Path) -> None:
-    job, _ = run(Limits(), NUMBERS)
+    job, _ = run(Limits(), NUMBERS, parallelism=1)
     savepoint = job.savepoint(tmp_path / "savepoint").path
     with pytest.raises(StateMigrationException) as raised:
         run(LimitsIncompatible(), NUMBERS, {"from_savepoint": savepoint}, job_dir=tmp_path / "job")
