@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from checkpointing.barriers.table_as_text import table_as_text
+from checkpointing.table_as_text import table_as_text
 
 __all__ = ["AT_LEAST_ONCE_TRANSITIONS", "Heard", "TrackedPhase", "TrackingStep", "at_least_once_as_text"]
 

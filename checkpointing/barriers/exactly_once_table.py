@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from checkpointing.barriers.table_as_text import table_as_text
+from checkpointing.table_as_text import table_as_text
 
 __all__ = ["EXACTLY_ONCE_TRANSITIONS", "AlignmentPhase", "AlignmentStep", "SeenAs", "exactly_once_as_text"]
 

@@ -92,7 +92,7 @@ class CheckpointCoordinator:
     `timeout_ms` counts from the trigger; None is no limit. `last_checkpoint_id` is the newest id already
     used in this job directory, None in a fresh one. `operator_names` gives operators their names in the
     result, by uid (default: the uid). `max_parallelism` is checked against the acknowledged key groups;
-    when None, it is taken from them.
+    when None, it is taken from them. `max_concurrent_checkpoints` is None where somebody else sees to the limit.
     """
 
     def __init__(
@@ -104,13 +104,14 @@ class CheckpointCoordinator:
         max_parallelism: int | None = None,
         operator_names: Mapping[str, str] | None = None,
         last_checkpoint_id: int | None = None,
-        max_concurrent_checkpoints: int = 1,
+        max_concurrent_checkpoints: int | None = 1,
     ) -> None:
         check_identifier("job_id", job_id)
         check_identifier("run_id", run_id)
         if timeout_ms is not None:
             check_integer("timeout_ms", timeout_ms, 1, MAX_ID)
-        check_integer("max_concurrent_checkpoints", max_concurrent_checkpoints, 1, 1000)
+        if max_concurrent_checkpoints is not None:
+            check_integer("max_concurrent_checkpoints", max_concurrent_checkpoints, 1, 1000)
         self.job_id = job_id
         self.run_id = run_id
         self.timeout_ms = timeout_ms
@@ -154,17 +155,21 @@ class CheckpointCoordinator:
             file.path for pending in self._pending.values() for state in pending.states for file in state.files
         )
 
-    def trigger(self, checkpoint_id: int, tasks: Collection[TaskId], now_ms: int) -> None:
-        """Start a checkpoint that `tasks` must acknowledge; per operator they must be 0, 1, 2, ...
+    def trigger(
+        self, checkpoint_id: int, tasks: Collection[TaskId], now_ms: int, finished: Collection[TaskId] = ()
+    ) -> None:
+        """Start a checkpoint that `tasks` must acknowledge; with those that have finished, which count as subtasks
+        without state, they must be 0, 1, 2, ... per operator.
 
         Raises `IllegalTransitionError` when the id is not greater than all before or too many checkpoints
         are pending, `InvariantViolationError` when the tasks make no sense.
         """
         check_integer("checkpoint_id", checkpoint_id, 0, MAX_ID)
-        _check_tasks(tasks)
+        require(len(tasks) > 0, "a checkpoint needs at least one task that acknowledges it")
+        _check_tasks((*tasks, *finished))
         for check in self._TRIGGER_CHECKS:
             check(self, checkpoint_id)
-        self._pending[checkpoint_id] = PendingCheckpoint(checkpoint_id, tasks, now_ms)
+        self._pending[checkpoint_id] = PendingCheckpoint(checkpoint_id, tasks, now_ms, finished)
         self._last_triggered_id = checkpoint_id
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> AcknowledgementResult:
@@ -237,13 +242,15 @@ class CheckpointCoordinator:
             for pending in late
         )
 
-    def subsume(self, checkpoint_id: int) -> tuple[AbortedCheckpoint, ...]:
-        """End all pending checkpoints older than the completed checkpoint `checkpoint_id`."""
-        if checkpoint_id != self.last_completed_id:
+    def subsume(self, checkpoint_id: int) -> AbortedCheckpoint:
+        """End a pending checkpoint, since the one that completed last is newer.
+
+        Raises `IllegalTransitionError` if it is not.
+        """
+        pending = self._get(CheckpointEvent.SUBSUME.name, checkpoint_id)
+        if self.last_completed_id is None or self.last_completed_id < checkpoint_id:
             raise self._illegal(CheckpointEvent.SUBSUME.name, checkpoint_id)
-        older = [pending for pending in self._pending.values() if pending.checkpoint_id < checkpoint_id]
-        reason = f"checkpoint {checkpoint_id} completed first"
-        return tuple(self._end(pending, CheckpointEvent.SUBSUME, reason) for pending in older)
+        return self._end(pending, CheckpointEvent.SUBSUME, f"checkpoint {self.last_completed_id} completed first")
 
     def _check_id_increases(self, checkpoint_id: int) -> None:
         if checkpoint_id <= self._last_triggered_id:
@@ -256,13 +263,14 @@ class CheckpointCoordinator:
             )
 
     def _check_concurrency(self, checkpoint_id: int) -> None:
-        if len(self._pending) >= self.max_concurrent_checkpoints:
+        most = self.max_concurrent_checkpoints
+        if most is not None and len(self._pending) >= most:
             listed = ", ".join(f"{p.checkpoint_id} ({p.state.name})" for p in self._pending.values())
             raise IllegalTransitionError(
                 "TRIGGER",
                 "NOT_TRIGGERED",
                 f"checkpoint {checkpoint_id} must wait: {len(self._pending)} pending ({listed}), "
-                f"the limit is {self.max_concurrent_checkpoints}. Complete or abort it first.",
+                f"the limit is {most}. Complete or abort it first.",
             )
 
     _TRIGGER_CHECKS: tuple[Callable[[CheckpointCoordinator, int], None], ...] = (
@@ -282,8 +290,9 @@ class CheckpointCoordinator:
 
     def _operators_of(self, pending: PendingCheckpoint) -> tuple[OperatorState, ...]:
         by_uid: dict[str, list[SubtaskState]] = {}
-        for task in sorted(pending.tasks, key=_TASK_ORDER):
-            by_uid.setdefault(task.operator_uid, []).append(pending.acknowledgements[task].state)
+        for task in sorted((*pending.tasks, *pending.finished), key=_TASK_ORDER):
+            known = pending.acknowledgements.get(task)
+            by_uid.setdefault(task.operator_uid, []).append(SubtaskState() if known is None else known.state)
         return tuple(
             OperatorState(
                 uid=uid,
@@ -317,7 +326,6 @@ class CheckpointCoordinator:
 
 
 def _check_tasks(tasks: Collection[TaskId]) -> None:
-    require(len(tasks) > 0, "a checkpoint needs at least one task that acknowledges it")
     require(len(set(tasks)) == len(tasks), "the tasks of a checkpoint must be distinct")
     by_uid: dict[str, list[int]] = {}
     for task in sorted(tasks, key=_TASK_ORDER):

@@ -100,12 +100,15 @@ class CompletedCheckpoint:
 class PendingCheckpoint:
     """Tasks and acknowledgements of one checkpoint, triggered at `triggered_ms` on the caller's clock.
 
-    Only `advance` and `record` change it.
+    `finished` are tasks that acknowledge nothing any more. Only `advance` and `record` change it.
     """
 
-    def __init__(self, checkpoint_id: int, tasks: Collection[TaskId], triggered_ms: int) -> None:
+    def __init__(
+        self, checkpoint_id: int, tasks: Collection[TaskId], triggered_ms: int, finished: Collection[TaskId] = ()
+    ) -> None:
         self.checkpoint_id = checkpoint_id
         self.tasks = frozenset(tasks)
+        self.finished = frozenset(finished)
         self.triggered_ms = triggered_ms
         self.state = CheckpointState.PENDING
         self._acknowledgements: dict[TaskId, Acknowledgement] = {}

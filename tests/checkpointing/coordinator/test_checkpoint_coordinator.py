@@ -154,7 +154,7 @@ def test_one_pending_checkpoint_is_the_limit_unless_more_are_allowed(coordinator
     several.trigger(2, TASKS, 0)
     several.acknowledge(acknowledgement(1, 0))
     complete(several, 2)
-    (subsumed,) = several.subsume(2)
+    subsumed = several.subsume(1)
     assert (subsumed.checkpoint_id, subsumed.state) == (1, CheckpointState.SUBSUMED)
     assert subsumed.states_to_discard == (acknowledgement(1, 0).state,)
     with pytest.raises(IllegalTransitionError, match="SUBSUME"):
@@ -232,7 +232,10 @@ def test_only_the_completion_of_the_last_one_can_be_taken_back_or_subsume_others
         with pytest.raises(IllegalTransitionError):
             event(checkpoint_id, "another is")
     assert coordinator.last_completed_id == 1
-    assert coordinator.subsume(1) == ()
+    coordinator.trigger(2, TASKS, 0)
+    with pytest.raises(IllegalTransitionError, match="SUBSUME"):
+        coordinator.subsume(2)
+    assert coordinator.pending_ids == (2,)
 
 
 @pytest.mark.parametrize("other", ["a", "z"])
@@ -276,8 +279,32 @@ def test_only_older_checkpoints_are_subsumed() -> None:
     for checkpoint_id in (1, 2, 3):
         several.trigger(checkpoint_id, TASKS, 0)
     complete(several, 2)
-    assert [one.checkpoint_id for one in several.subsume(2)] == [1]
+    assert several.subsume(1).checkpoint_id == 1
+    for newer in (2, 3):
+        with pytest.raises(IllegalTransitionError, match="SUBSUME"):
+            several.subsume(newer)
     assert several.pending_ids == (3,)
+
+
+def test_finished_tasks_count_as_subtasks_without_state() -> None:
+    coordinator = CheckpointCoordinator("job", "run", None, max_parallelism=4)
+    coordinator.trigger(1, [TaskId("counter", 1)], 0, finished=[TaskId("counter", 0)])
+    assert coordinator.missing_tasks(1) == (TaskId("counter", 1),)
+    state = SubtaskState()
+    coordinator.acknowledge(attrs.evolve(acknowledgement(1, 1), state=state))
+    (operator,) = coordinator.complete(1).operators
+    assert operator.subtasks == (SubtaskState(), state)
+    with pytest.raises(InvariantViolationError, match="at least one task"):
+        coordinator.trigger(2, [], 0, finished=TASKS)
+    with pytest.raises(InvariantViolationError, match="must be 0 to 0"):
+        coordinator.trigger(2, [TaskId("counter", 1)], 0)
+
+
+def test_who_sees_to_the_limit_makes_a_coordinator_without_one() -> None:
+    coordinator = CheckpointCoordinator("job", "run", None, max_concurrent_checkpoints=None)
+    for checkpoint_id in range(3):
+        coordinator.trigger(checkpoint_id, TASKS, 0)
+    assert coordinator.pending_ids == (0, 1, 2)
 
 
 def test_a_late_message_is_told_what_became_of_its_checkpoint(coordinator) -> None:
@@ -415,8 +442,8 @@ class RandomEvents(RuleBasedStateMachine):
             self.completed = [subtask.keyed.state_id for one in completed.operators for subtask in one.subtasks]
             self.given_out += self.completed
             self.completed_ids.append(checkpoint_id)
-            for subsumed in self.coordinator.subsume(checkpoint_id):
-                self.give_out(subsumed)
+            for older in [one for one in self.coordinator.pending_ids if one < checkpoint_id]:
+                self.give_out(self.coordinator.subsume(older))
 
     @rule(checkpoint_id=st.integers(0, 6))
     def abort(self, checkpoint_id: int) -> None:
