@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from streamjobs.inprocess.network.elements import Barrier, ChannelElement, EndOfInput, SubtaskId
+from checkpointing.barriers.barrier_elements import CheckpointBarrier
+from streamjobs.inprocess.network.elements import ChannelElement, EndOfInput, SubtaskId
 from streamjobs.time.operator_watermarks import WatermarkOutlet
 from streamjobs.time.timestamps import MIN_TIMESTAMP
 from streamjobs.time.watermark_elements import Watermark, WatermarkElement, WatermarkStatus
@@ -95,7 +96,7 @@ class SubtaskOutput:
             self.watermark_ms = element.timestamp_ms
         self._send_to_all(element)
 
-    def send_barrier(self, barrier: Barrier) -> None:
+    def send_barrier(self, barrier: CheckpointBarrier) -> None:
         """Sends a barrier."""
         self._send_to_all(barrier)
 

@@ -8,10 +8,11 @@ from typing import Any, TypeAlias
 
 from attrs import frozen
 
+from checkpointing.barriers.barrier_elements import CheckpointBarrier
 from streamjobs.time.timestamps import MIN_TIMESTAMP
 from streamjobs.time.watermark_elements import WatermarkElement
 
-__all__ = ["Barrier", "ChannelElement", "EndOfInput", "RecordBatch", "SubtaskId"]
+__all__ = ["ChannelElement", "EndOfInput", "RecordBatch", "SubtaskId"]
 
 
 @frozen(order=True)
@@ -38,17 +39,10 @@ class RecordBatch:
     sender_watermark_ms: int = MIN_TIMESTAMP
 
 
-@frozen
-class Barrier:
-    """What comes before it belongs to the checkpoint, what comes behind it does not."""
-
-    checkpoint_id: int
-
-
 class EndOfInput(enum.Enum):
     """Neither a record nor time follows on a channel. Barriers may: who has ended has state still."""
 
     END = "end"
 
 
-ChannelElement: TypeAlias = RecordBatch | WatermarkElement | Barrier | EndOfInput
+ChannelElement: TypeAlias = RecordBatch | WatermarkElement | CheckpointBarrier | EndOfInput

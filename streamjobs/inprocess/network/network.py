@@ -16,9 +16,9 @@ from typing import Any
 
 from attrs import frozen
 
+from checkpointing.barriers.barrier_elements import CheckpointBarrier
 from streamjobs.errors import StreamJobError
 from streamjobs.inprocess.network.channel import Channel
-from streamjobs.inprocess.network.elements import Barrier
 from streamjobs.inprocess.network.operator_subtask import OperatorSubtask
 from streamjobs.inprocess.network.output_subtask import OutputSubtask
 from streamjobs.inprocess.network.scheduler import Scheduler
@@ -80,7 +80,7 @@ class Network:
     def trigger(self, checkpoint_id: int) -> None:
         """Lets all sources send a barrier."""
         for source in self.sources:
-            source.trigger(Barrier(checkpoint_id))
+            source.trigger(CheckpointBarrier(checkpoint_id=checkpoint_id))
 
     def resume(self) -> None:
         """Brings all operators to the watermarks that they were restored with, those in front first.

@@ -18,9 +18,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from streamjobs.inprocess.network.barrier_alignment import BarrierAlignment
+from checkpointing.barriers.barrier_elements import CheckpointBarrier
 from streamjobs.inprocess.network.channel import Channel, SubtaskOutput
-from streamjobs.inprocess.network.elements import Barrier, EndOfInput, RecordBatch, SubtaskId
+from streamjobs.inprocess.network.channel_barriers import ChannelBarriers
+from streamjobs.inprocess.network.elements import EndOfInput, RecordBatch, SubtaskId
 from streamjobs.time.operator_watermarks import OperatorWatermarks
 from streamjobs.time.watermark_elements import Watermark, WatermarkElement, WatermarkStatus
 
@@ -68,7 +69,7 @@ class OperatorSubtask:
         self.output = output
         self.watermarks = OperatorWatermarks(channels_of_inputs(channels, input_count))
         """The valves of its inputs."""
-        self._alignment = BarrierAlignment(self.channels)
+        self._barriers = ChannelBarriers(self.channels)
 
     def readable(self) -> Sequence[Channel]:
         """The channels of which it may take an element now."""
@@ -96,10 +97,12 @@ class OperatorSubtask:
                         continue
                 self.output.send_time(done)
 
-    def _take_barrier(self, channel: Channel, barrier: Barrier) -> None:
-        if self._alignment.take(channel, barrier):
-            self.work.snapshot(barrier.checkpoint_id)
-            self.output.send_barrier(barrier)
+    def _take_barrier(self, channel: Channel, barrier: CheckpointBarrier) -> None:
+        self._barriers.take(channel, barrier, self._snapshot)
+
+    def _snapshot(self, barrier: CheckpointBarrier) -> None:
+        self.work.snapshot(barrier.checkpoint_id)
+        self.output.send_barrier(barrier)
 
     def _take_end(self, channel: Channel, end: EndOfInput) -> None:
         channel.has_ended = True
@@ -110,7 +113,7 @@ class OperatorSubtask:
         RecordBatch: _take_records,
         Watermark: _take_time,
         WatermarkStatus: _take_time,
-        Barrier: _take_barrier,
+        CheckpointBarrier: _take_barrier,
         EndOfInput: _take_end,
     }
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from streamjobs.inprocess.network.barrier_alignment import BarrierAlignment
+from checkpointing.barriers.barrier_elements import CheckpointBarrier
 from streamjobs.inprocess.network.channel import Channel, SubtaskOutput
-from streamjobs.inprocess.network.elements import Barrier, EndOfInput, RecordBatch, SubtaskId
+from streamjobs.inprocess.network.channel_barriers import ChannelBarriers
+from streamjobs.inprocess.network.elements import EndOfInput, RecordBatch, SubtaskId
 from streamjobs.inprocess.network.operator_subtask import channels_of_inputs
 from streamjobs.time.operator_watermarks import OperatorWatermarks
 from streamjobs.time.watermark_elements import Watermark, WatermarkElement, WatermarkStatus
@@ -37,7 +38,7 @@ class OutputSubtask:
         self.subtask_id = subtask_id
         self.channels = tuple(channels)
         self._listener = listener
-        self._alignment = BarrierAlignment(self.channels)
+        self._barriers = ChannelBarriers(self.channels)
         self._watermarks = [OperatorWatermarks([one]) for one in channels_of_inputs(channels, sink_count)]
 
     def readable(self) -> Sequence[Channel]:
@@ -66,8 +67,11 @@ class OutputSubtask:
             for done in self._watermarks[index].take(0, channel.sender, element):
                 self._listener.on_time(index, done)
 
-    def _take_barrier(self, channel: Channel, barrier: Barrier) -> None:
-        self._alignment.take(channel, barrier)
+    def _take_barrier(self, channel: Channel, barrier: CheckpointBarrier) -> None:
+        self._barriers.take(channel, barrier, self._nothing_to_snapshot)
+
+    def _nothing_to_snapshot(self, barrier: CheckpointBarrier) -> None:
+        """Sinks are told of the checkpoint when it is stored."""
 
     def _take_end(self, channel: Channel, end: EndOfInput) -> None:
         channel.has_ended = True
@@ -76,6 +80,6 @@ class OutputSubtask:
         RecordBatch: _take_records,
         Watermark: _take_time,
         WatermarkStatus: _take_time,
-        Barrier: _take_barrier,
+        CheckpointBarrier: _take_barrier,
         EndOfInput: _take_end,
     }

@@ -11,10 +11,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
+from checkpointing.barriers.barrier_elements import CheckpointBarrier
 from checkpointing.errors import IllegalTransitionError
 from checkpointing.metadata.checkpoint_sections import ChannelWatermark
 from streamjobs.inprocess.network.channel import SubtaskOutput
-from streamjobs.inprocess.network.elements import Barrier, SubtaskId
+from streamjobs.inprocess.network.elements import SubtaskId
 from streamjobs.time.timestamps import MIN_TIMESTAMP
 from streamjobs.time.watermark_alignment import AlignmentGroup
 from streamjobs.time.watermark_elements import WatermarkStatus
@@ -56,7 +57,7 @@ class SourceSubtask(Generic[W]):
         """Whether it has been given its end; nothing can be fed behind that."""
         self._group = group
         self._unread: deque[Callable[[W], None]] = deque()
-        self._barriers: deque[Barrier] = deque()
+        self._barriers: deque[CheckpointBarrier] = deque()
         self._reads_on = True
 
     @property
@@ -100,7 +101,7 @@ class SourceSubtask(Generic[W]):
         self._reads_on = reads_on
         self._report()
 
-    def trigger(self, barrier: Barrier) -> None:
+    def trigger(self, barrier: CheckpointBarrier) -> None:
         """Sends a barrier before anything else is read."""
         self._barriers.append(barrier)
 

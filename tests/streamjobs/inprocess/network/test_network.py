@@ -10,9 +10,10 @@ from attrs import define, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from checkpointing.barriers.barrier_elements import CheckpointBarrier
 from checkpointing.errors import IllegalTransitionError
 from streamjobs.inprocess.network.channel import Channel, SubtaskOutput
-from streamjobs.inprocess.network.elements import Barrier, RecordBatch, SubtaskId
+from streamjobs.inprocess.network.elements import RecordBatch, SubtaskId
 from streamjobs.inprocess.network.network import Network
 from streamjobs.inprocess.network.operator_subtask import OperatorSubtask
 from streamjobs.inprocess.network.output_subtask import OutputSubtask
@@ -214,9 +215,9 @@ def test_the_end_of_an_input_is_the_end_of_time_and_nothing_can_be_fed_behind_it
 
 def test_a_second_barrier_before_the_first_is_through_is_refused() -> None:
     made = job(sources=2)
-    made.sources[0].trigger(Barrier(1))
-    made.sources[1].trigger(Barrier(2))
-    with pytest.raises(IllegalTransitionError, match=r"checkpoint 1.*that of 2 came"):
+    made.sources[0].trigger(CheckpointBarrier(checkpoint_id=1))
+    made.sources[1].trigger(CheckpointBarrier(checkpoint_id=2))
+    with pytest.raises(IllegalTransitionError, match=r"checkpoint 1 under way: another one came"):
         made.network.run()
 
 
