@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpointStore
@@ -31,7 +31,9 @@ from streamjobs.inprocess.element_feed import ElementFeed
 from streamjobs.inprocess.job import LocalJob
 from streamjobs.inprocess.local_operator import ElementSource, LocalOperator, prepare_graph, rows_of
 from streamjobs.inprocess.local_run import LocalJobParts, LocalRun
-from streamjobs.inprocess.network.scheduler import DownstreamFirst
+from streamjobs.inprocess.network.channel import DEFAULT_CAPACITY
+from streamjobs.inprocess.network.output_subtask import OutputListener
+from streamjobs.inprocess.network.scheduler import DownstreamFirst, Scheduler
 from streamjobs.inprocess.record_sinks import check_sinks
 from streamjobs.rows.declared_schema import parsed_schema
 from streamjobs.runtime.event_time import EventTime
@@ -101,20 +103,53 @@ class LocalStreamEnvironment:
         Spark environment raises. ``fall_back_to`` goes back to an older checkpoint, as it does there; the elements of
         the epochs that are given up have to be given again.
 
-        An epoch begins with the watermarks that the records of the epochs before have made. When the elements are
-        processed, what is due by the last of them fires, in an epoch of its own. With ``drain`` event time then goes to
-        its end, and everything that waits for it fires: for jobs that are not continued.
+        The records of an epoch move event time at its end, and what they make due fires in it; a generator of the
+        program may move time between any two records. With ``drain`` event time goes to its end behind the last
+        element, and everything that waits for it fires: for jobs that are not continued.
 
         Sinks are functions, called with each record, or lists. They are given an epoch when its checkpoint is stored,
         and only once: what a sink raises ends the job behind that epoch, when the other sinks have their records, and
         what it has not taken of that epoch it is not given again.
         """
         graph = self._graph.job()
-        event_time = EventTime.of(graph)
+        records = {node: _records_of(node.source) for node in graph.sources}
+        with self.opened_run(
+            name,
+            from_savepoint=from_savepoint,
+            allow_non_restored_state=allow_non_restored_state,
+            fall_back_to=fall_back_to,
+        ) as run:
+            feed = ElementFeed(run.job_network.sources, records, self._epoch_size)
+            while feed.has_more:
+                run.run_epoch([feed.feed, run.emit_periodically])
+            if drain:
+                run.drain()
+            return LocalJob(run, self._temporary)
+
+    @contextlib.contextmanager
+    def opened_run(
+        self,
+        name: str = "job",
+        *,
+        from_savepoint: str | os.PathLike[str] | None = None,
+        allow_non_restored_state: bool = False,
+        fall_back_to: int | str | None = None,
+        sources_tell_time: bool = False,
+        scheduler: Scheduler | None = None,
+        capacity: int = DEFAULT_CAPACITY,
+        listener: OutputListener | None = None,
+    ) -> Iterator[LocalRun]:
+        """A run of the job whose sources are fed by the caller, as a test harness does; closed behind the block.
+
+        With ``sources_tell_time`` records come with timestamps, and watermarks from the sources themselves. The
+        ``scheduler`` says who moves next, ``capacity`` how many elements a channel has room for, and the ``listener``
+        is told what comes out. Raises as `execute`.
+        """
+        graph = self._graph.job()
+        event_time = EventTime.of_sources(graph) if sources_tell_time else EventTime.of(graph)
         prepared = prepare_graph(graph, self.parallelism, self.max_parallelism)
         operators = prepared.operators
         check_sinks(graph)
-        sources = {node: _records_of(node.source) for node in graph.sources}
         directory, point, reports = locked_start(
             self._job_dir,
             name,
@@ -141,16 +176,13 @@ class LocalStreamEnvironment:
                 metrics=self.metrics,
                 allow_non_restored_state=allow_non_restored_state,
                 event_time=event_time,
-                scheduler=DownstreamFirst(),
+                scheduler=scheduler or DownstreamFirst(),
+                capacity=capacity,
+                listener=listener,
             )
             run = LocalRun(parts, point, reports)
-            feed = ElementFeed(run.job_network.sources, sources, self._epoch_size)
             with contextlib.closing(run):
-                while feed.has_more:
-                    run.run_epoch([feed.feed, run.emit_periodically])
-                if drain:
-                    run.drain()
-            return LocalJob(run, self._temporary)
+                yield run
 
     def _starting_point(
         self, from_savepoint: str | os.PathLike[str] | None, fall_back_to: int | str | None

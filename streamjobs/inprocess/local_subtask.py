@@ -170,8 +170,13 @@ class LocalSubtask:
         try:
             call(opened)
         except BaseException as error:
+            with contextlib.suppress(Exception):
+                self._send_emitted()
             self._close_with(error)
             raise
+        self._send_emitted()
+
+    def _send_emitted(self) -> None:
         emitted, self._emitted = self._emitted, []
         for one in emitted:
             if isinstance(one, Watermark):

@@ -71,9 +71,14 @@ class Network:
             move.subtask.step(move.channel)
 
     def run(self) -> None:
-        """Moves until nobody can."""
-        while (move := self._scheduler.choose(self.moves())) is not None:
-            self.make(move)
+        """Moves until nobody can. If a move raises, what had been sent to the end arrives there first."""
+        try:
+            while (move := self._scheduler.choose(self.moves())) is not None:
+                self.make(move)
+        except BaseException:
+            while channels := self.output.readable():
+                self.output.step(channels[0])
+            raise
         if any(channel.waiting() for subtask in self._readers for channel in subtask.channels):
             raise StreamJobError("the network stands still with elements on their way: an error of this runtime")
 

@@ -1,9 +1,9 @@
-"""Timers of functions over keyed streams: on one operator over each backend, as in Flink's traces, and in jobs."""
+"""Timers of functions over keyed streams: on one operator over each backend, and in jobs."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,6 @@ from streamjobs.operators.keyed_process import KeyedProcessOperator
 from streamjobs.runtime.state_registration import registered_states
 from streamjobs.time.timestamps import MIN_TIMESTAMP
 from testkit.backends.harness import BackendHarness
-from tests.streamjobs.operators.golden_traces import Play, assert_as_in_flink, played, scenarios, side_outputs
 from tests.streamjobs.operators.windows.window_harness import TimedRun
 
 BACKENDS = pytest.mark.parametrize(
@@ -44,14 +43,6 @@ def opened(
 ) -> TimedRun:
     operator = KeyedProcessOperator(function, "operator")
     return TimedRun(BackendHarness(str(directory)), state_backend, operator, *restore, side_outputs=side)
-
-
-@BACKENDS
-@pytest.mark.parametrize("scenario", scenarios("timers"))
-def test_timers_fire_as_in_flink(scenario: Mapping[str, Any], state_backend: Any, tmp_path: Path) -> None:
-    given = scenario["operator"]
-    out = played(scenario, lambda: opened(tmp_path, state_backend, Play(given), side=side_outputs(given)))
-    assert_as_in_flink(out, scenario)
 
 
 SIDE = OutputTag[Any]("side")

@@ -9,6 +9,7 @@ from attrs import frozen
 
 from statebackend import ReducingStateDescriptor, ValueStateDescriptor
 from statebackend.api.aggregate_function import AggregateFunction
+from streamjobs.api.data_stream import DataStream, KeyedStream, ProcessedStream
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.api.windows.evictors import CountEvictor, DeltaEvictor, Evictor, TimeEvictor
 from streamjobs.api.windows.standard_triggers import (
@@ -27,20 +28,26 @@ from streamjobs.api.windows.window_assigners import (
     WindowAssigner,
 )
 from streamjobs.api.windows.window_functions import ProcessWindowFunction, WindowContext, WindowRuntimeContext
-from streamjobs.api.windows.window_joins import CoGroupWindowFunction, JoinWindowFunction, WindowedStreamPair
-from streamjobs.api.windows.windowed_stream import WindowedStream
+from tests.streamjobs.operators.golden_traces import SAID, said
+from typeserializers.opaque.pickles import PickleSerializer
 from typeserializers.times.windows import GLOBAL_WINDOW
+
+ELEMENT = "key string, values array<bigint>"
+"""A record of the traces; behind a first stage, ``values`` are those that were folded."""
 
 
 class Element(NamedTuple):
-    """A record of the traces; behind a first stage, ``values`` are those that were folded."""
+    """What is folded, as a row of `ELEMENT`."""
 
     key: str
     values: list[int]
 
 
+AGGREGATED = "count bigint, sum bigint, values array<bigint>"
+
+
 def concatenated(left: Element, right: Element) -> Element:
-    return Element(left.key, left.values + right.values)
+    return Element(left.key, values_of(left) + values_of(right))
 
 
 class Concatenate(AggregateFunction[Any, "list[int]", Any]):
@@ -48,7 +55,7 @@ class Concatenate(AggregateFunction[Any, "list[int]", Any]):
         return []
 
     def add(self, value: Any, accumulator: list[int]) -> list[int]:
-        return [*accumulator, *value.values]
+        return [*accumulator, *values_of(value)]
 
     def get_result(self, accumulator: list[int]) -> Any:
         return {"count": len(accumulator), "sum": sum(accumulator), "values": accumulator}
@@ -88,7 +95,7 @@ class ShowWindow(ProcessWindowFunction[Any, Any, Any, Any]):
                 state = store.get_state(descriptor)
                 state.update((state.value() or 0) + 1)
                 shown[name] = state.value()
-        yield shown
+        yield said(shown)
 
     def clear(self, context: WindowContext[Any]) -> None:
         shown: dict[str, Any] = {"window": shown_window(context.window), "wm": context.current_watermark()}
@@ -98,7 +105,7 @@ class ShowWindow(ProcessWindowFunction[Any, Any, Any, Any]):
                 shown["fires"] = state.value()
             state.clear()
         if self.clear_tag is not None:
-            context.output(self.clear_tag, shown)
+            context.output(self.clear_tag, said(shown))
 
 
 def shown_window(window: Any) -> Any:
@@ -106,8 +113,8 @@ def shown_window(window: Any) -> Any:
 
 
 def values_of(element: Any) -> list[int]:
-    """The values of a record, or of a result of `Concatenate`."""
-    values: list[int] = element["values"] if isinstance(element, dict) else element.values
+    """The values of a record, of what was folded, or of a result of `Concatenate`."""
+    values: list[int] = element.values if isinstance(element, Element) else element["values"]
     return values
 
 
@@ -178,7 +185,7 @@ class EarlyAt(Trigger[Any, Any]):
 
 def value_of(element: Any) -> int:
     """The value of a record; behind a first stage the sum."""
-    return sum(element.values)
+    return sum(values_of(element))
 
 
 ASSIGNERS: Mapping[str, Callable[[Mapping[str, Any]], WindowAssigner[Any]]] = {
@@ -194,7 +201,7 @@ TRIGGERS: Mapping[str, Callable[[Mapping[str, Any]], Trigger[Any, Any]]] = {
     "count": lambda given: CountTrigger.of(given["n"]),
     "continuous": lambda given: ContinuousEventTimeTrigger.of(given["interval"]),
     "delta": lambda given: DeltaTrigger.of(
-        given["threshold"], lambda last, new: value_of(new) - value_of(last), Element
+        given["threshold"], lambda last, new: value_of(new) - value_of(last), PickleSerializer(object)
     ),
     "purging": lambda given: PurgingTrigger.of(trigger_of(given["of"])),
     "early_count": lambda given: EarlyCount(given["n"]),
@@ -214,34 +221,26 @@ def trigger_of(given: Mapping[str, Any]) -> Trigger[Any, Any]:
     return TRIGGERS[given["type"]](given)
 
 
-def join_of(given: Mapping[str, Any], add: Callable[..., Any]) -> Any:
-    """What ``add`` makes of the definition of a join or co-group of a trace."""
-    is_join = given["type"] == "window_join"
-    kind = JoinWindowFunction if is_join else CoGroupWindowFunction
-    pair = WindowedStreamPair.of(add, ASSIGNERS[given["assigner"]["type"]](given["assigner"]), kind)
-    pair = pair.allowed_lateness(given.get("allowedLateness", 0))
-    types: dict[str, Any] = {"left_type": Element, "right_type": Element}
-    if is_join:
-        return pair.apply(
-            lambda left, right: {"key": left.key, "left": left.values[0], "right": right.values[0]}, **types
-        )
-    return pair.apply(
-        lambda lefts, rights: [
-            {
-                "key": (lefts or rights)[0].key,
-                "left": [one.values[0] for one in lefts],
-                "right": [one.values[0] for one in rights],
-            }
-        ],
-        **types,
-    )
+def join_of(first: DataStream, second: DataStream, given: Mapping[str, Any]) -> ProcessedStream:
+    """A join or a co-group of a trace."""
+    joined = first.join(second) if given["type"] == "window_join" else first.co_group(second)
+    pair = joined.where("key").equal_to("key").window(ASSIGNERS[given["assigner"]["type"]](given["assigner"]))
+    function = pair_of if given["type"] == "window_join" else group_of
+    return pair.allowed_lateness(given.get("allowedLateness", 0)).apply(function, uid="join", schema=SAID)
 
 
-def stream_of(given: Mapping[str, Any], add: Callable[..., Any]) -> Any:
-    """What ``add`` makes of the definition of an operator of a trace."""
-    if given["type"] != "window":
-        return join_of(given, add)
-    stream = WindowedStream.of(add, ASSIGNERS[given["assigner"]["type"]](given["assigner"]))
+def pair_of(left: Any, right: Any) -> Any:
+    return said({"key": left.key, "left": left["values"][0], "right": right["values"][0]})
+
+
+def group_of(lefts: list[Any], rights: list[Any]) -> Any:
+    sides = {"left": [one["values"][0] for one in lefts], "right": [one["values"][0] for one in rights]}
+    return [said({"key": (lefts or rights)[0].key, **sides})]
+
+
+def windows_of(keyed: KeyedStream, given: Mapping[str, Any], uid: str) -> ProcessedStream:
+    """The windows of a trace."""
+    stream = keyed.window(ASSIGNERS[given["assigner"]["type"]](given["assigner"]))
     if "trigger" in given:
         stream = stream.trigger(trigger_of(given["trigger"]))
     if "evictor" in given:
@@ -249,18 +248,14 @@ def stream_of(given: Mapping[str, Any], add: Callable[..., Any]) -> Any:
     if "allowedLateness" in given:
         stream = stream.allowed_lateness(given["allowedLateness"])
     if "lateTag" in given:
-        stream = stream.side_output_late_data(OutputTag(given["lateTag"]))
+        stream = stream.side_output_late_data(OutputTag(given["lateTag"], ELEMENT))
     function = given["function"]
     kind, _, second = function["type"].partition("_")
-    show = ShowWindow(function.get("windowState", False), _tag(function.get("clearSide")))
-    named: dict[str, Any] = {"element_type": Element}
+    clear = OutputTag[Any](function["clearSide"], SAID) if "clearSide" in function else None
+    show = ShowWindow(function.get("windowState", False), clear)
     if kind == "process":
-        return stream.process(show, **named)
+        return stream.process(show, uid=uid, schema=SAID)
     after = show if second else None
     if kind == "reduce":
-        return stream.reduce(concatenated, after, **named)
-    return stream.aggregate(Concatenate(), after, **named)
-
-
-def _tag(name: str | None) -> OutputTag[Any] | None:
-    return None if name is None else OutputTag(name)
+        return stream.reduce(concatenated, after, uid=uid, schema=SAID if second else ELEMENT)
+    return stream.aggregate(Concatenate(), after, uid=uid, schema=SAID if second else AGGREGATED)
