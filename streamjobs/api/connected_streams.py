@@ -147,8 +147,8 @@ class BroadcastConnectedStream(Generic[S]):
     ) -> S:
         """Applies a function with a method for each stream; the rest is as for `KeyedStream.process`.
 
-        In an epoch the records of the keyed stream come first, so that a record of the broadcast one counts for what
-        comes behind it.
+        On Spark the records of the keyed stream come first in an epoch, so that a record of the broadcast one counts
+        for what comes behind it; in this process, as they arrive, those of the source that was made first in front.
         """
         descriptors: Any = self._broadcast.descriptors
         definition = BroadcastProcessDefinition(function, descriptors)

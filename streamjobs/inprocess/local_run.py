@@ -30,6 +30,7 @@ from statebackend.keyed.state_backend import StateBackend
 from statebackend.keyed.state_verdicts import SchemaReport
 from statebackend.metrics import StateMetricsConfig
 from streamjobs.api.stream_graph import JobGraph, SinkNode, UnionNode
+from streamjobs.errors import StreamJobError
 from streamjobs.inprocess.job_network import NetworkParts, build_network
 from streamjobs.inprocess.local_epoch import LocalEpoch
 from streamjobs.inprocess.local_operator import LocalOperator, Recast
@@ -110,7 +111,7 @@ class LocalRun:
         self.job_network = build_network(self._network_parts())
         self.network = self.job_network.network
         """The subtasks and channels."""
-        self._is_resumed = False
+        self._is_resumed = self._has_failed = False
 
     def run_epoch(self, feeds: Iterable[Callable[[], None]]) -> None:
         """Runs one epoch: what each of the feeds gives the sources to read is processed before the next one does."""
@@ -212,10 +213,13 @@ class LocalRun:
 
     @contextlib.contextmanager
     def _running(self) -> Iterator[None]:
+        if self._has_failed:
+            raise StreamJobError("the run has failed and is over; begin another one from its last checkpoint")
         try:
             with paused_garbage_collection():
                 yield
         except BaseException:
+            self._has_failed = True
             for subtask in self.job_network.subtasks:
                 subtask.close()
             raise

@@ -83,7 +83,7 @@ class KeyedProcessOperator(Operator):
     """Calls a function for every record of its inputs, and for every timer.
 
     Rows have the timestamp of the record or of the timer of event time that they were emitted for. What timers emit is
-    handed on with the watermark, with the next records or in front of the snapshot.
+    handed on with the watermark or, of processing time, at once.
     """
 
     def __init__(self, function: KeyedFunction[Any, Any], uid: str, forms: KeyedCallForms = ONE_INPUT) -> None:
@@ -146,6 +146,8 @@ class KeyedProcessOperator(Operator):
 
     def on_processing_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
         self._on_timer(self._at_processing_time, timestamp_ms, key, None)
+        # No watermark tells that this was the last one.
+        self.output.flush()
 
     def prepare_snapshot(self) -> None:
         self.output.flush()

@@ -28,7 +28,7 @@ from streamjobs.inprocess.local_source import LocalSource
 from streamjobs.inprocess.network.elements import RecordBatch
 from streamjobs.inprocess.network.scheduler import DownstreamFirst, Shuffled
 from streamjobs.inprocess.network.source_subtask import SourceSubtask
-from streamjobs.time.watermark_elements import Watermark, WatermarkElement, WatermarkStatus
+from streamjobs.time.watermark_elements import Watermark, WatermarkElement, WatermarkStatus, check_timestamp
 from testkit.jobs.emitted import Emitted, EmittedElement, EmittedStatus, EmittedWatermark
 
 __all__ = ["HarnessJob", "JobTestHarness", "ScriptedSource"]
@@ -93,10 +93,16 @@ class ScriptedSource:
         self.send_all([record], [timestamp_ms])
 
     def send_all(self, records: Sequence[Any], timestamps_ms: Sequence[int | None] | None = None) -> None:
-        """Several records as one batch, as a runtime brings them; without timestamps none has one."""
+        """Several records as one batch, as a runtime brings them; without timestamps none has one.
+
+        Raises `ValueError` for what is no timestamp, and what the schema of the source says of a record.
+        """
         times = [None] * len(records) if timestamps_ms is None else list(timestamps_ms)
         if len(times) != len(records):
             raise ValueError(f"{len(records)} records were given {len(times)} timestamps; give one for each")
+        for time_ms in times:
+            if time_ms is not None:
+                check_timestamp("the timestamp of a record", time_ms)
         schema = self._elements.schema
         rows = list(records) if schema is None else rows_of(records, schema)
         self._feed(partial(LocalSource.read, records=rows, timestamps=times))
@@ -250,8 +256,10 @@ class _Output:
 
     def on_records(self, sink_index: int, batch: RecordBatch) -> None:
         name = self.names[sink_index]
+        if name is None:
+            return
         times = [None] * len(batch.records) if batch.timestamps is None else batch.timestamps
-        for record, time_ms in zip(batch.records, times, strict=True) if name is not None else ():
+        for record, time_ms in zip(batch.records, times, strict=True):
             self._seen.append(Emitted(name, record, time_ms, batch.sender_watermark_ms))
 
     def on_time(self, sink_index: int, element: WatermarkElement) -> None:
