@@ -29,7 +29,7 @@ __all__ = ["CollectingEmitter", "Emission", "Emitter", "InputBatch", "Operator"]
 
 
 class InputBatch(Protocol):
-    """Records of one input of a subtask, in order, with their keys beside them; all are of one length.
+    """Records of one input of a subtask, in order, with what is known of each beside them, in the same order.
 
     Objects are made when they are asked for: an operator that reads columns pays for none. Reading them raises
     `NullKeyError` for a record without a key, and `StreamJobError` for a value that Python has no object for.
@@ -45,7 +45,7 @@ class InputBatch(Protocol):
 
     @property
     def keys(self) -> Sequence[Any]:
-        """The key of each record."""
+        """The key of each record; empty if the input is broadcast, as the key groups are then."""
 
     @property
     def key_groups(self) -> Sequence[int]:

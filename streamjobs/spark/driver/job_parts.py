@@ -66,7 +66,7 @@ def operator_tasks(parts: JobParts) -> Sequence[OperatorTask]:
                 metrics=parts.metrics,
             ),
             function_pickle=operator.function_pickle,
-            inputs=(operator.input_columns,),
+            inputs=operator.inputs,
             outputs=operator.layout.to_arrow(),
             local_root=parts.local_root,
         )

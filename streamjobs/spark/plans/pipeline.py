@@ -119,7 +119,7 @@ class _Building:
 
     def process(self, node: OperatorNode) -> None:
         operator, task = self._operators[node.uid], self._tasks[node.uid]
-        rows = processed(self._frames[node.inputs[0]], operator, task, self._placement)
+        rows = processed([self._frames[edge] for edge in node.inputs], operator, task, self._placement)
         if operator.is_kept:
             rows = self._plan.keep(rows)
             # Asking how many there are computes all partitions.

@@ -97,10 +97,13 @@ class _Preparation:
         self._frames[StreamEdge(node)] = self.time.assigned(node, frame)
 
     def process(self, node: OperatorNode) -> None:
-        self._settle(node.inputs, is_read_once=True)
-        frame, tags = self._frames[node.inputs[0]], self._graph.side_outputs(node)
-        time = self.time.of_operator(node.inputs[0])
-        prepared = prepare_operator(frame, node, tags, time, self._parallelism, self._max_parallelism)
+        # In the union of several inputs only the partitions of the first keep their places, and so their tasks.
+        self._settle(node.inputs[:1], is_read_once=True)
+        self._settle(node.inputs[1:], is_read_once=False)
+        frames = [self._frames[edge] for edge in node.inputs]
+        times = [self.time.of_operator(edge) for edge in node.inputs]
+        tags = self._graph.side_outputs(node)
+        prepared = prepare_operator(frames, node, tags, times, self._parallelism, self._max_parallelism)
         is_read_again = _reads(self._graph, node) > 1
         self.operators[node.uid] = evolve(prepared, is_kept=is_read_again)
         for tag, schema in prepared.layout.streams.items():

@@ -25,7 +25,8 @@ KEY_COLUMN_PREFIX: Final = "__statebackend_key_"
 class InputColumns:
     """Which columns of an input are the record, and which its key; goes to the workers.
 
-    ``has_time`` says whether the column of event time is beside them.
+    An input that is broadcast has no key, and its rows no key groups. ``has_time`` says whether the column of event
+    time is beside them.
     """
 
     record: tuple[str, ...]
@@ -41,6 +42,11 @@ class InputReader:
         self._record_names = list(columns.record)
         self._operator_uid = operator_uid
         self._rows: RowReader | None = None
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether its records have keys."""
+        return bool(self._columns.key)
 
     def batches(self, batch: pa.RecordBatch) -> Iterator[ArrowBatch]:
         """The rows that are early, if there are, and the others; reads their times and nothing else yet."""
@@ -59,6 +65,8 @@ class InputReader:
 
     def keys(self, batch: pa.RecordBatch) -> Sequence[Any]:
         """The keys of a batch; raises `NullKeyError`."""
+        if not self.has_keys:
+            return ()
         parts = [key_values(batch.column(name)) for name in self._columns.key]
         is_composite = len(parts) > 1
         keys = list(zip(*parts, strict=True)) if is_composite else parts[0]
@@ -86,4 +94,4 @@ class ArrowBatch:
 
     @property
     def key_groups(self) -> Sequence[int]:
-        return column_values(self.columns.column(KEY_GROUP_COLUMN))
+        return column_values(self.columns.column(KEY_GROUP_COLUMN)) if self.reader.has_keys else ()

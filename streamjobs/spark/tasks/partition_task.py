@@ -9,7 +9,7 @@ left open would lock them out.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,7 @@ from streamjobs.runtime.worker_functions import RunIdentity, functions_of_this_p
 from streamjobs.spark.session import TaskIdentity
 from streamjobs.spark.tasks.arrow_input import KEY_GROUP_COLUMN, InputColumns, InputReader
 from streamjobs.spark.tasks.output_rows import OutputSchema, OutputWriter
+from streamjobs.spark.tasks.tagged_input import SUBTASK_COLUMN, runs_of_inputs
 
 __all__ = ["OperatorTask", "PartitionTask"]
 
@@ -88,17 +89,28 @@ class PartitionTask:
         return functions_of_this_process().function(run, parts.operator_uid, make_function)
 
     def _inputs(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, InputBatch]]:
-        reader = InputReader(self.operator.inputs[0], self.operator.parts.operator_uid)
+        uid, columns = self.operator.parts.operator_uid, self.operator.inputs
+        readers = [InputReader(one, uid) for one in columns]
         for batch in batches:
-            if batch.num_rows:
-                self._check_routing(batch.column(KEY_GROUP_COLUMN)[0].as_py())
-                for part in reader.batches(batch):
-                    yield 0, part
+            if not batch.num_rows:
+                continue
+            if len(readers) == 1:
+                self._check_routing(self._owner(batch.column(KEY_GROUP_COLUMN)[0].as_py()))
+                runs: Iterable[tuple[int, pa.RecordBatch]] = ((0, batch),)
+            else:
+                self._check_routing(batch.column(SUBTASK_COLUMN)[0].as_py())
+                runs = runs_of_inputs(batch)
+            for index, run in runs:
+                for part in readers[index].batches(run):
+                    yield index, part
 
-    def _check_routing(self, key_group: int) -> None:
+    def _owner(self, key_group: int) -> int:
+        parts = self.operator.parts
+        return subtask_of_key_group(key_group, parts.parallelism, parts.max_parallelism)
+
+    def _check_routing(self, owner: int) -> None:
         """A batch holds rows of one subtask; that it is not this one means that the plan was changed behind us."""
         parts, index = self.operator.parts, self.identity.partition_id
-        owner = subtask_of_key_group(key_group, parts.parallelism, parts.max_parallelism)
         if owner != index:
             raise EpochError(
                 f"operator {parts.operator_uid!r}: the rows of subtask {owner} came to task "
