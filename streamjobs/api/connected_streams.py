@@ -12,9 +12,10 @@ was sent before the watermark of the epoch, comes in front, in the order of the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from statebackend.api.operator_state_descriptors import BroadcastStateDescriptor
 from streamjobs.api.broadcast_functions import (
@@ -111,11 +112,30 @@ class MultipleConnectedStreams(Generic[S]):
     _inputs: tuple[KeyedInput, ...]
 
     def process(
-        self, function: KeyedMultipleInputFunction[Any, Any], *, uid: str = "", schema: Any = None, name: str = ""
+        self,
+        function: KeyedMultipleInputFunction[Any, Any],
+        *,
+        uid: str = "",
+        schema: Any = None,
+        name: str = "",
+        order_by: Sequence[Any] | None = None,
     ) -> S:
-        """Applies a function that is told which stream a record is of; the rest is as for `KeyedStream.process`."""
+        """Applies a function that is told which stream a record is of; the rest is as for `KeyedStream.process`.
+
+        ``order_by`` has for each stream the columns by which its records are sorted within each epoch, or ``()``.
+        Raises `JobDefinitionError` for another number of them.
+        """
         checked_function(function, KeyedMultipleInputFunction)
-        return self._add(self._inputs, function, uid=uid, name=name or type(function).__name__, schema=schema)
+        orders = [()] * len(self._inputs) if order_by is None else order_by
+        if isinstance(orders, str) or len(orders) != len(self._inputs):
+            raise JobDefinitionError(
+                f"order_by of {len(self._inputs)} streams has an entry for each of them, such as ['time', ()], and is "
+                f"{shown(order_by, 80)}"
+            )
+        inputs = tuple(
+            evolve(one, order_by=as_columns(columns)) for one, columns in zip(self._inputs, orders, strict=True)
+        )
+        return self._add(inputs, function, uid=uid, name=name or type(function).__name__, schema=schema)
 
 
 @frozen(eq=False)
@@ -134,7 +154,7 @@ class BroadcastConnectedStream(Generic[S]):
     """A keyed stream, and one that is broadcast to it."""
 
     _add: AddOperator[S] = field(repr=False)
-    _first: OperatorInput
+    _first: KeyedInput
     _broadcast: BroadcastStream
 
     def process(
@@ -144,15 +164,18 @@ class BroadcastConnectedStream(Generic[S]):
         uid: str = "",
         schema: Any = None,
         name: str = "",
+        order_by: Any = (),
     ) -> S:
         """Applies a function with a method for each stream; the rest is as for `KeyedStream.process`.
 
-        On Spark the records of the keyed stream come first in an epoch, so that a record of the broadcast one counts
-        for what comes behind it; in this process, as they arrive, those of the source that was made first in front.
+        ``order_by`` is for the keyed stream; the broadcast one has its own. On Spark the records of the keyed stream
+        come first in an epoch, so that a record of the broadcast one counts for what comes behind it; in this process
+        too if either is sorted, and otherwise as they arrive, those of the source that was made first in front.
         """
         descriptors: Any = self._broadcast.descriptors
         definition = BroadcastProcessDefinition(function, descriptors)
-        inputs = (self._first, BroadcastInput(self._broadcast.edge, self._broadcast.order_by))
+        first = evolve(self._first, order_by=as_columns(order_by))
+        inputs = (first, BroadcastInput(self._broadcast.edge, self._broadcast.order_by))
         return self._add(inputs, definition, uid=uid, name=name or type(function).__name__, schema=schema)
 
 
@@ -175,16 +198,22 @@ class JoinedStreams(Generic[S]):
         """The columns of the key of the second stream, as many as those of the first."""
         return JoinedStreams(self._add, self._first, self._second, self._kind, self._keys, keys)
 
-    def window(self, assigner: WindowAssigner[Any]) -> WindowedStreamPair[S]:
+    def window(
+        self, assigner: WindowAssigner[Any], *, first_order_by: Any = (), second_order_by: Any = ()
+    ) -> WindowedStreamPair[S]:
         """Puts the records of both into windows; raises `JobDefinitionError` without keys, and for what is no assigner.
 
-        What is returned says when they fire; its ``apply`` ends the chain.
+        The columns by which the records of a stream are sorted within each epoch are as for `KeyedStream.window`. What
+        is returned says when windows fire; its ``apply`` ends the chain.
         """
         if not self._keys or not self._other_keys:
             raise JobDefinitionError(
                 "two streams are joined by key: chain where('column').equal_to('column') before window(...)"
             )
-        inputs = (KeyedInput(self._first, self._keys), KeyedInput(self._second, self._other_keys))
+        inputs = (
+            KeyedInput(self._first, self._keys, as_columns(first_order_by)),
+            KeyedInput(self._second, self._other_keys, as_columns(second_order_by)),
+        )
 
         def add(definition: WindowDefinition, *, uid: str, name: str, schema: Any) -> S:
             return self._add(inputs, definition, uid=uid, name=name, schema=schema)

@@ -269,12 +269,20 @@ class KeyedStream:
         reads = (self.read, *(self._checked(other, "connect_all()").read for other in others))
         return MultipleConnectedStreams(self._add, reads)
 
-    def interval_join(self, other: KeyedStream) -> IntervalJoin[ProcessedStream]:
+    def interval_join(
+        self, other: KeyedStream, *, first_order_by: Any = (), second_order_by: Any = ()
+    ) -> IntervalJoin[ProcessedStream]:
         """Pairs each record with those of another stream, keyed alike, that are near to it in event time.
 
         ``left.interval_join(right).between('-5 minutes', '5 minutes').process(function, uid=..., schema=...)``
+
+        The columns by which the records of a stream are sorted within each epoch are as for `process`.
         """
-        inputs = (self.read, self._checked(other, "interval_join()").read)
+        right = self._checked(other, "interval_join()")
+        inputs = (
+            KeyedInput(self.edge, self.keys, as_columns(first_order_by)),
+            KeyedInput(right.edge, right.keys, as_columns(second_order_by)),
+        )
 
         def add(definition: IntervalJoinDefinition, *, uid: str, name: str, schema: Any) -> ProcessedStream:
             return self._add(inputs, definition, uid=uid, name=name, schema=schema)

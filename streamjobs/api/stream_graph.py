@@ -153,14 +153,6 @@ class OperatorNode:
         """What it reads, in the order of its inputs."""
         return tuple(one.edge for one in self.operator_inputs)
 
-    @property
-    def sole_input(self) -> KeyedInput:
-        """Its only input; raises `JobDefinitionError` if it has several."""
-        [one, *others] = self.operator_inputs
-        if others or not isinstance(one, KeyedInput):
-            raise JobDefinitionError(f"operator {self.uid!r}: it has several inputs, which no runtime carries out yet")
-        return one
-
 
 @frozen(eq=False)
 class SinkNode:

@@ -99,12 +99,13 @@ class LocalOperator:
         """What each subtask is given of a stream of an input, in order; where that has keys, their types are known."""
         return self._inputs[input_index].shares(stream, self._columns, parallelism)
 
-    def is_ordered(self, input_index: int) -> bool:
-        """Whether the records of an input are to be sorted within an epoch."""
-        return self._inputs[input_index].is_ordered
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the records of an epoch are sorted: those of all inputs, by input, if those of one are to be."""
+        return any(one.is_ordered for one in self._inputs)
 
     def in_order(self, input_index: int, batch: ObjectBatch) -> ObjectBatch:
-        """The records of an input sorted by its columns of ``order_by``, equal ones as they came."""
+        """The records of an input sorted by its columns of ``order_by``, if it has any; equal ones as they came."""
         return self._inputs[input_index].in_order(batch)
 
     def emitted_rows(self, tag: OutputTag[Any] | None, records: Sequence[Any]) -> list[Any]:

@@ -80,7 +80,7 @@ class LocalSubtask:
 
     def process(self, batch: RecordBatch) -> None:
         """Takes records, or lets them wait for those that are to come before them, or for the types of the keys."""
-        if self.operator.is_ordered(batch.input_index):
+        if self.operator.is_ordered:
             self._to_order.append(batch)
         elif self._open_if_possible():
             self._process(batch)

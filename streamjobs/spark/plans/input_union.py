@@ -115,9 +115,15 @@ def _order_column(index: int, position: int, given: Column, rows: DataFrame) -> 
     order: Any = given._jc.sortOrder()  # type: ignore[operator]
     context: Any = rows.sparkSession.sparkContext
     value = Column(context._jvm.org.apache.spark.sql.Column(order.child()))
-    in_order = _ORDERS[order.sortDirection().toString(), order.nullOrdering().toString()]
+    in_order = _ORDERS[_name_of(order.sortDirection()), _name_of(order.nullOrdering())]
     data_type = rows.select(value).schema.fields[0].dataType
     return _OrderColumn(f"{_ORDER_COLUMN_PREFIX}{index}_{position}", index, value, data_type, in_order)
+
+
+def _name_of(scala_object: Any) -> str:
+    """The name of an object of Scala's, whose class is called ``org...SortOrder$Ascending$``."""
+    name: str = scala_object.getClass().getName()
+    return name.strip("$").rpartition("$")[2]
 
 
 _ORDERS: Final[Mapping[tuple[str, str], Callable[[Column], Column]]] = {
