@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
@@ -53,6 +54,15 @@ SCHEMA = pa.schema(
         pa.field("time_hour", pa.timestamp("us", tz="UTC"), nullable=False),
     ]
 )
+
+#: How the data sets are written: small, and readable by every version of every reader.
+PARQUET_OPTIONS: dict[str, Any] = {
+    "compression": "zstd",
+    "compression_level": 19,
+    "use_dictionary": True,
+    "data_page_version": "1.0",
+    "store_schema": False,
+}
 
 SORT_ORDER = ("time_hour", "minute", "origin", "carrier", "flight")
 

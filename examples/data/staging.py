@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -40,17 +41,25 @@ def stage_flights(target_directory: str | os.PathLike[str], first: int = 0, last
     return [_stage_part(target, index) for index in range(first, last)]
 
 
-def _stage_part(target: Path, index: int) -> Path:
-    source = part_path(index)
-    staged = target / source.name
+def place_file(staged: Path, index: int, write: Callable[[Path], object]) -> Path:
+    """Lets ``staged`` appear complete, dated as part `index`; a file that is already there is left alone.
+
+    ``write`` is given the hidden path to write the file to.
+    """
     if staged.exists():
         return staged
-    hidden = target / f".{source.name}.{os.getpid()}"
+    staged.parent.mkdir(parents=True, exist_ok=True)
+    hidden = staged.with_name(f".{staged.name}.{os.getpid()}")
     try:
-        shutil.copyfile(source, hidden)
+        write(hidden)
         modification_time_s = FIRST_MODIFICATION_TIME_S + index
         os.utime(hidden, (modification_time_s, modification_time_s))
         os.replace(hidden, staged)
     finally:
         hidden.unlink(missing_ok=True)
     return staged
+
+
+def _stage_part(target: Path, index: int) -> Path:
+    source = part_path(index)
+    return place_file(target / source.name, index, lambda hidden: shutil.copyfile(source, hidden))

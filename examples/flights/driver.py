@@ -1,7 +1,8 @@
 """Version 1 of the job as a process of its own: `python -m examples.flights.driver --help`.
 
 It processes what lies in the input directory, or goes on where an earlier process of the same job directory ended,
-however that ended; then it stops with a savepoint. On its standard output it prints a line for each completed epoch.
+however that ended; then it stops with a savepoint. On its standard output it prints a line for each completed epoch,
+and before the checkpoint of each it waits for a line on its standard input, or for the end of that.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from examples.flights.job import JOB_NAME, epochs_reported, flights_job
-from examples.flights.spark_session import start_spark
+from examples.demonstration.driven_job import print_line, run_to_savepoint
+from examples.demonstration.spark_session import start_spark
+from examples.demonstration.supervised_sink import SupervisedSink
+from examples.flights.job import JOB_NAME, flights_job
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -36,19 +39,9 @@ def main(arguments: Sequence[str]) -> None:
         rows_dir=options.rows,
         backend=options.backend,
         parallelism=options.parallelism,
+        sink=SupervisedSink,
     )
-    job = env.execute(JOB_NAME, trigger={"processingTime": "0 seconds"})
-    before = job.last_completed_epoch
-    print("starting from nothing" if before is None else f"continuing after epoch {before}", flush=True)
-    with epochs_reported(job, lambda epoch_id: print(f"epoch {epoch_id}", flush=True)):
-        job.process_all_available()
-    report = job.stop_with_savepoint(options.savepoint)
-    rows = ", ".join(f"{name} {count:,}" for name, count in report.rows["aircraft"].items())
-    print(
-        f"savepoint of epoch {report.epoch_id} in {report.duration_s:.1f} s, {report.size_bytes / 1e3:,.0f} kB; "
-        f"entries: {rows}",
-        flush=True,
-    )
+    run_to_savepoint(env, JOB_NAME, options.savepoint, print_line, lambda epoch_id: print_line(f"epoch {epoch_id}"))
     spark.stop()
 
 

@@ -235,7 +235,7 @@ class _ColumnWriter:
         """The values as an array; raises one of `_CONVERSION_ERRORS` without saying which value it was."""
         for kind in set(map(type, values)):
             if not (self._accepts(kind) or kind is type(None)):
-                raise _MismatchError(f"it is a {kind.__name__}")
+                raise _MismatchError(self._mismatch(kind))
         if self._prepare is not None:
             prepare = self._prepare
             values = [None if value is None else prepare(value) for value in values]
@@ -248,6 +248,12 @@ class _ColumnWriter:
         if array.null_count and not self._nullable:
             raise _MismatchError("it is None, and the column is not nullable")
         return array
+
+    def _mismatch(self, kind: type) -> str:
+        if kind is int and pa.types.is_timestamp(self._type):
+            # Timers, windows and timestamps of records are in milliseconds.
+            return "it is an int; if it is milliseconds, emit datetime.fromtimestamp(milliseconds / 1000, timezone.utc)"
+        return f"it is {'an' if kind is int else 'a'} {kind.__name__}"
 
     def _oversize(self) -> str:
         return f"column {self.name!r} ({self.description}): the values of one batch are larger than 2 GiB"

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from examples.demonstration.comparison import DifferenceError
+from examples.demonstration.driver_process import DriverFailedError
 from examples.flights import demo
-from examples.flights.comparison import DifferenceError
-from examples.flights.driver_process import DriverFailedError, DriverProcess
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -85,18 +85,3 @@ def test_the_directory_is_removed_in_the_end_unless_it_is_to_be_kept(
     monkeypatch.setattr(demo, "tell", lambda story: None)
     assert demo.main(arguments) == 0
     assert len(list(temporary.glob("flights-demo-*"))) == count
-
-
-def test_a_driver_that_fails_is_reported_with_its_last_words(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    driver = DriverProcess(["--no-such-option"], print, job_dir=tmp_path / "job", rows_dir=tmp_path / "rows", log=log)
-    with pytest.raises(DriverFailedError, match=r"status 2(.|\n)*the following arguments are required"):
-        driver.wait()
-    driver.kill()
-
-
-def test_waiting_for_an_epoch_of_a_driver_that_fails_ends(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    driver = DriverProcess(["--no-such-option"], print, job_dir=tmp_path / "job", rows_dir=tmp_path / "rows", log=log)
-    with pytest.raises(DriverFailedError):
-        driver.kill_in_epoch_after(0)

@@ -280,6 +280,12 @@ def test_a_row_that_does_not_fit_is_named_with_its_column_and_value(row: Any, me
     assert writer.batch([("EWR", 1)]).num_rows == 1
 
 
+def test_who_gives_milliseconds_for_a_timestamp_is_told_what_makes_one_of_them() -> None:
+    writer = RowWriter(pa.schema([("t", pa.timestamp("us", "UTC"))]))
+    with pytest.raises(RowMismatchError, match=r"cannot hold 1500: it is an int; .*datetime\.fromtimestamp\("):
+        writer.batch([(1500,)])
+
+
 @pytest.mark.parametrize(
     ("arrow_type", "value"),
     [

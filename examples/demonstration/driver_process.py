@@ -1,8 +1,8 @@
-"""A driver process seen from outside: started, watched through what it puts on the disk, killed in mid-epoch.
+"""A driver process seen from outside: started, listened to through a pipe, and killed in mid-epoch.
 
-When to kill is read off the disk, not off a clock: an epoch is under way when its predecessor's checkpoint is complete
-and a task has begun to write its rows to the sink's staging directory. To be sure that it does not complete
-while we look, the driver is halted (SIGSTOP), looked at again, and killed from there or let go on to the next epoch.
+The driver's sink is a `SupervisedSink`: in each epoch, when all tasks have written rows and state and the checkpoint is
+not stored yet, it says so on standard output and waits for a line on standard input. Whoever does not answer can kill
+the driver there, however fast or slow the machine is.
 
 The driver is a process group: the Python process, and the JVM it launches. All of it is killed at once, so nobody can
 tidy up. Spark's Python workers make a group of their own, and end when the JVM is gone.
@@ -10,17 +10,19 @@ tidy up. Spark's Python workers make a group of their own, and end when the JVM 
 
 from __future__ import annotations
 
+import contextlib
 import os
+import queue
 import re
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-POLL_S = 0.005
+WRITTEN = "written"
+"""The word before the epoch, on the driver's standard output, when its checkpoint is all that is missing."""
 
 _CHECKPOINT = re.compile(r"chk-(\d{12})")
 
@@ -30,22 +32,22 @@ class DriverFailedError(Exception):
 
 
 class DriverProcess:
-    """`python -m examples.flights.driver` with these arguments; ``on_line`` gets, in a thread, every line it prints.
+    """`python -m <module>` with these arguments; ``on_line`` gets, in a thread, every line it prints.
 
-    ``job_dir`` and ``rows_dir`` are watched for the kill, ``log`` takes the standard error.
+    ``job_dir`` is the directory of its job, ``log`` takes the standard error.
     """
 
     def __init__(
-        self, arguments: Sequence[str], on_line: Callable[[str], None], *, job_dir: Path, rows_dir: Path, log: Path
+        self, module: str, arguments: Sequence[str], on_line: Callable[[str], None], *, job_dir: Path, log: Path
     ) -> None:
         self._job_dir = job_dir
-        self._rows_dir = rows_dir
         self._log = log
+        self._written: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as standard_error:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "examples.flights.driver", *arguments],
-                stdin=subprocess.DEVNULL,
+                [sys.executable, "-m", module, *arguments],
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=standard_error,
                 text=True,
@@ -61,24 +63,23 @@ class DriverProcess:
 
     def wait(self) -> None:
         """Waits until the driver has ended by itself; raises `DriverFailedError` if it failed."""
+        self._hang_up()
         self._process.wait()
         self._reader.join()
         if self._process.returncode != 0:
             raise self._failure()
 
     def kill_in_epoch_after(self, epoch_id: int) -> int:
-        """Waits until an epoch after ``epoch_id`` is under way, and kills the driver there; returns that epoch."""
-        while True:
-            under_way = self._epoch_under_way()
-            if under_way is not None and under_way > epoch_id:
-                os.killpg(self.pid, signal.SIGSTOP)
-                if self._epoch_under_way() == under_way:
-                    self.kill()
-                    return under_way
-                os.killpg(self.pid, signal.SIGCONT)
-            if self._process.poll() is not None:
-                raise self._failure()
-            time.sleep(POLL_S)
+        """Lets epochs up to ``epoch_id`` pass, and kills the driver in the next one; returns that.
+
+        Raises `DriverFailedError` if the driver ends before.
+        """
+        while (under_way := self._written.get()) is not None:
+            if under_way > epoch_id:
+                self.kill()
+                return under_way
+            self._answer()
+        raise self._failure()
 
     def kill(self) -> None:
         """Ends the driver at once, as a power cut would; does nothing if it has ended."""
@@ -86,6 +87,7 @@ class DriverProcess:
             os.killpg(self.pid, signal.SIGKILL)
             self._process.wait()
             self._reader.join()
+        self._hang_up()
 
     def completed_epoch(self) -> int | None:
         """The newest epoch whose checkpoint is complete."""
@@ -93,24 +95,29 @@ class DriverProcess:
         matches = (_CHECKPOINT.fullmatch(path.parent.name) for path in directory.glob("*/_metadata"))
         return max((int(match[1]) for match in matches if match), default=None)
 
-    def _epoch_under_way(self) -> int | None:
-        completed = self.completed_epoch()
-        following = 0 if completed is None else completed + 1
-        return following if self._is_being_written(following) else None
+    def _answer(self) -> None:
+        assert self._process.stdin is not None
+        # A driver that has ended since is found out when the next line is waited for.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
 
-    def _is_being_written(self, epoch_id: int) -> bool:
-        for attempt in self._rows_dir.glob(f"_staging/{epoch_id:012d}-*"):
-            # Directories vanish while we look, which os.walk passes over.
-            for _, _, names in os.walk(attempt):
-                if any(name.startswith("part-") for name in names):
-                    return True
-        return False
+    def _hang_up(self) -> None:
+        """From now on the driver waits for nobody."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
 
     def _read(self, on_line: Callable[[str], None]) -> None:
         output = self._process.stdout
         assert output is not None
         for line in output:
-            on_line(line.rstrip("\n"))
+            word, _, rest = line.strip().partition(" ")
+            if word == WRITTEN:
+                self._written.put(int(rest))
+            else:
+                on_line(line.rstrip("\n"))
+        self._written.put(None)
 
     def _failure(self) -> DriverFailedError:
         self._process.wait()

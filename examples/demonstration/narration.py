@@ -7,7 +7,7 @@ import textwrap
 import time
 from collections.abc import Iterable
 
-from examples.flights.text_table import text_table
+from examples.demonstration.text_table import text_table
 from streamjobs.spark import RestoredStateReport
 
 INDENT = "   "

@@ -8,13 +8,13 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from examples.flights.comparison import (
+from examples.demonstration.comparison import (
     DifferenceError,
     require_equal_rows,
     require_equal_states,
     written_rows,
 )
-from examples.flights.text_table import text_table
+from examples.demonstration.text_table import text_table
 
 ROWS = pa.table({"tailnum": ["N1", "N1", "N2"], "flight": [1, 2, 1], "flights": [1, 2, 1]})
 IDENTITY = ("tailnum", "flight")

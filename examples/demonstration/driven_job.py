@@ -1,0 +1,65 @@
+"""A job in the hands of a demonstration: run over what lies before it, with its epochs reported as they complete."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from streamjobs.spark import SavepointReport, SparkJob, SparkStreamEnvironment
+
+PROCESS_WHAT_ARRIVES = {"processingTime": "0 seconds"}
+
+
+def run_to_savepoint(
+    env: SparkStreamEnvironment, name: str, savepoint: Path, say: Callable[[str], None], epoch: Callable[[int], None]
+) -> SavepointReport:
+    """Runs a job, from nothing or from where it ended, over all that there is, and stops it with a savepoint."""
+    job = env.execute(name, trigger=PROCESS_WHAT_ARRIVES)
+    before = job.last_completed_epoch
+    say("starting from nothing" if before is None else f"continuing after epoch {before}")
+    try:
+        with epochs_reported(job, epoch):
+            job.process_all_available()
+    except BaseException:
+        job.stop()
+        raise
+    report = job.stop_with_savepoint(savepoint)
+    rows = ", ".join(
+        f"{state} {count:,}" for states in report.rows.values() for state, count in states.items() if count
+    )
+    say(
+        f"savepoint of epoch {report.epoch_id} in {report.duration_s:.1f} s, {report.size_bytes / 1e3:,.0f} kB; "
+        f"entries: {rows}"
+    )
+    return report
+
+
+@contextmanager
+def epochs_reported(job: SparkJob, report: Callable[[int], None]) -> Iterator[None]:
+    """Within the block ``report`` is called, from another thread, with every epoch that completes."""
+    is_over = threading.Event()
+
+    def watch() -> None:
+        reported = 0
+        is_last_look = False
+        while not is_last_look:
+            is_last_look = is_over.wait(0.05)
+            completed = job.epochs
+            for epoch in completed[reported:]:
+                report(epoch.epoch_id)
+            reported = len(completed)
+
+    watcher = threading.Thread(target=watch, name="epochs", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        watcher.join()
+
+
+def print_line(line: str) -> None:
+    """Prints a line at once, for whoever reads it through a pipe."""
+    print(line, flush=True)

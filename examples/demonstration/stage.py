@@ -1,0 +1,109 @@
+"""What every demonstration is run in: a directory of its own, someone who tells, and an end that tidies up.
+
+incoming/     what the job reads, as it arrives
+savepoints/   logs/   scratch/
+<name>/       a job directory, and beside it <name>-rows/ and <name>-local/
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from attrs import frozen
+
+from checkpointing.errors import CheckpointError
+from examples.demonstration.comparison import DifferenceError
+from examples.demonstration.driver_process import DriverFailedError
+from examples.demonstration.narration import Narrator
+from statebackend import StateBackendError
+from streamjobs import StreamJobError
+
+
+@frozen
+class Stage:
+    """What the steps of a demonstration share; ``parts`` is into how many parts the year is cut."""
+
+    root: Path
+    parts: int
+    narrator: Narrator
+
+    @property
+    def half(self) -> int:
+        """The first part of the second half of the year."""
+        return self.parts // 2
+
+    @property
+    def incoming(self) -> Path:
+        return self.root / "incoming"
+
+    def job_dir(self, name: str) -> Path:
+        return self.root / name
+
+    def rows_dir(self, name: str) -> Path:
+        return self.root / f"{name}-rows"
+
+    def savepoint(self, name: str) -> Path:
+        return self.root / "savepoints" / name
+
+    def log(self, name: str) -> Path:
+        return self.root / "logs" / f"{name}.log"
+
+    def say(self, text: str) -> None:
+        self.narrator.say(text)
+
+
+def run_demonstration(
+    package: str,
+    description: str | None,
+    tell: Callable[[Stage], None],
+    arguments: Sequence[str],
+    *,
+    parts: int,
+    fewest_parts: int,
+) -> int:
+    """Tells the story, and returns the exit status; ``parts`` is how many there are, and are taken unless told else."""
+    parser = argparse.ArgumentParser(prog=f"python -m {package}", description=(description or "").split("\n\n")[0])
+    parser.add_argument("--keep", action="store_true", help="do not remove the directory in the end")
+    parser.add_argument(
+        "--parts",
+        type=int,
+        default=parts,
+        help=f"how many of the {parts} parts of the year to take, at least {fewest_parts} (default: all)",
+    )
+    options = parser.parse_args(arguments)
+    if not fewest_parts <= options.parts <= parts:
+        parser.error(f"--parts must be from {fewest_parts} to {parts}")
+
+    # So that an ended demonstration takes its driver processes with it, as it does after Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    root = Path(tempfile.mkdtemp(prefix=f"{package.rpartition('.')[2]}-demo-"))
+    scratch = root / "scratch"
+    scratch.mkdir()
+    # Spark, its workers and the driver processes put their temporary files here, so that a kill leaves none behind.
+    os.environ["TMPDIR"] = tempfile.tempdir = str(scratch)
+    narrator = Narrator()
+    narrator.say(f"Everything is written to {root}{'' if options.keep else ', which is removed in the end'}.")
+    is_kept = True
+    try:
+        tell(Stage(root, options.parts, narrator))
+        is_kept = options.keep
+    except (DifferenceError, DriverFailedError, StreamJobError, StateBackendError, CheckpointError) as error:
+        narrator.end()
+        print(f"\nTHE DEMONSTRATION FAILED: {error}", file=sys.stderr)
+        print(f"See {root}, and Spark's messages in {root / 'logs'}.", file=sys.stderr)
+        return 1
+    except (KeyboardInterrupt, SystemExit):
+        is_kept = options.keep
+        raise
+    finally:
+        narrator.end()
+        if not is_kept:
+            shutil.rmtree(root, ignore_errors=True)
+    return 0

@@ -1,0 +1,102 @@
+"""The job as a graph, the same for every version and every environment.
+
+
+    flights --+--> hourly windows by airport --+--> beside the weather of the hour ---> delays
+              |              |                 |
+              |              |      weather ---+
+              |              |
+              |              +-- too late --> with the name of the airline ---> late
+              |
+              +--> by aircraft, with timers ---> silent
+
+Windows and timers go by event time, which is that of the flight: when it should leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Final
+
+from attrs import frozen
+
+from examples.weather import version_1, version_2
+from examples.weather.airline_names import ASK_AGAIN, NameAirline
+from examples.weather.reports import FLIGHT_ORDER, FLIGHT_SCHEMA
+from examples.weather.silence import SILENT_SCHEMA, ReportSilence
+from examples.weather.weather_of_the_hour import WEATHER_COLUMNS, AddWeather
+from streamjobs import AsyncDataStream, DataStream, OutputTag, TumblingEventTimeWindows, WatermarkStrategy
+
+JOB_NAME: Final = "weather"
+
+VERSIONS: Final[dict[int, ModuleType]] = {1: version_1, 2: version_2}
+
+OUT_OF_ORDER: Final = "3 hours"
+"""How much later than others a report comes: time is so far behind the latest departure."""
+LATENESS: Final = "1 day"
+"""How long an hour may still change when time has passed it."""
+LATENESS_MS: Final = 24 * 3600 * 1000
+HOUR_MS: Final = 3600 * 1000
+
+LATE: Final[OutputTag[Any]] = OutputTag("late", FLIGHT_SCHEMA)
+
+
+@frozen
+class Outputs:
+    """The sinks."""
+
+    delays: Any
+    late: Any
+    silent: Any
+
+
+def build(
+    program: ModuleType,
+    flights: DataStream,
+    weather: DataStream,
+    has_left: Callable[[Any], Any],
+    airlines_url: str,
+    outputs: Outputs,
+) -> None:
+    """Chains a version of the job; ``has_left`` is a step that takes cancelled flights out."""
+    timed = flights.assign_timestamps_and_watermarks(
+        WatermarkStrategy.for_bounded_out_of_orderness(OUT_OF_ORDER).with_timestamps("departure")
+    )
+    observed = weather.assign_timestamps_and_watermarks(
+        WatermarkStrategy.for_monotonous_timestamps().with_timestamps("time_hour")
+    )
+    delays = (
+        timed.key_by("origin")
+        .window(TumblingEventTimeWindows.of("1 hour"), order_by=FLIGHT_ORDER)
+        .allowed_lateness(LATENESS)
+        .side_output_late_data(LATE)
+        .aggregate(program.AddUpDelays(), program.TellDelays(), uid="delays", schema=program.DELAYS_SCHEMA)
+    )
+    with_weather = (
+        delays.key_by("airport", "hour")
+        .connect(observed.key_by("origin", "time_hour"))
+        .process(
+            AddWeather(program.Delays, HOUR_MS + LATENESS_MS),
+            uid="weather",
+            schema=f"{program.DELAYS_SCHEMA}, {WEATHER_COLUMNS}",
+        )
+    )
+    with_weather.sink_to(outputs.delays, uid="delays")
+
+    late = AsyncDataStream.unordered_wait(
+        delays.side_output(LATE).key_by("carrier"),
+        NameAirline(airlines_url),
+        "30 seconds",
+        capacity=20,
+        retry=ASK_AGAIN,
+        uid="airlines",
+        schema=f"{FLIGHT_SCHEMA}, airline string",
+    )
+    late.sink_to(outputs.late, uid="late")
+
+    silent = (
+        timed.transform(has_left)
+        .key_by("tailnum")
+        .process(ReportSilence(), uid="silence", schema=SILENT_SCHEMA, order_by=FLIGHT_ORDER)
+    )
+    silent.sink_to(outputs.silent, uid="silent")

@@ -1,0 +1,41 @@
+"""Which aircraft have not flown for seven days: timers of event time.
+
+Each departure sets a timer seven days ahead. When it is due, everything that was reported in time is known, in whatever
+order it came: if the aircraft has not left again by then, it is reported as silent. So there is one alert for each gap,
+and the same ones however the stream is cut into epochs, but for reports that are late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from typing import Any
+
+from statebackend import MapState, MapStateDescriptor
+from streamjobs import KeyedProcessFunction, OnTimerContext, ProcessContext, RuntimeContext
+
+SILENCE_MS = 7 * 24 * 3600 * 1000
+
+SILENT_SCHEMA = "tailnum string, last_departure timestamp, airport string"
+
+
+class ReportSilence(KeyedProcessFunction[str, Any, tuple[Any, ...]]):
+    """Emits an aircraft, when it left last, and for which airport."""
+
+    def open(self, context: RuntimeContext) -> None:
+        # Those of the last seven days: where each one went, by its time.
+        self.departures: MapState[int, str] = context.get_map_state(MapStateDescriptor("departures", int, str))
+
+    def process_element(self, flight: Any, context: ProcessContext[str]) -> None:
+        assert context.timestamp is not None
+        if context.timestamp + SILENCE_MS > context.timer_service.current_watermark():
+            self.departures.put(context.timestamp, flight.dest)
+            context.timer_service.register_event_time_timer(context.timestamp + SILENCE_MS)
+
+    def on_timer(self, timestamp: int, context: OnTimerContext[str]) -> Iterator[tuple[Any, ...]]:
+        departure_ms = timestamp - SILENCE_MS
+        airport = self.departures.get(departure_ms)
+        self.departures.remove(departure_ms)
+        others_ms = self.departures.keys()
+        if all(other_ms > timestamp for other_ms in others_ms):
+            yield context.current_key, datetime.fromtimestamp(departure_ms / 1000, timezone.utc), airport

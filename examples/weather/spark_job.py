@@ -1,0 +1,50 @@
+"""The job on Spark: its two streams of files, its sinks, and a batch view of the same files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from examples.weather.job import VERSIONS, Outputs, build
+from examples.weather.reports import FILES_PER_EPOCH, FLIGHT_SCHEMA, WEATHER_SCHEMA
+from streamjobs.spark import ParquetSink, SparkStreamEnvironment
+
+HAS_LEFT: Final = "tailnum IS NOT NULL AND dep_delay IS NOT NULL"
+
+
+def weather_job(
+    spark: SparkSession,
+    version: int,
+    *,
+    incoming: Path,
+    job_dir: Path,
+    rows: Path,
+    airlines_url: str,
+    backend: str,
+    parallelism: int = 2,
+    last_sink: type[ParquetSink] = ParquetSink,
+) -> SparkStreamEnvironment:
+    """The environment of one version of the job, ready to be checked or executed; its rows go below ``rows``."""
+    env = SparkStreamEnvironment(
+        spark,
+        job_dir=job_dir,
+        backend=backend,
+        parallelism=parallelism,
+        local_state_directory=job_dir.with_name(f"{job_dir.name}-local"),
+    )
+    build(
+        VERSIONS[version],
+        env.from_dataframe(_stream(spark, incoming / "flights", FLIGHT_SCHEMA)),
+        env.from_dataframe(_stream(spark, incoming / "weather", WEATHER_SCHEMA)),
+        lambda frame: frame.where(HAS_LEFT),
+        airlines_url,
+        Outputs(ParquetSink(rows / "delays"), ParquetSink(rows / "late"), last_sink(rows / "silent")),
+    )
+    return env
+
+
+def _stream(spark: SparkSession, directory: Path, schema: str) -> DataFrame:
+    files = spark.readStream.schema(schema).option("maxFilesPerTrigger", FILES_PER_EPOCH)
+    return files.parquet(str(directory))

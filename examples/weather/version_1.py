@@ -1,0 +1,54 @@
+"""Version 1 of the delays: what is added up for each airport and hour.
+
+A cancelled flight has no delay. One that left early does not make up for one that left late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from typing import Any
+
+from attrs import evolve, frozen
+
+from statebackend import AggregateFunction
+from streamjobs import ProcessWindowFunction, WindowContext
+
+DELAYS_SCHEMA = "airport string, hour timestamp, flights bigint, cancelled bigint, minutes_late bigint"
+
+
+@frozen
+class Delays:
+    """The accumulator: the flights of one airport and hour so far."""
+
+    flights: int = 0
+    cancelled: int = 0
+    minutes_late: int = 0
+
+
+class AddUpDelays(AggregateFunction[Any, Delays, Delays]):
+    """Folds each flight into its window as it is reported."""
+
+    def create_accumulator(self) -> Delays:
+        return Delays()
+
+    def add(self, flight: Any, so_far: Delays) -> Delays:
+        is_cancelled = flight.dep_delay is None
+        return evolve(
+            so_far,
+            flights=so_far.flights + 1,
+            cancelled=so_far.cancelled + is_cancelled,
+            minutes_late=so_far.minutes_late + (0 if is_cancelled else max(flight.dep_delay, 0)),
+        )
+
+    def get_result(self, so_far: Delays) -> Delays:
+        return so_far
+
+
+class TellDelays(ProcessWindowFunction[str, Delays, tuple[Any, ...], Any]):
+    """Emits a row when a window fires: once behind its end, and again for each flight that is reported after that."""
+
+    def process(self, airport: str, context: WindowContext[Any], elements: list[Delays]) -> Iterator[tuple[Any, ...]]:
+        (delays,) = elements
+        hour = datetime.fromtimestamp(context.window.start / 1000, timezone.utc)
+        yield airport, hour, delays.flights, delays.cancelled, delays.minutes_late

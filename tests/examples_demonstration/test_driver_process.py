@@ -1,0 +1,45 @@
+"""A driver is killed in the epoch that is asked for, where it stands, and otherwise runs to its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from examples.demonstration.driver_process import DriverFailedError, DriverProcess
+
+MODULE = "tests.examples_demonstration.driver_of_nothing"
+
+
+def started(tmp_path: Path, lines: list[str], *arguments: str) -> DriverProcess:
+    return DriverProcess(MODULE, arguments, lines.append, job_dir=tmp_path / "job", log=tmp_path / "logs" / "log")
+
+
+def test_a_driver_is_killed_before_the_checkpoint_of_the_epoch_that_is_asked_for(tmp_path: Path) -> None:
+    lines: list[str] = []
+    driver = started(tmp_path, lines, "5")
+    assert driver.kill_in_epoch_after(1) == 2
+    assert lines == ["epoch 0", "epoch 1"]
+    with pytest.raises(DriverFailedError, match="status -9"):
+        driver.wait()
+
+
+def test_a_driver_that_is_waited_for_waits_for_nobody(tmp_path: Path) -> None:
+    lines: list[str] = []
+    started(tmp_path, lines, "3").wait()
+    assert lines == ["epoch 0", "epoch 1", "epoch 2"]
+
+
+def test_a_driver_that_ends_before_it_could_be_killed_has_failed(tmp_path: Path) -> None:
+    driver = started(tmp_path, [], "2")
+    with pytest.raises(DriverFailedError, match="status 0"):
+        driver.kill_in_epoch_after(1)
+
+
+@pytest.mark.parametrize("way", [DriverProcess.wait, lambda driver: driver.kill_in_epoch_after(0)])
+def test_a_driver_that_fails_is_reported_with_its_last_words(tmp_path: Path, way: object) -> None:
+    driver = started(tmp_path, [], "five")
+    assert callable(way)
+    with pytest.raises(DriverFailedError, match=r"status 1(.|\n)*invalid literal for int"):
+        way(driver)
+    driver.kill()

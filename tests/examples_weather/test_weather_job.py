@@ -1,0 +1,144 @@
+"""The functions of the weather job, in this process, on flights made for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from examples.data.weather_dataset import read_airlines
+from examples.weather import version_1, version_2
+from examples.weather.airline_names import BUSY_EVERY, AirlineServer
+from examples.weather.job import Outputs, build
+from examples.weather.reports import FLIGHT_SCHEMA, WEATHER_SCHEMA
+from snapshots.compatibility import CompatibilityKind
+from streamjobs import UserFunctionError
+from streamjobs.inprocess import LocalJob, LocalStreamEnvironment
+
+START = datetime(2013, 1, 1, tzinfo=timezone.utc)
+ONE_EPOCH = 2
+"""Flights, and hours of weather, in an epoch."""
+
+
+@pytest.fixture(scope="module")
+def airlines() -> Iterator[AirlineServer]:
+    server = AirlineServer(read_airlines())
+    yield server
+    server.close()
+
+
+def at(hour: float) -> datetime:
+    return START + timedelta(hours=hour)
+
+
+def flight(hour: float, delay: int | None = 0, tailnum: str | None = None, dest: str = "BOS") -> tuple[Any, ...]:
+    return "JFK", at(hour), "UA", 1, tailnum, dest, delay
+
+
+def weather(hour: int, temp: float) -> tuple[Any, ...]:
+    return "JFK", at(hour), temp, 1.0, 2.0, 3.0
+
+
+def run(
+    server: AirlineServer,
+    flights: list[tuple[Any, ...]],
+    observed: list[tuple[Any, ...]],
+    program: ModuleType = version_2,
+    job_dir: Path | None = None,
+    **options: Any,
+) -> tuple[LocalJob, Outputs]:
+    outputs = Outputs([], [], [])
+    env = LocalStreamEnvironment(job_dir=job_dir, epoch_size=ONE_EPOCH, parallelism=2)
+    build(
+        program,
+        env.from_elements(flights, FLIGHT_SCHEMA),
+        env.from_elements(observed, WEATHER_SCHEMA),
+        lambda one: [] if one.tailnum is None or one.dep_delay is None else [one],
+        server.url,
+        outputs,
+    )
+    return env.execute("weather", **options), outputs
+
+
+def hours(rows: list[Any], *columns: str) -> list[tuple[Any, ...]]:
+    """The rows with their time in hours."""
+    return sorted((int((row.hour - START) / timedelta(hours=1)), *(row[name] for name in columns)) for row in rows)
+
+
+CLEAR = [weather(hour, float(hour)) for hour in range(0, 60, 10)]
+
+
+def test_an_hour_is_told_at_its_end_and_again_for_what_comes_within_its_lateness(airlines: AirlineServer) -> None:
+    flights = [flight(0, 5), flight(0.5, -3), flight(20), flight(20.5), flight(0.25, 7), flight(0.75, None)]
+    _, outputs = run(airlines, flights, CLEAR)
+    columns = ("flights", "cancelled", "minutes_late", "longest_delay", "temp")
+    assert hours(outputs.delays, *columns) == [(0, 2, 0, 5, 5, 0.0), (0, 3, 0, 12, 7, 0.0), (0, 4, 1, 12, 7, 0.0)]
+    assert outputs.late == []
+
+
+def test_what_comes_later_still_is_told_with_the_name_of_its_airline(airlines: AirlineServer) -> None:
+    flights = [flight(0), flight(0.5), flight(50), flight(50), flight(0.25, 1), flight(10)]
+    _, outputs = run(airlines, flights, CLEAR)
+    # Answers come in no order.
+    assert sorted((row.departure, row.dep_delay, row.airline) for row in outputs.late) == [
+        (at(0.25), 1, "United Air Lines Inc."),
+        (at(10), 0, "United Air Lines Inc."),
+    ]
+    assert hours(outputs.delays, "flights") == [(0, 2)]
+
+
+def test_delays_wait_for_weather_that_comes_later_and_not_for_ever(airlines: AirlineServer) -> None:
+    flights = [flight(0), flight(1), flight(20), flight(20), flight(60), flight(60), flight(60), flight(60)]
+    # Hour 0 has its weather when its delays were told, hour 1 has none, and time goes on by both streams.
+    observed = [weather(30, 3.0), weather(31, 3.0), weather(32, 3.0), weather(0, 7.0), weather(60, 3.0)]
+    _, outputs = run(airlines, flights, observed)
+    assert hours(outputs.delays, "flights", "temp") == [(0, 1, 7.0), (1, 1, None), (20, 2, None)]
+
+
+def test_an_aircraft_is_silent_once_for_each_gap_whatever_the_order_of_its_reports(airlines: AirlineServer) -> None:
+    week = 7 * 24
+    plane = [flight(24 * day, tailnum="N1", dest=dest) for day, dest in ((0, "A"), (3, "B"), (11, "C"), (13, "D"))]
+    others = [flight(4 * week), flight(4 * week)]
+    silent = [("N1", at(24 * 3), "B"), ("N1", at(24 * 13), "D")]
+    for flights in (plane, [plane[1], plane[0], plane[3], plane[2]]):
+        _, outputs = run(airlines, [*flights, *others], CLEAR)
+        assert [tuple(row) for row in outputs.silent] == silent
+    cancelled = flight(24 * 9, None, tailnum="N1")
+    _, outputs = run(airlines, [*plane, cancelled, *others], CLEAR)
+    assert [tuple(row) for row in outputs.silent] == silent
+
+
+def test_version_2_takes_over_open_windows_with_their_timers(airlines: AirlineServer, tmp_path: Path) -> None:
+    job, outputs = run(airlines, [flight(0, 50, "N1"), flight(0.5, 9)], CLEAR[:1], version_1, tmp_path / "1")
+    assert outputs.delays == []
+    job.savepoint(tmp_path / "savepoint")
+    flights = [flight(0.75, 20), flight(1, 4), flight(24 * 8), flight(24 * 8)]
+    upgraded, outputs = run(
+        airlines, flights, CLEAR[1:], version_2, tmp_path / "2", from_savepoint=tmp_path / "savepoint"
+    )
+    # The longest delay is that of the flights that version 2 has seen; the first two are version 1's.
+    columns = ("flights", "minutes_late", "longest_delay", "temp")
+    assert hours(outputs.delays, *columns) == [(0, 3, 79, 20, 0.0), (1, 1, 4, 4, None)]
+    assert [tuple(row) for row in outputs.silent] == [("N1", at(0), "BOS")]
+    [verdict] = [one for one in upgraded.schema_reports["delays"].verdicts if one.findings]
+    assert verdict.kind is CompatibilityKind.AFTER_MIGRATION
+    assert {(finding.rule, finding.path) for finding in verdict.findings} == {("field-added", ".longest_delay")}
+
+
+def test_a_busy_server_is_asked_again(airlines: AirlineServer) -> None:
+    asked, refused = airlines.requests, airlines.refused
+    flights = [flight(0), flight(0), flight(100), flight(100), *(flight(hour) for hour in range(3 * BUSY_EVERY))]
+    _, outputs = run(airlines, flights, CLEAR)
+    assert len(outputs.late) == 3 * BUSY_EVERY
+    assert airlines.refused - refused >= 3
+    assert (airlines.requests - asked) - (airlines.refused - refused) == 3 * BUSY_EVERY
+
+
+def test_a_carrier_that_the_server_does_not_know_fails_the_epoch_with_what_it_said(airlines: AirlineServer) -> None:
+    unknown = ("JFK", at(0), "??", 1, None, "BOS", 0)
+    with pytest.raises(UserFunctionError, match=r"airlines/%3F%3F was answered with the status 404"):
+        run(airlines, [flight(100), flight(100), unknown], CLEAR)
