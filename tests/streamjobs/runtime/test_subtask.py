@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from checkpointing import CheckpointFileSystem
 from statebackend import ValueStateDescriptor
@@ -15,6 +16,7 @@ from streamjobs import KeyedProcessFunction, OutputTag, ProcessContext, RuntimeC
 from streamjobs.errors import EpochError
 from streamjobs.operators.input_batch import ObjectBatch
 from streamjobs.operators.keyed_process import KeyedProcessOperator
+from streamjobs.operators.operator import Emitter, Operator
 from streamjobs.operators.planned_states import planned_state
 from streamjobs.runtime.restore_plan import SubtaskRestore, continued_subtask
 from streamjobs.runtime.subtask import OperatorParts, Subtask, SubtaskEpoch
@@ -70,8 +72,8 @@ class World:
             keeps_backends=keeps_backends,
         )
 
-    def subtask(self) -> Subtask:
-        epoch = SubtaskEpoch(
+    def epoch(self) -> SubtaskEpoch:
+        return SubtaskEpoch(
             subtask_index=0,
             epoch_id=self.epoch_id,
             processing_time_ms=1000,
@@ -79,7 +81,9 @@ class World:
             restore=self.restore,
             local_directory=str(self.directory / "local"),
         )
-        return Subtask(self.parts, epoch)
+
+    def subtask(self) -> Subtask:
+        return Subtask(self.parts, self.epoch())
 
     def batches(self, *records: str) -> list[tuple[int, ObjectBatch]]:
         return [(0, ObjectBatch([record], [record[0]], [1])) for record in records]
@@ -133,3 +137,37 @@ def test_a_subtask_that_is_given_up_or_fails_leaves_what_was_there(world: World)
             _ = subtask.acknowledgement
     assert world.calls == ["close"] * 3
     assert world.run("a") == [[(None, [("a", 2)])], []]
+
+
+class HoldsBack(Operator):
+    """Emits what it was given when it must: before its watermarks, or before a snapshot."""
+
+    holds_watermarks = True
+
+    def __init__(self, function: Any, uid: str) -> None:
+        self.held: list[Any] = []
+
+    def open(self, context: Any, emitter: Emitter) -> None:
+        self.emitter = emitter
+
+    def process_batch(self, input_index: int, batch: Any) -> None:
+        self.held += batch.records
+
+    def let_watermarks_out(self) -> None:
+        self.emitter.emit(None, self.held)
+        self.held = []
+
+    def prepare_snapshot(self) -> None:
+        self.let_watermarks_out()
+
+    def close(self) -> None:
+        """Has nothing."""
+
+
+def test_what_an_operator_held_back_before_the_watermark_of_the_epoch_is_early(tmp_path: Path) -> None:
+    world = World(tmp_path, "heap", True)
+    parts = evolve(world.parts, operator_factory=HoldsBack, planned={}, side_outputs=())
+    subtask = Subtask(parts, evolve(world.epoch(), watermark_ms=5))
+    early, later = (ObjectBatch([record], ["a"], [1], is_early=record == "early") for record in ("early", "later"))
+    emitted = [one for part in subtask.run(lambda: None, [(0, early), (0, later)]) for one in part]
+    assert [(one.rows, one.is_early) for one in emitted] == [(["early"], True), (["later"], False)]

@@ -152,6 +152,23 @@ def test_a_snapshot_holds_no_watermark_and_what_is_before_one_is_not_carried() -
         assert len(asking.stored) == 1
 
 
+@BOTH
+@pytest.mark.parametrize("carries", [False, True])
+def test_what_is_before_a_watermark_is_waited_for_when_that_has_to_come_out(
+    order: EmissionOrder, carries: bool
+) -> None:
+    function = Answering()
+    with Asking(function, order, carries=carries, schema="v int").closed() as asking:
+        asking.records((1,))
+        asking.operator.on_watermark(5)
+        asking.records((2,))
+        asking.meanwhile(lambda: function.answer((1,), 1))
+        asking.operator.let_watermarks_out()
+        assert asking.output == [1, ("W", 5)]
+        asking.operator.let_watermarks_out()
+        function.answer((2,), 2)
+
+
 def test_the_end_of_time_waits_for_everything() -> None:
     function = Answering()
     with Asking(function, carries=True, schema="v int").closed() as asking:
