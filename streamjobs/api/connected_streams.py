@@ -2,7 +2,7 @@
 
     first.connect(second)                   two keyed streams: a function with a method for each
     first.connect_all(second, third)        any number of keyed streams: a function that is told the input
-    keyed.connect(other.broadcast(...))     each record of the other stream goes to every subtask
+    stream.connect(other.broadcast(...))    each record of the other stream goes to every subtask
     first.join(second), .co_group(second)   by key and window, see `streamjobs.api.windows.window_joins`
 
 Records of keyed inputs meet by their keys, which must be of the same types, column by column. An epoch takes its inputs
@@ -24,7 +24,7 @@ from streamjobs.api.broadcast_functions import (
     KeyedBroadcastProcessFunction,
 )
 from streamjobs.api.co_functions import KeyedCoProcessFunction, KeyedMultipleInputFunction
-from streamjobs.api.stream_graph import BroadcastInput, KeyedInput, OperatorInput, StreamEdge
+from streamjobs.api.stream_graph import BroadcastInput, KeyedInput, OperatorInput, SpreadInput, StreamEdge
 from streamjobs.api.windows.window_assigners import WindowAssigner
 from streamjobs.api.windows.window_definition import WindowDefinition
 from streamjobs.api.windows.window_joins import PairFunction, WindowedStreamPair
@@ -151,10 +151,10 @@ class BroadcastStream:
 
 @frozen(eq=False)
 class BroadcastConnectedStream(Generic[S]):
-    """A keyed stream, and one that is broadcast to it."""
+    """A stream, keyed or not, and one that is broadcast to it."""
 
     _add: AddOperator[S] = field(repr=False)
-    _first: KeyedInput
+    _first: KeyedInput | SpreadInput
     _broadcast: BroadcastStream
 
     def process(
@@ -168,12 +168,24 @@ class BroadcastConnectedStream(Generic[S]):
     ) -> S:
         """Applies a function with a method for each stream; the rest is as for `KeyedStream.process`.
 
-        ``order_by`` is for the keyed stream; the broadcast one has its own. On Spark the records of the keyed stream
+        A stream without keys takes a `BroadcastProcessFunction`, and its records are dealt out evenly. ``order_by`` is
+        for the stream that is not broadcast; the other has its own. On Spark the records of that stream
         come first in an epoch, so that a record of the broadcast one counts for what comes behind it; in this process
         too if either is sorted, and otherwise as they arrive, those of the source that was made first in front.
         """
         descriptors: Any = self._broadcast.descriptors
         definition = BroadcastProcessDefinition(function, descriptors)
+        is_keyed = isinstance(self._first, KeyedInput)
+        if definition.is_keyed and not is_keyed:
+            raise JobDefinitionError(
+                f"{type(function).__name__} is a KeyedBroadcastProcessFunction, and the stream has no keys: call "
+                f"key_by() on it before connect(), or write a BroadcastProcessFunction"
+            )
+        if is_keyed and not definition.is_keyed:
+            raise JobDefinitionError(
+                f"{type(function).__name__} is a BroadcastProcessFunction, which knows no key: write a "
+                f"KeyedBroadcastProcessFunction, or connect the stream before key_by()"
+            )
         first = evolve(self._first, order_by=as_columns(order_by))
         inputs = (first, BroadcastInput(self._broadcast.edge, self._broadcast.order_by))
         return self._add(inputs, definition, uid=uid, name=name or type(function).__name__, schema=schema)

@@ -37,6 +37,7 @@ from streamjobs.api.stream_graph import (
     OperatorInput,
     OperatorNode,
     SinkNode,
+    SpreadInput,
     StreamEdge,
     StreamGraph,
     TimestampsNode,
@@ -132,8 +133,18 @@ class DataStream:
         """
         return BroadcastStream(self.edge, descriptors, as_columns(order_by))
 
-    def connect(self, other: DataStream) -> ConnectedStreams[ProcessedStream]:
-        """This stream and another for one operator; ``connect(...).key_by(...)`` gives both their keys."""
+    @overload
+    def connect(self, other: DataStream) -> ConnectedStreams[ProcessedStream]: ...
+    @overload
+    def connect(self, other: BroadcastStream) -> BroadcastConnectedStream[ProcessedStream]: ...
+
+    def connect(self, other: Any) -> Any:
+        """This stream and another for one operator; ``connect(...).key_by(...)`` gives both their keys.
+
+        With one that is broadcast, this one needs no keys.
+        """
+        if isinstance(other, BroadcastStream):
+            return BroadcastConnectedStream(self._add_operator, SpreadInput(self.edge), other)
         if not isinstance(other, DataStream):
             raise JobDefinitionError(
                 f"connect() of a stream without keys takes another one, not {shown(other, 80)}; call key_by() on this "

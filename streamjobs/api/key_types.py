@@ -26,6 +26,7 @@ from typeserializers.scalars.fixed_width import (
     ShortSerializer,
 )
 from typeserializers.scalars.strings import StringSerializer
+from typeserializers.scalars.void import VoidSerializer
 from typeserializers.times.python_times import PythonDateSerializer, PythonDateTimeSerializer
 
 _SERIALIZERS: Final[Mapping[str, TypeSerializer[Any]]] = {
@@ -53,7 +54,12 @@ _INSTEAD: Final[Mapping[str, str]] = {
 
 
 def key_serializer_for(column_types: Sequence[str], operator_uid: str) -> TypeSerializer[Any]:
-    """The serializer of a key of these columns; raises `JobDefinitionError` for a type that cannot be a key."""
+    """The serializer of a key of these columns, without any that of the operator's only key, None.
+
+    Raises `JobDefinitionError` for a type that cannot be a key.
+    """
+    if not column_types:
+        return VoidSerializer()
     for column_type in column_types:
         if column_type not in _SERIALIZERS:
             raise JobDefinitionError(

@@ -36,6 +36,7 @@ __all__ = [
     "OperatorNode",
     "SinkNode",
     "SourceNode",
+    "SpreadInput",
     "StreamEdge",
     "StreamGraph",
     "TimestampsNode",
@@ -129,15 +130,23 @@ class BroadcastInput:
     order_by: tuple[Any, ...] = ()
 
 
-OperatorInput = KeyedInput | BroadcastInput
+@frozen(eq=False)
+class SpreadInput:
+    """An input of an operator whose records are dealt out evenly, for functions that know no key."""
+
+    edge: StreamEdge
+    order_by: tuple[Any, ...] = ()
+
+
+OperatorInput = KeyedInput | SpreadInput | BroadcastInput
 
 
 @frozen(eq=False)
 class OperatorNode:
-    """A keyed stateful operator.
+    """A stateful operator.
 
-    ``operator_inputs`` are its inputs in the order of their indices, at least one of them keyed; the keys of all keyed
-    ones are of the same types. ``function`` is of a class that `streamjobs.operators.operator_factories` knows.
+    ``operator_inputs`` are its inputs in the order of their indices; the keys of all keyed ones are of the same types.
+    One without any has no keyed state. ``function`` is of a class that `streamjobs.operators.operator_factories` knows.
     """
 
     kind: ClassVar = NodeKind.OPERATOR
@@ -253,8 +262,8 @@ class StreamGraph:
     def add_operator(self, node: OperatorNode) -> StreamEdge:
         """Adds an operator; returns its output.
 
-        Raises `JobDefinitionError` for a uid that is missing, doubled or cannot be written, and for inputs of which
-        none has a key, or whose keys differ in their number of columns.
+        Raises `JobDefinitionError` for a uid that is missing, doubled or cannot be written, and for inputs whose
+        keys differ in their number of columns.
         """
         _check_uid(f"operator {node.name}", "process", "its state", node.uid)
         _check_keys(node)
@@ -345,10 +354,8 @@ def name_of_input(index: int) -> str:
 
 def _check_keys(node: OperatorNode) -> None:
     columns = {index: one.keys for index, one in enumerate(node.operator_inputs) if isinstance(one, KeyedInput)}
-    if not columns:
-        raise JobDefinitionError(f"operator {node.uid!r}: none of its inputs has a key; call key_by() on one of them")
-    first, *others = columns
-    for other in others:
+    first = min(columns, default=0)
+    for other in columns:
         if len(columns[other]) != len(columns[first]):
             raise JobDefinitionError(
                 f"operator {node.uid!r}: {name_of_input(first)} has a key of {len(columns[first])} columns and "

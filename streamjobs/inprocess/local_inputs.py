@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from attrs import field, frozen
+from attrs import frozen
 
 from statebackend.api.key_groups import subtask_of_key_group
 from streamjobs.api.key_types import canonical_key, check_keys_agree
-from streamjobs.api.stream_graph import BroadcastInput, KeyedInput, OperatorNode
+from streamjobs.api.stream_graph import BroadcastInput, KeyedInput, OperatorNode, SpreadInput
 from streamjobs.inprocess.keys import column_types, field_getter
 from streamjobs.inprocess.local_stream import LocalStream
 from streamjobs.operators.input_batch import ObjectBatch, check_keys
@@ -45,14 +45,15 @@ class KnownStream:
 
 @frozen
 class KeyColumns:
-    """The types of the keys of an operator, and the key group of each key; for subtasks of so many key groups."""
+    """The types of the keys of an operator, none if it has no keyed input; its subtasks share so many key groups."""
 
     types: tuple[str, ...]
     max_parallelism: int
-    key_group_of: Callable[[Any], int] = field(init=False)
 
-    def __attrs_post_init__(self) -> None:
-        object.__setattr__(self, "key_group_of", key_group_hasher(self.types, self.max_parallelism))
+    @property
+    def key_group_of(self) -> Callable[[Any], int]:
+        """The key group of each key."""
+        return key_group_hasher(self.types, self.max_parallelism)
 
     @property
     def is_composite(self) -> bool:
@@ -98,6 +99,8 @@ def known_key_types(
     `JobDefinitionError` if inputs differ.
     """
     keyed = {index: one for index, one in enumerate(inputs) if one.is_keyed}
+    if not keyed:
+        return ()
     told = {index: types for index, one in keyed.items() if (types := one.declared_key_types()) is not None}
     check_keys_agree(uid, told)
     seen = {
@@ -165,7 +168,7 @@ class _KeyedLocalInput:
         assert columns is not None
         keys = self._keys_of(stream.records, columns)
         try:
-            key_groups = [columns.key_group_of(key) for key in keys]
+            key_groups = list(map(columns.key_group_of, keys))
         except KeyHashError as error:
             raise self._unlike(str(error)) from error
         shares: list[list[int]] = [[] for _ in range(parallelism)]
@@ -197,12 +200,12 @@ class _KeyedLocalInput:
         )
 
 
-class _BroadcastLocalInput:
-    """Every record goes to every subtask."""
+class _KeylessLocalInput:
+    """Its records go to the subtasks whatever is in them."""
 
     is_keyed = False
 
-    def __init__(self, given: BroadcastInput, uid: str, stream: KnownStream) -> None:
+    def __init__(self, given: SpreadInput | BroadcastInput, uid: str, stream: KnownStream) -> None:
         order = _Order(given.order_by, uid, stream)
         self.is_ordered, self.in_order = order.is_given, order.applied
 
@@ -210,7 +213,26 @@ class _BroadcastLocalInput:
         return None
 
     def key_types_of(self, record: Any) -> tuple[str, ...]:
-        raise TypeError("what is broadcast has no keys")
+        raise TypeError("the input has no keys")
+
+
+class _SpreadLocalInput(_KeylessLocalInput):
+    """Each record goes to the next subtask."""
+
+    def __init__(self, given: SpreadInput, uid: str, stream: KnownStream) -> None:
+        super().__init__(given, uid, stream)
+        self._dealt = 0
+
+    def shares(self, stream: LocalStream, columns: KeyColumns | None, parallelism: int) -> Sequence[ObjectBatch]:
+        whole = ObjectBatch(stream.records, (), (), stream.timestamps)
+        count, dealt = len(stream.records), self._dealt
+        self._dealt = (dealt + count) % parallelism
+        firsts = [(index - dealt) % parallelism for index in range(parallelism)]
+        return [_picked(whole, range(first, count, parallelism)) for first in firsts]
+
+
+class _BroadcastLocalInput(_KeylessLocalInput):
+    """Every record goes to every subtask."""
 
     def shares(self, stream: LocalStream, columns: KeyColumns | None, parallelism: int) -> Sequence[ObjectBatch]:
         return [ObjectBatch(stream.records, (), (), stream.timestamps)] * parallelism
@@ -218,6 +240,7 @@ class _BroadcastLocalInput:
 
 _INPUTS: Final[Mapping[type, Callable[[Any, str, KnownStream], LocalInput]]] = {
     KeyedInput: _KeyedLocalInput,
+    SpreadInput: _SpreadLocalInput,
     BroadcastInput: _BroadcastLocalInput,
 }
 

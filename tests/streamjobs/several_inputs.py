@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from statebackend import ValueStateDescriptor
 from statebackend.api.operator_state_descriptors import BroadcastStateDescriptor
 from streamjobs import (
+    BroadcastProcessFunction,
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedMultipleInputFunction,
@@ -83,6 +84,16 @@ class Rule(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
         return iter(())
 
 
+class RuleWithoutKeys(BroadcastProcessFunction[Any, Any, Any]):
+    """As `Rule`, over a stream without keys."""
+
+    def process_element(self, value: Any, context: Any) -> Iterator[Any]:
+        return Rule().process_element(value, context)
+
+    def process_broadcast_element(self, value: Any, context: Any) -> Iterator[Any]:
+        return Rule().process_broadcast_element(value, context)
+
+
 class All(KeyedMultipleInputFunction[str, Any]):
     """As `Merge`, by the index of the input; of the last input it counts what came in the epochs before."""
 
@@ -110,13 +121,16 @@ def build(left: DataStream, right: DataStream, rules: DataStream, sinks: Sequenc
     ruled = by_key.connect(rules.broadcast(RULE_STATE, order_by="at")).process(
         Rule(), uid="rule", schema=RULED, order_by="at"
     )
+    spread = left.connect(rules.broadcast(RULE_STATE, order_by="at"))
+    keyless = spread.process(RuleWithoutKeys(), uid="keyless", schema=RULED, order_by="at")
     everything = by_key.connect_all(right.key_by("who"), merged.key_by("k"))
     counted = everything.process(All(), uid="all", schema=ALL, order_by=["at", "at", ()])
-    for stream, sink, uid in ((merged, sinks[0], "merged"), (ruled, sinks[1], "ruled"), (counted, sinks[2], "all")):
+    streams = {"merged": merged, "ruled": ruled, "all": counted, "keyless": keyless}
+    for (uid, stream), sink in zip(streams.items(), sinks, strict=True):
         stream.sink_to(sink, uid=uid)
 
 
-def modelled(epochs: Sequence[Epoch]) -> tuple[list[Any], list[Any], list[Any]]:
+def modelled(epochs: Sequence[Epoch]) -> tuple[list[Any], ...]:
     """What the operators emit over these epochs, in no order."""
     totals: dict[str, int] = {}
     every: dict[str, int] = {}
@@ -141,7 +155,7 @@ def modelled(epochs: Sequence[Epoch]) -> tuple[list[Any], list[Any], list[Any]]:
                 alls.append((key, index, every[key]))
         for key, *_ in [*ordered[0], *ordered[1]]:
             counts[key] = counts.get(key, 0) + 1
-    return sorted(merged), sorted(ruled), sorted(alls)
+    return sorted(merged), sorted(ruled), sorted(alls), sorted(ruled)
 
 
 def as_left(row: Row) -> dict[str, Any]:

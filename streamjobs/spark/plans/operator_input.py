@@ -1,12 +1,13 @@
 """One input of an operator in an epoch's plan: its keys, the subtask of each row, the order of rows.
 
-A keyed row goes to the subtask that owns its key group. A row of a broadcast input becomes one copy for each subtask,
-with its place in the input beside it, by which every subtask sorts its copies: so all are given the same rows in the
-same order, whatever the shuffle does.
+A keyed row goes to the subtask that owns its key group; one of an input without keys to any, by its hash. A row of a
+broadcast input becomes one copy for each subtask, with its place in the input beside it, by which every subtask sorts
+its copies: so all are given the same rows in the same order, whatever the shuffle does.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
-from streamjobs.api.stream_graph import BroadcastInput, KeyedInput, OperatorInput
+from streamjobs.api.stream_graph import BroadcastInput, KeyedInput, OperatorInput, SpreadInput
 from streamjobs.errors import JobDefinitionError
 from streamjobs.rows.declared_schema import DeclaredSchema, check_not_reserved, output_schema, unknown_column
 from streamjobs.spark.named_columns import column_meant_by, column_named
@@ -97,23 +98,47 @@ def _keyed(
     )
 
 
+def _spread(
+    frame: DataFrame, given: SpreadInput, uid: str, time: TimeOfOperator, parallelism: int, max_parallelism: int
+) -> PreparedInput:
+    # What a row is decides on its subtask: one that is computed again goes where it went. Maps have no hash.
+    hashed = [name for name, data_type in frame.dtypes if not re.search(r"\b(map<|variant)", data_type)]
+    subtask = F.pmod(F.xxhash64(*map(column_named, hashed)) if hashed else F.lit(0), F.lit(parallelism)).cast("int")
+    return _keyless(frame, given, uid, time, ({SUBTASK_COLUMN: subtask},))
+
+
 def _broadcast(
     frame: DataFrame, given: BroadcastInput, uid: str, time: TimeOfOperator, parallelism: int, max_parallelism: int
 ) -> PreparedInput:
-    row_columns = tuple(frame.columns)
     copies = F.explode(F.sequence(F.lit(0), F.lit(parallelism - 1)))
+    steps = ({PLACE_COLUMN: F.monotonically_increasing_id()}, {SUBTASK_COLUMN: copies})
+    return _keyless(frame, given, uid, time, steps)
+
+
+def _keyless(
+    frame: DataFrame,
+    given: SpreadInput | BroadcastInput,
+    uid: str,
+    time: TimeOfOperator,
+    steps: tuple[Mapping[str, Column], ...],
+) -> PreparedInput:
+    row_columns = tuple(frame.columns)
     return PreparedInput(
         InputColumns(row_columns, (), time.is_in_input),
         _known_schema(frame),
         None,
         _order_columns(given.order_by, row_columns, uid),
         time.may_be_early,
-        ({PLACE_COLUMN: F.monotonically_increasing_id()}, {SUBTASK_COLUMN: copies}),
+        steps,
         F.col(SUBTASK_COLUMN),
     )
 
 
-_PREPARERS: Final[Mapping[type, Callable[..., PreparedInput]]] = {KeyedInput: _keyed, BroadcastInput: _broadcast}
+_PREPARERS: Final[Mapping[type, Callable[..., PreparedInput]]] = {
+    KeyedInput: _keyed,
+    SpreadInput: _spread,
+    BroadcastInput: _broadcast,
+}
 
 
 def _known_schema(frame: DataFrame) -> DeclaredSchema | None:

@@ -16,6 +16,7 @@ from tests.streamjobs.operators.golden_traces import (
     SAID,
     BroadcastPlay,
     CoPlay,
+    KeylessBroadcastPlay,
     Play,
     ShowPair,
 )
@@ -68,6 +69,11 @@ def keyed_broadcast(streams: Sequence[DataStream], given: Given) -> ProcessedStr
     return connected.process(BroadcastPlay(given), uid="play", schema=SAID)
 
 
+def broadcast(streams: Sequence[DataStream], given: Given) -> ProcessedStream:
+    connected = streams[0].connect(streams[1].broadcast(RULES))
+    return connected.process(KeylessBroadcastPlay(), uid="play", schema=SAID)
+
+
 def interval_join(streams: Sequence[DataStream], given: Given) -> ProcessedStream:
     left, right = (stream.key_by("key") for stream in streams)
     join = left.interval_join(right).between(given["lower"], given["upper"])
@@ -101,6 +107,7 @@ BUILDERS: Mapping[str, Callable[[Sequence[DataStream], Given], ProcessedStream]]
     "union_keyed_process": union_keyed_process,
     "keyed_co_process": keyed_co_process,
     "keyed_broadcast": keyed_broadcast,
+    "broadcast": broadcast,
     "interval_join": interval_join,
     "window_join": window_join,
     "co_group": window_join,

@@ -13,10 +13,13 @@ from several_inputs import (
     LEFT,
     MERGED,
     RIGHT,
+    RULE_STATE,
     RULES,
     Epoch,
     Merge,
     Row,
+    Rule,
+    RuleWithoutKeys,
     as_left,
     as_right,
     as_rule,
@@ -28,7 +31,7 @@ from statebackend.api.errors import StateMigrationException
 from streamjobs import JobDefinitionError
 from streamjobs.inprocess import LocalJob, LocalStreamEnvironment
 
-Sinks = tuple[list[Any], list[Any], list[Any]]
+Sinks = tuple[list[Any], list[Any], list[Any], list[Any]]
 
 
 def run(
@@ -72,7 +75,7 @@ def records(smallest: int = 0) -> st.SearchStrategy[list[Row]]:
 def test_however_streams_are_cut_into_epochs_each_takes_its_inputs_in_order(
     rows: tuple[list[Row], list[Row], list[Row]], size: int, parallelism: int, backend: str
 ) -> None:
-    sinks: Sinks = ([], [], [])
+    sinks: Sinks = ([], [], [], [])
     epochs = cut(rows, size)
     run(epochs, size, sinks, parallelism=parallelism, backend=backend)
     assert results(sinks) == modelled(epochs)
@@ -88,7 +91,7 @@ ROWS = (
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 def test_both_sides_and_the_rules_go_on_in_a_job_with_more_and_fewer_subtasks(tmp_path: Path, backend: str) -> None:
     epochs = cut(ROWS, 3)
-    sinks: Sinks = ([], [], [])
+    sinks: Sinks = ([], [], [], [])
     path = None
     for number, (part, parallelism) in enumerate([(epochs[:2], 2), (epochs[2:4], 5), (epochs[4:], 1)]):
         options = {"parallelism": parallelism, "backend": backend, "job_dir": tmp_path / f"{number}"}
@@ -142,6 +145,11 @@ def test_what_cannot_be_connected_is_refused_when_it_is_chained() -> None:
         left.key_by("k").connect(right)  # type: ignore[call-overload]
     with refused("call key_by\\(\\) on this one too"):
         left.connect(right.key_by("k"))  # type: ignore[arg-type]
+    rules = right.broadcast(RULE_STATE)
+    with refused("Rule is a KeyedBroadcastProcessFunction, and the stream has no keys"):
+        left.connect(rules).process(Rule(), uid="m", schema="k string")
+    with refused("RuleWithoutKeys is a BroadcastProcessFunction, which knows no key"):
+        left.key_by("k").connect(rules).process(RuleWithoutKeys(), uid="m", schema="k string")
     with refused("has no uid"):
         left.connect(right).key_by("k", "k").process(Merge(), schema="k string")
 

@@ -48,7 +48,7 @@ class Job:
 
     def __init__(self, spark: SparkSession, directory: Path) -> None:
         self.spark, self.directory = spark, directory
-        self.sinks: list[Any] = [memory_sink() for _ in range(3)]
+        self.sinks: list[Any] = [memory_sink() for _ in range(4)]
         self.written = 0
         for name, *_ in SOURCES:
             (directory / name).mkdir()
