@@ -127,8 +127,10 @@ class InputWatermark:
 class NodeWatermark:
     """What one node of the graph, a source or an operator, knows of event time.
 
-    `watermark_ms` is what it is at, `sent_watermark_ms` what it has sent to its readers last, `is_idle` the status it
-    has sent last. A source has no inputs.
+    `watermark_ms` is what it is at, and will be in the next epoch; `epoch_watermark_ms` is what it was at in the epoch
+    of the checkpoint, by which records that come before the next watermark are late. `sent_watermark_ms` is what it has
+    sent to its readers last, `is_idle` the status it has sent last. A source has no inputs. Until format version 4
+    nothing was kept of the epoch.
     """
 
     node: str
@@ -136,9 +138,11 @@ class NodeWatermark:
     sent_watermark_ms: int | None = None
     is_idle: bool = False
     inputs: tuple[InputWatermark, ...] = ()
+    epoch_watermark_ms: int | None = None
 
     def __attrs_post_init__(self) -> None:
         check_identifier("the node of a watermark", self.node)
+        _check_time("epoch_watermark_ms", self.epoch_watermark_ms)
         _check_time("watermark_ms", self.watermark_ms)
         _check_time("sent_watermark_ms", self.sent_watermark_ms)
         require(type(self.is_idle) is bool, "is_idle must be a bool")

@@ -16,6 +16,10 @@
     --------------------------------------------------  -------------------------------------------------------------
     watermarks                                          the same, with no node
 
+    version 4                                           read as
+    --------------------------------------------------  -------------------------------------------------------------
+    watermarks.nodes[i]                                 the same, with no watermark in the epoch
+
 A property that does not read as it should stays one. Until version 2 a subtask with operator state had one handle for
 both: its files were those of the keyed state followed by those of the operator state, and its meta was
 
@@ -44,7 +48,7 @@ from checkpointing.metadata.checkpoint_sections import SavepointIdentity, Source
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.errors import StateFormatError
 
-__all__ = ["metadata_of_former_record", "record_of_version_3", "separated_handle"]
+__all__ = ["metadata_of_former_record", "record_of_version_3", "record_of_version_4", "separated_handle"]
 
 _JOINED: Final = 0x53424F31
 _JOINED_VERSION: Final = 1
@@ -84,6 +88,15 @@ def record_of_version_3(record: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a record of version 3 says, as one of version 4."""
     watermarks = record["watermarks"]
     return {**record, "watermarks": None if watermarks is None else {**watermarks, "nodes": []}}
+
+
+def record_of_version_4(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a record of version 4 says, as one of version 5."""
+    watermarks = record["watermarks"]
+    if watermarks is None:
+        return record
+    nodes = [{**one, "epoch_watermark_ms": None} for one in watermarks["nodes"]]
+    return {**record, "watermarks": {**watermarks, "nodes": nodes}}
 
 
 def separated_handle(handle: KeyedStateHandle) -> SubtaskState:

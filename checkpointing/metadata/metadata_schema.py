@@ -15,7 +15,7 @@ from checkpointing.handles.handle_records import FILE_HANDLE_SCHEMA, SUBTASK_STA
 
 __all__ = ["BLOCK_SCHEMA", "FORMAT_VERSION", "HEADER_SCHEMA", "METADATA_SCHEMAS", "OPERATOR_STATE_SCHEMA"]
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 """The version that is written; all before it are read."""
 
 _STATE_HANDLE_1: dict[str, Any] = {
@@ -300,16 +300,33 @@ _WATERMARK_STATE_4 = {
     ],
 }
 
-_METADATA_4: dict[str, Any] = {
-    **_METADATA_3,
+_NODE_WATERMARK_5 = {
+    **_NODE_WATERMARK,
     "fields": [
-        {**one, "type": ["null", _WATERMARK_STATE_4]} if one["name"] == "watermarks" else one
-        for one in _METADATA_3["fields"]
+        *_NODE_WATERMARK["fields"],
+        {"name": "epoch_watermark_ms", "type": _NULLABLE_LONG, "doc": "What it was at in the epoch."},
     ],
 }
 
+_WATERMARK_STATE_5 = {
+    **_WATERMARK_STATE_4,
+    "fields": [
+        *_WATERMARK_STATE["fields"],
+        {"name": "nodes", "type": {"type": "array", "items": _NODE_WATERMARK_5}, "doc": "Of sources and operators."},
+    ],
+}
+
+
+def _with_watermarks(schema: dict[str, Any], watermarks: dict[str, Any]) -> dict[str, Any]:
+    fields = [{**one, "type": ["null", watermarks]} if one["name"] == "watermarks" else one for one in schema["fields"]]
+    return {**schema, "fields": fields}
+
+
+_METADATA_4 = _with_watermarks(_METADATA_3, _WATERMARK_STATE_4)
+_METADATA_5 = _with_watermarks(_METADATA_3, _WATERMARK_STATE_5)
+
 METADATA_SCHEMAS: Mapping[int, dict[str, Any]] = MappingProxyType(
-    {1: _METADATA_1, 2: _METADATA_2, 3: _METADATA_3, 4: _METADATA_4}
+    {1: _METADATA_1, 2: _METADATA_2, 3: _METADATA_3, 4: _METADATA_4, 5: _METADATA_5}
 )
 
 HEADER_SCHEMA = {

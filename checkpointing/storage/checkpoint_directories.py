@@ -65,6 +65,11 @@ class FoundCheckpoints:
     greatest_id: int | None = None
     """Of all these, and of those set aside."""
 
+    @property
+    def ids(self) -> frozenset[int]:
+        """Of the completed checkpoints, whether they can be read or not."""
+        return frozenset({*self.retained, *self.unreadable})
+
     def target(self, checkpoint_id: int) -> RetainedCheckpoint:
         """The checkpoint to fall back to. Raises `CheckpointNotFoundError` or `CorruptMetadataError`."""
         if checkpoint_id in self.unreadable:
@@ -75,7 +80,7 @@ class FoundCheckpoints:
 
     def newest_before_the_newest(self) -> RetainedCheckpoint:
         """The newest readable checkpoint except for the newest of all. Raises `CheckpointNotFoundError`."""
-        newest = max({*self.retained, *self.unreadable}, default=-1)
+        newest = max(self.ids, default=-1)
         older = [checkpoint_id for checkpoint_id in self.retained if checkpoint_id < newest]
         if not older:
             raise CheckpointNotFoundError(

@@ -44,6 +44,8 @@ from tests.streamjobs.emitted_objects import OBJECT, collecting, emitting_object
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "durable"
 BACKENDS = ("heap", "rocksdb")
+# What is known of time has sections of its own in their metadata, which is of versions 3 and 4.
+TYPED = ("v3", "v4")
 # Parallelism (that of the files is 3), and version of the program: the second migrates what it registers.
 RUNS = [(1, 2), (3, 1), (3, 2), (5, 2)]
 SOME_RUNS = [(1, 1), (3, 2), (5, 1)]
@@ -125,17 +127,21 @@ def test_a_job_goes_on_from_its_newest_checkpoint(tmp_path: Path, backend: str, 
     Job(job_dir, backend, parallelism, version, ALIVE_MS).check_keyed(CHECKPOINTS[2])
 
 
+@pytest.mark.parametrize("written_as", TYPED)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_jobs_and_savepoints_with_metadata_of_version_3_are_gone_on_from(tmp_path: Path, backend: str) -> None:
-    Job(copied(tmp_path, f"job-{backend}", "v3"), backend, 3, 2, ALIVE_MS).check(CHECKPOINTS[2], 3)
-    savepoint = copied(tmp_path, f"savepoint-{backend}", "v3")
+def test_jobs_and_savepoints_with_metadata_of_later_versions_are_gone_on_from(
+    tmp_path: Path, backend: str, written_as: str
+) -> None:
+    Job(copied(tmp_path, f"job-{backend}", written_as), backend, 3, 2, ALIVE_MS).check(CHECKPOINTS[2], 3)
+    savepoint = copied(tmp_path, f"savepoint-{backend}", written_as)
     job = Job(tmp_path / "job", backend, 5, 1, EPOCH_0_EXPIRED_MS, from_savepoint=savepoint)
     job.check(saved(expected.WITHOUT_EPOCH_0), 3)
 
 
+@pytest.mark.parametrize("written_as", TYPED)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_what_metadata_of_version_3_says_of_time_is_read(tmp_path: Path, backend: str) -> None:
-    with opened_store(copied(tmp_path, f"timers-{backend}", "v3")) as (store, directory):
+def test_what_metadata_of_later_versions_says_of_time_is_read(tmp_path: Path, backend: str, written_as: str) -> None:
+    with opened_store(copied(tmp_path, f"timers-{backend}", written_as)) as (store, directory):
         for number, one in enumerate(store.all()):
             channels = (ChannelWatermark(source="ships", watermark_ms=1000 * number),)
             assert one.watermarks == WatermarkState(1000 * number, channels)

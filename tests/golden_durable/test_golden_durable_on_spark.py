@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "durable"
 # Source progress is in `_metadata` in version 1, and in files since.
-SAVEPOINTS = ["v1", "v2", "v3"]
+SAVEPOINTS = ["v1", "v2", "v3", "v4"]
 
 # What was kept of each word before the first new number, under the schemas of versions 1 and 2 of the program.
 ADA = {
@@ -72,7 +72,7 @@ def test_a_job_on_spark_is_begun_from_a_savepoint_and_reads_on_where_that_had_re
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("written_as", ["v2", "v3"])
+@pytest.mark.parametrize("written_as", ["v2", "v4"])
 def test_a_job_directory_on_spark_goes_on(spark: SparkSession, workplace: Path, written_as: str) -> None:
     shutil.copytree(GOLDEN / written_as / "spark-job", workplace / "job")
     assert found_by(spark, workplace, 1) == kept(1)

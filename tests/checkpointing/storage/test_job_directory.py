@@ -25,7 +25,6 @@ from checkpointing import (
     StorageError,
 )
 from checkpointing.storage.driver_lock import DriverLock
-from checkpointing.storage.fall_back_file import FallBack, end_fall_back, read_fall_back, write_fall_back
 from checkpointing.storage.job_origin import read_origin, write_origin
 from checkpointing.storage.sealed_json import sealed_json
 
@@ -273,34 +272,6 @@ def test_every_change_of_the_origin_is_found(tmp_path) -> None:
     path.write_bytes(good + b" " * (64 << 10))
     with pytest.raises(CorruptJobIdentityError, match="too large"):
         read_origin(fs)
-
-
-def test_a_fall_back_that_was_begun_is_known_until_it_is_ended(tmp_path) -> None:
-    fs = CheckpointFileSystem.from_uri(tmp_path)
-    assert read_fall_back(fs) is None
-    begun = FallBack(checkpoint_id=3, newest_id=5, source_log="spark-1")
-    write_fall_back(fs, begun)
-    assert read_fall_back(fs) == begun
-    path = tmp_path / "fall-back.json"
-    good = path.read_bytes()
-    assert good == (pathlib.Path(__file__).parents[1] / "golden" / "job-1" / "fall-back.json").read_bytes()
-    for wrong in (
-        {"checkpoint_id": -1},
-        {"newest_id": 2},
-        {"source_log": ""},
-        {"source_log": "../x"},
-        {"source_log": 7},
-        {"another": 1},
-    ):
-        path.write_bytes(sealed_json({**attrs.asdict(begun), **wrong}, 1))
-        with pytest.raises(CorruptJobIdentityError, match=r"fall-back\.json is not valid"):
-            read_fall_back(fs)
-    path.write_bytes(good[:-9])
-    with pytest.raises(CorruptJobIdentityError, match=r"fall-back\.json cannot be read"):
-        read_fall_back(fs)
-    end_fall_back(fs)
-    assert read_fall_back(fs) is None
-    end_fall_back(fs)
 
 
 @pytest.mark.parametrize(
