@@ -12,6 +12,7 @@ DESCRIPTION = "Time and operators: programs of Spark's on our state."
 
 GROUPS = {
     "processor": "benchmarks.time.processor",
+    "windows": "benchmarks.time.windows",
 }
 """Modules with a function ``results(arguments)``, which yields `Result`s; each is imported when it is wanted."""
 
@@ -22,7 +23,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--only", choices=list(GROUPS), action="append", help="a group of results; several may be given"
     )
     parser.add_argument("--rounds", type=int, default=3, help="turns of every contender (default 3)")
-    parser.add_argument("--batches", type=int, default=5, help="measured micro-batches a turn (default 5)")
+    parser.add_argument("--batches", type=int, default=3, help="measured micro-batches a turn (default 3)")
+    parser.add_argument("--peers", nargs="+", metavar="NAME", help="beside these peers alone; some take minutes")
+    parser.add_argument("--rows", type=int, default=200_000, help="rows of a micro-batch (default 200,000)")
+    parser.add_argument("--keys", type=int, default=50_000, help="keys among them (default 50,000)")
+    parser.add_argument("--backend", choices=["heap", "rocksdb"], default="rocksdb", help="of ours (default rocksdb)")
 
 
 def run(arguments: argparse.Namespace) -> Iterator[Result]:

@@ -86,6 +86,10 @@ class KeyContext:
         """The one namespace there is."""
         return VOID_NAMESPACE
 
+    def entry_key(self, key: Any) -> Any:
+        """The key itself."""
+        return key
+
     def entry_namespace(self, namespace: Any) -> Any:
         """The namespace itself; raises `SerializationError` for any other than `VOID_NAMESPACE`."""
         if namespace is not VOID_NAMESPACE:
@@ -153,6 +157,10 @@ class NamespacedKeyContext:
     @property
     def key_group(self) -> int:
         return self._context.key_group
+
+    def entry_key(self, key: Any) -> Any:
+        """The pair of key and current namespace."""
+        return key, self.namespace
 
     def entry_namespace(self, namespace: Any) -> Any:
         """What stands for a namespace; raises `SerializationError` for None and for what does not fit."""

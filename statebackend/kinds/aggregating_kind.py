@@ -10,7 +10,7 @@ changes only the time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
 
@@ -164,6 +164,9 @@ class ValueBackedAggregatingState(InternalAggregatingState[I, O]):
 
     def clear(self) -> None:
         self._accumulators.clear()
+
+    def read_ahead(self, keys: Sequence[Any], key_groups: Sequence[int]) -> None:
+        self._accumulators.read_ahead(keys, key_groups)
 
     def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
         fold_namespaces(self, target, sources, self._accumulators.value, self._fold)

@@ -8,7 +8,7 @@ kind is in the file of the kind.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from statebackend.api.states import State
@@ -30,6 +30,9 @@ class HandleContext(Protocol):
     @property
     def namespace(self) -> Any:
         """What stands for the current namespace."""
+
+    def entry_key(self, key: Any) -> Any:
+        """What stands for a key that stands for itself, in the current namespace."""
 
     def entry_namespace(self, namespace: Any) -> Any:
         """What stands for a namespace; raises `SerializationError` for one that does not fit."""
@@ -55,6 +58,12 @@ class InternalState(State):
         """
         context = self.key_context
         context.enter(context.entry_namespace(namespace))
+
+    def read_ahead(self, keys: Sequence[Any], key_groups: Sequence[int]) -> None:
+        """A hint: the entries of these keys in the current namespace are what is accessed next.
+
+        A store that reads many entries at once in less time than one by one does so; nothing else can be seen of it.
+        """
 
 
 class MergingState(InternalState):

@@ -6,7 +6,7 @@ stored entry with a time-to-live   ttl value(value)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
 
@@ -134,6 +134,9 @@ class ValueBackedReducingState(InternalReducingState[T]):
 
     def clear(self) -> None:
         self._values.clear()
+
+    def read_ahead(self, keys: Sequence[Any], key_groups: Sequence[int]) -> None:
+        self._values.read_ahead(keys, key_groups)
 
     def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
         fold_namespaces(self, target, sources, self._values.value, self._fold)

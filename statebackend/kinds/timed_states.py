@@ -15,6 +15,7 @@ longer, and never takes time away from one: a read does not put the last access 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
 from statebackend.api.clock import Clock
@@ -76,6 +77,9 @@ class TtlState(InternalState):
     @abstractmethod
     def remove_expired(self) -> None:
         """Removes what has expired under the current key and namespace; renews nothing."""
+
+    def read_ahead(self, keys: Sequence[Any], key_groups: Sequence[int]) -> None:
+        self._stored.read_ahead(keys, key_groups)
 
     def clear(self) -> None:
         self._clean_up()

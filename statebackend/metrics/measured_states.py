@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from statebackend.api.priority_queue import KeyGroupedPriorityQueue
@@ -80,6 +80,9 @@ class MeasuredState(MeasuredHandle, InternalState):
 
     def set_current_namespace(self, namespace: Any) -> None:
         self.wrapped.set_current_namespace(namespace)
+
+    def read_ahead(self, keys: Sequence[Any], key_groups: Sequence[int]) -> None:
+        self.wrapped.read_ahead(keys, key_groups)
 
 
 class MeasuredQueue(MeasuredHandle, KeyGroupedPriorityQueue[Any]):

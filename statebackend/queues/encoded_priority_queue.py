@@ -87,8 +87,14 @@ class EncodedPriorityQueue(KeyGroupedPriorityQueue[T]):
         return self.add_entry(entry)
 
     def add_all(self, entries: Iterable[tuple[T, int]]) -> None:
+        given = entries if isinstance(entries, (list, tuple)) else list(entries)
+        write, suffixes = self._write, self._suffixes
+        try:
+            encoded = [write(element) + suffixes[key_group] for element, key_group in given]
+        except Exception:
+            encoded = [self._checked_entry(element, key_group) for element, key_group in given]
         add_entry = self.add_entry
-        for entry in [self._checked_entry(element, key_group) for element, key_group in entries]:
+        for entry in encoded:
             add_entry(entry)
 
     def remove(self, element: T, key_group: int) -> bool:

@@ -14,6 +14,9 @@ be smaller than the top of the heap. A page is larger the more pages of its grou
 until the dead outnumber the living. An element behind the frontier may be in the store or not: adding or removing it
 does not ask, because the change says the same either way, and the head cannot change by it.
 
+What the store holds of a changed element is mostly known, so that nobody has to look it up: a member that was not
+changed before came from a page, and what is no member in front of the frontier is not there.
+
 Elements are polled in order over all key groups, so no group has anything left before the head. The queue keeps that
 *lower bound*, and a store in which removed elements have to be stepped over begins its first pages there.
 
@@ -63,6 +66,7 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
         "_max_changes",
         "_members",
         "_page_sizes",
+        "in_store",
         "lower_bound",
     )
 
@@ -71,6 +75,8 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
         self.lower_bound = b""
         self._max_changes = max_changes
         self._changes: dict[bytes, bool] = {}
+        self.in_store: dict[bytes, bool] = {}
+        """Of the entries that were changed, as far as it is known: whether they are in the store."""
         self._heap: list[bytes] | None = None
         self._members: set[bytes] = set()
         self._frontiers: dict[bytes, bytes] = {}
@@ -97,23 +103,19 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
         """What changed since the last call: entries, with whether they are in the queue now.
 
         The caller puts them into the store, where the queue looks for them from then on. No element in the store is
-        smaller than ``lower_bound`` then.
+        smaller than ``lower_bound`` then. Who has a use for ``in_store`` takes it before.
         """
         changes = self._changes
         if changes:
             # All that was changed was removed if nothing is left.
             first = self._heap[0] if self._heap else max(changes)
             self.lower_bound = first[:-2]
-            self._changes = {}
-            self._heap = None
-            self._members, self._frontiers, self._page_sizes = set(), {}, {}
+            self._forget()
         return changes
 
     def close(self) -> None:
         """Makes every later access an error."""
-        self._changes = {}
-        self._heap = None
-        self._members, self._frontiers, self._page_sizes = set(), {}, {}
+        self._forget()
         self._is_closed = True
 
     def add_entry(self, entry: bytes) -> bool:
@@ -123,7 +125,12 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
         if entry in self._members:
             return False
         self._members.add(entry)
-        self._changes[entry] = True
+        changes = self._changes
+        if entry not in changes:
+            frontier = self._frontiers.get(entry[-2:])
+            if frontier is None or entry < frontier:
+                self.in_store[entry] = False
+        changes[entry] = True
         heappush(heap, entry)
         return heap[0] is entry
 
@@ -138,6 +145,8 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
                 self._changes[entry] = False
             return False
         members.remove(entry)
+        if entry not in self._changes:
+            self.in_store[entry] = True
         self._changes[entry] = False
         if heap[0] == entry:
             self._settle(heap)
@@ -159,7 +168,10 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
             heap = self._readied_heap()
         entry = heappop(heap)
         self._members.remove(entry)
-        self._changes[entry] = False
+        changes = self._changes
+        if entry not in changes:
+            self.in_store[entry] = True
+        changes[entry] = False
         if self._frontiers.get(entry[-2:]) == entry:
             self._read_on(heap, entry)
         if heap and heap[0] not in self._members:
@@ -224,6 +236,11 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
             frontier = self._frontiers[suffix] = page[-1] + suffix
             if frontier not in members:
                 heappush(heap, frontier)
+
+    def _forget(self) -> None:
+        self._changes, self.in_store = {}, {}
+        self._heap = None
+        self._members, self._frontiers, self._page_sizes = set(), {}, {}
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -86,6 +86,11 @@ class RawKeys:
         failure = self._key_serializer.serialization_error(key, error)
         return failure.within("the current key")
 
+    @property
+    def takes_keys(self) -> bool:
+        """Whether keys stand for themselves, and not their bytes for them."""
+        return self._key_serializer.equal_values_have_equal_bytes
+
     @cached_property
     def _steps(self) -> tuple[Read, Read]:
         """What tells where a key ends and where a namespace does, of which nothing is made."""

@@ -48,11 +48,9 @@ def _in_order(keys: list[bytes], values: list[bytes | None]) -> tuple[list[bytes
 
 
 def _looked_up(keys: list[bytes], stored: list[Any], stored_rows: StoredRows) -> list[bytes | None]:
-    get = stored_rows.get
-    try:
-        return [get(key) if known is UNKNOWN else known for key, known in zip(keys, stored, strict=True)]
-    except Exception as error:
-        raise stored_rows.read_error(error) from error
+    asked = [key for key, known in zip(keys, stored, strict=True) if known is UNKNOWN]
+    found = iter(stored_rows.get_all(asked))
+    return [next(found) if known is UNKNOWN else known for known in stored]
 
 
 def _columns(rows: list[tuple[Any, Any, Any]]) -> tuple[list[Any], list[Any], list[Any]]:

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from statebackend.api.key_groups import KeyGroupRange
 from statebackend.queues.paged_priority_queue import PagedPriorityQueue
-from statebackend.rocksdb.cached_state import CacheBounds, Drained, StoredRows
+from statebackend.rocksdb.cached_state import CacheBounds, Changes, Drained, StoredRows
 from statebackend.rocksdb.composite_key import KEY_GROUP, VOID_NAMESPACE_BYTES
 from typeserializers.kernel.type_serializer import TypeSerializer
 
@@ -29,6 +29,11 @@ T = TypeVar("T")
 def split_element_key(raw: bytes) -> tuple[int, bytes, bytes, bytes]:
     """Key group, element, the void namespace and nothing: what `RawKeys.split` gives for other kinds of state."""
     return raw[0] << 8 | raw[1], raw[2:], VOID_NAMESPACE_BYTES, b""
+
+
+def _rows_of(entries: dict[bytes, bool]) -> Changes:
+    """The raw keys of entries, with what is under them."""
+    return {entry[-2:] + entry[:-2]: b"" if is_present else None for entry, is_present in entries.items()}
 
 
 class RocksDBPriorityQueue(PagedPriorityQueue[T]):
@@ -64,11 +69,10 @@ class RocksDBPriorityQueue(PagedPriorityQueue[T]):
 
     def drain(self) -> Drained:
         """What changed since the last call, in no order."""
+        in_store = self.in_store
         changes = self.take_changes()
         self._keep_lower_bound(self.lower_bound)
-        return Drained.from_changes(
-            {entry[-2:] + entry[:-2]: b"" if is_present else None for entry, is_present in changes.items()}
-        )
+        return Drained.from_changes(_rows_of(changes), _rows_of(in_store))
 
     def write_back(self) -> None:
         self._bounds.write_out(self)

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import functools
 from abc import abstractmethod
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any, TypeVar
 
+from snapshots.errors import StateFormatError
+from statebackend.api.errors import StateBackendError
 from statebackend.keyed.exact_values import compile_exact, exact_or_none_lines
 from statebackend.keyed.value_sizes import compile_size
 from statebackend.kinds.value_kind import InternalValueState
@@ -71,26 +74,54 @@ class RocksDBValueState(CachedState, InternalValueState[T]):
         except Exception as error:
             raise self.stored_rows.read_error(error) from error
         self.cache_misses += 1
-        kept, size = None, self._entry_bytes
-        if encoded is not None:
-            # Decoding here finds damaged bytes at the first access, whatever the type.
-            try:
-                value, end = self._read(encoded, 0)
-            except Exception:
-                end = -1
-            if end != len(encoded):
-                value = self.decode(self._serializer, encoded)
-            kept = self.kept_form(value, encoded)
-            size += 2 * len(encoded)
+        entry = self._entry_of(raw_key, encoded)
         # The rest is `_admit`, without the call.
         if len(self._entries) >= self._max_entries:
             self._bounds.write_out(self)
-        entry = self._entries[context.key] = [kept, raw_key, False, encoded, size]
+        self._entries[context.key] = entry
         memory = self._memory
-        memory.held_bytes += size
+        memory.held_bytes += entry[_SIZE]
         if memory.held_bytes > memory.limit_bytes:
             self._bounds.relieve()
         return entry
+
+    def read_ahead(self, keys: Sequence[Any], key_groups: Sequence[int]) -> None:
+        room = self._max_entries - len(self._entries)
+        if room < len(keys) or not self.raw_keys.takes_keys:
+            return
+        entries, entry_key, prefix = self._entries, self._context.entry_key, self.raw_keys.prefix
+        places = [(entry_key(key), key_group) for key, key_group in zip(keys, key_groups, strict=True)]
+        try:
+            missing = {prefix(place, key_group): place for place, key_group in places if place not in entries}
+        except (StateFormatError, StateBackendError):
+            # A key that does not fit, which its access tells.
+            return
+        ordered = sorted(missing)
+        memory = self._memory
+        for raw_key, encoded in zip(ordered, self.stored_rows.get_all(ordered), strict=True):
+            try:
+                entry = self._entry_of(raw_key, encoded)
+            except StateBackendError:
+                # Damaged bytes, which the access tells.
+                continue
+            if memory.held_bytes + entry[_SIZE] > memory.limit_bytes:
+                return
+            self.cache_misses += 1
+            memory.held_bytes += entry[_SIZE]
+            entries[missing[raw_key]] = entry
+
+    def _entry_of(self, raw_key: bytes, encoded: bytes | None) -> list[Any]:
+        """The entry of what is stored under a raw key."""
+        if encoded is None:
+            return [None, raw_key, False, None, self._entry_bytes]
+        # Decoding here finds damaged bytes at the first access, whatever the type.
+        try:
+            value, end = self._read(encoded, 0)
+        except Exception:
+            end = -1
+        if end != len(encoded):
+            value = self.decode(self._serializer, encoded)
+        return [self.kept_form(value, encoded), raw_key, False, encoded, self._entry_bytes + 2 * len(encoded)]
 
     def _admit(self, entry: list[Any]) -> None:
         """Puts an entry for the current key into the cache, of which there may be too many, or too much."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar
 
+import pyarrow as pa
 from attrs import frozen
 
 from checkpointing.metadata.checkpoint_sections import ChannelTimestamp
 from streamjobs.errors import NullKeyError
 
-__all__ = ["ObjectBatch", "check_keys"]
+__all__ = ["BatchPlaces", "ObjectBatch", "check_keys"]
 
 
 @frozen
@@ -18,6 +19,7 @@ class ObjectBatch:
     """Records, their keys and their key groups, as lists of one length; what is known of their time, if anything is."""
 
     columns: ClassVar[None] = None
+    places: ClassVar[None] = None
 
     records: Sequence[Any]
     keys: Sequence[Any]
@@ -25,6 +27,24 @@ class ObjectBatch:
     timestamps: Sequence[int | None] | None = None
     channel_timestamps: Collection[ChannelTimestamp] = ()
     is_early: bool = False
+
+
+@frozen(eq=False)
+class BatchPlaces:
+    """Where the records of a batch belong, as Arrow columns: the columns of their keys, key groups and timestamps.
+
+    ``objects_of`` makes the records that a mask says, with all that belongs to them.
+    """
+
+    keys: Sequence[pa.Array]
+    key_groups: pa.Array
+    timestamps: pa.Array
+    objects_of: Callable[[pa.Array], ObjectBatch]
+
+    def only(self, mask: pa.Array) -> BatchPlaces:
+        """Those of the records that the mask says; ``objects_of`` goes on to be asked for all of them."""
+        keys = [column.filter(mask) for column in self.keys]
+        return BatchPlaces(keys, self.key_groups.filter(mask), self.timestamps.filter(mask), self.objects_of)
 
 
 def check_keys(operator_uid: str, keys: Sequence[Any], is_composite: bool) -> None:

@@ -23,7 +23,9 @@ import pyarrow as pa
 
 from checkpointing.metadata.checkpoint_sections import ChannelTimestamp
 from streamjobs.api.output_tag import OutputTag
+from streamjobs.operators.input_batch import BatchPlaces
 from streamjobs.operators.subtask_context import SubtaskContext
+from streamjobs.time.internal_timer_service import DueTimers
 
 __all__ = ["CollectingEmitter", "Emission", "Emitter", "InputBatch", "Operator"]
 
@@ -38,6 +40,10 @@ class InputBatch(Protocol):
     @property
     def columns(self) -> pa.RecordBatch | None:
         """The records as Arrow columns, for who takes them whole; None where they never were in columns."""
+
+    @property
+    def places(self) -> BatchPlaces | None:
+        """Keys and times in columns; None where they never were, and if no record has a timestamp."""
 
     @property
     def records(self) -> Sequence[Any]:
@@ -90,6 +96,12 @@ class Operator(ABC):
     holds_watermarks: ClassVar[bool] = False
     """Whether its emitter is told which watermarks go on; those of others go on behind `on_watermark`."""
 
+    fires_together: bool = False
+    """Whether no timer of event time that fires registers or deletes another, to be asked when it is open.
+
+    Then those that are due come by `on_event_time_timers`, and their keys are not made current before.
+    """
+
     @abstractmethod
     def open(self, context: SubtaskContext, emitter: Emitter) -> None:
         """Registers state.
@@ -114,6 +126,10 @@ class Operator(ABC):
     def on_event_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
         """A timer that the operator has registered is due by the watermark."""
         raise NotImplementedError(f"{type(self).__name__} registers no timers")
+
+    def on_event_time_timers(self, due: DueTimers) -> None:
+        """Timers that the operator has registered are due by the watermark, in this order."""
+        raise NotImplementedError(f"{type(self).__name__} takes its timers one by one")
 
     def on_processing_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
         """A timer that the operator has registered is due by the clock."""

@@ -10,6 +10,7 @@ from typing import Any, Final
 from streamjobs.errors import StreamJobError, UserFunctionError
 from streamjobs.operators.operator import Emitter, InputBatch, Operator
 from streamjobs.operators.subtask_context import SubtaskContext
+from streamjobs.time.internal_timer_service import DueTimers
 from streamjobs.user_errors import one_line
 
 __all__ = ["OperatorCallError", "OperatorRun"]
@@ -72,6 +73,11 @@ class OperatorRun:
         """See `Operator`."""
         return self._operator.holds_watermarks
 
+    @property
+    def fires_together(self) -> bool:
+        """See `Operator`."""
+        return self._operator.fires_together
+
     @contextlib.contextmanager
     def opened(self, context: SubtaskContext, emitter: Emitter) -> Iterator[None]:
         """`open`, and `close` behind the block, also after a failure, which stays the one that is told."""
@@ -112,13 +118,20 @@ class OperatorRun:
 
     def on_event_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
         """See `Operator`; raises `OperatorCallError` if it is not open."""
+        following = self._begun(Call.TIMER)
+        self._operator.on_event_time_timer(timestamp_ms, key, key_group, namespace)
+        self._phase = following
+
+    def on_event_time_timers(self, due: DueTimers) -> None:
+        """See `Operator`; raises `OperatorCallError` if it is not open."""
         with self._call(Call.TIMER):
-            self._operator.on_event_time_timer(timestamp_ms, key, key_group, namespace)
+            self._operator.on_event_time_timers(due)
 
     def on_processing_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
         """See `Operator`; raises `OperatorCallError` if it is not open."""
-        with self._call(Call.TIMER):
-            self._operator.on_processing_time_timer(timestamp_ms, key, key_group, namespace)
+        following = self._begun(Call.TIMER)
+        self._operator.on_processing_time_timer(timestamp_ms, key, key_group, namespace)
+        self._phase = following
 
     def prepare_snapshot(self) -> None:
         """See `Operator`; raises `OperatorCallError` if it is not open."""
@@ -131,11 +144,17 @@ class OperatorRun:
 
     @contextlib.contextmanager
     def _call(self, call: Call) -> Iterator[None]:
-        following = self._following(call)
-        # What raises leaves the operator where nothing but close is left.
-        self._phase = Phase.CLOSED if call is Call.CLOSE else Phase.FAILED
+        following = self._begun(call)
         yield
         self._phase = following
+
+    def _begun(self, call: Call) -> Phase:
+        """Begins a call; what raises leaves the operator where nothing but close is left. Returns what follows."""
+        # There are many timers, and a look-up by two members of enumerations takes its time.
+        is_timer = self._phase is Phase.OPENED and call is Call.TIMER
+        following = Phase.OPENED if is_timer else self._following(call)
+        self._phase = Phase.CLOSED if call is Call.CLOSE else Phase.FAILED
+        return following
 
     def _following(self, call: Call) -> Phase:
         following = TRANSITIONS.get((self._phase, call))

@@ -25,7 +25,10 @@ def advance_watermark(operator: OperatorRun, context: SubtaskContext, watermark_
         return
     set_key = context.key_setter()
     for service in context.timer_services:
-        service.advance_watermark(watermark_ms, _with_key(set_key, operator.on_event_time_timer))
+        if operator.fires_together:
+            service.advance_watermark_together(watermark_ms, operator.on_event_time_timers)
+        else:
+            service.advance_watermark(watermark_ms, _with_key(set_key, operator.on_event_time_timer))
     operator.on_watermark(watermark_ms)
 
 

@@ -15,7 +15,7 @@ instant on another machine.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any
@@ -26,7 +26,7 @@ from streamjobs.errors import StreamJobError
 from streamjobs.rows.row import Row, row_class
 from streamjobs.user_errors import one_line, shown
 
-__all__ = ["RowReader", "UnreadableRowError", "column_values", "key_values"]
+__all__ = ["RowReader", "UnreadableRowError", "column_values", "key_values", "keys_of_columns"]
 
 _EPOCH = datetime.datetime(1970, 1, 1)
 _EPOCH_UTC = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
@@ -103,6 +103,12 @@ def key_values(array: pa.Array) -> list[Any]:
         instants = column_values(array.view(pa.int64()))
         return [None if us is None else _EPOCH_UTC + delta(0, 0, us) for us in instants]
     return column_values(array)
+
+
+def keys_of_columns(columns: Sequence[pa.Array]) -> list[Any]:
+    """The keys of the columns that make them: a key of several columns is a tuple."""
+    parts = [key_values(column) for column in columns]
+    return list(zip(*parts, strict=True)) if len(parts) > 1 else parts[0]
 
 
 _Reader = Callable[[pa.Array], list[Any]]

@@ -12,7 +12,8 @@ their turn. The watermark is the new one already while they do. It never goes ba
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from attrs import define
@@ -24,11 +25,14 @@ from streamjobs.time.timestamps import MIN_TIMESTAMP
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.times.timers import Timer, TimerSerializer
 
-__all__ = ["CurrentKey", "Fire", "InternalTimerService", "timer_queue_descriptors"]
+__all__ = ["CurrentKey", "DueTimers", "Fire", "FireTogether", "InternalTimerService", "timer_queue_descriptors"]
 
 N = TypeVar("N")
 
 NO_KEY_GROUP: Final = -1
+
+_FIRED_TOGETHER: Final = 8192
+"""Timers that are taken out of the queue at once where those that fire change none."""
 
 
 @define
@@ -47,6 +51,13 @@ class Fire(Protocol):
     """What a timer that is due is given to, as the operator's ``on_event_time_timer``."""
 
     def __call__(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None: ...
+
+
+DueTimers = Sequence[tuple[Timer[Any, Any], int]]
+"""Timers that are due, with their key groups, in their order."""
+
+FireTogether = Callable[[DueTimers], None]
+"""What timers that are due are given to, as the operator's ``on_event_time_timers``."""
 
 
 def timer_queue_descriptors(
@@ -93,6 +104,13 @@ class InternalTimerService(Generic[N]):
         """Registers a timer of the current key, due when the watermark has reached the time."""
         self._event_time.add(Timer(timestamp_ms, self._key(), namespace), self._current.key_group)
 
+    def register_event_time_timers(
+        self, namespace: N, timestamp_ms: int, keys: Sequence[Any], key_groups: Sequence[int]
+    ) -> None:
+        """Registers a timer of each of the keys, none of which need be current; raises as the others."""
+        timers = [Timer(timestamp_ms, key, namespace) for key in keys]
+        self._event_time.add_all(list(zip(timers, key_groups, strict=True)))
+
     def delete_event_time_timer(self, namespace: N, timestamp_ms: int) -> None:
         """Takes a timer of the current key away, if it is there."""
         self._event_time.remove(Timer(timestamp_ms, self._key(), namespace), self._current.key_group)
@@ -112,6 +130,18 @@ class InternalTimerService(Generic[N]):
         self._watermark_ms = timestamp_ms
         for timer, key_group in self._event_time.poll_while(lambda timer: timer.timestamp <= timestamp_ms):
             fire(timer.timestamp, timer.key, key_group, timer.namespace)
+
+    def advance_watermark_together(self, timestamp_ms: int, fire: FireTogether) -> None:
+        """As `advance_watermark`, for an operator of which no timer that fires registers or deletes one.
+
+        The timers are given out many at a time, in the same order.
+        """
+        if timestamp_ms <= self._watermark_ms:
+            return
+        self._watermark_ms = timestamp_ms
+        due = self._event_time.poll_while(lambda timer: timer.timestamp <= timestamp_ms)
+        while timers := list(islice(due, _FIRED_TOGETHER)):
+            fire(timers)
 
     def advance_processing_time(self, fire: Fire) -> None:
         """Fires what is due by the clock, as it stands at the call."""

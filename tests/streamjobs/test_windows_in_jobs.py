@@ -21,6 +21,7 @@ from streamjobs import (
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
     UserFunctionError,
+    WatermarkStrategy,
     WindowContext,
     WindowedStream,
 )
@@ -67,6 +68,26 @@ def test_count_windows_have_that_many_records_of_a_key(backend: str, epoch_size:
     keyed.count_window(2).reduce(reduced, uid="pairs", schema="k string, v bigint").sink_to(rows)
     env.execute()
     assert sorted(map(tuple, rows)) == [("a", 3), ("a", 12), ("b", 30)]
+
+
+@pytest.mark.parametrize("keys", [("k",), ("k", "w")])
+def test_counts_are_rows_of_key_window_and_number(keys: tuple[str, ...]) -> None:
+    rows: list[Any] = []
+    env = LocalStreamEnvironment(parallelism=2, epoch_size=3)
+    given = [("a", True, 1), ("b", True, 2), ("a", True, 9), ("a", True, 11), ("b", True, 25)]
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("t")
+    timed = env.from_elements(given, "k string, w boolean, t bigint").assign_timestamps_and_watermarks(strategy)
+    schema = ", ".join(("k string", "w boolean")[: len(keys)])
+    counted = (
+        timed.key_by(*keys)
+        .window(TumblingEventTimeWindows.of(10))
+        .count(uid="counts", schema=f"{schema}, start bigint, end bigint, n bigint")
+    )
+    counted.sink_to(rows)
+    env.execute(drain=True)
+    expected = [("a", 0, 10, 2), ("b", 0, 10, 1), ("a", 10, 20, 1), ("b", 20, 30, 1)]
+    behind_key = (True,) * (len(keys) - 1)
+    assert sorted(map(tuple, rows)) == sorted((key, *behind_key, *rest) for key, *rest in expected)
 
 
 @pytest.mark.parametrize(("order_by", "expected"), [("v", [("a", 3), ("a", 12)]), ((), [("a", 12), ("a", 3)])])

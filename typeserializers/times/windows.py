@@ -5,12 +5,16 @@ time window := i64(start) i64(end)        global window := 00
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, final
 
 from snapshots.envelope import register_snapshot
 from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
+from typeserializers.kernel.code_generation import GeneratedFunction
 from typeserializers.kernel.fixed_fields import FixedFieldsSerializer
 from typeserializers.kernel.single_values import SingleValueSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.kernel.value_hooks import exact_parts
+from typeserializers.scalars.fixed_width import LongSerializer
 
 WINDOWS: Final = "org.apache.flink.streaming.api.windowing.windows."
 
@@ -68,6 +72,13 @@ class TimeWindowSerializer(FixedFieldsSerializer[TimeWindow]):
 
     def create_instance(self) -> TimeWindow:
         return TimeWindow(0, 0)
+
+    def emit_is_exact(self, first: str, again: str, function: GeneratedFunction) -> str | None:
+        window_class = function.bind("window_class", TimeWindow)
+        bounds: list[tuple[TypeSerializer[Any], str]] = [
+            (LongSerializer(), f"{again}[{index}]") for index in range(len(self.attribute_names))
+        ]
+        return exact_parts([f"type({first}) is {window_class}"], bounds, function)
 
     def snapshot_configuration(self) -> TimeWindowSerializerSnapshot:
         return TimeWindowSerializerSnapshot()

@@ -18,6 +18,7 @@ from attrs import evolve, field, frozen
 from statebackend.api.aggregate_function import AggregateFunction
 from statebackend.api.descriptors import as_serializer
 from streamjobs.api.output_tag import OutputTag
+from streamjobs.api.windows.counting import Count, KeyAndWindow
 from streamjobs.api.windows.evictors import Evictor
 from streamjobs.api.windows.triggers import Trigger
 from streamjobs.api.windows.window_assigners import WindowAssigner
@@ -116,6 +117,23 @@ class WindowedStream(Generic[S]):
         """
         contents = AggregatedContents.of(function, accumulator_type)
         return self._end(contents, window_function, function, uid, schema, name, element_type)
+
+    def count(
+        self,
+        window_function: ProcessWindowFunction[Any, Any, Any, Any] | None = None,
+        *,
+        uid: str = "",
+        schema: Any = None,
+        name: str = "",
+    ) -> S:
+        """Counts the records of a window, a batch at a time where they come in columns.
+
+        A row is emitted when the window fires: the key, the start and the end of the window in milliseconds, and the
+        count; or the count is given to ``window_function``, as the only element.
+        """
+        function = Count()
+        contents = AggregatedContents.of(function, None)
+        return self._end(contents, window_function or KeyAndWindow(), function, uid, schema, name, None)
 
     def process(
         self,

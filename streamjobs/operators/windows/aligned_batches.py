@@ -11,17 +11,25 @@ the long way, one by one, in their turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from statebackend.keyed.key_context import KeySetter
 from streamjobs.api.windows.window_assigners import AlignedWindows
+from streamjobs.operators.input_batch import BatchPlaces, ObjectBatch
 from streamjobs.operators.operator import InputBatch
+from streamjobs.operators.windows.column_counts import can_be_counted, counts_by_start, starts_of
 from streamjobs.operators.windows.window_state import WindowState
 from streamjobs.time.internal_timer_service import InternalTimerService
 from streamjobs.time.timestamps import MAX_TIMESTAMP, clamped
 
 __all__ = ["AlignedBatches"]
+
+WindowPart = tuple[int, Sequence[Any], Sequence[int], Sequence[Any]]
+"""The start of a window; keys, their key groups, and what each is to get: its records, or their number."""
 
 
 class AlignedBatches:
@@ -44,29 +52,58 @@ class AlignedBatches:
         self._timers = timers
         self._lateness_ms = lateness_ms
         self._add_closed = add_closed
-        self.at: tuple[Any, Any] = (None, None)
-        """Record and key that are being processed, for messages."""
+        self.at: tuple[Any, Sequence[Any]] = (None, ())
+        """The key that is being processed, and behind it the record if it is known, for messages."""
 
     def process(self, batch: InputBatch, timestamps: Sequence[Any], set_key: KeySetter) -> None:
         """Takes a batch of which every record has a timestamp."""
-        windows = self._windows
-        is_tumbling = windows.slide_ms == windows.size_ms
+        is_tumbling = self._windows.slide_ms == self._windows.size_ms
+        places = batch.places if is_tumbling and self._state.counts else None
+        if places is not None and can_be_counted(places):
+            self._add_to_windows(self._counted(places), self._state.add_counted, set_key)
+            return
         by_start = self._tumbled(batch, timestamps) if is_tumbling else self._slid(batch, timestamps)
-        key_groups = dict(zip(batch.keys, batch.key_groups, strict=True))
-        enter, add_all, register = self._state.enter, self._state.add_all, self._timers.register_event_time_timer
-        for start, of_key in by_start.items():
-            window = windows.window(start)
+        key_group_of = dict(zip(batch.keys, batch.key_groups, strict=True)).__getitem__
+        parts = (
+            (start, list(of_key), list(map(key_group_of, of_key)), list(of_key.values()))
+            for start, of_key in by_start.items()
+        )
+        self._add_to_windows(parts, self._state.add_all, set_key)
+
+    def _add_to_windows(self, parts: Iterable[WindowPart], add: Callable[[Any], bool], set_key: KeySetter) -> None:
+        register = self._timers.register_event_time_timers
+        for start, keys, key_groups, contents in parts:
+            window = self._windows.window(start)
+            self._state.enter(window)
+            self._state.read_ahead(keys, key_groups)
+            opened: list[Any] = []
+            groups_of_opened: list[int] = []
+            for key, key_group, content in zip(keys, key_groups, contents, strict=True):
+                self.at = key, content[-1:] if content.__class__ is list else ()
+                set_key(key, key_group)
+                if add(content):
+                    opened.append(key)
+                    groups_of_opened.append(key_group)
             fire_ms = window.max_timestamp
+            register(window, fire_ms, opened, groups_of_opened)
             cleanup_ms = clamped(fire_ms + self._lateness_ms)
-            has_cleanup = cleanup_ms not in (fire_ms, MAX_TIMESTAMP)
-            enter(window)
-            for key, elements in of_key.items():
-                self.at = elements[-1], key
-                set_key(key, key_groups[key])
-                if add_all(elements):
-                    register(window, fire_ms)
-                    if has_cleanup:
-                        register(window, cleanup_ms)
+            if cleanup_ms not in (fire_ms, MAX_TIMESTAMP):
+                register(window, cleanup_ms, opened, groups_of_opened)
+
+    def _counted(self, places: BatchPlaces) -> Iterator[WindowPart]:
+        starts = starts_of(self._windows, places.timestamps)
+        is_closed = pc.less_equal(starts, clamped(self._closed_until()))
+        if is_closed.true_count:
+            self._take_closed(places.objects_of(is_closed), starts.filter(is_closed))
+            is_open = pc.invert(is_closed)
+            places, starts = places.only(is_open), starts.filter(is_open)
+        return counts_by_start(places, starts)
+
+    def _take_closed(self, closed: ObjectBatch, starts: pa.Array) -> None:
+        columns = closed.records, closed.keys, closed.key_groups, closed.timestamps or ()
+        for element, key, key_group, time, start in zip(*columns, starts.to_pylist(), strict=True):
+            self.at = key, (element,)
+            self._add_closed(element, key, key_group, time, [start], False)
 
     def _closed_until(self) -> int:
         """The start of the last window that is behind the watermark."""
@@ -81,7 +118,7 @@ class AlignedBatches:
         for index, (element, key, time) in enumerate(zip(batch.records, batch.keys, timestamps, strict=True)):
             start = time - (time - offset) % size
             if start <= closed_until:
-                self.at = element, key
+                self.at = key, (element,)
                 self._add_closed(element, key, batch.key_groups[index], time, [start], False)
                 continue
             if start != last_start:
@@ -100,7 +137,7 @@ class AlignedBatches:
             starts = self._windows.starts(time)
             closed = [start for start in starts if start <= closed_until]
             if closed or not starts:
-                self.at = element, key
+                self.at = key, (element,)
                 self._add_closed(element, key, batch.key_groups[index], time, closed, len(closed) < len(starts))
             for start in starts[: len(starts) - len(closed)]:
                 by_start.setdefault(start, {}).setdefault(key, []).append(element)

@@ -18,6 +18,7 @@ more, and the epoch is processed anew from the last snapshot.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import groupby
 from types import GeneratorType
 from typing import Any, Final
 
@@ -41,7 +42,7 @@ from streamjobs.operators.windows.window_contexts import (
     WindowTriggerContext,
 )
 from streamjobs.operators.windows.window_state import FoldError, window_state
-from streamjobs.time.internal_timer_service import InternalTimerService
+from streamjobs.time.internal_timer_service import DueTimers, InternalTimerService
 from streamjobs.time.timestamps import MAX_TIMESTAMP, clamped
 from streamjobs.user_errors import shown
 
@@ -87,7 +88,7 @@ class WindowOperator(Operator):
         self._open_function(context, register)
         self._batches = self._aligned_batches()
         # Then the one timer of a window fires it and gives it up, and nothing else is there to be taken away.
-        self._fires_once = self._batches is not None and not self._lateness_ms
+        self.fires_together = self._batches is not None and not self._lateness_ms
         self._set_key = context.key_setter()
 
     def process_batch(self, input_index: int, batch: InputBatch) -> None:
@@ -103,8 +104,8 @@ class WindowOperator(Operator):
             try:
                 self._batches.process(batch, timestamps, self._set_key)
             except Exception as error:
-                record, key = self._batches.at
-                raise self._failure(error, of_key(self._uid, key), record) from error
+                key, records = self._batches.at
+                raise self._failure(error, of_key(self._uid, key), *records) from error
         else:
             self._process_each(batch)
 
@@ -115,6 +116,16 @@ class WindowOperator(Operator):
 
     def on_event_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
         self._on_timer(self._trigger.on_event_time, True, timestamp_ms, key, key_group, namespace)
+
+    def on_event_time_timers(self, due: DueTimers) -> None:
+        for (time, window), timers in groupby(due, lambda one: (one[0].timestamp, one[0].namespace)):
+            places = [(timer.key, key_group) for timer, key_group in timers]
+            if time == window.max_timestamp:
+                self._fire_once(window, places)
+                continue
+            for key, key_group in places:
+                self._set_key(key, key_group)
+                self.on_event_time_timer(time, key, key_group, window)
 
     def on_processing_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
         self._on_timer(self._trigger.on_processing_time, False, timestamp_ms, key, key_group, namespace)
@@ -263,9 +274,6 @@ class WindowOperator(Operator):
     ) -> None:
         self._key = key
         try:
-            if self._fires_once and timestamp_ms == window.max_timestamp:
-                self._fire_once(window)
-                return
             state_window = window
             if self._merging is not None:
                 state_window = self._merging.of_key(key, key_group).state_window(window)
@@ -278,17 +286,28 @@ class WindowOperator(Operator):
             if is_event_time == self._is_event_time:
                 self._clean_up_if_due(timestamp_ms, key_group, window)
         except Exception as error:
-            where = f"{of_key(self._uid, key)}, window {window}, timer at {timestamp_ms}"
-            raise self._failure(error, where) from error
+            raise self._timer_failure(error, window, timestamp_ms) from error
 
-    def _fire_once(self, window: Any) -> None:
-        state, context = self._state, self._function_context
-        context.enter(window)
-        state.enter(window)
-        state.fire(window, self._fire)
-        state.clear()
-        if self._function is not None:
-            self._function.clear(context)
+    def _fire_once(self, window: Any, places: list[tuple[Any, int]]) -> None:
+        """Fires a window of these keys, and gives it up."""
+        state, context, function = self._state, self._function_context, self._function
+        set_key, state_fire, fire, clear = self._set_key, state.fire, self._fire, state.clear
+        try:
+            state.enter(window)
+            context.enter(window)
+            state.read_ahead([key for key, _ in places], [key_group for _, key_group in places])
+            for key, key_group in places:
+                self._key = key
+                set_key(key, key_group)
+                state_fire(window, fire)
+                clear()
+                if function is not None:
+                    function.clear(context)
+        except Exception as error:
+            raise self._timer_failure(error, window, window.max_timestamp) from error
+
+    def _timer_failure(self, error: Exception, window: Any, timestamp_ms: int) -> Exception:
+        return self._failure(error, f"{of_key(self._uid, self._key)}, window {window}, timer at {timestamp_ms}")
 
     def _clean_up_if_due(self, timestamp_ms: int, key_group: int, window: Any) -> None:
         cleanup_ms = self._cleanup_time(window)

@@ -15,6 +15,7 @@ from statebackend import AggregatingStateDescriptor, ListStateDescriptor, Reduci
 from statebackend.api.aggregate_function import AggregateFunction
 from statebackend.kinds.internal_states import FoldingState, MergingState
 from statebackend.kinds.list_kind import InternalListState
+from streamjobs.api.windows.counting import Count
 from streamjobs.api.windows.evictors import Evictor, TimestampedValue
 from streamjobs.api.windows.window_definition import (
     AggregatedContents,
@@ -51,6 +52,10 @@ class WindowState(ABC):
     def __init__(self, *states: MergingState) -> None:
         self.enter: Callable[[Any], object] = _for_each([state.set_current_namespace for state in states])
         """Makes a window current, for this state."""
+        self.read_ahead: Callable[[Sequence[Any], Sequence[int]], object] = _for_each(
+            [state.read_ahead for state in states]
+        )
+        """Says that what the current window holds of these keys, with their key groups, is looked at next."""
         self.clear: Callable[[], object] = _for_each([state.clear for state in states])
         """Throws away what the current window holds."""
         self.merge: Callable[[Any, Sequence[Any]], object] = _for_each([state.merge_namespaces for state in states])
@@ -66,6 +71,15 @@ class WindowState(ABC):
     @abstractmethod
     def add_all(self, elements: Sequence[Any]) -> bool:
         """Adds records to the current window, one after the other; returns whether it may have held nothing before."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether of the records nothing is kept but how many they are, so that `add_counted` may be told that."""
+        return False
+
+    def add_counted(self, count: int) -> bool:
+        """As `add_all`, of so many records."""
+        raise NotImplementedError(f"{type(self).__name__} holds more than a number")
 
     @abstractmethod
     def fire(self, window: Any, fire: Fire) -> None:
@@ -154,6 +168,15 @@ class AggregatedWindows(WindowState):
         except Exception as error:
             raise FoldError(element) from error
         self._state.update_internal(accumulator)
+        return held is None
+
+    @property
+    def counts(self) -> bool:
+        return type(self._function) is Count
+
+    def add_counted(self, count: int) -> bool:
+        held = self._state.get_internal()
+        self._state.update_internal(count if held is None else held + count)
         return held is None
 
     def fire(self, window: Any, fire: Fire) -> None:

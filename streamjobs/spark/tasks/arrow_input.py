@@ -9,16 +9,20 @@ import pyarrow as pa
 from attrs import frozen
 
 from checkpointing.metadata.checkpoint_sections import ChannelTimestamp
-from streamjobs.operators.input_batch import check_keys
+from streamjobs.operators.input_batch import BatchPlaces, ObjectBatch, check_keys
 from streamjobs.rows.declared_schema import place_of_output
-from streamjobs.rows.row_reader import RowReader, column_values, key_values
+from streamjobs.rows.row_reader import RowReader, column_values, keys_of_columns
 from streamjobs.spark.arrow_rows import spark_row_reader
-from streamjobs.spark.tasks.time_column import split_by_time
+from streamjobs.spark.tasks.time_column import split_by_time, timestamps_of
 
-__all__ = ["KEY_COLUMN_PREFIX", "KEY_GROUP_COLUMN", "ArrowBatch", "InputColumns", "InputReader"]
+__all__ = ["KEY_COLUMN_PREFIX", "KEY_GROUP_COLUMN", "ArrowBatch", "InputColumns", "InputReader", "put_together"]
 
 KEY_GROUP_COLUMN: Final = "__statebackend_key_group"
 KEY_COLUMN_PREFIX: Final = "__statebackend_key_"
+
+_ROWS_AT_ONCE: Final = 1 << 17
+_BYTES_AT_ONCE: Final = 16 << 20
+"""How much is put together; a batch that Spark sends may have more."""
 
 
 @frozen
@@ -67,11 +71,33 @@ class InputReader:
         """The keys of a batch; raises `NullKeyError`."""
         if not self.has_keys:
             return ()
-        parts = [key_values(batch.column(name)) for name in self._columns.key]
-        is_composite = len(parts) > 1
-        keys = list(zip(*parts, strict=True)) if is_composite else parts[0]
-        check_keys(self._operator_uid, keys, is_composite)
+        keys = keys_of_columns(self.key_columns(batch))
+        check_keys(self._operator_uid, keys, len(self._columns.key) > 1)
         return keys
+
+    def key_columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        """The columns of the key of a batch."""
+        return [batch.column(name) for name in self._columns.key]
+
+
+def put_together(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer batches: what an operator does once for a batch is done less often.
+
+    Spark sends ten thousand rows at a time if not told otherwise. A key that comes four times in an epoch then comes
+    hardly twice in a batch of them.
+    """
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if held and (rows + batch.num_rows > _ROWS_AT_ONCE or size + batch.nbytes > _BYTES_AT_ONCE):
+            yield pa.concat_batches(held)
+            held, rows, size = [], 0, 0
+        if batch.num_rows:
+            held.append(batch)
+            rows += batch.num_rows
+            size += batch.nbytes
+    if held:
+        yield pa.concat_batches(held)
 
 
 @frozen
@@ -83,6 +109,20 @@ class ArrowBatch:
     timestamps: Sequence[int | None] | None = None
     channel_timestamps: Collection[ChannelTimestamp] = ()
     is_early: bool = False
+
+    @property
+    def places(self) -> BatchPlaces | None:
+        keys = self.reader.key_columns(self.columns)
+        if self.timestamps is None or not keys or any(column.null_count for column in keys):
+            return None
+        key_groups, timestamps = self.columns.column(KEY_GROUP_COLUMN), timestamps_of(self.columns)
+        return BatchPlaces(keys, key_groups, timestamps, self._objects_of)
+
+    def _objects_of(self, mask: pa.Array) -> ObjectBatch:
+        columns, reader = self.columns.filter(mask), self.reader
+        key_groups = column_values(columns.column(KEY_GROUP_COLUMN))
+        timestamps = column_values(timestamps_of(columns))
+        return ObjectBatch(reader.records(columns), reader.keys(columns), key_groups, timestamps)
 
     @property
     def records(self) -> Sequence[Any]:

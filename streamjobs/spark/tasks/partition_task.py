@@ -25,7 +25,7 @@ from streamjobs.runtime.restore_plan import SubtaskRestore
 from streamjobs.runtime.subtask import OperatorParts, Subtask, SubtaskEpoch
 from streamjobs.runtime.worker_functions import RunIdentity, functions_of_this_process
 from streamjobs.spark.session import TaskIdentity
-from streamjobs.spark.tasks.arrow_input import KEY_GROUP_COLUMN, InputColumns, InputReader
+from streamjobs.spark.tasks.arrow_input import KEY_GROUP_COLUMN, InputColumns, InputReader, put_together
 from streamjobs.spark.tasks.output_rows import OutputSchema, OutputWriter
 from streamjobs.spark.tasks.tagged_input import SUBTASK_COLUMN, runs_of_inputs
 
@@ -91,18 +91,19 @@ class PartitionTask:
     def _inputs(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, InputBatch]]:
         uid, columns = self.operator.parts.operator_uid, self.operator.inputs
         readers = [InputReader(one, uid) for one in columns]
-        for batch in batches:
-            if not batch.num_rows:
-                continue
-            if len(readers) == 1:
-                self._check_routing(self._owner(batch.column(KEY_GROUP_COLUMN)[0].as_py()))
-                runs: Iterable[tuple[int, pa.RecordBatch]] = ((0, batch),)
-            else:
-                self._check_routing(batch.column(SUBTASK_COLUMN)[0].as_py())
-                runs = runs_of_inputs(batch)
+        for batch in put_together(map(self._checked, batches)):
+            runs: Iterable[tuple[int, pa.RecordBatch]] = ((0, batch),) if len(readers) == 1 else runs_of_inputs(batch)
             for index, run in runs:
                 for part in readers[index].batches(run):
                     yield index, part
+
+    def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch.num_rows:
+            if len(self.operator.inputs) == 1:
+                self._check_routing(self._owner(batch.column(KEY_GROUP_COLUMN)[0].as_py()))
+            else:
+                self._check_routing(batch.column(SUBTASK_COLUMN)[0].as_py())
+        return batch
 
     def _owner(self, key_group: int) -> int:
         parts = self.operator.parts

@@ -20,8 +20,17 @@ from attrs import frozen
 from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
 
 from checkpointing.metadata.checkpoint_sections import ChannelTimestamp
+from streamjobs.rows.row_reader import column_values
 
-__all__ = ["EARLY_FIELD", "TIME_COLUMN", "TIME_TYPE", "BatchTime", "split_by_time", "time_of_emitted"]
+__all__ = [
+    "EARLY_FIELD",
+    "TIME_COLUMN",
+    "TIME_TYPE",
+    "BatchTime",
+    "split_by_time",
+    "time_of_emitted",
+    "timestamps_of",
+]
 
 TIME_COLUMN: Final = "__statebackend_time"
 EARLY_FIELD: Final = "early"
@@ -63,7 +72,12 @@ def _time_of(batch: pa.RecordBatch, is_early: bool) -> BatchTime:
     timestamps, sources, channels, _ = batch.column(TIME_COLUMN).flatten()
     if timestamps.null_count == len(timestamps):
         return BatchTime(is_early=is_early)
-    return BatchTime(timestamps.to_pylist(), _largest(timestamps, sources, channels), is_early)
+    return BatchTime(column_values(timestamps), _largest(timestamps, sources, channels), is_early)
+
+
+def timestamps_of(batch: pa.RecordBatch) -> pa.Array:
+    """The timestamps of the rows."""
+    return batch.column(TIME_COLUMN).flatten()[0]
 
 
 def _largest(timestamps: pa.Array, sources: pa.Array, channels: pa.Array) -> tuple[ChannelTimestamp, ...]:

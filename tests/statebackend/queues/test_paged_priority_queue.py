@@ -32,10 +32,12 @@ class ListedQueue(PagedPriorityQueue):
         return page
 
     def write_back(self):
+        in_store = self.in_store
         for entry, is_present in self.take_changes().items():
             elements = self.stored[int.from_bytes(entry[-2:], "big")]
             place = bisect.bisect_left(elements, entry[:-2])
             is_stored = elements[place : place + 1] == [entry[:-2]]
+            assert in_store.get(entry, is_stored) == is_stored
             if is_present and not is_stored:
                 elements.insert(place, entry[:-2])
             elif is_stored and not is_present:

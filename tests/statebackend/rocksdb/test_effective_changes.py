@@ -1,10 +1,13 @@
 """What is written of the changes of an epoch, and what they do to the digest of the content."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from statebackend.rocksdb.cached_state import UNKNOWN, Drained
 from statebackend.rocksdb.content_digest import ContentDigest
 from statebackend.rocksdb.effective_changes import effective_changes
+from statebackend.rocksdb.engine import ColumnFamily, RocksDBError
 
 SEED = 7
 
@@ -16,12 +19,9 @@ class Family:
         self.rows = rows
         self.asked = []
 
-    def get(self, key):
-        self.asked.append(key)
-        return self.rows.get(key)
-
-    def read_error(self, error):
-        return RuntimeError("could not be read")
+    def get_all(self, keys):
+        self.asked += keys
+        return list(map(self.rows.get, keys))
 
 
 def effect(drained, rows=(), expired=None):
@@ -70,14 +70,10 @@ def test_a_digest_that_a_state_has_worked_out_is_taken_over():
     assert (written, digest, asked) == (([b"a", b"b"], [b"1", None]), f"{5:016x}", [])
 
 
-class BrokenFamily(Family):
-    """A column family that cannot be read."""
-
-    def get(self, key):
+def test_a_row_that_cannot_be_looked_up_is_an_error_of_the_column_family():
+    def broken(keys):
         raise OSError("gone")
 
-
-def test_a_row_that_cannot_be_looked_up_is_an_error_of_the_column_family():
-    drained = Drained([b"a"], [b"1"], [UNKNOWN])
-    with pytest.raises(RuntimeError, match="could not be read"):
-        effective_changes(drained, BrokenFamily({}), ContentDigest(), SEED, None)
+    family = ColumnFamily(SimpleNamespace(path="/db"), "state", SimpleNamespace(get=broken))
+    with pytest.raises(RocksDBError, match="could not read an entry at /db: gone"):
+        effective_changes(Drained([b"a"], [b"1"], [UNKNOWN]), family, ContentDigest(), SEED, None)

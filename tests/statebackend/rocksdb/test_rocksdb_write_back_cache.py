@@ -261,3 +261,27 @@ def test_an_iteration_does_not_pass_for_complete_when_the_backend_is_closed(harn
     backend.close()
     with pytest.raises(StateBackendClosedError):
         list(items)
+
+
+@pytest.mark.parametrize("cache_entries", [DEFAULT_CACHE_ENTRIES, 3])
+def test_reading_ahead_is_seen_by_nobody_but_the_store(tmp_path, cache_entries):
+    harness = BackendHarness(tmp_path)
+    backend = harness.open(RocksDBStateBackend(cache_entries=cache_entries))
+    total, set_key = backend.get_state(TOTAL), backend.key_setter()
+    keys = list(range(6))
+    groups = [harness.key_group(key) for key in keys]
+    for key, group in zip(keys[:4], groups, strict=False):
+        set_key(key, group)
+        total.add(10 + key)
+    harness.snapshot(backend)
+    set_key(0, groups[0])
+    total.add(100)
+    total.read_ahead(keys, groups)
+    # Neither a key that does not fit nor a key group of another subtask is told by a hint.
+    total.read_ahead(["no number"], [0])
+    total.read_ahead([1], [99])
+    seen = []
+    for key, group in zip(keys, groups, strict=True):
+        set_key(key, group)
+        seen.append(total.get())
+    assert seen == [110, 11, 12, 13, None, None]

@@ -41,6 +41,9 @@ class Noting(Operator):
     def on_event_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
         self._note("on_event_time_timer")
 
+    def on_event_time_timers(self, due: Any) -> None:
+        self._note("on_event_time_timers")
+
     def on_processing_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
         self._note("on_processing_time_timer")
 
@@ -55,6 +58,7 @@ CALLS: dict[str, tuple[Call, Callable[[OperatorRun], None]]] = {
     "process_batch": (Call.PROCESS_BATCH, lambda run: run.process_batch(0, BATCH)),
     "on_watermark": (Call.WATERMARK, lambda run: run.on_watermark(5)),
     "on_event_time_timer": (Call.TIMER, lambda run: run.on_event_time_timer(5, "k", 0, None)),
+    "on_event_time_timers": (Call.TIMER, lambda run: run.on_event_time_timers([])),
     "on_processing_time_timer": (Call.TIMER, lambda run: run.on_processing_time_timer(5, "k", 0, None)),
     "prepare_snapshot": (Call.PREPARE_SNAPSHOT, lambda run: run.prepare_snapshot()),
 }

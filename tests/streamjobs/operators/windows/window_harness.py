@@ -37,6 +37,12 @@ class CountingTimers(InternalTimerService[Any]):
         self.registrations += 1
         super().register_event_time_timer(namespace, timestamp_ms)
 
+    def register_event_time_timers(
+        self, namespace: Any, timestamp_ms: int, keys: Sequence[Any], key_groups: Sequence[int]
+    ) -> None:
+        self.registrations += len(keys)
+        super().register_event_time_timers(namespace, timestamp_ms, keys, key_groups)
+
 
 class Context(RuntimeContext):
     """What the operator is opened with."""
@@ -162,7 +168,10 @@ class TimedRun:
     def watermark(self, watermark: int) -> None:
         """A watermark, which is swallowed if it is no progress."""
         if watermark > self.timers.current_watermark():
-            self.timers.advance_watermark(watermark, self._fires(self.operator.on_event_time_timer))
+            if self.operator.fires_together:
+                self.timers.advance_watermark_together(watermark, self.operator.on_event_time_timers)
+            else:
+                self.timers.advance_watermark(watermark, self._fires(self.operator.on_event_time_timer))
             self.operator.on_watermark(watermark)
 
     def processing_time(self, now_ms: int) -> None:

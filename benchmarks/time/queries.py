@@ -1,0 +1,55 @@
+"""Jobs of ours and queries of Spark's into the noop sink, over new directories, without a pause between batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from benchmarks.spark_stateful.session import PARALLELISM
+from streamjobs.spark import SparkStreamEnvironment
+from streamjobs.spark.sinks import NoopSink
+
+__all__ = ["our_job", "spark_query", "transformed_with_state"]
+
+
+@contextmanager
+def our_job(
+    spark: SparkSession, directory: Path, backend: str, stream: Callable[[SparkStreamEnvironment], Any]
+) -> Iterator[StreamingQuery]:
+    """A job over the stream that is made in its environment."""
+    environment = SparkStreamEnvironment(
+        spark,
+        job_dir=directory / "job",
+        backend=backend,
+        parallelism=PARALLELISM,
+        local_state_directory=directory / "local",
+    )
+    stream(environment).sink_to(NoopSink())
+    job = environment.execute("benchmark", trigger={"processingTime": "0 seconds"})
+    try:
+        yield job.query
+    finally:
+        job.stop()
+
+
+@contextmanager
+def spark_query(frame: DataFrame, directory: Path, output_mode: str) -> Iterator[StreamingQuery]:
+    """A query of Spark's own over a streaming frame."""
+    writer = frame.writeStream.format("noop").outputMode(output_mode)
+    query = writer.option("checkpointLocation", str(directory)).trigger(processingTime="0 seconds").start()
+    try:
+        yield query
+    finally:
+        query.stop()
+
+
+def transformed_with_state(frame: DataFrame, processor: Any, schema: str, output_mode: str, mode: str) -> DataFrame:
+    """`transformWithState` by ``key``; why pandas is not asked for is told in `benchmarks.spark_stateful.peers`."""
+    with patch("pyspark.sql.pandas.functions.require_minimum_pandas_version"):
+        return frame.groupBy("key").transformWithState(processor, schema, output_mode, mode)
