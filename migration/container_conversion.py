@@ -157,6 +157,7 @@ class ListConversion(CompositeConversion):
     def parts(self, data: bytes, position: int) -> Iterator[Part]:
         conversion = self._element()
         count, position = _COUNT.codec.read(data, position)
+        check_count(count, len(data) - position, self.old.element_serializer)
         for index in range(count):
             yield f"[{index}]", conversion, position
             _, position = self.old.element_serializer.codec.read(data, position)
@@ -207,6 +208,7 @@ class MapConversion(CompositeConversion):
     def parts(self, data: bytes, position: int) -> Iterator[Part]:
         values = self._values()
         count, position = _COUNT.codec.read(data, position)
+        check_count(count, len(data) - position, self.old.key_serializer, _FLAG)
         for _ in range(count):
             yield "<key>", self._keys(), position
             key, position = self.old.key_serializer.codec.read(data, position)
