@@ -12,6 +12,8 @@ export PATH="$root/.venv/bin:$JAVA_HOME/bin:$PATH"
 export PYSPARK_PYTHON="$root/.venv/bin/python"
 export PYSPARK_DRIVER_PYTHON="$root/.venv/bin/python"
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
+# Programs, workers and tests start by the dozen; each would compile every module anew.
+unset PYTHONDONTWRITEBYTECODE
 # A Spark elsewhere on the machine would be started instead of the installed package.
 unset SPARK_HOME
 exec "$@"

@@ -55,7 +55,7 @@ THREADS = 8
 ROUNDS_PER_THREAD = 25
 
 _SETTINGS = settings(
-    max_examples=50,
+    max_examples=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors, HealthCheck.data_too_large],
 )
