@@ -10,9 +10,7 @@ from typing import Any
 import attrs
 import pytest
 
-from checkpointing import CheckpointFileSystem
 from statebackend.api.aggregate_function import AggregateFunction
-from statebackend.keyed.backend_registry import state_backend
 from streamjobs import (
     EventTimeSessionWindows,
     JobDefinitionError,
@@ -23,16 +21,10 @@ from streamjobs import (
     UserFunctionError,
     WatermarkStrategy,
     WindowContext,
-    WindowedStream,
 )
 from streamjobs.inprocess import LocalStreamEnvironment
-from streamjobs.operators.input_batch import ObjectBatch
-from streamjobs.operators.windows.window_operator import WindowOperator
-from streamjobs.runtime.restore_plan import SubtaskRestore, continued_subtask
-from streamjobs.runtime.state_registration import registered_states
-from streamjobs.runtime.subtask import OperatorParts, Subtask, SubtaskEpoch
-from streamjobs.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
-from typeserializers import AttrsSerializer, StringSerializer
+from testkit.jobs import Emitted, HarnessJob, JobTestHarness
+from typeserializers import AttrsSerializer
 
 ROWS = [("a", 1), ("b", 10), ("a", 2), ("a", 4), ("b", 20), ("a", 8)]
 
@@ -153,7 +145,7 @@ def summing(accumulators: type) -> Any:
 
         def add(self, value: Any, accumulator: Any) -> Any:
             more = {"records": accumulator.records + 1} if accumulators is Sum2 else {}
-            return attrs.evolve(accumulator, total=accumulator.total + value, **more)
+            return attrs.evolve(accumulator, total=accumulator.total + value.v, **more)
 
         def get_result(self, accumulator: Any) -> Any:
             return attrs.astuple(accumulator)
@@ -164,66 +156,36 @@ def summing(accumulators: type) -> Any:
     return Summing()
 
 
-class World:
-    """An operator of windows with one subtask, epoch after epoch."""
-
-    def __init__(self, directory: Path, backend: str) -> None:
-        self.directory = directory
-        self.backend = backend
-        self.fs = CheckpointFileSystem.from_uri(directory / "job")
-        self.restore = SubtaskRestore()
-        self.epoch_id = 0
-
-    def epoch(self, definition: Any, watermark: int, *records: tuple[str, int, int]) -> list[Any]:
-        """What comes out of an epoch: rows with their timestamps."""
-        self.epoch_id += 1
-        states = registered_states(definition, "windows", 1)
-        parts = OperatorParts(
-            job_id="job",
-            run_id="run",
-            operator_uid="windows",
-            operator_factory=WindowOperator,
-            side_outputs=(),
-            key_serializer=StringSerializer(),
-            parallelism=1,
-            max_parallelism=4,
-            backend=state_backend(self.backend),
-            planned=states.planned,
-            planned_operator_state=states.planned_operator_state,
-            file_system=self.fs,
-            keeps_backends=False,
-        )
-        epoch = SubtaskEpoch(
-            subtask_index=0,
-            epoch_id=self.epoch_id,
-            processing_time_ms=0,
-            attempt_id="0",
-            restore=self.restore,
-            local_directory=str(self.directory / "local"),
-            watermark_ms=watermark,
-        )
-        keys, values, times = zip(*records, strict=True) if records else ((), (), ())
-        subtask = Subtask(parts, epoch)
-        batch = ObjectBatch(values, keys, [1] * len(keys), times)
-        emitted = [one for part in subtask.run(lambda: definition, [(0, batch)]) for one in part]
-        state = subtask.acknowledgement.state
-        self.restore = continued_subtask(state, self.fs)
-        return [pair for one in emitted for pair in zip(one.rows, one.timestamps or (), strict=True)]
-
-
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize(("before", "after"), [("heap", "rocksdb"), ("rocksdb", "heap")])
 @pytest.mark.parametrize("assigner", [TumblingEventTimeWindows.of(10), EventTimeSessionWindows.with_gap(10)], ids=repr)
-def test_an_epoch_fires_what_its_watermark_has_reached_before_its_records(
-    tmp_path: Path, backend: str, assigner: Any
-) -> None:
-    windows = WindowedStream.of(lambda definition, **_: definition, assigner)
-    old: Any = windows.aggregate(summing(Sum1), accumulator_type=AttrsSerializer(Sum1, name="Sum"))
-    new: Any = windows.aggregate(summing(Sum2), accumulator_type=AttrsSerializer(Sum2, name="Sum"))
-    world = World(tmp_path, backend)
-    assert world.epoch(old, MIN_TIMESTAMP, ("a", 1, 1), ("b", 2, 0)) == []
-    assert world.epoch(old, 5, ("a", 4, 1), ("a", 8, 21)) == []
-    assert world.epoch(new, 9, ("b", 16, 20)) == (
-        [((5, 0), 9), ((2, 0), 9)] if isinstance(assigner, TumblingEventTimeWindows) else [((2, 0), 9)]
-    )
-    assert len(world.epoch(new, MAX_TIMESTAMP)) == (2 if isinstance(assigner, TumblingEventTimeWindows) else 3)
-    assert world.epoch(new, MAX_TIMESTAMP) == []
+def test_open_windows_go_on_with_another_accumulator(tmp_path: Path, before: str, after: str, assigner: Any) -> None:
+    def built_with(accumulators: type, schema: str) -> Any:
+        def build(job: HarnessJob) -> None:
+            windows = job.source("in", "k string, v bigint").key_by("k").window(assigner)
+            accumulator_type = AttrsSerializer(accumulators, name="Sum")
+            summed = windows.aggregate(
+                summing(accumulators), uid="sums", schema=schema, accumulator_type=accumulator_type
+            )
+            job.output("out", summed)
+
+        return build
+
+    def emitted(harness: JobTestHarness) -> list[Any]:
+        return [(*one.record, one.timestamp_ms) for one in harness.taken() if isinstance(one, Emitted)]
+
+    with JobTestHarness(built_with(Sum1, "total bigint"), backend=before) as harness:
+        source = harness.source("in")
+        source.send_all([("a", 1), ("b", 2)], [1, 0])
+        source.watermark(5)
+        source.send_all([("a", 4), ("a", 8)], [1, 21])
+        assert emitted(harness) == []
+        snapshot = harness.snapshot(tmp_path / "snapshot")
+    built = built_with(Sum2, "total bigint, records bigint")
+    with JobTestHarness(built, backend=after, parallelism=2, from_snapshot=snapshot) as harness:
+        source = harness.source("in")
+        source.watermark(9)
+        is_tumbling = isinstance(assigner, TumblingEventTimeWindows)
+        assert sorted(emitted(harness)) == ([(2, 0, 9), (5, 0, 9)] if is_tumbling else [(2, 0, 9)])
+        source.send(("b", 16), 20)
+        source.end()
+        assert len(emitted(harness)) == (2 if is_tumbling else 3)

@@ -13,7 +13,7 @@ from statebackend.rocksdb import RocksDBStateBackend
 from streamjobs.operators.operator import Operator
 from streamjobs.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from testkit.backends.harness import BackendHarness
-from tests.streamjobs.operators.windows.window_harness import Emitted, TimedRun
+from testkit.operators import EmittedRow, OperatorTestHarness
 
 BACKENDS = {"heap": HeapStateBackend(), "rocksdb": RocksDBStateBackend()}
 
@@ -46,7 +46,7 @@ class ParallelRun:
         self._harness = harness
         self._make = make
         self._given = given
-        self._runs: list[TimedRun] = []
+        self._runs: list[OperatorTestHarness] = []
         self.watermark_ms = MIN_TIMESTAMP
 
     def start(self, state_backend: Any, parallelism: int) -> None:
@@ -59,7 +59,7 @@ class ParallelRun:
             run.operator.close()
         self._harness.close([run.backend for run in self._runs])
         self._runs = [
-            TimedRun(
+            OperatorTestHarness(
                 self._harness,
                 state_backend,
                 self._make(),
@@ -72,9 +72,9 @@ class ParallelRun:
             for subtask in range(parallelism)
         ]
 
-    def play(self, events: Iterable[Any], model: Model) -> list[Emitted]:
+    def play(self, events: Iterable[Any], model: Model) -> list[EmittedRow]:
         """What is emitted for events, by the end of time; the model is told of all of them."""
-        emitted: list[Emitted] = []
+        emitted: list[EmittedRow] = []
         batch: list[Any] = []
         batch_input = 0
         for kind, *what in [*events, ("watermark", MAX_TIMESTAMP)]:
@@ -108,7 +108,7 @@ class ParallelRun:
             run.watermark(watermark)
             run.operator.prepare_snapshot()
 
-    def taken(self) -> list[Emitted]:
+    def taken(self) -> list[EmittedRow]:
         """What was emitted since the last call."""
         emitted = [one for run in self._runs for one in run.emitted]
         for run in self._runs:

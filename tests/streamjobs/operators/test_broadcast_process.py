@@ -26,7 +26,7 @@ from streamjobs.operators.operator_factories import operator_factory
 from streamjobs.runtime.state_registration import registered_states
 from streamjobs.time.timestamps import MIN_TIMESTAMP
 from testkit.backends.harness import BackendHarness
-from tests.streamjobs.operators.windows.window_harness import TimedRun
+from testkit.operators import OperatorTestHarness
 
 BACKENDS = pytest.mark.parametrize(
     "state_backend", [HeapStateBackend(), RocksDBStateBackend()], ids=["heap", "rocksdb"]
@@ -62,11 +62,11 @@ class Doing(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
 
 def opened(
     directory: Path, function: Any, state_backend: Any = None, descriptors: Any = (RULES,), side: Any = ()
-) -> TimedRun:
+) -> OperatorTestHarness:
     definition = BroadcastProcessDefinition(function, descriptors)
     operator = operator_factory(definition)(definition, "operator")
     backend = HeapStateBackend() if state_backend is None else state_backend
-    return TimedRun(BackendHarness(str(directory)), backend, operator, side_outputs=side)
+    return OperatorTestHarness(BackendHarness(str(directory)), backend, operator, side_outputs=side)
 
 
 def written(*calls: Callable[[Any], object]) -> Callable[[Any, Any], None]:

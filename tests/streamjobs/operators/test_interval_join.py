@@ -35,8 +35,8 @@ from streamjobs.rows.row import row_class
 from streamjobs.runtime.state_registration import registered_states
 from streamjobs.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from testkit.backends.harness import BackendHarness
+from testkit.operators import OperatorTestHarness
 from tests.streamjobs.operators.parallel_run import BACKENDS, EVENTS, KEYS, ParallelRun
-from tests.streamjobs.operators.windows.window_harness import TimedRun
 
 LEFT_LATE = OutputTag[Any]("left late")
 RIGHT_LATE = OutputTag[Any]("right late")
@@ -58,11 +58,13 @@ def join_of(lower: int, upper: int, function: Any = None, **given: Any) -> Inter
     )
 
 
-def opened(directory: Path, state_backend: Any, definition: Any, *restore: Any, **given: Any) -> TimedRun:
+def opened(directory: Path, state_backend: Any, definition: Any, *restore: Any, **given: Any) -> OperatorTestHarness:
     operator = IntervalJoinOperator(copy.deepcopy(definition), "join")
     given.setdefault("schemas", (None, None))
     tags = (LEFT_LATE, RIGHT_LATE, SIDE)
-    return TimedRun(BackendHarness(str(directory)), state_backend, operator, *restore, side_outputs=tags, **given)
+    return OperatorTestHarness(
+        BackendHarness(str(directory)), state_backend, operator, *restore, side_outputs=tags, **given
+    )
 
 
 @define

@@ -29,8 +29,8 @@ from streamjobs.operators.operator_factories import operator_factory
 from streamjobs.runtime.state_registration import registered_states
 from streamjobs.time.timestamps import MIN_TIMESTAMP
 from testkit.backends.harness import BackendHarness
+from testkit.operators import OperatorTestHarness
 from tests.streamjobs.operators.parallel_run import BACKENDS, EVENTS, KEYS, ParallelRun
-from tests.streamjobs.operators.windows.window_harness import TimedRun
 
 SIDE = OutputTag[Any]("side")
 TOTAL = ValueStateDescriptor("total", int)
@@ -126,8 +126,10 @@ class DoingForMany(KeyedMultipleInputFunction[str, Any]):
         return [(input_index, context.current_key, self.total.value(), context.timestamp)]
 
 
-def opened(directory: Path, function: Any, side: Any = ()) -> TimedRun:
-    run = TimedRun(BackendHarness(str(directory)), HeapStateBackend(), operator_of(function), side_outputs=side)
+def opened(directory: Path, function: Any, side: Any = ()) -> OperatorTestHarness:
+    run = OperatorTestHarness(
+        BackendHarness(str(directory)), HeapStateBackend(), operator_of(function), side_outputs=side
+    )
     run.context.timers = type("Timers", (), {"current_watermark": lambda self: 0})()
     return run
 

@@ -31,7 +31,7 @@ from streamjobs.operators.keyed_process import KeyedProcessOperator
 from streamjobs.runtime.state_registration import registered_states
 from streamjobs.time.timestamps import MIN_TIMESTAMP
 from testkit.backends.harness import BackendHarness
-from tests.streamjobs.operators.windows.window_harness import TimedRun
+from testkit.operators import OperatorTestHarness
 
 BACKENDS = pytest.mark.parametrize(
     "state_backend", [HeapStateBackend(), RocksDBStateBackend()], ids=["heap", "rocksdb"]
@@ -40,9 +40,9 @@ BACKENDS = pytest.mark.parametrize(
 
 def opened(
     directory: Path, state_backend: Any, function: KeyedProcessFunction[Any, Any, Any], *restore: Any, side: Any = ()
-) -> TimedRun:
+) -> OperatorTestHarness:
     operator = KeyedProcessOperator(function, "operator")
-    return TimedRun(BackendHarness(str(directory)), state_backend, operator, *restore, side_outputs=side)
+    return OperatorTestHarness(BackendHarness(str(directory)), state_backend, operator, *restore, side_outputs=side)
 
 
 SIDE = OutputTag[Any]("side")
@@ -88,7 +88,7 @@ def test_timers_are_in_the_snapshot(state_backend: Any, tmp_path: Path) -> None:
     run.records(("a", 10, None), ("b", 5, None))
     run.watermark(7)
     handle = run.snapshot()
-    restored = TimedRun(run.harness, state_backend, KeyedProcessOperator(Remind(), "operator"), handle)
+    restored = OperatorTestHarness(run.harness, state_backend, KeyedProcessOperator(Remind(), "operator"), handle)
     restored.watermark(20)
     restored.processing_time(6)
     restored.operator.prepare_snapshot()

@@ -1,0 +1,64 @@
+"""The harness of one operator: what is emitted with which watermark, what state and timers are left, what goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statebackend import SplitListStateDescriptor, ValueStateDescriptor
+from statebackend.heap import HeapStateBackend
+from statebackend.rocksdb import RocksDBStateBackend
+from streamjobs.operators.operator import Emitter, InputBatch, Operator
+from streamjobs.runtime.restore_plan import continued_subtask
+from streamjobs.time.timestamps import MIN_TIMESTAMP
+from testkit.backends.harness import BackendHarness
+from testkit.operators import EmittedRow, OperatorTestHarness
+from typeserializers.scalars.void import VOID_NAMESPACE, VoidNamespaceSerializer
+
+
+class Delaying(Operator):
+    """Emits a record ten milliseconds of event time later, and counts the records of the subtask."""
+
+    def open(self, context: Any, emitter: Emitter) -> None:
+        self.emitter = emitter
+        self.record = context.get_state(ValueStateDescriptor("record", str))
+        self.seen = context.operator_state.get_list_state(SplitListStateDescriptor("seen", str))
+        self.timers = context.internal_timer_service("delays", VoidNamespaceSerializer())
+        self.set_key = context.key_setter()
+
+    def process_batch(self, input_index: int, batch: InputBatch) -> None:
+        for record, key, group, time_ms in zip(
+            batch.records, batch.keys, batch.key_groups, batch.timestamps or (), strict=True
+        ):
+            self.set_key(key, group)
+            self.record.update(record)
+            self.seen.add(key)
+            self.timers.register_event_time_timer(VOID_NAMESPACE, time_ms + 10)
+
+    def on_event_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
+        self.emitter.emit(None, [(self.record.value(), len(self.seen.get()))], [timestamp_ms])
+        self.record.clear()
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("backend", [HeapStateBackend(), RocksDBStateBackend()], ids=["heap", "rocksdb"])
+def test_an_operator_is_driven_call_by_call_and_goes_on_from_its_state(tmp_path: Path, backend: Any) -> None:
+    harness = BackendHarness(str(tmp_path))
+    run = OperatorTestHarness(harness, backend, Delaying())
+    run.records(("a", "one", 1), ("b", "two", 5))
+    assert run.emitted == []
+    assert run.entries() == {"record": 2, "timers": 2}
+    run.watermark(11)
+    run.watermark(10)
+    assert run.emitted == [EmittedRow(None, ("one", 2), 11, 11)]
+    assert run.entries() == {"record": 1, "timers": 1}
+    restore = continued_subtask(run.subtask_state(), harness.file_system)
+    handles = [one.handle for one in restore.keyed]
+    again = OperatorTestHarness(harness, backend, Delaying(), *handles, operator_state=restore.operator)
+    assert again.timers.current_watermark() == MIN_TIMESTAMP
+    again.records(("c", "three", 2))
+    again.watermark(20)
+    assert again.rows() == [("three", 3), ("two", 3)]
