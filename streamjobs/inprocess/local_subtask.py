@@ -78,6 +78,10 @@ class LocalSubtask:
         """Whether the operator sends watermarks itself; one that is not open yet holds none."""
         return self._opened is not None and self._opened.holds_watermarks
 
+    def begin_at(self, watermark_ms: int) -> None:
+        """Begins with a watermark that the operator was told before, in another run."""
+        self.watermark_ms = watermark_ms
+
     def process(self, batch: RecordBatch) -> None:
         """Takes records, or lets them wait for those that are to come before them, or for the types of the keys."""
         if self.operator.is_ordered:

@@ -58,6 +58,7 @@ def restore_network(network: Network, nodes: Sequence[WatermarkNode], state: Wat
     graph = GraphWatermarks(nodes)
     graph.restore(state.nodes)
     known = {one.node: one for one in graph.snapshot()}
+    told = {one.node: one.epoch_watermark_ms for one in state.nodes}
     outputs: dict[SubtaskId, SubtaskOutput] = {}
     for source in network.sources:
         sent_ms, status = _sent(known[source.subtask_id.node])
@@ -65,6 +66,9 @@ def restore_network(network: Network, nodes: Sequence[WatermarkNode], state: Wat
         outputs[source.subtask_id] = source.output
     for subtask in network.operators:
         outputs[subtask.subtask_id] = subtask.output
+        told_ms = _time(told.get(subtask.subtask_id.node))
+        # The end of time is not kept, as in the valves.
+        subtask.work.begin_at(min(told_ms, _time(known[subtask.subtask_id.node].watermark_ms)))
         subtask.watermarks.restore(_state_of(known[subtask.subtask_id.node], outputs))
         subtask.output.restore(*_sent(known[subtask.subtask_id.node]))
     network.output.restore(outputs)
@@ -72,9 +76,12 @@ def restore_network(network: Network, nodes: Sequence[WatermarkNode], state: Wat
 
 def _of_operator(name: str, subtasks: Sequence[OperatorSubtask]) -> NodeWatermark:
     states = [one.watermarks.snapshot() for one in subtasks]
+    watermark_ms = known_time(min(one.watermark_ms for one in states))
     return NodeWatermark(
         node=name,
-        watermark_ms=known_time(min(one.watermark_ms for one in states)),
+        watermark_ms=watermark_ms,
+        # Nothing comes in front of a watermark that the operator has been told.
+        epoch_watermark_ms=watermark_ms,
         sent_watermark_ms=known_time(min(one.output.watermark_ms for one in subtasks)),
         is_idle=all(one.output.status.is_idle for one in subtasks),
         inputs=tuple(_of_valves(valves) for valves in zip(*(one.inputs for one in states), strict=True)),

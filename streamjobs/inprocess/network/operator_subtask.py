@@ -39,6 +39,9 @@ class OperatorWork(Protocol):
     def holds_watermarks(self) -> bool:
         """Whether it sends watermarks itself."""
 
+    def begin_at(self, watermark_ms: int) -> None:
+        """Begins with a watermark that the operator was told before, in another run."""
+
     def process(self, batch: RecordBatch) -> None:
         """Takes records."""
 

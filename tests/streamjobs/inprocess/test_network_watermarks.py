@@ -16,7 +16,7 @@ from streamjobs.api.stream_graph import JobGraph
 from streamjobs.inprocess import LocalStreamEnvironment
 from streamjobs.runtime.epoch_watermarks import EpochWatermarks
 from streamjobs.runtime.event_time import EventTime
-from testkit.jobs import HarnessJob, JobTestHarness
+from testkit.jobs import Emitted, HarnessJob, JobTestHarness
 
 RECORD = "k string, t bigint, v bigint"
 SOURCES = ("first", "second")
@@ -109,13 +109,30 @@ def test_what_a_runtime_of_epochs_has_made_due_fires_first_and_comes_in_time(
     write_metadata(file_system, "", evolve(metadata, watermarks=ahead))
     with JobTestHarness(build, from_snapshot=path, parallelism=parallelism, backend=backend) as harness:
         seen = harness.taken()
-        rows = sorted((one.output, *one.record) for one in seen if hasattr(one, "record"))
+        rows = sorted((one.output, *one.record) for one in seen if isinstance(one, Emitted))
         assert rows == [
             *(("large", key, 12, 2 if key == "a" else 1) for key in "abcd"),
             ("small", "a", 3, 1),
             *(("small", key, 12, 1) for key in "abcd"),
         ]
         assert harness.watermarks() == {"small": 44, "large": 44}
+
+
+def test_what_comes_in_front_of_a_watermark_is_late_by_the_one_before(tmp_path: Path) -> None:
+    # The small windows of 12 are held open, so that only what is sent in front of the next watermark has it.
+    path = snapshot(tmp_path / "one", ("first", "a", 12), ("second", "a", 12))
+    file_system, metadata = read_savepoint(path)
+    state = metadata.watermarks
+    assert state is not None
+    assert all(one.epoch_watermark_ms == one.watermark_ms for one in state.nodes if one.inputs)
+    ahead = epoch_watermarks(state).end_epoch([ChannelTimestamp(f"source-{index}", "", 50) for index in range(2)], 1)
+    assert ahead is not None
+    # In its epoch the runtime was at 25 where the large windows are, behind those of 12.
+    nodes = [evolve(one, epoch_watermark_ms=25 if one.node == "large" else None) for one in ahead.nodes]
+    file_system.delete("_metadata")
+    write_metadata(file_system, "", evolve(metadata, watermarks=evolve(ahead, nodes=tuple(nodes))))
+    with JobTestHarness(build, from_snapshot=path) as harness:
+        assert [one.output for one in harness.taken() if isinstance(one, Emitted)] == ["small"]
 
 
 def test_another_graph_goes_on_without_what_is_gone_and_is_not_taken_back(tmp_path: Path) -> None:

@@ -64,6 +64,9 @@ class Work:
     seen: list[Any] = field(factory=list)
     snapshots: dict[int, list[Any]] = field(factory=dict)
 
+    def begin_at(self, watermark_ms: int) -> None:
+        raise NotImplementedError
+
     def process(self, batch: RecordBatch) -> None:
         self.seen += batch.records
         self._emit(*batch.records)

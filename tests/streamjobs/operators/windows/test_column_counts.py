@@ -21,7 +21,7 @@ from streamjobs.operators.windows.window_operator import WindowOperator
 from streamjobs.spark.tasks.arrow_input import KEY_GROUP_COLUMN, InputColumns, InputReader, put_together
 from streamjobs.spark.tasks.time_column import TIME_COLUMN, time_of_emitted
 from testkit.backends.harness import BackendHarness
-from tests.streamjobs.operators.windows.window_harness import TimedRun
+from testkit.operators import OperatorTestHarness
 
 LATE = OutputTag[Any]("late")
 TIMES = st.integers(-50, 50) | st.sampled_from([-(1 << 40), (1 << 40) + 7])
@@ -111,7 +111,7 @@ def test_columns_and_objects_give_the_same_rows_late_ones_too(
     for in_columns in (True, False):
         harness = BackendHarness(Path(tmp_path_factory.mktemp("counts")))
         operator = WindowOperator(definition(lateness_ms=lateness_ms), "windows")
-        run = TimedRun(harness, state_backend(backend), operator, side_outputs=(LATE,))
+        run = OperatorTestHarness(harness, state_backend(backend), operator, side_outputs=(LATE,))
         columns = Columns(harness.key_group)
         for records in epochs:
             if in_columns:
