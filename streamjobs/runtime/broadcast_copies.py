@@ -2,7 +2,8 @@
 
 Every subtask has a copy, and makes it from the same records in the same order. A function that goes by anything else
 (a clock, a random number, its subtask) makes copies that differ, and which of them a key meets after a rescale would be
-chance. So the copies are compared at every barrier, by the digests that they travel with: none is read.
+chance. So the copies are compared at every barrier, by the digests that they travel with: none is read. What operators
+keep for themselves under reserved names is theirs to answer for.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from checkpointing.handles.state_handles import SubtaskState
 from statebackend.api.operator_state_descriptors import OperatorStateMode
 from statebackend.operator_state import OperatorStateMeta, decode_operator_state
 from streamjobs.errors import EpochError
+from streamjobs.operators.stateful_processor.processor_handle import RESERVED_PREFIX
 
 __all__ = ["check_broadcast_copies"]
 
@@ -31,7 +33,7 @@ def _check(uid: str, checkpoint_id: int, subtasks: Iterable[SubtaskState]) -> No
             continue
         for state in decode_operator_state(subtask.operator).states:
             digest = _digest(state)
-            if digest is None:
+            if digest is None or state.name.startswith(RESERVED_PREFIX):
                 continue
             first_index, known = first.setdefault(state.name, (index, digest))
             if digest != known:
