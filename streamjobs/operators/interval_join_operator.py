@@ -12,9 +12,9 @@ A record behind the watermark is late: it goes to the side output for it, or is 
 an error.
 
 What it costs: a record writes one entry and, for the first of its key and time, one timer, whatever waits under the
-key. To find its partners it reads those alone. In each epoch the first record of a key has the times of what waits
-under it read, in one pass (`join_buffer`). Flink reads all that waits on the other side for every record, and writes
-all records of one time for each of them.
+key. To find its partners it reads those alone. The first record of a key and side in an epoch has the times of what
+waits on the other side read, in one pass (`join_buffer`). Flink reads all that waits on the other side for every
+record, and writes all records of one time for each of them.
 """
 
 from __future__ import annotations

@@ -4,11 +4,12 @@ Each record is an entry of its own in a map state, under its timestamp and its n
 
     map  (timestamp in ms, number from 0) -> record
 
-So to add one writes one entry, whatever waits there already, and what waits at one time is removed together. To find
-partners the buffer knows, of the keys in use, which timestamps there are, in order: a look-up costs a binary search,
-and reads the records that it gives and no others.
+So to add one writes one entry, whatever waits there already, and what waits at one time is removed together. How many
+there are at a time, a few looks at numbers tell: those of one time have no gaps. To find partners the buffer knows, of
+the keys in use, which timestamps there are, in order: a look-up costs a binary search, and reads the records that it
+gives and no others.
 
-The timestamps of a key are read from state when it is first used, in one pass over what waits under the key, and go on
+The timestamps of a key are read from state at its first look-up, in one pass over what waits under the key, and go on
 being known, as long as no more than `MOST_TIMES` are for all keys together. Beyond that all are forgotten and read
 again where they are needed: a pass per key and batch at most, unless one batch goes to and fro between such keys.
 """
@@ -78,8 +79,12 @@ class JoinBuffer:
 
     def add(self, key: Any, record: Any, time: int) -> None:
         """Adds a record."""
-        number = self._times(key).add(time)
-        self._held += 1
+        times = self._known.get(key)
+        if times is None:
+            number = self._count_at(time)
+        else:
+            number = times.add(time)
+            self._held += 1
         self._state.put((time, number), self._form.stored(record))
 
     def between(self, key: Any, lowest: int, highest: int) -> Iterator[tuple[int, Any]]:
@@ -95,8 +100,18 @@ class JoinBuffer:
 
     def remove(self, key: Any, time: int) -> None:
         """Removes the records of a time."""
-        for number in range(self._times(key).remove(time)):
+        times = self._known.get(key)
+        for number in range(self._count_at(time) if times is None else times.remove(time)):
             self._state.remove((time, number))
+
+    def _count_at(self, time: int) -> int:
+        """How many records of a time there are, in as many looks as their number has digits in binary, twice."""
+        contains = self._state.contains
+        above = 1
+        while contains((time, above - 1)):
+            above *= 2
+        # There is none of the number `above` - 1, and all below half of that are there.
+        return bisect_left(range(above - 1), True, lo=above // 2, key=lambda number: not contains((time, number)))
 
     def _times(self, key: Any) -> _Times:
         times = self._known.get(key)

@@ -146,7 +146,7 @@ class CountingState(dict[Any, Any]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.reads = self.writes = self.passes = 0
+        self.reads = self.writes = self.passes = self.looks = 0
 
     def put(self, key: Any, value: Any) -> None:
         self.writes += 1
@@ -155,6 +155,10 @@ class CountingState(dict[Any, Any]):
     def get(self, key: Any) -> Any:  # type: ignore[override]
         self.reads += 1
         return self[key]
+
+    def contains(self, key: Any) -> bool:
+        self.looks += 1
+        return key in self
 
     def remove(self, key: Any) -> None:
         self.writes += 1
@@ -171,14 +175,29 @@ def test_a_look_up_reads_the_partners_and_no_others() -> None:
     buffer = join_buffer.JoinBuffer("left", join_buffer.ElementForm.as_they_are(form), lambda descriptor: state)
     for time in range(100_000):
         buffer.add("k", -time, time)
-    assert (state.writes, state.reads, state.passes) == (100_000, 0, 1)
+    assert (state.writes, state.reads, state.looks, state.passes) == (100_000, 0, 100_000, 0)
     assert list(buffer.between("k", 500, 502)) == [(500, -500), (501, -501), (502, -502)]
     assert list(buffer.between("k", 200_000, 300_000)) == []
-    assert (state.reads, state.passes) == (3, 1)
+    buffer.add("k", 1, 501)
+    assert list(buffer.between("k", 501, 501)) == [(501, -501), (501, 1)]
+    assert (state.reads, state.looks, state.passes) == (5, 100_000, 1)
     for time in range(99_000):
         buffer.remove("k", time)
     assert list(buffer.between("k", 0, 99_001)) == [(99_000, -99_000), (99_001, -99_001)]
-    assert (state.writes, state.passes) == (199_000, 1)
+    assert (state.writes, state.looks, state.passes) == (199_002, 100_000, 1)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 5, 7, 8, 9, 1000])
+def test_records_of_one_time_are_counted_by_a_few_looks(count: int) -> None:
+    state = CountingState()
+    form: Any = join_of(0, 0).serializers[0]
+    state.update({(7, number): number for number in range(count)})
+    buffer = join_buffer.JoinBuffer("left", join_buffer.ElementForm.as_they_are(form), lambda descriptor: state)
+    buffer.add("k", -1, 7)
+    assert state[7, count] == -1
+    assert state.looks <= 2 * count.bit_length() + 1
+    buffer.remove("k", 7)
+    assert state == {}
 
 
 @ON_EACH_BACKEND
