@@ -17,7 +17,7 @@ from streamjobs.api.key_types import canonical_key, check_keys_agree
 from streamjobs.api.stream_graph import BroadcastInput, KeyedInput, OperatorNode, SpreadInput
 from streamjobs.inprocess.keys import column_types, field_getter
 from streamjobs.inprocess.local_stream import LocalStream
-from streamjobs.operators.input_batch import ObjectBatch, check_keys
+from streamjobs.operators.input_batch import ObjectBatch, check_keys, place_of_input
 from streamjobs.rows.declared_schema import DeclaredSchema, unknown_column
 from streamjobs.runtime.key_hash import KeyHashError, key_group_hasher
 
@@ -86,7 +86,8 @@ class LocalInput(Protocol):
 def local_inputs(node: OperatorNode, streams: Sequence[KnownStream]) -> Sequence[LocalInput]:
     """The inputs of an operator; `JobDefinitionError` for columns that its streams do not have."""
     return [
-        _INPUTS[type(one)](one, node.uid, stream) for one, stream in zip(node.operator_inputs, streams, strict=True)
+        _INPUTS[type(one)](one, node.uid, place_of_input(node.uid, index, len(streams)), streams[index])
+        for index, one in enumerate(node.operator_inputs)
     ]
 
 
@@ -147,8 +148,9 @@ class _KeyedLocalInput:
 
     is_keyed = True
 
-    def __init__(self, given: KeyedInput, uid: str, stream: KnownStream) -> None:
+    def __init__(self, given: KeyedInput, uid: str, place: str, stream: KnownStream) -> None:
         self._uid = uid
+        self._place = place
         self._keys = given.keys
         self._declared = stream.schema
         self._key_getters = _getters(given.keys, uid, "key_by", stream)
@@ -184,7 +186,7 @@ class _KeyedLocalInput:
                 values[index] = list(map(canonical, values[index]))
         self._refuse_truth_values(values, columns.types)
         keys: list[Any] = list(zip(*values, strict=True)) if columns.is_composite else values[0]
-        check_keys(self._uid, keys, columns.is_composite)
+        check_keys(self._place, keys, columns.is_composite)
         return keys
 
     def _refuse_truth_values(self, values: Sequence[Sequence[Any]], types: Sequence[str]) -> None:
@@ -195,7 +197,7 @@ class _KeyedLocalInput:
 
     def _unlike(self, reason: str) -> KeyHashError:
         return KeyHashError(
-            f"operator {self._uid!r}: {reason}. The first record decides on the types of a key; give all "
+            f"{self._place}: {reason}. The first record decides on the types of a key; give all "
             f"records keys of the same types before key_by"
         )
 
@@ -205,7 +207,7 @@ class _KeylessLocalInput:
 
     is_keyed = False
 
-    def __init__(self, given: SpreadInput | BroadcastInput, uid: str, stream: KnownStream) -> None:
+    def __init__(self, given: SpreadInput | BroadcastInput, uid: str, place: str, stream: KnownStream) -> None:
         order = _Order(given.order_by, uid, stream)
         self.is_ordered, self.in_order = order.is_given, order.applied
 
@@ -219,8 +221,8 @@ class _KeylessLocalInput:
 class _SpreadLocalInput(_KeylessLocalInput):
     """Each record goes to the next subtask."""
 
-    def __init__(self, given: SpreadInput, uid: str, stream: KnownStream) -> None:
-        super().__init__(given, uid, stream)
+    def __init__(self, given: SpreadInput, uid: str, place: str, stream: KnownStream) -> None:
+        super().__init__(given, uid, place, stream)
         self._dealt = 0
 
     def shares(self, stream: LocalStream, columns: KeyColumns | None, parallelism: int) -> Sequence[ObjectBatch]:
@@ -238,7 +240,7 @@ class _BroadcastLocalInput(_KeylessLocalInput):
         return [ObjectBatch(stream.records, (), (), stream.timestamps)] * parallelism
 
 
-_INPUTS: Final[Mapping[type, Callable[[Any, str, KnownStream], LocalInput]]] = {
+_INPUTS: Final[Mapping[type, Callable[[Any, str, str, KnownStream], LocalInput]]] = {
     KeyedInput: _KeyedLocalInput,
     SpreadInput: _SpreadLocalInput,
     BroadcastInput: _BroadcastLocalInput,

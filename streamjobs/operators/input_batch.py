@@ -9,9 +9,10 @@ import pyarrow as pa
 from attrs import frozen
 
 from checkpointing.metadata.checkpoint_sections import ChannelTimestamp
+from streamjobs.api.stream_graph import name_of_input
 from streamjobs.errors import NullKeyError
 
-__all__ = ["BatchPlaces", "ObjectBatch", "check_keys"]
+__all__ = ["BatchPlaces", "ObjectBatch", "check_keys", "place_of_input"]
 
 
 @frozen
@@ -47,11 +48,15 @@ class BatchPlaces:
         return BatchPlaces(keys, self.key_groups.filter(mask), self.timestamps.filter(mask), self.objects_of)
 
 
-def check_keys(operator_uid: str, keys: Sequence[Any], is_composite: bool) -> None:
-    """Raises `NullKeyError` if a key, or a part of a composite key, is None."""
+def place_of_input(operator_uid: str, index: int, count: int) -> str:
+    """How errors call the input of an operator at that place, from 0, if it has so many."""
+    return f"operator {operator_uid!r}" if count == 1 else f"operator {operator_uid!r}, {name_of_input(index)}"
+
+
+def check_keys(place: str, keys: Sequence[Any], is_composite: bool) -> None:
+    """Raises `NullKeyError` if a key, or a part of a composite key, of an input is None."""
     has_null = any(None in key for key in keys) if is_composite else None in keys
     if has_null:
         raise NullKeyError(
-            f"operator {operator_uid!r}: a record has a null key; "
-            f"filter such records out, or give them a key, before key_by"
+            f"{place}: a record has a null key; filter such records out, or give them a key, before key_by"
         )

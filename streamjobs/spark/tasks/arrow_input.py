@@ -39,12 +39,12 @@ class InputColumns:
 
 
 class InputReader:
-    """The batches of one input of one task."""
+    """The batches of one input of one task; ``place`` is how errors call it."""
 
-    def __init__(self, columns: InputColumns, operator_uid: str) -> None:
+    def __init__(self, columns: InputColumns, place: str) -> None:
         self._columns = columns
         self._record_names = list(columns.record)
-        self._operator_uid = operator_uid
+        self._place = place
         self._rows: RowReader | None = None
 
     @property
@@ -64,7 +64,7 @@ class InputReader:
         """The records of a batch as rows; raises as `RowReader.rows`."""
         columns = batch.select(self._record_names)
         if self._rows is None:
-            self._rows = spark_row_reader(columns.schema, place_of_output(self._operator_uid))
+            self._rows = spark_row_reader(columns.schema, self._place)
         return self._rows.rows(columns)
 
     def keys(self, batch: pa.RecordBatch) -> Sequence[Any]:
@@ -72,7 +72,7 @@ class InputReader:
         if not self.has_keys:
             return ()
         keys = keys_of_columns(self.key_columns(batch))
-        check_keys(self._operator_uid, keys, len(self._columns.key) > 1)
+        check_keys(self._place, keys, len(self._columns.key) > 1)
         return keys
 
     def key_columns(self, batch: pa.RecordBatch) -> list[pa.Array]:

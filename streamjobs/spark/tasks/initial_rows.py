@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from attrs import frozen
 
 from statebackend.api.key_groups import key_group_range_of_subtask
+from streamjobs.operators.input_batch import place_of_input
 from streamjobs.spark.tasks.arrow_input import KEY_GROUP_COLUMN, ArrowBatch, InputColumns, InputReader
 
 __all__ = ["InitialRows"]
@@ -28,7 +29,7 @@ class InitialRows:
         groups = key_group_range_of_subtask(subtask_index, parallelism, self.max_parallelism)
         column = self.table.column(KEY_GROUP_COLUMN)
         own = pc.and_(pc.greater_equal(column, groups.start), pc.less_equal(column, groups.end))
-        reader = InputReader(self.columns, self.operator_uid)
+        reader = InputReader(self.columns, place_of_input(self.operator_uid, 0, 1))
         for batch in self.table.filter(own).to_batches():
             if batch.num_rows:
                 yield from reader.batches(batch)

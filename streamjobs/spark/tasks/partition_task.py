@@ -19,6 +19,7 @@ from pyspark import cloudpickle
 
 from statebackend.api.key_groups import subtask_of_key_group
 from streamjobs.errors import EpochError
+from streamjobs.operators.input_batch import place_of_input
 from streamjobs.operators.operator import InputBatch
 from streamjobs.runtime.local_state_root import LocalStateRoot
 from streamjobs.runtime.restore_plan import SubtaskRestore
@@ -90,7 +91,7 @@ class PartitionTask:
 
     def _inputs(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, InputBatch]]:
         uid, columns = self.operator.parts.operator_uid, self.operator.inputs
-        readers = [InputReader(one, uid) for one in columns]
+        readers = [InputReader(one, place_of_input(uid, index, len(columns))) for index, one in enumerate(columns)]
         for batch in put_together(map(self._checked, batches)):
             runs: Iterable[tuple[int, pa.RecordBatch]] = ((0, batch),) if len(readers) == 1 else runs_of_inputs(batch)
             for index, run in runs:

@@ -28,8 +28,9 @@ from several_inputs import (
 )
 
 from statebackend.api.errors import StateMigrationException
-from streamjobs import JobDefinitionError
+from streamjobs import JobDefinitionError, NullKeyError
 from streamjobs.inprocess import LocalJob, LocalStreamEnvironment
+from streamjobs.runtime.key_hash import KeyHashError
 
 Sinks = tuple[list[Any], list[Any], list[Any], list[Any]]
 
@@ -165,3 +166,34 @@ def test_keys_of_another_type_than_those_of_the_restored_state_are_refused(tmp_p
     start("a", "k string, v bigint")
     with pytest.raises(StateMigrationException, match="key"):
         start(1, "k bigint, v bigint")
+
+
+def test_a_record_that_cannot_be_keyed_is_told_with_its_input() -> None:
+    def start(key: Any) -> None:
+        env = LocalStreamEnvironment()
+        left = env.from_elements([{"k": 1, "v": 1}], schema="k bigint, v bigint")
+        right = env.from_elements([{"k": 1, "v": 1}, {"k": key, "v": 1}])
+        left.connect(right).key_by("k", "k").process(
+            Merge(), uid="merge", schema="k bigint, s string, t bigint"
+        ).sink_to([])
+        env.execute()
+
+    with pytest.raises(NullKeyError, match="operator 'merge', its second input: a record has a null key"):
+        start(None)
+    with pytest.raises(KeyHashError, match="operator 'merge', its second input: key column 0 is of type bigint"):
+        start(True)
+
+
+def test_a_stream_may_be_connected_to_itself() -> None:
+    env = LocalStreamEnvironment(parallelism=3, epoch_size=2)
+    stream = env.from_elements([as_left(row) for row in ROWS[0]], schema=LEFT)
+    doubled: list[Any] = []
+    merged = (
+        stream.connect(stream)
+        .key_by("k", "k")
+        .process(Merge(), uid="merge", schema=MERGED, first_order_by="at", second_order_by="at")
+    )
+    merged.sink_to(doubled, uid="doubled")
+    env.execute()
+    cuts = cut((ROWS[0], ROWS[0], []), 2)
+    assert sorted(map(tuple, doubled)) == modelled(cuts)[0]

@@ -155,3 +155,6 @@ def test_rows_are_sorted_by_input_and_then_as_each_input_says_in_any_direction(s
         assert [(row[3].t, row[3].k) for row in own if row[0] == 1] == [
             (2, 2), (2, 5), (1, 1), (1, 4), (0, 0), (0, 3), (0, 6),
         ]  # fmt: skip
+    # A stream that is connected to itself.
+    twice = InputUnion([inputs[0], inputs[0]], [first, first])
+    assert sorted(row[0] for row in twice.of([first, first]).collect()) == [0] * 4 + [1] * 4
