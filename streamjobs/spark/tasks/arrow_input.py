@@ -10,7 +10,6 @@ from attrs import frozen
 
 from checkpointing.metadata.checkpoint_sections import ChannelTimestamp
 from streamjobs.operators.input_batch import BatchPlaces, ObjectBatch, check_keys
-from streamjobs.rows.declared_schema import place_of_output
 from streamjobs.rows.row_reader import RowReader, column_values, keys_of_columns
 from streamjobs.spark.arrow_rows import spark_row_reader
 from streamjobs.spark.tasks.time_column import split_by_time, timestamps_of
