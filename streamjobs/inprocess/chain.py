@@ -59,38 +59,57 @@ class Chain:
         self._ends = ends
 
     def send(self, edge: StreamEdge, stream: LocalStream) -> None:
-        """Sends records of an output to all that read it."""
-        if not stream.records:
-            return
-        for node, index in self._readers.get(edge, ()):
-            handle = self._STEPS.get(type(node))
-            if handle is not None:
-                handle(self, node, index, stream)
+        """Sends records of an output to all that read it; however long the chain is."""
+        pending = self._read(edge, stream)
+        while pending:
+            node, index, given = pending.pop()
+            step = _STEPS.get(type(node))
+            if step is None:
+                self._ends.to_operator(node, index, given)
             else:
-                self._ends.to_operator(node, index, stream)
+                pending += step(self, node, index, given)
 
-    def _transform(self, node: TransformNode, index: int, stream: LocalStream) -> None:
-        self.send(StreamEdge(node), stream.flat_mapped(node.function))
+    def _read(self, edge: StreamEdge, stream: LocalStream) -> list[tuple[Any, int, LocalStream]]:
+        """The readers of an output with what they are sent, the first of them last."""
+        readers = self._readers.get(edge, ()) if stream.records else ()
+        return [(node, index, stream) for node, index in reversed(readers)]
 
-    def _unite(self, node: UnionNode, index: int, stream: LocalStream) -> None:
-        self.send(StreamEdge(node), stream.recast(self._unions[node][index]))
+    def _transform(self, node: TransformNode, index: int, stream: LocalStream) -> _Following:
+        return self._read(StreamEdge(node), stream.flat_mapped(node.function))
 
-    def _timestamps(self, node: TimestampsNode, index: int, stream: LocalStream) -> None:
+    def _unite(self, node: UnionNode, index: int, stream: LocalStream) -> _Following:
+        return self._read(StreamEdge(node), stream.recast(self._unions[node][index]))
+
+    def _timestamps(self, node: TimestampsNode, index: int, stream: LocalStream) -> _Following:
         self._ends.to_timestamps(node, stream)
+        return ()
 
-    def _sink(self, node: SinkNode, index: int, stream: LocalStream) -> None:
+    def _sink(self, node: SinkNode, index: int, stream: LocalStream) -> _Following:
         self._ends.to_sink(node, stream)
+        return ()
 
-    _STEPS: Final[Mapping[type, Callable[[Chain, Any, int, LocalStream], None]]] = {
-        TransformNode: _transform,
-        UnionNode: _unite,
-        TimestampsNode: _timestamps,
-        SinkNode: _sink,
-    }
+
+_Following = Sequence[tuple[Any, int, LocalStream]]
+"""What is to be read next: nodes, with their inputs and what they are sent."""
+
+_STEPS: Final[Mapping[type, Callable[[Chain, Any, int, LocalStream], _Following]]] = {
+    TransformNode: Chain._transform,
+    UnionNode: Chain._unite,
+    TimestampsNode: Chain._timestamps,
+    SinkNode: Chain._sink,
+}
 
 
 def senders_of(edge: StreamEdge) -> tuple[Node, ...]:
     """The sources and operators whose records come by an output, through any steps; each once."""
-    if edge.node.kind is not NodeKind.STEP:
-        return (edge.node,)
-    return tuple(dict.fromkeys(sender for one in edge.node.inputs for sender in senders_of(one)))
+    found: dict[Node, None] = {}
+    seen: set[Node] = set()
+    pending = [edge.node]
+    while pending:
+        node = pending.pop()
+        if node.kind is not NodeKind.STEP:
+            found[node] = None
+        elif node not in seen:
+            seen.add(node)
+            pending += [one.node for one in reversed(node.inputs)]
+    return tuple(found)
