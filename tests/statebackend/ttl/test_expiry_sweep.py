@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from statebackend.ttl.expiry_sweep import PASSES_PER_LIFE, ExpirySweep
+from statebackend.ttl.expiry_sweep import ExpirySweep
 from testkit.backends.manual_clock import ManualClock
 
 TTL_MS = 1000
-REST_MS = TTL_MS // PASSES_PER_LIFE
+REST_MS = 250
 
 
 class World:

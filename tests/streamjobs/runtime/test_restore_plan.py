@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from statebackend.keyed.state_meta import KeyedStateMeta, encode_meta, meta_of_d
 from streamjobs import JobRestoreError
 from streamjobs.runtime.job_start import judged
 from streamjobs.runtime.restore_plan import check_backend, check_files, check_merges, check_operators
+from streamjobs.runtime.state_registration import RegisteredStates
 from typeserializers import LongSerializer
 
 
@@ -55,6 +57,27 @@ def restored(fs: CheckpointFileSystem, *uids: str, backend: str = "heap", files:
         operators=operators,
     )
     return RestoredState(metadata, fs)
+
+
+def start(
+    state: RestoredState, *uids: str, parallelism: int = 2, allow_non_restored_state: bool = False
+) -> Mapping[str, Any]:
+    """What a start with operators of these uids, of which nothing is registered, says of the state."""
+    return judged(
+        state,
+        {uid: StartingOperatorOfTest(uid) for uid in uids},
+        backend=state_backend("heap"),
+        parallelism=parallelism,
+        max_parallelism=4,
+        allow_non_restored_state=allow_non_restored_state,
+    )
+
+
+@attrs.frozen
+class StartingOperatorOfTest:
+    uid: str
+    key_serializer: Any = None
+    states: RegisteredStates = attrs.field(factory=RegisteredStates)
 
 
 @pytest.fixture
@@ -94,20 +117,9 @@ def test_records_that_were_on_their_way_are_not_left_out_in_silence(fs: Checkpoi
     first, second = operator.subtasks
     unaligned = attrs.evolve(operator, subtasks=(first, attrs.evolve(second, **on_their_way)))
     state = RestoredState(attrs.evolve(restored(fs).metadata, operators=(unaligned,)), fs)
-
-    def start(operators: dict[str, Any], allow_non_restored_state: bool) -> object:
-        return judged(
-            state,
-            operators,
-            backend=state_backend("heap"),
-            parallelism=2,
-            max_parallelism=4,
-            allow_non_restored_state=allow_non_restored_state,
-        )
-
     with pytest.raises(JobRestoreError, match="subtask 1 of operator 'a' has records on their way"):
-        start({"a": None}, False)
-    assert start({}, True) == {}, "an operator that is dropped needs none of its state"
+        start(state, "a")
+    assert start(state, allow_non_restored_state=True) == {}, "an operator that is dropped needs none of its state"
 
 
 def test_state_in_the_own_format_of_another_backend_is_refused(fs: CheckpointFileSystem) -> None:
@@ -140,5 +152,27 @@ def test_schemas_that_one_subtask_would_have_to_merge_are_refused_before_the_run
     for together in (2, 1):
         with pytest.raises(JobRestoreError, match=f"'a' cannot go from parallelism 4 to {together}; nothing was"):
             check_merges(mixed, ["other", "a"], together)
+    with pytest.raises(JobRestoreError, match="cannot go from parallelism 4 to 1; nothing was"):
+        start(mixed, "a", parallelism=1)
     check_merges(mixed, ["other"], 1)
     check_merges(written_by(fs, int, int, int, int), ["a"], 1)
+
+
+def test_a_start_looks_at_files_and_at_what_is_not_registered_of_the_operators_it_keeps(
+    fs: CheckpointFileSystem,
+) -> None:
+    state = written_by(fs, int, int, int, int)
+    with pytest.raises(JobRestoreError, match=r"stored state that its open\(\) does not register: 'state'"):
+        start(state, "a")
+    assert set(start(state, "a", allow_non_restored_state=True)) == {"a"}
+    with pytest.raises(JobRestoreError, match="operators that the job has not: 'a'"):
+        start(state, "b")
+    [operator] = state.metadata.operators
+    handle = operator.subtasks[3].keyed
+    assert handle is not None
+    absent = SubtaskState(attrs.evolve(handle, files=(FileHandle("absent", 4, "xxh3:" + "0" * 32),)))
+    operators = (attrs.evolve(operator, subtasks=(*operator.subtasks[:3], absent)),)
+    without_file = RestoredState(attrs.evolve(state.metadata, operators=operators), fs)
+    with pytest.raises(MissingFileError, match="absent"):
+        start(without_file, "a", allow_non_restored_state=True)
+    assert start(without_file, allow_non_restored_state=True) == {}
