@@ -36,15 +36,20 @@ def test_each_subtask_reads_what_it_goes_on_from_or_restores(tmp_path: Path, mos
     plans = CheckpointFileSystem.from_uri(tmp_path)
     state_files = CheckpointFileSystem.from_uri(tmp_path / "savepoint")
     file = FileHandle("operators/op/part.parquet", 9, f"xxh3:{5:032x}")
-    everything = (StatePart({"element": b"envelope"}, (FileSlice(file, 0, 4), FileSlice(file, 6, 9))),)
+    slices = (FileSlice(file, 0, 4), FileSlice(file, 6, 9))
+    everything = (StatePart({"element": b"envelope"}, slices, bytes(range(16))),)
     own = (StatePart({"element": b"envelope"}),)
     operator_state = RestoredOperatorState(
         (AssignedState("names", OperatorStateMode.UNION, everything, own),), state_files, may_refer=False
+    )
+    of_a_checkpoint = RestoredOperatorState(
+        (AssignedState("names", OperatorStateMode.SPLIT, own, everything),), state_files, may_refer=True
     )
     old = RestoredHandle(handle_of(0, 7), state_files)
     restores = (
         SubtaskRestore((old,), operator_state, is_restored=True),
         SubtaskRestore((old, RestoredHandle(handle_of(8, 9), state_files)), None, is_restored=True),
+        SubtaskRestore((), of_a_checkpoint, is_restored=True),
         SubtaskRestore(),
     )
     continued = (SubtaskState(handle_of(0, 4)), SubtaskState(handle_of(5, 9)))
@@ -58,7 +63,7 @@ def test_each_subtask_reads_what_it_goes_on_from_or_restores(tmp_path: Path, mos
         assert (read.operator is None) == (restore.operator is None)
         if read.operator is not None and restore.operator is not None:
             assert read.operator.states == restore.operator.states
-            assert read.operator.may_refer is False
+            assert read.operator.may_refer is restore.operator.may_refer
     for index, state in enumerate(continued):
         read = sections["second"].read(plans, plans, index)
         assert [one.handle for one in read.keyed] == [state.keyed]
