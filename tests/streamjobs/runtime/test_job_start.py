@@ -10,6 +10,7 @@ import pytest
 
 from checkpointing import CheckpointFileSystem, CheckpointKind, CheckpointMetadata, JobDirectoryMismatchError
 from checkpointing.metadata.checkpoint_sections import SourcePositions
+from checkpointing.storage.job_origin import JobOrigin, read_origin
 from statebackend import StateMigrationException, ValueStateDescriptor
 from streamjobs import JobDefinitionError, JobRestoreError, KeyedProcessFunction, ProcessContext, RuntimeContext
 from streamjobs.inprocess import LocalJob, LocalStreamEnvironment
@@ -134,6 +135,20 @@ def test_an_output_without_a_schema_and_an_unknown_column_are_refused(tmp_path: 
     with pytest.raises(JobDefinitionError, match="which has the columns key: there is no column 'other'"):
         run(tmp_path / "job", [{"key": "a"}], key="other", schema="key string")
     assert not (tmp_path / "job").exists()
+
+
+def test_a_new_directory_knows_what_it_is_begun_from_before_anything_runs(tmp_path: Path) -> None:
+    origin = JobOrigin(
+        savepoint_uri="file:///savepoint",
+        savepoint_job_id="other",
+        savepoint_id=3,
+        savepoint_timestamp_ms=5,
+        with_source_progress=False,
+    )
+    point = StartingPoint(origin=origin, is_new_origin=True)
+    directory, _, _ = locked_start(str(tmp_path / "job"), "job", 128, lambda: point, lambda point: None)
+    directory.close()
+    assert read_origin(CheckpointFileSystem.from_uri(tmp_path / "job")) == origin
 
 
 def test_a_driver_that_was_there_in_between_is_noticed(tmp_path: Path) -> None:

@@ -133,3 +133,23 @@ def test_an_operator_without_keyed_state_is_restored(tmp_path: Path) -> None:
     assert (again.keyed, again.operator.states[0].content) == ((), (part,))
     assert again.operator.states[0].content[0].digest == bytes(range(16))
     assert section.read(fs, fs, 1) == SubtaskRestore()
+
+
+def test_state_is_dealt_out_at_a_start_and_stays_with_its_subtask_from_epoch_to_epoch(tmp_path: Path) -> None:
+    fs = CheckpointFileSystem.from_uri(tmp_path)
+    file = FileHandle("rows", 9, f"xxh3:{5:032x}")
+
+    def own(start: int) -> SubtaskState:
+        part = StatePart({"element": b"envelope"}, (FileSlice(file, start, start + 3),))
+        state = OperatorStateMeta("names", OperatorStateMode.UNION, (part,))
+        return SubtaskState(operator=encode_operator_state(OperatorStateHandle((state,))))
+
+    operator = OperatorState("op", "op", 16, (own(0), own(3)))
+
+    def rows(*, is_same_run: bool) -> list[int]:
+        plan = restores_by_subtask(operator, fs, 2, 16, is_same_run=is_same_run)
+        assert all(restore.is_restored is not is_same_run for restore in plan)
+        return [sum(part.row_count for part in one.operator.states[0].content) for one in plan if one.operator]
+
+    assert rows(is_same_run=False) == [6, 6]
+    assert rows(is_same_run=True) == [3, 3]
