@@ -1,5 +1,5 @@
 # make          prepare the environment
-# make demo     run the main job of examples/flights
+# make demo     run the jobs of examples/flights and examples/weather
 # make test     run the tests, on two processes        (make test TESTS=tests/checkpointing PROCESSES=0 for some, on one)
 # make lint     ruff (rules and format), who imports whom, and mypy --strict on the packages
 # make bench    run the benchmarks                     (make bench SUITE="spark_stateful --json" for one)
@@ -29,6 +29,7 @@ $(CLASSES): $(VENV)/.installed environment/archive_classes.py
 
 demo: environment
 	@$(RUN) python -m examples.flights
+	@$(RUN) python -m examples.weather
 
 test: environment $(CLASSES)
 	@$(RUN) python -m pytest --numprocesses=$(PROCESSES) --dist=loadfile --no-loadscope-reorder $(TESTS)

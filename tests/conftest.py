@@ -79,6 +79,7 @@ SLOWEST_FILES = 15
 LONG_FILES_S = {
     "test_spark_processes": 100.0,
     "test_flights_demo": 75.0,
+    "test_weather_demo": 72.0,
     "test_spark_job": 70.0,
     "test_spark_restarts": 60.0,
     "test_rocksdb_backend_contract": 50.0,

@@ -27,11 +27,13 @@ def run_to_savepoint(
         raise
     report = job.stop_with_savepoint(savepoint)
     rows = ", ".join(
-        f"{state} {count:,}" for states in report.rows.values() for state, count in states.items() if count
+        f"{uid}: " + ", ".join(f"{state} {count:,}" for state, count in states.items() if count)
+        for uid, states in report.rows.items()
+        if any(states.values())
     )
     say(
         f"savepoint of epoch {report.epoch_id} in {report.duration_s:.1f} s, {report.size_bytes / 1e3:,.0f} kB; "
-        f"entries: {rows}"
+        f"entries of {rows}"
     )
     return report
 

@@ -82,12 +82,19 @@ class Narrator:
 
 
 def restore_table(narrator: Narrator, report: Iterable[RestoredStateReport]) -> None:
-    """Each restored state, its verdict, what becomes of its fields, and what the migration did."""
+    """Each restored state, its verdict, what becomes of its fields, and what the migration did.
+
+    States of timers, which no upgrade changes, are summed up in a line.
+    """
     rows = []
+    untouched = 0
     for state in report:
         changes = [
             f"{what:8}{finding.path}: {finding.reason}" for what, rule in _CHANGES for finding in state.findings(rule)
         ]
+        if not changes and state.state_name.startswith("_"):
+            untouched += 1
+            continue
         rows.append(
             (
                 state.state_name,
@@ -98,6 +105,8 @@ def restore_table(narrator: Narrator, report: Iterable[RestoredStateReport]) -> 
             )
         )
     narrator.table(("state", "verdict", "what changes", "migrated", "time"), rows, right=(3, 4))
+    if untouched:
+        narrator.say(f"and {untouched} states of pending timers, as they are")
 
 
 def _wrapped(line: str) -> list[str]:

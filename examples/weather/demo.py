@@ -26,7 +26,7 @@ from examples.weather.reports import EPOCHS, FILES_PER_EPOCH, FLIGHT_ORDER, stag
 from examples.weather.spark_job import weather_job
 from streamjobs.spark import SparkStreamEnvironment
 
-FEWEST_PARTS = 4
+FEWEST_PARTS = 2
 
 
 def killed(stage: Stage, airlines_url: str) -> None:

@@ -24,8 +24,8 @@ from examples.data.flights_dataset import read_flights
 from examples.data.staging import place_file
 from examples.data.weather_dataset import read_weather
 
-EPOCHS: Final = 16
-FILES_PER_EPOCH: Final = 2
+EPOCHS: Final = 8
+FILES_PER_EPOCH: Final = 4
 
 FLIGHT_SCHEMA: Final = """
     origin string, departure timestamp, carrier string, flight int, tailnum string, dest string, dep_delay int

@@ -9,7 +9,7 @@ Neither record has to wait for a window to end: the pair is there when its secon
 
 from __future__ import annotations
 
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from attrs import evolve, field, frozen
 
@@ -46,6 +46,8 @@ class IntervalJoinDefinition:
     Bounds are in milliseconds. The serializers are those of the records; where they are None, the schema of the input
     says it. Raises `JobDefinitionError` for a lower bound above the upper one.
     """
+
+    needs_timestamps: ClassVar[bool] = True
 
     function: ProcessJoinFunction[Any, Any, Any, Any] = field(validator=_check_function)
     lower_ms: int

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from attrs import frozen
 
-from streamjobs.api.stream_graph import JobGraph, SourceNode, TimestampsNode, source_of_timestamps
+from streamjobs.api.stream_graph import JobGraph, Node, SourceNode, TimestampsNode, source_of_timestamps
 from streamjobs.api.watermark_strategy import WatermarkStrategy
 from streamjobs.errors import JobDefinitionError
 from streamjobs.runtime.watermark_nodes import watermark_nodes
@@ -37,9 +37,11 @@ class EventTime:
     def of(cls, graph: JobGraph) -> EventTime | None:
         """That of a job; None if no stream of it has timestamps.
 
-        Raises `JobDefinitionError` for a source that gets timestamps twice.
+        Raises `JobDefinitionError` for a source that gets timestamps twice, and for an operator that cannot do without
+        timestamps where none come to it.
         """
         event_time = cls.of_sources(graph)
+        _check_have_timestamps(graph)
         return event_time if event_time.nodes else None
 
     @classmethod
@@ -77,6 +79,19 @@ class EventTime:
 def source_names(graph: JobGraph) -> tuple[str, ...]:
     """What checkpoints know the sources of a job by, in the order of the program."""
     return tuple(f"source-{index}" for index in range(len(graph.sources)))
+
+
+def _check_have_timestamps(graph: JobGraph) -> None:
+    have: set[Node] = set()
+    for node in graph.nodes:
+        if isinstance(node, TimestampsNode) or any(edge.node in have for edge in node.inputs):
+            have.add(node)
+    for node in graph.operators:
+        if getattr(node.function, "needs_timestamps", False) and any(edge.node not in have for edge in node.inputs):
+            raise JobDefinitionError(
+                f"operator {node.uid!r}: {node.name} works in event time, and the records that come to it have no "
+                f"timestamps; chain assign_timestamps_and_watermarks(WatermarkStrategy...) behind their source"
+            )
 
 
 def check_follows_from_epochs(event_time: EventTime | None) -> None:

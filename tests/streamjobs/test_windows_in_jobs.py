@@ -15,6 +15,7 @@ from streamjobs import (
     EventTimeSessionWindows,
     JobDefinitionError,
     ProcessingTimeSessionWindows,
+    ProcessJoinFunction,
     ProcessWindowFunction,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
@@ -123,7 +124,31 @@ def test_what_a_job_lacks_for_windows_is_told() -> None:
     env = LocalStreamEnvironment()
     keyed = env.from_elements(ROWS, "k string, v bigint").key_by("k")
     keyed.window(TumblingEventTimeWindows.of(1)).reduce(reduced, uid="w", schema="k string, v bigint").sink_to([])
+    with pytest.raises(JobDefinitionError, match=r"operator 'w': reduced works in event time.*assign_timestamps_and"):
+        env.execute()
+    env = LocalStreamEnvironment()
+    timed = env.from_elements([("a", None)], "k string, v bigint").assign_timestamps_and_watermarks(
+        WatermarkStrategy.for_monotonous_timestamps().with_timestamps("v")
+    )
+    windows = timed.key_by("k").window(TumblingEventTimeWindows.of(1))
+    windows.reduce(reduced, uid="w", schema="k string, v bigint").sink_to([])
     with pytest.raises(UserFunctionError, match=r"operator 'w', key 'a', record .*no timestamp"):
+        env.execute()
+
+
+def test_a_join_by_time_is_refused_where_one_side_has_no_timestamps() -> None:
+    class Pair(ProcessJoinFunction[Any, Any, Any, Any]):
+        def process_element(self, left: Any, right: Any, context: Any) -> None:
+            return None
+
+    env = LocalStreamEnvironment()
+    timed = env.from_elements(ROWS, "k string, v bigint").assign_timestamps_and_watermarks(
+        WatermarkStrategy.for_monotonous_timestamps().with_timestamps("v")
+    )
+    untimed = env.from_elements(ROWS, "k string, v bigint")
+    joined = timed.key_by("k").interval_join(untimed.key_by("k")).between(0, 1)
+    joined.process(Pair(), uid="join", schema="k string").sink_to([])
+    with pytest.raises(JobDefinitionError, match="operator 'join': Pair works in event time"):
         env.execute()
 
 

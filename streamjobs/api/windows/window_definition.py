@@ -104,6 +104,11 @@ class WindowDefinition:
     element_serializer: TypeSerializer[Any] | None = None
     """The serializer of the records; without one it follows from the schema of the input."""
 
+    @property
+    def needs_timestamps(self) -> bool:
+        """Whether a record without a timestamp has no window."""
+        return self.assigner.is_event_time
+
     def __attrs_post_init__(self) -> None:
         if self.assigner.merges_windows and not self.trigger.can_merge():
             raise JobDefinitionError(

@@ -1,0 +1,41 @@
+"""The demonstration of event time, on the first months of the year."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.spark
+def test_the_demonstration_tells_the_whole_story_without_noise_and_cleans_up(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "examples.weather", "--parts", "2"],
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stderr == ""
+    told = ended.stdout
+    assert [line[0] for line in told.splitlines() if re.match(r"\d\. ", line)] == list("1234")
+    killed_in = re.search(r"SIGKILL .* writing epoch (\d+)", told)
+    assert killed_in is not None
+    # What the killed driver had completed, and not an epoch more or less, is what the next one continues.
+    assert re.search(rf"continuing after epoch {int(killed_in[1]) - 1}\n   epochs {killed_in[1]}\b", told)
+    assert "added   .longest_delay: default 0" in told
+    # Nothing that is compared is empty, and the server was busy at times.
+    rows = [int(count.replace(",", "")) for count in re.findall(r"^   [a-z].* \| +([\d,]+)$", told, re.M)]
+    assert len(rows) == 4
+    assert all(rows)
+    assert re.search(r"said [1-9]\d* times that it is busy", told)
+    assert re.findall(r"WARN|ERROR|Exception|Traceback|\r", told) == []
+    assert list(tmp_path.glob("weather-demo-*")) == []
