@@ -14,7 +14,7 @@ from typing import Any, Final
 import statebackend
 from snapshots.value_text import cut
 
-__all__ = ["one_line", "shown", "told"]
+__all__ = ["one_line", "shown", "shown_instance", "told"]
 
 _STATES: Final = os.path.join(os.path.dirname(statebackend.__file__), "")
 
@@ -28,6 +28,11 @@ def told(error: BaseException) -> str:
 def one_line(text: str) -> str:
     """The lines of a text, joined by bars; empty ones are left out."""
     return " | ".join(line.strip() for line in text.splitlines() if line.strip())
+
+
+def shown_instance(given: object) -> str:
+    """What was given in the place of an instance of some class: of a class, that it wants an instance."""
+    return f"the class {given.__name__}; make an instance" if isinstance(given, type) else shown(given, 80)
 
 
 def shown(value: Any, characters: int) -> str:

@@ -10,7 +10,7 @@ from streamjobs.api.data_stream import KeyedStream, ProcessedStream
 from streamjobs.api.stream_graph import KeyedInput
 from streamjobs.errors import JobDefinitionError
 from streamjobs.time.durations import Duration, duration_ms
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import shown, shown_instance
 
 __all__ = ["AsyncDataStream"]
 
@@ -79,9 +79,7 @@ def _definition(
     if not isinstance(stream, KeyedStream):
         raise JobDefinitionError(f"{method} takes a keyed stream first, not {shown(stream, 80)}; call key_by() on it")
     if not isinstance(function, AsyncFunction):
-        given: object = function
-        what = f"the class {given.__name__}; make an instance" if isinstance(given, type) else shown(given, 80)
-        raise JobDefinitionError(f"{method} takes an instance of an AsyncFunction, not {what}")
+        raise JobDefinitionError(f"{method} takes an instance of an AsyncFunction, not {shown_instance(function)}")
     if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
         raise JobDefinitionError(f"capacity of {method} is {shown(capacity, 40)}; it is a whole number of 1 or more")
     if retry is not None and not isinstance(retry, AsyncRetryStrategy):

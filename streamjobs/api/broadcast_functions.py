@@ -34,7 +34,7 @@ from streamjobs.api.functions import (
 from streamjobs.api.lifecycle import WorkerLifecycle
 from streamjobs.api.timer_service import TimeDomain, TimerService
 from streamjobs.errors import JobDefinitionError
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import shown, shown_instance
 
 __all__ = [
     "BroadcastContext",
@@ -230,10 +230,10 @@ class BroadcastProcessFunction(WorkerLifecycle, ABC, Generic[I, B, O]):
 
 def _check_function(definition: Any, attribute: Any, function: Any) -> None:
     if not isinstance(function, (KeyedBroadcastProcessFunction, BroadcastProcessFunction)):
-        what = f"the class {function.__name__}; make an instance" if isinstance(function, type) else shown(function, 80)
         raise JobDefinitionError(
             f"process() of a stream and a broadcast one takes an instance of a KeyedBroadcastProcessFunction or, where "
-            f"the stream is not keyed, of a BroadcastProcessFunction, not {what}"
+            f"the stream is not keyed, of a BroadcastProcessFunction, not "
+            f"{shown_instance(function)}"
         )
 
 

@@ -29,7 +29,7 @@ from streamjobs.api.windows.window_assigners import WindowAssigner
 from streamjobs.api.windows.window_definition import WindowDefinition
 from streamjobs.api.windows.window_joins import PairFunction, WindowedStreamPair
 from streamjobs.errors import JobDefinitionError
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import shown, shown_instance
 
 __all__ = [
     "AddOperator",
@@ -59,8 +59,7 @@ def as_columns(given: Any) -> tuple[Any, ...]:
 def checked_function(function: Any, kind: type, method: str = "process()") -> Any:
     """An instance of a class of functions; `JobDefinitionError` for anything else."""
     if not isinstance(function, kind):
-        what = f"the class {function.__name__}; make an instance" if isinstance(function, type) else shown(function, 80)
-        raise JobDefinitionError(f"{method} takes an instance of a {kind.__name__}, not {what}")
+        raise JobDefinitionError(f"{method} takes an instance of a {kind.__name__}, not {shown_instance(function)}")
     return function
 
 

@@ -18,7 +18,7 @@ from streamjobs.api.join_functions import ProcessJoinFunction
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.errors import JobDefinitionError
 from streamjobs.time.durations import Duration, duration_ms
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import shown, shown_instance
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 __all__ = ["AddIntervalJoin", "IntervalJoin", "IntervalJoinDefinition"]
@@ -28,9 +28,8 @@ S = TypeVar("S", covariant=True)
 
 def _check_function(definition: Any, attribute: Any, function: Any) -> None:
     if not isinstance(function, ProcessJoinFunction):
-        what = f"the class {function.__name__}; make an instance" if isinstance(function, type) else shown(function, 80)
         raise JobDefinitionError(
-            f"process() of an interval join takes an instance of a ProcessJoinFunction, not {what}"
+            f"process() of an interval join takes an instance of a ProcessJoinFunction, not {shown_instance(function)}"
         )
 
 

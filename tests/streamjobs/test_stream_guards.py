@@ -97,7 +97,7 @@ def test_process_takes_an_instance() -> None:
 )
 def test_a_null_anywhere_in_a_key_is_refused(keys: list[Any], is_composite: bool) -> None:
     with pytest.raises(NullKeyError, match="operator 'u': a record has a null key"):
-        check_keys("u", keys, is_composite)
+        check_keys("operator 'u'", keys, is_composite)
 
 
 def test_keys_that_are_false_or_empty_are_no_nulls() -> None:

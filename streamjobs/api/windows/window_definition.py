@@ -22,7 +22,7 @@ from streamjobs.api.windows.triggers import Trigger
 from streamjobs.api.windows.window_assigners import WindowAssigner
 from streamjobs.api.windows.window_functions import ProcessWindowFunction
 from streamjobs.errors import JobDefinitionError
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import shown, shown_instance
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 __all__ = [
@@ -49,8 +49,9 @@ class ReducedContents:
 
 def _check_aggregate(contents: Any, attribute: Attribute[Any], function: object) -> None:
     if not isinstance(function, AggregateFunction):
-        what = f"the class {function.__name__}; make an instance" if isinstance(function, type) else shown(function, 80)
-        raise JobDefinitionError(f"aggregate() takes an instance of an AggregateFunction, not {what}")
+        raise JobDefinitionError(
+            f"aggregate() takes an instance of an AggregateFunction, not {shown_instance(function)}"
+        )
 
 
 @frozen

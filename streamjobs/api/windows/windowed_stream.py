@@ -32,7 +32,7 @@ from streamjobs.api.windows.window_definition import (
 from streamjobs.api.windows.window_functions import AppliedWindowFunction, ProcessWindowFunction
 from streamjobs.errors import JobDefinitionError
 from streamjobs.time.durations import Duration, duration_ms
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import shown, shown_instance
 
 __all__ = ["AddWindows", "WindowedStream", "checked_assigner"]
 
@@ -193,14 +193,14 @@ def checked_assigner(given: Any) -> WindowAssigner[Any]:
 
 
 def _process_function(function: Any) -> ProcessWindowFunction[Any, Any, Any, Any]:
-    given = f"the class {function.__name__}; make an instance" if isinstance(function, type) else shown(function, 80)
     if not isinstance(function, ProcessWindowFunction):
-        raise JobDefinitionError(f"a function over windows is an instance of a ProcessWindowFunction, not {given}")
+        raise JobDefinitionError(
+            f"a function over windows is an instance of a ProcessWindowFunction, not {shown_instance(function)}"
+        )
     return function
 
 
 def _instance(given: Any, kind: type, method: str, what: str) -> Any:
     if not isinstance(given, kind):
-        told = f"the class {given.__name__}; make an instance" if isinstance(given, type) else shown(given, 80)
-        raise JobDefinitionError(f"{method} takes {what}, not {told}")
+        raise JobDefinitionError(f"{method} takes {what}, not {shown_instance(given)}")
     return given
