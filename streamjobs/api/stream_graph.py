@@ -327,7 +327,8 @@ def source_of_timestamps(edge: StreamEdge) -> SourceNode:
     if isinstance(node, SourceNode):
         return node
     if isinstance(node, TimestampsNode):
-        what = "its records have timestamps already" if tag is None else "these records are set aside"
+        given = "its records have timestamps already, by this method or by withWatermark on the frame of the source"
+        what = given if tag is None else "these records are set aside"
     else:
         what = f"it stands behind {'a union' if isinstance(node, UnionNode) else f'the operator {node.uid!r}'}"
     raise JobDefinitionError(

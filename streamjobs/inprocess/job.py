@@ -16,6 +16,7 @@ from statebackend.metrics import KeyedStateMetrics
 from streamjobs.errors import EpochError
 from streamjobs.inprocess.local_run import LocalRun
 from streamjobs.runtime.job_metrics import OperatorMetrics, metrics_of_epochs
+from streamjobs.runtime.time_metrics import TimeMetrics
 
 
 class LocalJob:
@@ -34,6 +35,7 @@ class LocalJob:
         self.state_metrics_by_epoch: Sequence[OperatorMetrics] = run.state_metrics
         """The metrics of keyed state by operator uid in each epoch; empty mappings if metrics are off."""
         self._watermarks = run.watermarks()
+        self._time_metrics = run.time_metrics()
         self._store = parts.store
         self._file_system = parts.directory.file_system
         self._registered = {uid: operator.states.keyed for uid, operator in parts.operators.items()}
@@ -49,8 +51,12 @@ class LocalJob:
         return functools.reduce(metrics_of_epochs, self.state_metrics_by_epoch, {})
 
     def watermarks(self) -> Mapping[str, int]:
-        """How far event time is, by operator uid, in milliseconds; operators without watermarks are left out."""
+        """How far event time is, by operator uid and name of source, in milliseconds; without a watermark, left out."""
         return self._watermarks
+
+    def time_metrics(self) -> Mapping[str, TimeMetrics]:
+        """Watermark, lag and late records dropped, by operator uid and by name of source."""
+        return self._time_metrics
 
     def savepoint(self, path: str | os.PathLike[str]) -> SavepointReport:
         """Writes a savepoint of the job's state to a new directory; every environment and backend can restore it."""

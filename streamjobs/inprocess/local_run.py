@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -47,13 +48,14 @@ from streamjobs.runtime.checkpoint_writing import durable_epoch_of, store_checkp
 from streamjobs.runtime.epoch import Epochs
 from streamjobs.runtime.epoch_events import BatchArrived, Epoch
 from streamjobs.runtime.epoch_runner import EpochRunner
-from streamjobs.runtime.event_time import EventTime
+from streamjobs.runtime.event_time import EventTime, source_names
 from streamjobs.runtime.job_metrics import OperatorMetrics, metrics_of_epoch
 from streamjobs.runtime.job_start import report_of
 from streamjobs.runtime.processing_time import not_before
 from streamjobs.runtime.restore_plan import SubtaskRestore, restores_by_subtask
 from streamjobs.runtime.starting_point import StartingPoint
 from streamjobs.runtime.subtask import OperatorParts, Subtask
+from streamjobs.runtime.time_metrics import TimeMetrics, late_records_of, time_metrics
 from streamjobs.runtime.worker_functions import RunIdentity, WorkerFunctions
 from streamjobs.time.job_watermarks import watermark_state
 from streamjobs.time.timestamps import MIN_TIMESTAMP
@@ -100,6 +102,7 @@ class LocalRun:
         self.state_metrics: list[OperatorMetrics] = []
         self.acknowledgements: list[Acknowledgement] = []
         """Of the epoch that ends, or did last."""
+        self._late_records: Counter[str] = Counter()
         self.current = CurrentEpoch()
         """The epoch that is under way."""
         self._output = SinkRecords(parts.graph, parts.listener)
@@ -196,9 +199,18 @@ class LocalRun:
         return self._output.taken()
 
     def watermarks(self) -> Mapping[str, int]:
-        """How far event time is, by operator uid, in milliseconds; operators without watermarks are left out."""
-        known = operator_watermarks(self.network) if self.parts.event_time is not None else {}
-        return {uid: time_ms for uid, time_ms in known.items() if time_ms > MIN_TIMESTAMP}
+        """How far event time is, by name of source and operator uid, in milliseconds; without a watermark, left out."""
+        if self.parts.event_time is None:
+            return {}
+        sources = zip(source_names(self.parts.graph), self.job_network.sources.values(), strict=True)
+        known = {**{name: one.work.watermark_ms for name, one in sources}, **operator_watermarks(self.network)}
+        return {name: time_ms for name, time_ms in known.items() if time_ms > MIN_TIMESTAMP}
+
+    def time_metrics(self) -> Mapping[str, TimeMetrics]:
+        """How far event time is for sources and operators, and what was late."""
+        event_time = self.parts.event_time
+        names = () if event_time is None else event_time.names
+        return time_metrics(names, self.watermarks(), self._previous_time_ms, self._late_records)
 
     def close(self) -> None:
         """Closes what is open, as given up, and what was set up."""
@@ -299,6 +311,7 @@ class LocalRun:
 
     def _acknowledged(self, subtask: Subtask, acknowledgement: Acknowledgement, restored: SubtaskRestore) -> None:
         self.acknowledgements.append(acknowledgement)
+        self._late_records += late_records_of([acknowledgement])
         if restored.is_restored:
             self.restore_reports += subtask.restore_reports
             self.operator_state_restore_reports += subtask.operator_state_restore_reports

@@ -141,7 +141,9 @@ class IntervalJoinOperator(Operator):
             )
         watermark = self._timers.current_watermark()
         if time < watermark != MIN_TIMESTAMP:
-            if side.late_tag is not None:
+            if side.late_tag is None:
+                self.late_records_dropped += 1
+            else:
                 self._output.add(side.late_tag, record, time)
             return
         key, context, join = self._context.current_key, self._context, self._join

@@ -102,6 +102,9 @@ class Operator(ABC):
     Then those that are due come by `on_event_time_timers`, and their keys are not made current before.
     """
 
+    late_records_dropped: int = 0
+    """How many records came behind the watermark since `open`, and went nowhere."""
+
     @abstractmethod
     def open(self, context: SubtaskContext, emitter: Emitter) -> None:
         """Registers state.

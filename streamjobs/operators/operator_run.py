@@ -78,6 +78,11 @@ class OperatorRun:
         """See `Operator`."""
         return self._operator.fires_together
 
+    @property
+    def late_records_dropped(self) -> int:
+        """See `Operator`."""
+        return self._operator.late_records_dropped
+
     @contextlib.contextmanager
     def opened(self, context: SubtaskContext, emitter: Emitter) -> Iterator[None]:
         """`open`, and `close` behind the block, also after a failure, which stays the one that is told."""

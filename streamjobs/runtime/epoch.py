@@ -148,7 +148,7 @@ class Epochs:
         if last is None:
             raise IllegalTransitionError(EpochEvent.TIME_PASSED.name, self.state.name, "there was no batch before")
         # Behind it the batch is the last one still: its replay finds it done.
-        epoch = self._epoch = Epoch(self._free_id(last.checkpoint_id + 1), last.batch_id, last.offsets)
+        epoch = self._epoch = Epoch(self._free_id(last.checkpoint_id + 1), last.batch_id, last.offsets, event)
         return self._advance(EpochEvent.TIME_PASSED, {EpochAction.OPEN: Open(epoch)})
 
     def _judged(self, event: BatchArrived) -> EpochEvent:

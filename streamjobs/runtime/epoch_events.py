@@ -15,12 +15,27 @@ from checkpointing.handles.state_handles import SubtaskState
 
 
 @frozen
+class TimePassed:
+    """Time has something to do, and there is no batch: what is due at this processing time fires without records.
+
+    ``is_drain`` says that the epoch is at the end of event time.
+    """
+
+    processing_time_ms: int
+    is_drain: bool = False
+
+
+@frozen
 class Epoch:
-    """An epoch: the id of its checkpoint, which is what users see, and the batch that its records come from."""
+    """An epoch: the id of its checkpoint, which is what users see, and the batch that its records come from.
+
+    One without records is of the batch before; ``time_passed`` says why there is one.
+    """
 
     checkpoint_id: int
     batch_id: int
     offsets: bytes = b""
+    time_passed: TimePassed | None = None
 
 
 @frozen
@@ -43,11 +58,6 @@ class BatchArrived:
 
     batch_id: int
     offsets: bytes = b""
-
-
-@frozen
-class TimePassed:
-    """Time has passed a timer, behind a batch: what is due fires in an epoch without records."""
 
 
 @frozen

@@ -37,7 +37,7 @@ class EpochEvent(enum.Enum):
     OTHER_OFFSETS = "the last batch arrived again, with other offsets"
     FOREIGN_BATCH = "a batch arrived that is neither the last nor the next"
     BATCH_WHEN_STOPPING = "a batch arrived while the job is stopping"
-    TIME_PASSED = "time has passed a timer, and there is no batch"
+    TIME_PASSED = "time has something to do, and there is no batch"
     TRIGGERED = "the tasks are known"
     NO_TASKS = "no task takes part"
     ACKNOWLEDGED = "a task acknowledged"
@@ -106,6 +106,8 @@ EPOCH_TRANSITIONS: Final[Mapping[tuple[EpochState, EpochEvent], tuple[EpochState
             (_S.RECOMMITTING, _E.COMMITTED): (_S.IDLE, ()),
             (_S.RECOMMITTING, _E.FAILED): (_S.FAILED, ()),
             (_S.STOPPED, _E.BATCH_WHEN_STOPPING): (_S.STOPPED, (_A.REFUSE,)),
+            # A drain, which may come behind a batch that came too late for it.
+            (_S.STOPPED, _E.TIME_PASSED): (_S.OPENED, (_A.OPEN,)),
         }
     )
 )

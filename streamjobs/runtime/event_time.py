@@ -37,8 +37,8 @@ class EventTime:
     def of(cls, graph: JobGraph) -> EventTime | None:
         """That of a job; None if no stream of it has timestamps.
 
-        Raises `JobDefinitionError` for a source that gets timestamps twice, and for an operator that cannot do without
-        timestamps where none come to it.
+        Raises `JobDefinitionError` for a source that gets timestamps twice, for a side output that there is not, and
+        for an operator that cannot do without timestamps where none come to it.
         """
         event_time = cls.of_sources(graph)
         _check_have_timestamps(graph)
@@ -56,8 +56,14 @@ class EventTime:
                     "assign_timestamps_and_watermarks() is used twice for one source; use the stream that it returns "
                     "in both places"
                 )
+            _check_side_outputs(node, graph)
         names = dict(zip(graph.sources, source_names(graph), strict=True))
         return cls(graph, source_names(graph), {names[source]: node for source, node in by_source.items()})
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the sources with event time, and the uids of all operators."""
+        return (*self.nodes, *(node.uid for node in self.graph.operators))
 
     def name_of(self, node: TimestampsNode) -> str:
         """The name of the source that a node gives timestamps to."""
@@ -98,6 +104,18 @@ def check_follows_from_epochs(event_time: EventTime | None) -> None:
     """Raises `JobDefinitionError` if watermarks do not follow from what the tasks of an epoch report."""
     for node in () if event_time is None else event_time.nodes.values():
         _check_can_be_carried_out(node.strategy)
+
+
+def _check_side_outputs(node: TimestampsNode, graph: JobGraph) -> None:
+    strategy = node.strategy
+    there_is = None if strategy.future_limit_ms is None else strategy.future_tag
+    for edge in graph.edges_from(node):
+        if edge.tag is not None and edge.tag != there_is:
+            raise JobDefinitionError(
+                f"the side output {edge.tag.name!r} of assign_timestamps_and_watermarks() is read, and nothing goes "
+                f"there: with_future_limit(limit, tag) sends what is too far in the future to "
+                f"{'its tag' if there_is is None else repr(there_is.name)}"
+            )
 
 
 def _check_can_be_carried_out(strategy: WatermarkStrategy[object]) -> None:

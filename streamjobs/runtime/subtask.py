@@ -40,6 +40,7 @@ from streamjobs.rows.declared_schema import DeclaredSchema
 from streamjobs.runtime.job_metrics import opening_metrics
 from streamjobs.runtime.restore_measures import restore_report
 from streamjobs.runtime.restore_plan import SubtaskRestore
+from streamjobs.runtime.time_metrics import LATE_RECORDS_DROPPED
 from streamjobs.time.timestamps import MIN_TIMESTAMP
 from typeserializers.kernel.type_serializer import TypeSerializer
 
@@ -131,6 +132,7 @@ class Subtask:
         self._acknowledgement: Acknowledgement | None = None
         self._channels: dict[tuple[str, str], ChannelTimestamp] = {}
         self._timers_due: tuple[int | None, int | None] = (None, None)
+        self._late_records_dropped = 0
         self.restore_reports: Sequence[StateRestoreReport] = ()
         """What became of each restored keyed state that was registered; complete when the run is."""
         self.operator_state_restore_reports: Sequence[StateRestoreReport] = ()
@@ -191,6 +193,7 @@ class Subtask:
                     context.check_planned_are_registered()
                     yield OpenedSubtask(operator, context)
                     self._note_timers(context)
+                    self._late_records_dropped = operator.late_records_dropped
                 self._clock.lap("process_s")
                 snapshot = backends.snapshot(self._epoch.epoch_id, uuid.uuid4().hex)
                 self._clock.lap("snapshot_s")
@@ -289,6 +292,7 @@ class Subtask:
             metrics={
                 "entries_written": snapshot.entries_written,
                 "bytes_written": snapshot.bytes_written,
+                LATE_RECORDS_DROPPED: self._late_records_dropped,
                 **self._clock.laps,
                 **metrics,
             },

@@ -19,11 +19,13 @@ from typing import Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
+from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
 from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpointStore
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_directory import JobDirectory
 from checkpointing.storage.job_origin import write_origin
 from checkpointing.storage.savepoint_directory import SavedSourceProgress
+from checkpointing.storage.time_epoch_file import end_time_epoch
 from statebackend.api.key_groups import check_parallelism
 from statebackend.keyed.backend_registry import state_backend
 from statebackend.keyed.private_directory import default_local_root
@@ -31,7 +33,7 @@ from statebackend.keyed.state_backend import StateBackend
 from statebackend.keyed.state_verdicts import SchemaReport
 from statebackend.metrics import StateMetricsConfig
 from streamjobs.api.data_stream import DataStream
-from streamjobs.api.stream_graph import SourceNode, StreamEdge, StreamGraph
+from streamjobs.api.stream_graph import SourceNode, StreamGraph
 from streamjobs.errors import JobDefinitionError
 from streamjobs.runtime.checkpoint_writing import batch_of
 from streamjobs.runtime.job_start import Engine, check_written_by, judged, locked_start, require_compatible
@@ -44,9 +46,11 @@ from streamjobs.runtime.starting_point import (
     starting_point,
 )
 from streamjobs.spark.driver.epoch_driver import EpochDriver
+from streamjobs.spark.driver.epoch_time import is_output_pending
 from streamjobs.spark.driver.fall_back import fall_back, planned_fall_back
 from streamjobs.spark.driver.job_parts import JobParts
 from streamjobs.spark.driver.query_end import check_timeout
+from streamjobs.spark.driver.time_epochs import EmptyBatch, TimeEpochs
 from streamjobs.spark.job import SparkJob
 from streamjobs.spark.plans.pipeline import Pipeline
 from streamjobs.spark.plans.pipeline_preparation import prepare_pipeline
@@ -59,6 +63,7 @@ from streamjobs.spark.session import (
 )
 from streamjobs.spark.sources.source_identity import check_same_sources, check_trigger, named_sources
 from streamjobs.spark.sources.source_progress import newest_committed_batch, restore_source_progress
+from streamjobs.spark.sources.source_watermark import watermark_of_frame
 
 _log = logging.getLogger(__name__)
 
@@ -113,21 +118,25 @@ class SparkStreamEnvironment:
         self._local_state_directory = None if local_state_directory is None else os.fspath(local_state_directory)
         self._graph = StreamGraph()
         self._sources: list[SourceNode] = []
+        self._streams: dict[SourceNode, DataStream] = {}
 
     def from_dataframe(self, frame: DataFrame) -> DataStream:
         """The stream of a streaming DataFrame: ``spark.readStream...load()``, with any stateless steps.
 
-        A job may have several; the same frame is the same source.
+        A job may have several; the same frame is the same source. What ``withWatermark`` says on the frame is taken
+        over as `DataStream.assign_timestamps_and_watermarks`. Raises `JobDefinitionError` if it cannot be.
         """
         if not isinstance(frame, DataFrame) or not frame.isStreaming:
             raise JobDefinitionError("from_dataframe takes a streaming DataFrame, one made with spark.readStream")
         known = (node for node in self._sources if node.source is frame)
         node = next(known, None)
         if node is None:
+            strategy = watermark_of_frame(frame)
             node = SourceNode(frame)
             self._sources.append(node)
-            self._graph.add(node)
-        return DataStream(self._graph, StreamEdge(node))
+            stream = DataStream(self._graph, self._graph.add(node))
+            self._streams[node] = stream if strategy is None else stream.assign_timestamps_and_watermarks(strategy)
+        return self._streams[node]
 
     def check(
         self, *, from_savepoint: str | os.PathLike[str] | None = None, allow_non_restored_state: bool = False
@@ -216,10 +225,14 @@ class SparkStreamEnvironment:
         check_has_every_epoch(point, committed, file_system)
         return point
 
-    def _is_committed(self, batch_id: int) -> bool:
-        """Whether Spark has noted the batch as done, which it does when its output is committed."""
+    def _may_be_uncommitted(self, newest: CheckpointMetadata, file_system: CheckpointFileSystem) -> bool:
+        """Whether output of the newest checkpoint may not be committed.
+
+        Spark notes a batch as done when it is; epochs without records behind it are noted by ourselves.
+        """
         committed = newest_committed_batch(self._spark_directory)
-        return committed is not None and committed >= batch_id
+        is_batch_done = committed is not None and committed >= batch_of(newest)
+        return not is_batch_done or is_output_pending(file_system, newest)
 
     def _check_source(self, pipeline: Pipeline, point: StartingPoint) -> None:
         goes_on = point.is_own or (point.origin is not None and point.origin.with_source_progress)
@@ -229,7 +242,7 @@ class SparkStreamEnvironment:
 
     def _check_sink(self, pipeline: Pipeline, point: StartingPoint) -> None:
         own = point.own_checkpoint
-        if own is not None and not self._is_committed(batch_of(own)):
+        if own is not None and point.state is not None and self._may_be_uncommitted(own, point.state.file_system):
             pipeline.sinks.check_commits(own)
 
     def _judged(
@@ -290,13 +303,16 @@ class SparkStreamEnvironment:
             metrics=self.metrics,
             epoch_timeout_s=self.epoch_timeout_s,
         )
-        driver = EpochDriver(parts, point.state, self.spark.sparkContext)
+        empty_batch = EmptyBatch(self.spark, pipeline.source.schema)
+        driver = EpochDriver(parts, point.state, self.spark.sparkContext, empty_batch)
         try:
             if latest is None and point.origin is not None and not point.origin.with_source_progress:
                 driver.forget_source_progress()
             pipeline.sinks.recover(driver.last_epoch_id, directory.identity.job_id)
-            if latest is not None and not self._is_committed(batch_of(latest)):
+            if latest is not None and self._may_be_uncommitted(latest, file_system):
                 pipeline.sinks.commit_again(latest)
+                if is_output_pending(file_system, latest):
+                    end_time_epoch(file_system)
             writer = (
                 pipeline.source.writeStream.queryName(name)
                 # Not a plain path, which the default file system of Hadoop may look for elsewhere.
@@ -305,7 +321,9 @@ class SparkStreamEnvironment:
             )
             if trigger:
                 writer = writer.trigger(**trigger)
-            return SparkJob(self.spark, directory, driver, reports, writer.start(), fallen_back)
+            query = writer.start()
+            time_epochs = TimeEpochs(self.spark, driver, query, trigger)
+            return SparkJob(self.spark, directory, driver, reports, query, time_epochs, fallen_back)
         except BaseException:
             # What went out to the workers would otherwise stay for as long as the session.
             driver.close()
@@ -322,6 +340,7 @@ class SparkStreamEnvironment:
         if point.is_new_origin:
             # In this order: a log that does not fit the origin must not outlive a crash in between.
             file_system.delete_directory("spark")
+            end_time_epoch(file_system)
             write_origin(file_system, point.origin)
         if point.origin.with_source_progress and not file_system.exists("spark/metadata"):
             file_system.delete_directory("spark")

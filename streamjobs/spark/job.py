@@ -19,12 +19,14 @@ from statebackend.keyed.state_verdicts import SchemaReport, StateVerdict
 from statebackend.metrics import KeyedStateMetrics
 from streamjobs.errors import EpochError
 from streamjobs.runtime.restore_measures import measure_of
+from streamjobs.runtime.time_metrics import TimeMetrics
 from streamjobs.spark.driver.epoch_driver import EpochDriver
 from streamjobs.spark.driver.epoch_statistics import EpochStatistics
 from streamjobs.spark.driver.fall_back import FallBackReport
 from streamjobs.spark.driver.query_end import DEFAULT_STOP_TIMEOUT_S, Interrupts, QueryEnd, check_timeout
 from streamjobs.spark.driver.run_watch import RunWatch
 from streamjobs.spark.driver.savepoints import take_savepoint
+from streamjobs.spark.driver.time_epochs import TimeEpochs
 
 
 @frozen
@@ -78,6 +80,7 @@ class SparkJob:
         driver: EpochDriver,
         schema_reports: Mapping[str, SchemaReport],
         query: StreamingQuery,
+        time_epochs: TimeEpochs,
         fall_back_report: FallBackReport | None = None,
     ) -> None:
         self.query = query
@@ -89,9 +92,10 @@ class SparkJob:
         self._spark = spark
         self._directory = directory
         self._driver = driver
+        self._time_epochs = time_epochs
         self._end = QueryEnd(spark, driver, query)
         # The directory stays locked: whoever has the job must first be told why it ended.
-        self._watch = RunWatch(lambda: query.isActive, driver.close)
+        self._watch = RunWatch(query.awaitTermination, time_epochs.query_ended)
 
     @property
     def last_completed_epoch(self) -> int | None:
@@ -112,11 +116,15 @@ class SparkJob:
         return self._driver.state_metrics
 
     def watermarks(self) -> Mapping[str, int]:
-        """How far event time is for the next epoch, by operator uid, in milliseconds.
+        """How far event time is for the next epoch, by operator uid and by name of source, in milliseconds.
 
-        Operators without watermarks, and jobs without event time, are left out.
+        Who has no watermark is left out; a job without event time has none.
         """
         return self._driver.watermarks()
+
+    def time_metrics(self) -> Mapping[str, TimeMetrics]:
+        """Watermark, lag and late records dropped in this run, by operator uid and by name of source."""
+        return self._driver.time_metrics()
 
     def restore_report(self) -> RestoreReport:
         """What became of each restored state; complete once the first epoch is (migration runs in its tasks).
@@ -136,6 +144,9 @@ class SparkJob:
     def await_termination(self, timeout_s: float | None = None) -> bool:
         """Waits for the job to end, or for so many seconds; returns whether it has ended. Raises what made it fail.
 
+        A job with the trigger ``availableNow`` or ``once`` has ended when everything has fired that is due then, which
+        may be after its `query`.
+
         Ctrl-C stops the job as `stop` does, says in one line what became of the running epoch, and then raises
         `KeyboardInterrupt`. A second one gives the running epoch up.
         """
@@ -152,6 +163,7 @@ class SparkJob:
                     return True
                 raise (self._driver.failure or EpochError(f"the streaming query failed: {error}")) from error
             if has_ended:
+                self._time_epochs.query_ended()
                 self._close()
                 if self._driver.failure is not None:
                     # Spark takes an epoch that was interrupted while it was being stopped for one that has ended.
@@ -166,11 +178,17 @@ class SparkJob:
         return has_ended
 
     def process_all_available(self) -> None:
-        """Waits until everything that the source has now is processed; for tests and demonstrations."""
+        """Waits until everything that the source has now is processed, and has fired what is due then.
+
+        For tests and demonstrations.
+        """
         try:
             self.query.processAllAvailable()
         except PySparkException as error:
             raise (self._driver.failure or EpochError(f"the streaming query failed: {error}")) from error
+        self._time_epochs.run_due()
+        if self._driver.failure is not None:
+            raise self._driver.failure
 
     def savepoint(self, path: str | os.PathLike[str]) -> SavepointReport:
         """Writes a savepoint of the last completed epoch to a new directory, while the job goes on.
@@ -221,16 +239,28 @@ class SparkJob:
             self._close_if_ended()
 
     def stop_with_savepoint(
-        self, path: str | os.PathLike[str], timeout_s: float | None = DEFAULT_STOP_TIMEOUT_S
+        self,
+        path: str | os.PathLike[str],
+        timeout_s: float | None = DEFAULT_STOP_TIMEOUT_S,
+        *,
+        drain: bool = False,
     ) -> SavepointReport:
         """Ends the job after the epoch that is running, and writes a savepoint of it.
+
+        With ``drain`` event time goes to its end first, in one more epoch: all windows and timers of event time fire,
+        for a job that is not continued. Timers of processing time stay pending, as all timers do without ``drain``; the
+        savepoint has them.
 
         Raises what made the job fail, if it has failed, and `EpochTimeoutError` as `stop` does; `savepoint` then still
         saves the last epoch that completed.
         """
         check_timeout("timeout_s", timeout_s)
         try:
-            self._end.stop(timeout_s)
+            if drain:
+                self._time_epochs.announce_drain()
+                self._end.stop(timeout_s, before_end=self._time_epochs.drain)
+            else:
+                self._end.stop(timeout_s)
             if self._driver.failure is not None:
                 raise self._driver.failure
             # The directory stays ours meanwhile: another driver would clear away what is being exported.
@@ -239,13 +269,12 @@ class SparkJob:
             self._close_if_ended()
 
     def _close_if_ended(self) -> None:
-        # As long as the query runs, no other driver may.
-        if not self.query.isActive:
+        # As long as the query runs, or an epoch behind it, no other driver may.
+        if not self.query.isActive and self._driver.running_epoch_id is None:
             self._close()
 
     def _close(self) -> None:
-        self._watch.end()
-        self._driver.close()
+        self._time_epochs.close()
         self._directory.close()
 
 

@@ -42,6 +42,7 @@ __all__ = [
     "UnsupportedSparkVersionError",
     "check_classic_session",
     "check_spark_version",
+    "cloned_session",
     "configured",
     "disable_adaptive",
     "ensure_python_interpreter",
@@ -115,6 +116,12 @@ def check_classic_session(spark: object) -> None:
 def is_on_one_host(spark: SparkSession) -> bool:
     """Whether the tasks run in the driver's own JVM, as with the master ``local[2]``; not with ``local-cluster``."""
     return bool(spark.sparkContext._jsc.isLocal())
+
+
+def cloned_session(spark: SparkSession) -> SparkSession:
+    """A session of its own that begins with the settings, views and functions of this one, as a streaming query's."""
+    session: Any = spark
+    return SparkSession(spark.sparkContext, session._jsparkSession.cloneSession())
 
 
 @contextmanager

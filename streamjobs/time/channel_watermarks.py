@@ -16,13 +16,14 @@ sources. So who returns is not overtaken by one that is further, or becomes idle
 
 Before the first record a source has one channel, called "", for which idleness counts too. It goes when another comes;
 so it does after a restore if it was the only one.
-Idleness counts from the last epoch with records; after a restore from the first epoch, since a job that stood still
-knows nothing of what its sources did.
+Idleness counts from the last epoch with records; after a restore from the first epoch, or from the time at which the
+job was started, since one that stood still knows nothing of what its sources did.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import copy
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from attrs import frozen
@@ -86,6 +87,12 @@ class ChannelWatermarks:
     def __init__(self, sources: Mapping[str, SourceTime]) -> None:
         self._sources = {name: _Source(name, time) for name, time in sources.items()}
 
+    def copied(self) -> ChannelWatermarks:
+        """Others that stand where these do; there may be thousands, so no more is copied than what changes."""
+        other = copy.copy(self)
+        other._sources = {name: one.copied() for name, one in self._sources.items()}
+        return other
+
     def end_epoch(self, largest: Iterable[ChannelTimestamp], processing_time_ms: int) -> tuple[SourceElement, ...]:
         """What the sources send before the next epoch, when this one had records of these channels.
 
@@ -122,10 +129,14 @@ class ChannelWatermarks:
         """What a source said last of itself."""
         return self._sources[source].status
 
-    def next_idleness_ms(self) -> int | None:
-        """The first processing time at which some channel would become idle without records; None if none would."""
-        times = [time for one in self._sources.values() if (time := one.next_idleness_ms()) is not None]
-        return min(times, default=None)
+    def await_from(self, now_ms: int) -> None:
+        """Counts idleness from this processing time on for channels that nothing is known of since the start."""
+        for one in self._sources.values():
+            one.await_from(now_ms)
+
+    def idleness_times_ms(self) -> Sequence[int]:
+        """The processing times at which channels become idle if no record comes, in order."""
+        return sorted({time_ms for one in self._sources.values() for time_ms in one.idleness_times_ms()})
 
     def snapshot(self) -> tuple[ChannelWatermark, ...]:
         """All channels, for a checkpoint; what the sources sent last goes with it."""
@@ -156,6 +167,12 @@ class _Source:
         self._valve = StatusWatermarkValve([_ONLY_CHANNEL])
         self._channels = {_ONLY_CHANNEL: _Channel(None, None)}
         self._stands_for_all = True
+
+    def copied(self) -> _Source:
+        other = copy.copy(self)
+        other._valve = self._valve.copied()
+        other._channels = {name: _Channel(one.largest_ms, one.last_active_ms) for name, one in self._channels.items()}
+        return other
 
     @property
     def watermark_ms(self) -> int:
@@ -197,16 +214,21 @@ class _Source:
         self._valve.input_watermarks(dict.fromkeys(self._channels, MAX_TIMESTAMP))
         return self._sent_since(before_ms, before)
 
-    def next_idleness_ms(self) -> int | None:
+    def await_from(self, now_ms: int) -> None:
+        for one in self._valve.snapshot().channels:
+            channel = self._channels[one.channel]
+            if not one.is_idle and channel.last_active_ms is None:
+                channel.last_active_ms = now_ms
+
+    def idleness_times_ms(self) -> set[int]:
         if self._time.idleness_ms is None:
-            return None
-        since = [
+            return set()
+        since = (
             self._channels[one.channel].last_active_ms
             for one in self._valve.snapshot().channels
             if not one.is_idle and one.watermark_ms != MAX_TIMESTAMP
-        ]
-        known = [time_ms for time_ms in since if time_ms is not None]
-        return min(known) + self._time.idleness_ms + 1 if known else None
+        )
+        return {time_ms + self._time.idleness_ms + 1 for time_ms in since if time_ms is not None}
 
     def snapshot(self) -> list[ChannelWatermark]:
         return [

@@ -8,6 +8,7 @@ has the watermarks that it had.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from checkpointing.metadata.checkpoint_sections import ChannelTimestamp, ChannelWatermark, NodeWatermark, WatermarkState
@@ -30,6 +31,12 @@ class JobWatermarks:
         self._graph = GraphWatermarks(nodes)
         self._channels = ChannelWatermarks(sources)
 
+    def copied(self) -> JobWatermarks:
+        """Others that stand where these do."""
+        other = copy.copy(self)
+        other._graph, other._channels = copy.deepcopy(self._graph), self._channels.copied()
+        return other
+
     def end_epoch(self, largest: Iterable[ChannelTimestamp], processing_time_ms: int) -> tuple[NodeReaction, ...]:
         """What the operators do at the begin of the next epoch, when this one had records of these channels.
 
@@ -45,9 +52,13 @@ class JobWatermarks:
         """What an operator is at, or a source has sent last; the smallest time if nothing."""
         return self._graph.watermark_of(node)
 
-    def next_idleness_ms(self) -> int | None:
-        """The first processing time at which some channel would become idle without records; None if none would."""
-        return self._channels.next_idleness_ms()
+    def await_from(self, now_ms: int) -> None:
+        """Counts idleness from this processing time on for channels that nothing is known of since the start."""
+        self._channels.await_from(now_ms)
+
+    def idleness_times_ms(self) -> Sequence[int]:
+        """The processing times at which channels become idle if no record comes, in order."""
+        return self._channels.idleness_times_ms()
 
     def snapshot(self) -> WatermarkState:
         """All that is known, for a checkpoint."""

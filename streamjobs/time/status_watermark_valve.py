@@ -25,6 +25,7 @@ A channel may be added while the valve runs, and is then active; or removed, whi
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Generic, TypeVar
 
@@ -101,6 +102,12 @@ class StatusWatermarkValve(Generic[C]):
         valve._aligned = sum(one.watermark_ms >= state.watermark_ms for one in active)
         valve._holding = sum(one.watermark_ms == state.watermark_ms for one in active)
         return valve
+
+    def copied(self) -> StatusWatermarkValve[C]:
+        """Another valve that stands where this one does."""
+        other = copy.copy(self)
+        other._channels = {name: _Channel(one.watermark_ms, one.is_idle) for name, one in self._channels.items()}
+        return other
 
     def snapshot(self) -> ValveState[C]:
         """All that it knows."""

@@ -33,6 +33,7 @@ NAMES_OF_LIBRARIES = {
     "_member_map_",
     "_jdf",
     "_jsc",
+    "_jsparkSession",
     "_jvm",
     "_jc",
     "_javaAccumulator",

@@ -348,9 +348,11 @@ class WindowOperator(Operator):
 
     def _take_late(self, element: Any, time: int | None) -> None:
         """Takes a record that no window has; it is late only if its own time is over, and not if it is in a gap."""
-        if self._late_tag is None or time is None or not self._is_event_time:
+        if time is None or not self._is_event_time or time + self._lateness_ms > self._timers.current_watermark():
             return
-        if time + self._lateness_ms <= self._timers.current_watermark():
+        if self._late_tag is None:
+            self.late_records_dropped += 1
+        else:
             self._output.add(self._late_tag, element, time)
 
     def _failure(self, error: Exception, where: str, *record: Any) -> Exception:

@@ -1,15 +1,19 @@
 """Runs the epochs of one run on the driver: called by Spark's stream thread, asked and stopped from others.
 
-Spark calls with a micro-batch through ``foreachBatch``; when the call returns, Spark commits the batch. One epoch runs
-at a time. Whatever makes an epoch fail is remembered, for Spark passes it on as text.
+Spark calls with a micro-batch through ``foreachBatch``; when the call returns, Spark commits the batch. Epochs without
+records are begun from other threads (`time_epochs`). One epoch runs at a time. Whatever makes an epoch fail is
+remembered, for Spark passes it on as text, and no other begins.
+
+An epoch without records that was interrupted is processed again first, with the time that it had.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from pyspark import SparkContext
@@ -18,6 +22,7 @@ from pyspark.sql import DataFrame
 from checkpointing.coordinator.acknowledgement import Acknowledgement, TaskId
 from checkpointing.coordinator.checkpoint_coordinator import CheckpointCoordinator
 from savepoints.restored_state import RestoredState
+from statebackend.api.clock import Clock, wall_clock
 from streamjobs.errors import EpochError, EpochTimeoutError
 from streamjobs.runtime.checkpoint_writing import durable_epoch_of
 from streamjobs.runtime.epoch import Epochs
@@ -25,11 +30,15 @@ from streamjobs.runtime.epoch_events import BatchArrived, Epoch, TimePassed
 from streamjobs.runtime.epoch_runner import EpochRunner
 from streamjobs.runtime.epoch_table import EpochState
 from streamjobs.runtime.job_metrics import OperatorMetrics, metrics_of_epoch, metrics_of_epochs
+from streamjobs.runtime.processing_time import not_before
+from streamjobs.runtime.time_metrics import TimeMetrics, late_records_of, time_metrics
 from streamjobs.spark.driver.epoch_rim import SparkEpoch, SparkRun
 from streamjobs.spark.driver.epoch_statistics import EpochStatistics, epoch_statistics
+from streamjobs.spark.driver.epoch_time import time_epoch_left_open
 from streamjobs.spark.driver.job_parts import JobParts
 from streamjobs.spark.session import is_speculative, were_tasks_repeated
 from streamjobs.spark.sources.source_progress import read_offsets
+from streamjobs.time.timestamps import MIN_TIMESTAMP
 
 __all__ = ["REMEMBERED_EPOCHS", "EpochDriver"]
 
@@ -40,10 +49,22 @@ _POLL_S: Final = 0.2
 
 
 class EpochDriver:
-    """One instance is one run of the job."""
+    """One instance is one run of the job. ``empty_batch`` makes the frame of an epoch without records.
 
-    def __init__(self, parts: JobParts, restored: RestoredState | None, spark_context: SparkContext) -> None:
+    Everything may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        parts: JobParts,
+        restored: RestoredState | None,
+        spark_context: SparkContext,
+        empty_batch: Callable[[], DataFrame],
+        clock: Clock = wall_clock,
+    ) -> None:
         self.parts = parts
+        self.clock = clock
+        self._empty_batch = empty_batch
         latest = parts.store.latest()
         coordinator = CheckpointCoordinator(
             parts.identity.job_id,
@@ -63,6 +84,7 @@ class EpochDriver:
         self._run = SparkRun(parts, restored, spark_context)
         self._spark_context = spark_context
         self._is_speculative = is_speculative(spark_context)
+        self._open_epoch = time_epoch_left_open(parts.file_system, parts.store)
         self._running = threading.RLock()
         self.committing = self._run.committing
         """Held from the storing of a checkpoint until the output of its epoch is committed."""
@@ -71,8 +93,16 @@ class EpochDriver:
         self.running_epoch_id: int | None = None
         """The epoch that is running, if one is."""
         self.failure: BaseException | None = None
+        self.is_closed = False
+        self.has_batch_waiting = False
+        """Whether Spark has brought a batch that waits for the epoch that is running."""
+        self.last_batch: tuple[int, int] | None = None
+        """When the last epoch with a batch began and ended, by `monotonic_ms`, until somebody takes it."""
+        self.at_news: Callable[[], object] = lambda: None
+        """Called when an epoch with a batch has ended, however, and when the run is over."""
         self.restore_reports: list[Mapping[str, Any]] = []
         self.statistics: deque[EpochStatistics] = deque(maxlen=REMEMBERED_EPOCHS)
+        self._late_records: Counter[str] = Counter()
         self.state_metrics: OperatorMetrics = {}
         """Those of all epochs of this run together."""
 
@@ -96,38 +126,107 @@ class EpochDriver:
         self._run.forget_source_progress()
 
     def watermarks(self) -> Mapping[str, int]:
-        """What the operators are at, by uid, in milliseconds; those without a watermark are left out."""
+        """What sources have sent and operators are at, in milliseconds; those without a watermark are left out."""
         return self._run.watermarks.known()
 
+    def time_metrics(self) -> Mapping[str, TimeMetrics]:
+        """How far event time is for sources and operators, and what was late."""
+        watermarks = self._run.watermarks
+        return time_metrics(watermarks.names, watermarks.known(), self._run.processing_time_ms, self._late_records)
+
     def close(self) -> None:
-        """Takes back what went out to the workers for this run, which begins no epoch any more; may be called again."""
-        self._run.close()
+        """Takes back what went out to the workers for this run, which begins no epoch any more; may be called again.
+
+        Waits for the epoch that is running.
+        """
+        with self._running:
+            self.is_closed = True
+            self._run.close()
+        self.at_news()
+
+    @contextlib.contextmanager
+    def exclusively(self) -> Iterator[None]:
+        """Within the block no epoch begins but those that it runs; waits for the one that is running."""
+        with self._running:
+            yield
+
+    def next_time_epoch_ms(self) -> int | None:
+        """The processing time from which an epoch without records has something to do; None if none has.
+
+        To be asked exclusively. Before the first batch there is nothing that time could do.
+        """
+        if self._epochs.is_stopping or self._epochs.is_over or self.is_closed or self.last_epoch_id is None:
+            return None
+        return self._run.next_time_epoch_ms() if self._open_epoch is None else MIN_TIMESTAMP
 
     def run(self, frame: DataFrame, batch_id: int) -> None:
-        """Runs one epoch, or recognises it as done; raises, and remembers, whatever makes it fail."""
+        """Runs the epoch of a batch, or recognises it as done; raises, and remembers, whatever makes it fail."""
+        self.has_batch_waiting = True
         with self._running:
-            self.running_epoch_id = batch_id
+            self.has_batch_waiting = False
+            began_ms = time.monotonic_ns() // 1_000_000
             try:
-                self._run_epoch(frame, batch_id)
-            except Exception as error:
-                if self._epochs.state is EpochState.STOPPED:
-                    # A job that was stopped has not failed.
-                    raise
-                self.failure = error
-                self.close()
-                if self.given_up is None:
-                    raise
-                self.failure = EpochTimeoutError(self.given_up)
-                # Spark runs a regular expression over the text of an error while it ends a query, and its stack
-                # overflows at that of an interrupted action.
-                raise self.failure from None
-            except BaseException as error:
-                self.failure = error
-                self.close()
-                # Py4J answers the JVM for exceptions only; without an answer Spark's thread would wait for ever.
-                raise EpochError(f"epoch {batch_id} was interrupted by {type(error).__name__}: {error}") from error
+                with self._remembering_failures(batch_id):
+                    if not self._epochs.is_stopping:
+                        self._process_again()
+                    offsets = read_offsets(self.parts.spark_checkpoint_directory, batch_id)
+                    self._run_one(frame, BatchArrived(batch_id, offsets))
             finally:
-                self.running_epoch_id = None
+                self.last_batch = began_ms, time.monotonic_ns() // 1_000_000
+                self.at_news()
+
+    def run_time_epoch(self) -> None:
+        """Runs an epoch without records, at the time of the clock; raises, and remembers, whatever makes it fail."""
+        self._run_without_records(is_drain=False)
+
+    def drain(self) -> None:
+        """Runs an epoch at the end of event time, if the job has any; raises, and remembers, what makes it fail."""
+        if self.parts.pipeline.time.event_time is not None and self.last_epoch_id is not None:
+            self._run_without_records(is_drain=True)
+
+    def _run_without_records(self, *, is_drain: bool) -> None:
+        with self._running, self._remembering_failures((self.last_epoch_id or 0) + 1):
+            was_open = self._process_again()
+            if is_drain or not was_open:
+                self._run_one(self._empty_batch(), self._time_passed(self.clock(), is_drain))
+
+    def _process_again(self) -> bool:
+        """Runs the epoch without records that a run before has left open, if it has."""
+        opened, self._open_epoch = self._open_epoch, None
+        if opened is None or self.last_epoch_id is None:
+            return False
+        self._run_one(self._empty_batch(), self._time_passed(opened.processing_time_ms, is_drain=False))
+        return True
+
+    def _time_passed(self, time_ms: int, is_drain: bool) -> TimePassed:
+        return TimePassed(not_before(time_ms, self._run.processing_time_ms), is_drain)
+
+    @contextlib.contextmanager
+    def _remembering_failures(self, epoch_id: int) -> Iterator[None]:
+        if self.failure is not None:
+            raise EpochError(f"epoch {epoch_id} was not begun: the job has failed before it") from self.failure
+        self.running_epoch_id = epoch_id
+        try:
+            yield
+        except Exception as error:
+            if self._epochs.state is EpochState.STOPPED:
+                # A job that was stopped has not failed.
+                raise
+            self.failure = error
+            self.close()
+            if self.given_up is None:
+                raise
+            self.failure = EpochTimeoutError(self.given_up)
+            # Spark runs a regular expression over the text of an error while it ends a query, and its stack
+            # overflows at that of an interrupted action.
+            raise self.failure from None
+        except BaseException as error:
+            self.failure = error
+            self.close()
+            # Py4J answers the JVM for exceptions only; without an answer Spark's thread would wait for ever.
+            raise EpochError(f"epoch {epoch_id} was interrupted by {type(error).__name__}: {error}") from error
+        finally:
+            self.running_epoch_id = None
 
     def wait_until_idle(self, timeout_s: float | None, is_given_up: Callable[[], bool]) -> bool:
         """Waits until no epoch is running, for so long or until it is given up; returns whether none is."""
@@ -139,12 +238,6 @@ class EpochDriver:
                 return True
             if is_given_up() or (deadline is not None and time.monotonic() >= deadline):
                 return False
-
-    def _run_epoch(self, frame: DataFrame, batch_id: int) -> None:
-        self._run_one(frame, BatchArrived(batch_id, read_offsets(self.parts.spark_checkpoint_directory, batch_id)))
-        if self._run.is_due and not self._epochs.is_stopping:
-            # What the records of the batch have made due does not wait for the next ones, which may never come.
-            self._run_one(frame.where("false"), TimePassed())
 
     def _run_one(self, frame: DataFrame, cause: BatchArrived | TimePassed) -> None:
         started = time.monotonic()
@@ -158,10 +251,15 @@ class EpochDriver:
         if self._is_speculative or were_tasks_repeated(self._spark_context, attempt_ids):
             # Attempts that failed, or lost against another one, may have written files that nobody was told of.
             self.parts.store.delete_orphans(self._epochs.files_in_use())
-        self._note(epoch, acknowledgements, time.monotonic() - started, rim.action_s)
+        self._note(epoch, cause, acknowledgements, time.monotonic() - started, rim.action_s)
 
     def _note(
-        self, epoch: Epoch, acknowledgements: Mapping[TaskId, Acknowledgement], duration_s: float, action_s: float
+        self,
+        epoch: Epoch,
+        cause: BatchArrived | TimePassed,
+        acknowledgements: Mapping[TaskId, Acknowledgement],
+        duration_s: float,
+        action_s: float,
     ) -> None:
         # Only the first epoch of a run finds state that another program wrote.
         for task, acknowledgement in acknowledgements.items() if not self.statistics else ():
@@ -169,10 +267,20 @@ class EpochDriver:
                 self.restore_reports.append(
                     {"operator_uid": task.operator_uid, "subtask_index": task.subtask_index, **acknowledgement.report}
                 )
+        late_records = late_records_of(acknowledgements.values())
+        self._late_records += late_records
         state_metrics = metrics_of_epoch(acknowledgements.values())
         self.state_metrics = metrics_of_epochs(self.state_metrics, state_metrics)
         self.statistics.append(
-            epoch_statistics(epoch.checkpoint_id, list(acknowledgements.values()), duration_s, action_s, state_metrics)
+            epoch_statistics(
+                epoch.checkpoint_id,
+                list(acknowledgements.values()),
+                duration_s,
+                action_s,
+                state_metrics,
+                has_batch=isinstance(cause, BatchArrived),
+                late_records_dropped=late_records.total(),
+            )
         )
 
 

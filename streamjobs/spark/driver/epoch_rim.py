@@ -22,15 +22,17 @@ from checkpointing.errors import CheckpointError
 from checkpointing.handles.handle_records import KnownFiles
 from checkpointing.handles.operator_states import files_by_path
 from checkpointing.handles.state_handles import SubtaskState
+from checkpointing.storage.time_epoch_file import OpenTimeEpoch, end_time_epoch, write_time_epoch
 from savepoints.restored_state import RestoredState
+from statebackend.api.clock import wall_clock
 from streamjobs.errors import EpochError, EpochTimeoutError
 from streamjobs.runtime.checkpoint_writing import store_checkpoint
 from streamjobs.runtime.epoch import too_late
-from streamjobs.runtime.epoch_events import Epoch
+from streamjobs.runtime.epoch_events import Epoch, TimePassed
 from streamjobs.runtime.epoch_watermarks import EpochWatermarks
 from streamjobs.runtime.restore_plan import SubtaskRestore, restores_by_subtask
 from streamjobs.runtime.restore_plan_file import RESTORE_PLANS_DIRECTORY, RestorePlanSection, write_restore_plan
-from streamjobs.spark.driver.epoch_time import make_offsets_durable, processing_time_of_epoch_ms
+from streamjobs.spark.driver.epoch_time import make_offsets_durable, newest_digest, processing_time_of_epoch_ms
 from streamjobs.spark.driver.epoch_watchdog import EpochWatchdog
 from streamjobs.spark.driver.job_parts import JobParts, operator_tasks
 from streamjobs.spark.driver.worker_errors import python_cause
@@ -53,20 +55,31 @@ class SparkRun:
         self.restore: Mapping[str, Sequence[SubtaskRestore | SubtaskState]] = first_restore(parts, restored)
         """What the subtasks restore in the next epoch, by operator; none for one without state."""
         self.watermarks = EpochWatermarks(
-            parts.pipeline.time.event_time, None if restored is None else restored.metadata.watermarks
+            parts.pipeline.time.event_time, None if restored is None else restored.metadata.watermarks, wall_clock()
         )
         """Those of the epoch that comes next."""
-        self.is_due = False
-        """Whether the epoch before has made timers of event time due."""
         self.broadcast = RunBroadcast(spark_context, parts.run_id, operator_tasks(parts))
         self.placement = SubtaskPlacement(parts.parallelism)
         self.acknowledgements = AcknowledgementChannel(spark_context)
         self.committing = threading.RLock()
         """Held from the storing of a checkpoint until the output of its epoch is committed."""
 
+    @property
+    def processing_time_ms(self) -> int | None:
+        """That of the epoch before, which the next one is not earlier than; None if there was none."""
+        return None if self.restored is None else self.restored.metadata.processing_time_ms
+
+    def next_time_epoch_ms(self) -> int | None:
+        """The processing time from which an epoch without records has something to do; None if none ever has."""
+        timers = () if self.restored is None else self.restored.metadata.timers_due
+        # Another program may have left timers of operators that are no more.
+        return self.watermarks.next_epoch_ms(
+            [one for one in timers if one.operator_uid in self.parts.pipeline.operators]
+        )
+
     def forget_source_progress(self) -> None:
         """Lets event time begin anew, with sources that begin anew."""
-        self.watermarks = EpochWatermarks(self.parts.pipeline.time.event_time, None)
+        self.watermarks = EpochWatermarks(self.parts.pipeline.time.event_time, None, wall_clock())
 
     def close(self) -> None:
         """Takes back what went out to the workers for this run, which begins no epoch any more; may be called again."""
@@ -94,11 +107,12 @@ def first_restore(
 
 
 class SparkEpoch:
-    """One epoch over the frame of its micro-batch; an `EpochRim`."""
+    """One epoch over the frame of its micro-batch, or over one without rows; an `EpochRim`."""
 
     def __init__(self, run: SparkRun, frame: DataFrame) -> None:
         self.action_s = 0.0
         self._run = run
+        self._watermarks = run.watermarks
         self._parts = run.parts
         self._frame = frame
         self._processing_time_ms = 0
@@ -112,10 +126,11 @@ class SparkEpoch:
 
     def begin(self, epoch: Epoch) -> Sequence[TaskId]:
         """Fixes the time of the epoch, and writes down what its tasks restore."""
-        make_offsets_durable(self._parts.spark_checkpoint_directory, epoch.batch_id)
-        restored = self._run.restored
-        previous_ms = restored.metadata.processing_time_ms if restored is not None else None
-        self._processing_time_ms = processing_time_of_epoch_ms(epoch.offsets, previous_ms)
+        if epoch.time_passed is None:
+            make_offsets_durable(self._parts.spark_checkpoint_directory, epoch.batch_id)
+            self._processing_time_ms = processing_time_of_epoch_ms(epoch.offsets, self._run.processing_time_ms)
+        else:
+            self._begin_time_epoch(epoch.checkpoint_id, epoch.time_passed)
         self._tasks = self._planned_tasks(epoch)
         return [TaskId(uid, index) for uid in self._tasks for index in range(self._parts.parallelism)]
 
@@ -135,6 +150,7 @@ class SparkEpoch:
     def store(self, epoch: Epoch, completed: CompletedCheckpoint) -> None:
         """Stores the checkpoint, which the next epoch goes on from."""
         parts = self._parts
+        following = self._watermarks.after(completed.channel_timestamps, self._processing_time_ms)
         metadata = store_checkpoint(
             parts.store,
             parts.identity,
@@ -145,15 +161,17 @@ class SparkEpoch:
             restored_from=parts.restored_from,
             sink_committables=self._committables,
             sink_identities=parts.sinks.identities,
-            watermarks=self._run.watermarks.end_epoch(completed.channel_timestamps, self._processing_time_ms),
+            watermarks=following.state(),
         )
+        self._run.watermarks = following
         self._run.restored = RestoredState(metadata, parts.file_system)
-        self._run.is_due = self._run.watermarks.are_due(completed.timers_due)
         self._run.restore = {operator.uid: operator.subtasks for operator in completed.operators}
 
     def commit(self, epoch: Epoch) -> None:
         """Commits what the sinks staged."""
         self._parts.sinks.commit(epoch.checkpoint_id, self._committables)
+        if epoch.time_passed is not None:
+            end_time_epoch(self._parts.file_system)
 
     def commit_again(self, checkpoint_id: int) -> None:
         """Commits the newest checkpoint's output, which is that of the replayed batch."""
@@ -168,6 +186,18 @@ class SparkEpoch:
     def discard(self, states: Sequence[SubtaskState], in_use: frozenset[str]) -> None:
         """Deletes what nobody else needs."""
         self._parts.store.discard(states, in_use)
+
+    def _begin_time_epoch(self, checkpoint_id: int, time_passed: TimePassed) -> None:
+        self._processing_time_ms = time_passed.processing_time_ms
+        if time_passed.is_drain:
+            self._watermarks = self._watermarks.at_the_end()
+        opened = OpenTimeEpoch(
+            checkpoint_id=checkpoint_id,
+            parent_digest=newest_digest(self._parts.store),
+            processing_time_ms=time_passed.processing_time_ms,
+            is_drain=time_passed.is_drain,
+        )
+        write_time_epoch(self._parts.file_system, opened)
 
     def _decoded(self, epoch: Epoch, encoded: Sequence[bytes], known_files: KnownFiles) -> Iterator[Acknowledgement]:
         # One by one: what was given out before an error is known to the coordinator, which gives up its files.
@@ -194,8 +224,8 @@ class SparkEpoch:
                 operator_uid=uid,
                 epoch_id=epoch.checkpoint_id,
                 processing_time_ms=self._processing_time_ms,
-                watermark_ms=self._run.watermarks.of(uid),
-                previous_watermark_ms=self._run.watermarks.before_of(uid),
+                watermark_ms=self._watermarks.of(uid),
+                previous_watermark_ms=self._watermarks.before_of(uid),
                 restore=sections.get(uid),
                 restored_from=restored.file_system if restored is not None else self._parts.file_system,
                 acknowledgements=self._run.acknowledgements.sender,
@@ -215,7 +245,8 @@ class SparkEpoch:
         try:
             with watchdog:
                 self._run.placement.prepare(session)
-                with contextlib.closing(parts.pipeline.build(self._frame, self._tasks, self._run.placement)) as plan:
+                built = parts.pipeline.build(self._frame, self._tasks, self._run.placement, self._processing_time_ms)
+                with contextlib.closing(built) as plan:
                     self._committables = parts.sinks.stage(
                         lambda uid, sink: sink.stage(plan.frames[uid], epoch_id, parts.attempt_id)
                     )

@@ -21,6 +21,8 @@ class EpochStatistics:
     ``local_opens`` are the subtasks that found their state where they ran, ``restores`` those that had state and had to
     fetch it. ``kept_bytes_of_host`` is what the workers of a host keep in memory for later epochs, of the host that
     keeps most; an estimate. ``state_metrics`` are those of keyed state by operator uid, where metrics are on.
+    ``has_batch`` is False for an epoch without records, which ran since time had something to do.
+    ``late_records_dropped`` came behind the watermark, and went to no side output.
     """
 
     epoch_id: int
@@ -35,6 +37,8 @@ class EpochStatistics:
     restores: int = 0
     kept_bytes_of_host: int = 0
     state_metrics: OperatorMetrics = field(factory=dict)
+    has_batch: bool = True
+    late_records_dropped: int = 0
 
     @property
     def local_share(self) -> float:
@@ -49,6 +53,9 @@ def epoch_statistics(
     duration_s: float,
     action_s: float,
     state_metrics: OperatorMetrics,
+    *,
+    has_batch: bool = True,
+    late_records_dropped: int = 0,
 ) -> EpochStatistics:
     """The statistics of a completed epoch; a number that a subtask does not give counts as 0."""
     metrics = [acknowledgement.metrics for acknowledgement in acknowledgements]
@@ -62,6 +69,8 @@ def epoch_statistics(
         restores=sum(_number(values, "restores") for values in metrics),
         kept_bytes_of_host=max((_number(values, "kept_bytes_of_host") for values in metrics), default=0),
         state_metrics=state_metrics,
+        has_batch=has_batch,
+        late_records_dropped=late_records_dropped,
         **{name: max((_seconds(values, name) for values in metrics), default=0.0) for name in _LAPS},
     )
 

@@ -10,6 +10,9 @@ which Spark writes into its log of offsets before the batch runs and reads back 
                        <one line for each source>
 
 Spark renames the file into place but does not sync it; this is made good before the first task runs.
+
+Of an epoch without records Spark knows nothing: its time is what the clock says, and is in a file of our own before its
+tasks run (`checkpointing.storage.time_epoch_file`). `time_epoch_left_open` is what a start finds of it.
 """
 
 from __future__ import annotations
@@ -17,12 +20,22 @@ from __future__ import annotations
 import json
 import os
 
+from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
+from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
+from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.local_storage import sync_directory
+from checkpointing.storage.time_epoch_file import OpenTimeEpoch, read_time_epoch
 from streamjobs.errors import SourceProgressMismatchError
 from streamjobs.runtime.processing_time import not_before
 from streamjobs.user_errors import shown
 
-__all__ = ["make_offsets_durable", "processing_time_of_epoch_ms"]
+__all__ = [
+    "is_output_pending",
+    "make_offsets_durable",
+    "newest_digest",
+    "processing_time_of_epoch_ms",
+    "time_epoch_left_open",
+]
 
 
 def processing_time_of_epoch_ms(offsets: bytes, previous_ms: int | None) -> int:
@@ -53,3 +66,21 @@ def make_offsets_durable(spark_checkpoint_directory: str, epoch_id: int) -> None
     finally:
         os.close(descriptor)
     sync_directory(directory)
+
+
+def newest_digest(store: CompletedCheckpointStore) -> str | None:
+    """The digest of the newest checkpoint, by which the next one names its parent; None if there is none."""
+    newest = store.latest()
+    return None if newest is None else store.digest(newest.checkpoint_id)
+
+
+def time_epoch_left_open(file_system: CheckpointFileSystem, store: CompletedCheckpointStore) -> OpenTimeEpoch | None:
+    """The epoch without records that is to be processed again before any other; None if none was interrupted."""
+    opened = read_time_epoch(file_system)
+    return opened if opened is not None and opened.follows(newest_digest(store)) else None
+
+
+def is_output_pending(file_system: CheckpointFileSystem, newest: CheckpointMetadata) -> bool:
+    """Whether the newest checkpoint is of an epoch without records whose output may not be committed."""
+    opened = read_time_epoch(file_system)
+    return opened is not None and opened.is_epoch_of(newest)

@@ -95,15 +95,25 @@ class QueryEnd:
                 return False
         return False
 
-    def stop(self, timeout_s: float | None, is_given_up: Callable[[], bool] = lambda: False) -> None:
-        """Ends the query after the epoch that is running.
+    def stop(
+        self,
+        timeout_s: float | None,
+        is_given_up: Callable[[], bool] = lambda: False,
+        before_end: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Ends the query after the epoch that is running, and after what is to be done ``before_end``.
 
         An epoch that takes longer than ``timeout_s``, or as soon as ``is_given_up``, is given up, which raises
         `EpochTimeoutError`; the query has ended then too, unless `isActive` says that it has not.
         """
         self._driver.request_stop()
+        # Spark may just be beginning the next batch, which is then refused: no reason for a stack trace in its log.
         if self._driver.wait_until_idle(timeout_s, is_given_up):
-            self._stop_query(None)
+            try:
+                before_end()
+            finally:
+                with streaming_errors_unlogged(self._spark):
+                    self._query.stop()
             return
         epoch_id = self._driver.running_epoch_id
         waited = "at a second interrupt" if is_given_up() else f"after {timeout_s:g} s"
@@ -112,8 +122,8 @@ class QueryEnd:
             f"processed again when the job is started again"
         )
         self._driver.given_up = reason
-        self._stop_query(GIVING_UP_TIMEOUT_S)
-        if self._query.isActive:
+        self._give_up()
+        if self._query.isActive or not self._driver.wait_until_idle(GIVING_UP_TIMEOUT_S, lambda: False):
             raise EpochTimeoutError(
                 f"epoch {epoch_id} cannot be ended: the function of the sink, or the sink, is still busy on the driver "
                 f"{GIVING_UP_TIMEOUT_S:g} s after its tasks were cancelled. The job directory stays locked until it "
@@ -140,13 +150,11 @@ class QueryEnd:
             done = "no epoch is complete" if last is None else f"epoch {last} is complete"
             _logger.warning("stopped: %s, and the same program goes on from there", done)
 
-    def _stop_query(self, timeout_s: float | None) -> None:
-        # Spark may just be beginning the next batch, which is then refused: no reason for a stack trace in its log.
+    def _give_up(self) -> None:
         with streaming_errors_unlogged(self._spark):
-            if timeout_s is None:
-                self._query.stop()
-                return
             # Spark waits for its thread without end, and that may be waiting for a function of the user's.
             stopping = threading.Thread(target=self._query.stop, name="stopping a query", daemon=True)
             stopping.start()
-            stopping.join(timeout_s)
+            stopping.join(GIVING_UP_TIMEOUT_S)
+            # An epoch without records may run when the query has ended, and Spark cancels nothing of that.
+            self._spark.sparkContext.cancelJobGroup(str(self._query.runId))

@@ -1,43 +1,34 @@
-"""Ends a run whose query has ended while nobody looked, such as by a source that failed between two epochs.
+"""Ends a run behind its query, whoever ended that: a source that failed between two epochs, or one that has no more.
 
 Spark tells its listeners when a query ends, but a listener in Python would be called, at length, for every epoch as
-well. To ask every few seconds costs nothing, and nothing hangs on the moment: what stays for so long are a file on the
-driver and its copies on the executors.
+well. So a thread waits in the JVM for the query to end.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
-from typing import Final
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 
-POLL_S: Final = 10.0
+__all__ = ["RunWatch"]
 
 
 class RunWatch:
-    """Calls ``close`` once when the query is no longer active, unless it is told before that nobody needs it."""
+    """Calls ``at_end`` once, when ``await_end`` returns or says why the query has failed."""
 
-    def __init__(self, is_active: Callable[[], bool], close: Callable[[], None], poll_s: float = POLL_S) -> None:
-        self._is_active = is_active
-        self._close = close
-        self._poll_s = poll_s
-        self._is_over = threading.Event()
+    def __init__(self, await_end: Callable[[], object], at_end: Callable[[], None]) -> None:
+        self._await_end = await_end
+        self._at_end = at_end
         self.thread = threading.Thread(target=self._watch, name="watching a query", daemon=True)
         self.thread.start()
 
-    def end(self) -> None:
-        """Looks no more; may be called again, from any thread."""
-        self._is_over.set()
-
     def _watch(self) -> None:
-        while not self._is_over.wait(self._poll_s):
-            try:
-                if self._is_active():
-                    continue
-                self._close()
-            except (Py4JError, OSError):
-                # The session has been stopped, which takes everything along.
-                pass
-            return
+        # A session that has been stopped has taken everything along.
+        with contextlib.suppress(Py4JError, OSError):
+            # Why it failed is told to whoever has the job.
+            with contextlib.suppress(PySparkException):
+                self._await_end()
+            self._at_end()

@@ -9,7 +9,7 @@ A job without event time has no such column, and its plans are as if there were 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from attrs import frozen
@@ -18,6 +18,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import IntegerType, LongType, TimestampType
 
+from streamjobs.api.output_tag import OutputTag
 from streamjobs.api.stream_graph import JobGraph, Node, NodeKind, StreamEdge, TimestampsNode, TransformNode, UnionNode
 from streamjobs.errors import JobDefinitionError
 from streamjobs.rows.declared_schema import RESERVED_PREFIX
@@ -53,8 +54,6 @@ class HiddenTime:
         self._has_time: dict[Node, bool] = {}
         self._may_be_early: dict[Node, bool] = {}
         for node in graph.nodes:
-            if isinstance(node, TimestampsNode):
-                _check_can_be_carried_out(node, graph)
             is_operator = node.kind is NodeKind.OPERATOR
             inputs = [edge.node for edge in node.inputs]
             self._may_be_early[node] = is_operator or any(map(self._may_be_early.__getitem__, inputs))
@@ -70,9 +69,24 @@ class HiddenTime:
             raise JobDefinitionError(f"{_METHOD}: the column names {', '.join(reserved)} are reserved")
         self._columns[node] = _time_column(frame, node, self.event_time.name_of(node))
 
-    def assigned(self, node: TimestampsNode, frame: DataFrame) -> DataFrame:
-        """The records with their timestamps."""
-        return frame.withColumn(TIME_COLUMN, self._columns[node])
+    def assigned(
+        self, node: TimestampsNode, frame: DataFrame, processing_time_ms: int
+    ) -> Iterator[tuple[OutputTag[Any] | None, DataFrame]]:
+        """The records with their timestamps, in an epoch of this time; and, with its tag, the side output of those that
+        are too far in the future, which are of no source and so move no time.
+        """
+        timed = frame.withColumn(TIME_COLUMN, self._columns[node])
+        strategy = node.strategy
+        if strategy.future_limit_ms is None:
+            yield None, timed
+            return
+        timestamp = F.col(TIME_COLUMN)["timestamp"]
+        latest_ms = processing_time_ms + strategy.future_limit_ms
+        # A record without a timestamp is not in the future.
+        is_future = F.coalesce(timestamp > F.lit(latest_ms), F.lit(False))
+        yield None, timed.where(~is_future)
+        of_no_source = _time_struct(timestamp, F.lit(None), F.lit(None))
+        yield strategy.future_tag, timed.where(is_future).withColumn(TIME_COLUMN, of_no_source)
 
     def before_step(self, node: TransformNode, frame: DataFrame) -> DataFrame:
         """What a step reads."""
@@ -126,14 +140,6 @@ def _leading_to_operators(graph: JobGraph) -> frozenset[Node]:
     return frozenset(found)
 
 
-def _check_can_be_carried_out(node: TimestampsNode, graph: JobGraph) -> None:
-    if node.strategy.future_limit_ms is not None or any(edge.tag is not None for edge in graph.edges_from(node)):
-        raise JobDefinitionError(
-            f"{_METHOD}: records that are too far in the future are not set aside on Spark yet: leave out "
-            f"with_future_limit(...) and its side output, and filter such records before"
-        )
-
-
 _MILLISECONDS: Final[Mapping[type, Any]] = {
     TimestampType: F.unix_millis,
     LongType: lambda column: column,
@@ -155,14 +161,12 @@ def _time_column(frame: DataFrame, node: TimestampsNode, source_name: str) -> Co
     if strategy.channel is not None:
         given = _given_column(frame, strategy.channel, "with_channel")
         channel = F.coalesce(given.cast("string"), channel)
-    return F.struct(
-        *(
-            part.alias(field.name)
-            for part, field in zip(
-                (milliseconds(timestamps), F.lit(source_name), channel, F.lit(False)), TIME_TYPE.fields, strict=True
-            )
-        )
-    )
+    return _time_struct(milliseconds(timestamps), F.lit(source_name), channel)
+
+
+def _time_struct(timestamp: Column, source: Column, channel: Column) -> Column:
+    parts = zip((timestamp, source, channel, F.lit(False)), TIME_TYPE.fields, strict=True)
+    return F.struct(*(part.cast(field.dataType).alias(field.name) for part, field in parts))
 
 
 def _given_column(frame: DataFrame, given: Any, method: str) -> Column:

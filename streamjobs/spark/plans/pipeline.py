@@ -65,8 +65,10 @@ class Pipeline:
     is_source_kept: bool
     time: HiddenTime
 
-    def build(self, frame: DataFrame, tasks: Mapping[str, EpochTask], placement: SubtaskPlacement) -> EpochPlan:
-        """The plan of one epoch over the frame of its micro-batch.
+    def build(
+        self, frame: DataFrame, tasks: Mapping[str, EpochTask], placement: SubtaskPlacement, processing_time_ms: int
+    ) -> EpochPlan:
+        """The plan of one epoch over the frame of its micro-batch, at this time.
 
         Runs operators whose rows are kept, so it raises what their tasks raise.
         """
@@ -74,7 +76,7 @@ class Pipeline:
         try:
             if self.is_source_kept:
                 frame = plan.keep(frame)
-            building = _Building(self, frame, tasks, placement, plan)
+            building = _Building(self, frame, tasks, placement, processing_time_ms, plan)
             for node in self.graph.nodes:
                 _BUILDERS[type(node)](building, node)
         except BaseException:
@@ -92,12 +94,14 @@ class _Building:
         frame: DataFrame,
         tasks: Mapping[str, EpochTask],
         placement: SubtaskPlacement,
+        processing_time_ms: int,
         plan: EpochPlan,
     ) -> None:
         self._operators = pipeline.operators
         self._time = pipeline.time
         self._tasks = tasks
         self._placement = placement
+        self._processing_time_ms = processing_time_ms
         self._plan = plan
         sources = pipeline.graph.sources
         self._frames = {
@@ -115,7 +119,8 @@ class _Building:
         self._frames[StreamEdge(node)] = reduce(DataFrame.unionByName, frames)
 
     def assign_timestamps(self, node: TimestampsNode) -> None:
-        self._frames[StreamEdge(node)] = self._time.assigned(node, self._frames[node.inputs[0]])
+        for tag, frame in self._time.assigned(node, self._frames[node.inputs[0]], self._processing_time_ms):
+            self._frames[StreamEdge(node, tag)] = frame
 
     def process(self, node: OperatorNode) -> None:
         operator, task = self._operators[node.uid], self._tasks[node.uid]

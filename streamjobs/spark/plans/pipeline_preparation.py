@@ -94,7 +94,8 @@ class _Preparation:
     def assign_timestamps(self, node: TimestampsNode) -> None:
         frame = self._frames[node.inputs[0]]
         self.time.prepare(node, frame)
-        self._frames[StreamEdge(node)] = self.time.assigned(node, frame)
+        for tag, timed in self.time.assigned(node, frame, processing_time_ms=0):
+            self._frames[StreamEdge(node, tag)] = timed
 
     def process(self, node: OperatorNode) -> None:
         # In the union of several inputs only the partitions of the first keep their places, and so their tasks.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from event_time_model import SCHEMA, SIZE, Record, Summed, bounded, model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,22 +24,10 @@ from streamjobs import (
     WindowContext,
 )
 from streamjobs.inprocess import LocalJob, LocalStreamEnvironment
+from streamjobs.runtime.time_metrics import TimeMetrics
 from streamjobs.time.watermark_generators import WatermarkGenerator, WatermarkOutput
 
-SCHEMA = "k string, t bigint, v bigint"
-SIZE, BOUND = 10, 5
 LATE: OutputTag[Any] = OutputTag("late", SCHEMA)
-
-Record = tuple[str, int, int]
-
-
-class Summed(ProcessWindowFunction[Any, Any, Any, Any]):
-    def process(self, key: Any, context: WindowContext[Any], elements: list[Any]) -> Iterator[Any]:
-        yield key, context.window.start, sum(row.v for row in elements)
-
-
-def bounded(column: Any = "t") -> WatermarkStrategy[Any]:
-    return WatermarkStrategy.for_bounded_out_of_orderness(BOUND).with_timestamps(column)
 
 
 def windowed(env: LocalStreamEnvironment, elements: list[Record], results: Any, late: Any, **execute: Any) -> LocalJob:
@@ -63,25 +51,6 @@ def run(
         job = windowed(env, list(records), results, late, drain=drain and index == len(epochs) - 1)
     assert job is not None
     return sorted(map(tuple, results)), sorted(map(tuple, late)), job
-
-
-def model(epochs: Sequence[Sequence[Record]]) -> tuple[list[Any], list[Any]]:
-    """What is to come out when everything has fired."""
-    watermark, largest = -(1 << 63), None
-    sums: dict[tuple[str, int], int] = defaultdict(int)
-    late = []
-    for records in epochs:
-        for key, time_ms, value in records:
-            start = time_ms // SIZE * SIZE
-            if start + SIZE - 1 <= watermark:
-                late.append((key, time_ms, value))
-            else:
-                sums[key, start] += value
-        times = [time_ms for _, time_ms, _ in records] + ([] if largest is None else [largest])
-        if times:
-            largest = max(times)
-            watermark = largest - BOUND - 1
-    return sorted((key, start, total) for (key, start), total in sums.items()), sorted(late)
 
 
 records = st.lists(st.tuples(st.sampled_from("abc"), st.integers(-40, 120), st.integers(1, 9)), max_size=8)
@@ -114,7 +83,7 @@ def test_watermarks_and_open_windows_go_on_after_a_restart(tmp_path: Path, backe
 def test_what_is_due_by_the_last_elements_fires_and_nothing_else_does(tmp_path: Path) -> None:
     results, _, job = run(EPOCHS[:2], drain=False, job_dir=tmp_path / "job")
     assert results == [("a", 0, 5), ("b", 10, 2)]
-    assert job.watermarks() == {"sums": 24}
+    assert job.watermarks() == {"source-0": 24, "sums": 24}
     # What is due fires in the epoch whose records have made it so.
     assert job.epochs == 1
 
@@ -140,8 +109,21 @@ def test_a_source_without_records_holds_the_operator_that_reads_it_too() -> None
     empty = env.from_elements([], SCHEMA).assign_timestamps_and_watermarks(bounded())
     windows = full.union(empty).key_by("k").window(TumblingEventTimeWindows.of(SIZE))
     windows.process(Summed(), uid="sums", schema="k string, start bigint, v bigint").sink_to(results)
-    assert env.execute().watermarks() == {}
+    assert env.execute().watermarks() == {"source-0": 44}
     assert results == []
+
+
+def test_watermark_lag_and_late_records_are_told_of_sources_and_operators() -> None:
+    env = LocalStreamEnvironment(clock=lambda: 1000, epoch_size=2)
+    elements = [record for epoch in EPOCHS for record in epoch]
+    stream = env.from_elements(elements, SCHEMA).assign_timestamps_and_watermarks(bounded())
+    windows = stream.key_by("k").window(TumblingEventTimeWindows.of(SIZE))
+    windows.process(Summed(), uid="sums", schema="k string, start bigint, v bigint").sink_to([])
+    assert len(model(EPOCHS)[1]) == 2
+    assert env.execute().time_metrics() == {
+        "source-0": TimeMetrics(watermark_ms=35, lag_ms=965),
+        "sums": TimeMetrics(watermark_ms=35, lag_ms=965, late_records_dropped=2),
+    }
 
 
 def test_the_chapter_on_event_time_shows_what_it_says() -> None:
@@ -212,6 +194,12 @@ def test_a_place_or_a_strategy_that_cannot_be_is_refused_with_what_to_do() -> No
     counted.union(other).sink_to([])
     with pytest.raises(JobDefinitionError, match="twice for one source"):
         env.execute()
+    for strategy, there_is in ((bounded(), "its tag"), (bounded().with_future_limit(5), "'future-records'")):
+        env = LocalStreamEnvironment()
+        timed = env.from_elements([("a", 1, 1)], SCHEMA).assign_timestamps_and_watermarks(strategy)
+        timed.side_output(LATE).key_by("k").count_window(1).reduce(max, uid="late", schema=SCHEMA).sink_to([])
+        with pytest.raises(JobDefinitionError, match=f"side output 'late' .* nothing goes there.* to {there_is}"):
+            env.execute()
 
 
 class AtMarks(WatermarkGenerator[Any]):

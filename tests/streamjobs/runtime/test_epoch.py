@@ -112,7 +112,7 @@ TOLD: dict[EpochEvent, tuple[object, ...]] = {
     EpochEvent.OTHER_OFFSETS: (BatchArrived(3, b"others"),),
     EpochEvent.FOREIGN_BATCH: (BatchArrived(9),),
     EpochEvent.BATCH_WHEN_STOPPING: (BatchArrived(4),),
-    EpochEvent.TIME_PASSED: (TimePassed(),),
+    EpochEvent.TIME_PASSED: (TimePassed(5),),
     EpochEvent.TRIGGERED: (Triggered(TASKS, 0),),
     EpochEvent.NO_TASKS: (Triggered((), 0),),
     EpochEvent.ACKNOWLEDGED: (acknowledgement(4, 1),),
@@ -374,8 +374,8 @@ def undisturbed(batch_id: int) -> tuple[object, ...]:
 
 def test_an_epoch_without_records_is_of_the_batch_before_it_whose_replay_commits_what_came_last() -> None:
     machine = epochs(OWN)
-    [opening] = machine.handle(TimePassed())
-    assert opening == Open(Epoch(4, 3, OFFSETS))
+    [opening] = machine.handle(TimePassed(5))
+    assert opening == Open(Epoch(4, 3, OFFSETS, TimePassed(5)))
     for event in (Triggered(TASKS, 0), ActionReturned(), acknowledgement(4, 0), acknowledgement(4, 1), AllIn(1)):
         machine.handle(event)
     machine.handle(Stored())
@@ -389,5 +389,5 @@ def test_an_epoch_without_records_is_of_the_batch_before_it_whose_replay_commits
 def test_there_is_no_epoch_without_records_before_the_first_batch() -> None:
     machine = epochs()
     with pytest.raises(IllegalTransitionError, match="there was no batch before"):
-        machine.handle(TimePassed())
+        machine.handle(TimePassed(5))
     assert machine.state is EpochState.IDLE

@@ -3,169 +3,29 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import pytest
-from pyspark.accumulators import Accumulator
+from driver_workplace import Job, job_without_spark
 
 from checkpointing import (
     Acknowledgement,
-    CheckpointFileSystem,
-    DirectoryCheckpointStore,
-    JobIdentity,
     KeyedStateHandle,
     StorageError,
     SubtaskState,
 )
 from savepoints.restored_state import RestoredState
-from statebackend.keyed.backend_registry import state_backend
 from streamjobs.errors import EpochError, EpochTimeoutError, SourceProgressMismatchError
-from streamjobs.runtime.job_sinks import JobSinks
 from streamjobs.runtime.restore_plan_file import RESTORE_PLANS_DIRECTORY
 from streamjobs.spark.driver import epoch_driver, epoch_rim
 from streamjobs.spark.driver.epoch_driver import EpochDriver
-from streamjobs.spark.driver.job_parts import JobParts
-
-IDENTITY = JobIdentity("job", "count", 4, 5)
-
-
-class RecordingSink:
-    """Notes what it is told, and may fail at it."""
-
-    identity = "a sink"
-
-    def __init__(self) -> None:
-        self.told: list[tuple[Any, ...]] = []
-        self.fails_at: dict[str, BaseException] = {}
-
-    def _note(self, *what: Any) -> None:
-        self.told.append(what)
-        if what[0] in self.fails_at:
-            raise self.fails_at[what[0]]
-
-    def stage(self, frame: Any, epoch_id: int, attempt_id: str) -> bytes:
-        self._note("stage", epoch_id, attempt_id)
-        return f"rows of {epoch_id}".encode()
-
-    def commit(self, epoch_id: int, committable: bytes) -> None:
-        self._note("commit", epoch_id, committable)
-
-    def abort(self, epoch_id: int, attempt_id: str) -> None:
-        self._note("abort", epoch_id, attempt_id)
-
-    def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
-        self._note("recover", last_completed_epoch_id, job_id)
-
-
-class Job:
-    """A job directory, Spark's log in it, and the driver of one run at a time."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.fs = CheckpointFileSystem.from_uri(directory)
-        self.sink = RecordingSink()
-        self.acknowledge: Callable[[int], list[Acknowledgement]] = lambda epoch_id: [
-            self.acknowledgement(epoch_id, index) for index in (0, 1)
-        ]
-        self.runs = 0
-        (directory / "spark" / "offsets").mkdir(parents=True)
-        self.start()
-
-    def start(self, is_forgotten: bool = False, **options: Any) -> EpochDriver:
-        """Begins a run, as the environment does."""
-        self.runs += 1
-        store = DirectoryCheckpointStore(self.fs)
-        latest = store.recover()
-        operator = mock.MagicMock(uid="words")
-        operator.node.name = "words"
-        pipeline: Any = SimpleNamespace(
-            time=SimpleNamespace(event_time=None),
-            operators={"words": operator},
-            build=self.plan_of,
-        )
-        parts = JobParts(
-            identity=IDENTITY,
-            run_id=f"run-{self.runs}",
-            pipeline=pipeline,
-            sinks=JobSinks({"sink": self.sink}),
-            backend=state_backend("heap"),
-            parallelism=2,
-            file_system=self.fs,
-            store=store,
-            spark_checkpoint_directory=str(self.directory / "spark"),
-            local_root=mock.MagicMock(),
-            sources=("words",),
-            **options,
-        )
-        restored = None if latest is None else RestoredState(latest, self.fs)
-        context = mock.MagicMock()
-        context.accumulator = lambda value, param: Accumulator(-3, value, param)
-        self.driver = EpochDriver(parts, restored, context)
-        return self.driver
-
-    def plan_of(self, frame: Any, tasks: Any, placement: Any) -> Any:
-        """A plan whose tasks acknowledge while it is built."""
-        for one in self.acknowledge(frame.epoch_id):
-            tasks["words"].acknowledgements.send(frame.epoch_id, one.encode())
-        return mock.MagicMock(frames={"sink": frame})
-
-    def plan(self, epoch_id: int, time_ms: int | None = None, offset: int | None = None) -> None:
-        """Writes what Spark writes before a batch."""
-        batch_ms, position = time_ms or 1000 + epoch_id, offset or epoch_id
-        path = self.directory / "spark" / "offsets" / str(epoch_id)
-        path.write_text(f'v1\n{{"batchTimestampMs":{batch_ms}}}\n{{"logOffset":{position}}}')
-
-    def run(self, epoch_id: int, **planned: Any) -> None:
-        self.plan(epoch_id, **planned)
-        self.replay(epoch_id)
-
-    def replay(self, epoch_id: int) -> None:
-        # A context says yes to everything: that its tasks run on one host, too.
-        session = SimpleNamespace(sparkContext=mock.MagicMock())
-        frame: Any = SimpleNamespace(sparkSession=session, epoch_id=epoch_id)
-        self.driver.run(frame, epoch_id)
-
-    def acknowledgement(self, epoch_id: int, index: int, **changes: Any) -> Acknowledgement:
-        name = f"{self.runs}-{epoch_id}-{index}"
-        file = self.fs.write_file(f"shared/{name}", b"state")
-        content = {
-            "job_id": "job",
-            "run_id": f"run-{self.runs}",
-            "checkpoint_id": epoch_id,
-            "operator_uid": "words",
-            "subtask_index": index,
-            "attempt_id": "a",
-            "digest": "digest",
-            "state": SubtaskState(KeyedStateHandle(name, "heap", 2 * index, 2 * index + 1, b"", (file,))),
-        }
-        return Acknowledgement(**{**content, **changes})
-
-    @property
-    def latest(self) -> Any:
-        return DirectoryCheckpointStore.peek(self.fs)
-
-    def files(self) -> list[str]:
-        return list(self.fs.list_files("shared"))
 
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
-    monkeypatch.setattr(epoch_rim, "operator_tasks", lambda parts: [])
-    monkeypatch.setattr(epoch_rim, "RunBroadcast", mock.MagicMock())
-    made = Job(tmp_path)
-    monkeypatch.setattr(epoch_rim, "keep_adaptive_disabled", lambda session: None)
-    monkeypatch.setattr(epoch_driver, "were_tasks_repeated", lambda context, attempt_ids: False)
-    monkeypatch.setattr(epoch_rim, "restores_by_subtask", lambda *arguments, **options: ())
-    monkeypatch.setattr(
-        epoch_rim,
-        "write_restore_plan",
-        lambda fs, path, restore: {"words": fs.write_file(path, b"plan") and None},
-    )
-    return made
+    return job_without_spark(tmp_path, monkeypatch)
 
 
 def test_an_epoch_is_stored_before_it_is_committed_and_counts_after_that(job: Job) -> None:
@@ -415,7 +275,7 @@ def test_waiting_until_no_epoch_runs(job: Job) -> None:
 def test_epochs_count_from_0_again_for_state_without_its_source_position(job: Job) -> None:
     job.run(0)
     job.run(1)
-    other = EpochDriver(job.driver.parts, RestoredState(job.latest, job.fs), mock.MagicMock())
+    other = EpochDriver(job.driver.parts, RestoredState(job.latest, job.fs), mock.MagicMock(), job.empty_batch)
     assert other.last_epoch_id == 1
     other.forget_source_progress()
     assert other.last_epoch_id is None

@@ -62,5 +62,6 @@ def test_what_a_subtask_does_not_say_is_zero() -> None:
         "duration_s": 2.0,
         "action_s": 1.5,
         "state_metrics": {},
+        "has_batch": True,
     }
     assert attrs.asdict(statistics())["process_s"] == 0.0

@@ -23,8 +23,10 @@ class Query:
 
     def __init__(self) -> None:
         self.isActive = True
+        self.runId = "run 1"
         self.hangs: threading.Event | None = None
         self.waited_s: list[float] = []
+        self.cancelled: list[str] = []
         self.at_wait: Callable[[], object] = lambda: None
 
     def awaitTermination(self, timeout_s: float) -> bool:  # noqa: N802
@@ -56,7 +58,7 @@ class Protocol:
 
     def wait_until_idle(self, timeout_s: float | None, is_given_up: Callable[[], bool]) -> bool:
         assert self.is_stopping, "another epoch could begin"
-        return self.running_epoch_id is None
+        return self.running_epoch_id is None or self.given_up is not None
 
 
 @pytest.fixture(autouse=True)
@@ -65,8 +67,8 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def end_of(protocol: Protocol, query: Query) -> QueryEnd:
-    parts: Any = SimpleNamespace()
-    made: Any = QueryEnd(parts, protocol, query)  # type: ignore[arg-type]
+    session: Any = SimpleNamespace(sparkContext=SimpleNamespace(cancelJobGroup=query.cancelled.append))
+    made: Any = QueryEnd(session, protocol, query)  # type: ignore[arg-type]
     return made
 
 
@@ -100,6 +102,22 @@ def test_an_epoch_that_does_not_end_in_time_is_given_up() -> None:
         end_of(protocol, query).stop(1.5)
     assert not query.isActive
     assert protocol.given_up is not None
+    assert query.cancelled == ["run 1"], "an epoch without records may run behind the query"
+
+
+def test_what_is_to_be_done_before_the_end_is_done_while_no_epoch_begins_and_its_failure_ends_the_query_too() -> None:
+    query, protocol = Query(), Protocol(None)
+    found: list[tuple[bool, bool]] = []
+    end_of(protocol, query).stop(0, before_end=lambda: found.append((query.isActive, protocol.is_stopping)))
+    assert found == [(True, True)]
+    query = Query()
+
+    def fail() -> None:
+        raise ArithmeticError("as it must")
+
+    with pytest.raises(ArithmeticError, match="as it must"):
+        end_of(Protocol(None), query).stop(0, before_end=fail)
+    assert not query.isActive
 
 
 def test_a_sink_that_hangs_on_the_driver_is_said_to_keep_the_directory(monkeypatch: pytest.MonkeyPatch) -> None:

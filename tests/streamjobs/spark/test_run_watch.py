@@ -2,37 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import StreamingQueryException
 
 from streamjobs.spark.driver.run_watch import RunWatch
 
 DONE_WITHIN_S = 60
 
 
-def test_a_query_that_ends_by_itself_is_closed_once() -> None:
-    answers = iter([True, True, False])
-    closed: list[str] = []
-    watch = RunWatch(lambda: next(answers), lambda: closed.append("closed"), poll_s=0.001)
+def ends_after(await_end: Callable[[], object]) -> int:
+    """How often the run is ended when waiting for its query goes so."""
+    ended: list[None] = []
+    watch = RunWatch(await_end, lambda: ended.append(None))
     watch.thread.join(DONE_WITHIN_S)
     assert not watch.thread.is_alive()
-    assert closed == ["closed"]
-    assert next(answers, None) is None
+    return len(ended)
 
 
-def test_a_run_that_was_closed_by_others_is_watched_no_more() -> None:
-    closed: list[str] = []
-    watch = RunWatch(lambda: False, lambda: closed.append("closed"), poll_s=DONE_WITHIN_S)
-    watch.end()
-    watch.end()
-    watch.thread.join(DONE_WITHIN_S)
-    assert not watch.thread.is_alive()
-    assert closed == []
+def fails(error: BaseException) -> Callable[[], object]:
+    def await_end() -> object:
+        raise error
+
+    return await_end
 
 
-def test_a_session_that_has_been_stopped_ends_the_watch() -> None:
-    def is_active() -> bool:
-        raise Py4JError("the gateway is gone")
+def test_a_query_that_ends_or_fails_ends_its_run_once() -> None:
+    assert ends_after(lambda: None) == 1
+    assert ends_after(fails(StreamingQueryException("it failed"))) == 1
 
-    watch = RunWatch(is_active, lambda: None, poll_s=0.001)
-    watch.thread.join(DONE_WITHIN_S)
-    assert not watch.thread.is_alive()
+
+@pytest.mark.parametrize("error", [Py4JError("the gateway is gone"), ConnectionError("the gateway is gone")])
+def test_a_session_that_has_been_stopped_has_taken_the_run_along(error: BaseException) -> None:
+    assert ends_after(fails(error)) == 0

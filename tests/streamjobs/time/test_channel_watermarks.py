@@ -86,12 +86,12 @@ def test_who_wakes_in_an_epoch_says_so_before_another_becomes_idle_in_it() -> No
 def test_a_channel_without_records_for_longer_than_the_timeout_is_not_waited_for() -> None:
     source = One(idleness_ms=100)
     assert source.epoch(0, a=11, b=6) == [5]
-    assert source.channels.next_idleness_ms() == 101
+    assert source.channels.idleness_times_ms() == [101]
     assert source.epoch(100, a=21) == []
     assert source.epoch(101) == [20]
     assert source.epoch(200) == []
     assert source.epoch(201) == ["idle"]
-    assert source.channels.next_idleness_ms() is None
+    assert source.channels.idleness_times_ms() == []
     assert source.epoch(300, b=31) == ["active", 30]
 
 
@@ -108,6 +108,16 @@ def test_a_source_that_never_had_a_record_becomes_idle_too() -> None:
     assert source.epoch(1_101) == ["idle"]
     assert source.epoch(1_200, a=5) == ["active", 4]
     assert source.names == ["a"]
+
+
+def test_idleness_may_count_from_the_start_instead_of_the_first_epoch() -> None:
+    source = One(idleness_ms=100)
+    source.channels.await_from(1_000)
+    source.channels.await_from(2_000)
+    assert source.channels.idleness_times_ms() == [1_101]
+    assert source.epoch(1_101) == ["idle"]
+    source.channels.await_from(3_000)
+    assert source.channels.idleness_times_ms() == [], "who is idle is not awaited"
 
 
 def test_a_channel_that_returns_behind_is_not_waited_for_until_it_has_caught_up() -> None:

@@ -1,0 +1,150 @@
+"""Who begins epochs without records, without Spark: the thread of a job, the end of its query, and a drain."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from driver_workplace import Job, job_without_spark
+
+from streamjobs.errors import EpochError
+from streamjobs.spark.driver.time_epochs import TimeEpochs
+
+DONE_WITHIN_S = 60
+
+
+class Place:
+    """A job whose tasks have a timer of processing time, which an epoch at that time has fired, and its query."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.timer_ms: int | None = 2000
+        self.query = mock.MagicMock(runId="run 1")
+        self.query.exception.return_value = None
+        self.stopped = threading.Event()
+        self.query.stop.side_effect = self.stopped.set
+        self.committed = threading.Event()
+        job.acknowledge = self.acknowledge
+        commit = job.sink.commit
+
+        def commit_and_tell(epoch_id: int, committable: bytes) -> None:
+            commit(epoch_id, committable)
+            if epoch_id == 1:
+                self.committed.set()
+
+        job.sink.commit = commit_and_tell  # type: ignore[method-assign]
+
+    def acknowledge(self, epoch_id: int) -> list[Any]:
+        timer_ms = self.timer_ms if epoch_id == 0 else None
+        return [self.job.acknowledgement(epoch_id, index, processing_time_timer_ms=timer_ms) for index in (0, 1)]
+
+    def begun(self, **trigger: Any) -> TimeEpochs:
+        return TimeEpochs(mock.MagicMock(), self.job.driver, self.query, trigger)
+
+    @property
+    def kinds(self) -> list[bool]:
+        return [one.has_batch for one in self.job.driver.statistics]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    return Place(job_without_spark(tmp_path, monkeypatch))
+
+
+def ended(time_epochs: TimeEpochs) -> bool:
+    time_epochs.close()
+    assert time_epochs.thread is not None
+    time_epochs.thread.join(DONE_WITHIN_S)
+    return not time_epochs.thread.is_alive()
+
+
+def test_the_thread_begins_an_epoch_when_something_is_due_and_no_other(place: Place) -> None:
+    time_epochs = place.begun()
+    place.job.now_ms = 2500
+    place.job.run(0)
+    assert place.committed.wait(DONE_WITHIN_S)
+    assert ended(time_epochs)
+    assert place.kinds == [True, False]
+    place.query.stop.assert_not_called()
+
+
+def test_what_a_run_before_has_left_due_fires_without_any_batch(place: Place) -> None:
+    place.job.run(0)
+    place.job.start()
+    place.job.now_ms = 2500
+    time_epochs = place.begun()
+    assert place.committed.wait(DONE_WITHIN_S)
+    assert ended(time_epochs)
+    assert place.kinds == [False]
+
+
+def test_an_epoch_that_fails_ends_the_query(place: Place) -> None:
+    place.job.run(0)
+    place.job.sink.fails_at["stage"] = ArithmeticError("as it must")
+    place.job.now_ms = 2500
+    time_epochs = place.begun()
+    assert place.stopped.wait(DONE_WITHIN_S)
+    assert ended(time_epochs)
+    assert isinstance(place.job.driver.failure, ArithmeticError)
+    assert place.job.driver.is_closed
+
+
+@pytest.mark.parametrize("trigger", ["availableNow", "once"])
+def test_with_triggers_that_end_what_is_due_fires_behind_the_query(place: Place, trigger: str) -> None:
+    time_epochs = place.begun(**{trigger: True})
+    assert time_epochs.thread is None
+    place.job.now_ms = 2500
+    place.job.run(0)
+    assert place.kinds == [True]
+    time_epochs.query_ended()
+    assert place.kinds == [True, False]
+    time_epochs.query_ended()
+    assert place.kinds == [True, False]
+    assert place.job.driver.is_closed
+
+
+@pytest.mark.parametrize(
+    "instead",
+    [
+        lambda place: place.query.exception.configure_mock(return_value=RuntimeError("the source failed")),
+        lambda place: place.job.driver.request_stop(),
+    ],
+)
+def test_behind_a_query_that_failed_or_was_stopped_nothing_fires(
+    place: Place, instead: Callable[[Place], object]
+) -> None:
+    time_epochs = place.begun(availableNow=True)
+    place.job.now_ms = 2500
+    place.job.run(0)
+    instead(place)
+    time_epochs.query_ended()
+    assert place.kinds == [True]
+    assert place.job.driver.is_closed
+
+
+def test_what_is_due_may_be_asked_for(place: Place) -> None:
+    time_epochs = place.begun(availableNow=True)
+    place.job.run(0)
+    time_epochs.run_due()
+    assert place.kinds == [True]
+    place.job.now_ms = 2000
+    time_epochs.run_due()
+    time_epochs.run_due()
+    assert place.kinds == [True, False]
+
+
+def test_a_run_that_is_drained_outlives_its_query_and_one_that_is_over_cannot_be(place: Place) -> None:
+    time_epochs = place.begun(availableNow=True)
+    place.job.run(0)
+    time_epochs.announce_drain()
+    time_epochs.query_ended()
+    assert not place.job.driver.is_closed
+    time_epochs.drain()
+    assert place.kinds == [True], "without event time there is nothing to drain"
+    time_epochs.close()
+    with pytest.raises(EpochError, match="the job has ended, and cannot be drained any more"):
+        time_epochs.announce_drain()
