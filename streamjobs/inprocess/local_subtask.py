@@ -127,7 +127,7 @@ class LocalSubtask:
 
     def close(self) -> None:
         """Gives up what is open."""
-        with contextlib.suppress(BaseException):
+        with contextlib.suppress(Exception, GeneratorExit):
             self._close_with(GeneratorExit())
 
     def emit(

@@ -11,7 +11,8 @@ barrier; after `run` all channels are empty.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from attrs import frozen
@@ -29,10 +30,11 @@ __all__ = ["Move", "Network"]
 
 @frozen
 class Move:
-    """A subtask takes the next element of a channel, or a source reads."""
+    """A subtask takes the next element of a channel, or a source, which has none, reads; ``make`` does it."""
 
     subtask: OperatorSubtask | OutputSubtask | SourceSubtask[Any]
     channel: Channel | None
+    make: Callable[[], None]
 
 
 class Network:
@@ -58,23 +60,20 @@ class Network:
         """What can happen next, downstream first."""
         for subtask in self._readers:
             for channel in subtask.readable():
-                yield Move(subtask, channel)
+                yield Move(subtask, channel, partial(subtask.step, channel))
         for source in sorted(self.sources, key=lambda one: one.lead_ms):
             if source.can_move:
-                yield Move(source, None)
-
-    def make(self, move: Move) -> None:
-        """Lets one of the moves happen; raises what the operator raises, and the network is not to be used then."""
-        if isinstance(move.subtask, SourceSubtask):
-            move.subtask.step()
-        elif move.channel is not None:
-            move.subtask.step(move.channel)
+                yield Move(source, None, source.step)
 
     def run(self) -> None:
-        """Moves until nobody can. If a move raises, what had been sent to the end arrives there first."""
+        """Moves until nobody can.
+
+        Raises what an operator raises, behind what had been sent to the end of the network by then; the network is not
+        to be used any more.
+        """
         try:
             while (move := self._scheduler.choose(self.moves())) is not None:
-                self.make(move)
+                move.make()
         except BaseException:
             while channels := self.output.readable():
                 self.output.step(channels[0])

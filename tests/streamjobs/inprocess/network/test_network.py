@@ -194,11 +194,11 @@ def test_nobody_moves_when_there_is_no_room_behind_it() -> None:
     made.sources[0].feed(lambda source: source.record(0))
     made.sources[0].feed(lambda source: source.record(2))
     [move] = made.network.moves()
-    made.network.make(move)
+    move.make()
     # The second record would go to the same subtask.
     [move] = made.network.moves()
     assert move.subtask is made.network.operators[0]
-    made.network.make(move)
+    move.make()
     assert {one.subtask for one in made.network.moves()} == {made.network.output, made.sources[0]}
     made.network.run()
     assert made.heard.said == [0, 2]
