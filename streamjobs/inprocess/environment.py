@@ -15,6 +15,8 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from attrs import frozen
+
 from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpointStore
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_origin import write_origin
@@ -25,11 +27,11 @@ from statebackend.keyed.state_backend import StateBackend
 from statebackend.keyed.state_verdicts import SchemaReport
 from statebackend.metrics import StateMetricsConfig
 from streamjobs.api.data_stream import DataStream
-from streamjobs.api.stream_graph import SourceNode, StreamGraph
+from streamjobs.api.stream_graph import JobGraph, SourceNode, StreamGraph
 from streamjobs.errors import JobDefinitionError
 from streamjobs.inprocess.element_feed import ElementFeed
 from streamjobs.inprocess.job import LocalJob
-from streamjobs.inprocess.local_operator import ElementSource, LocalOperator, prepare_graph, rows_of
+from streamjobs.inprocess.local_operator import ElementSource, LocalOperator, PreparedGraph, prepare_graph, rows_of
 from streamjobs.inprocess.local_run import LocalJobParts, LocalRun
 from streamjobs.inprocess.network.channel import DEFAULT_CAPACITY
 from streamjobs.inprocess.network.output_subtask import OutputListener
@@ -39,6 +41,15 @@ from streamjobs.rows.declared_schema import parsed_schema
 from streamjobs.runtime.event_time import EventTime
 from streamjobs.runtime.job_start import Engine, check_written_by, judged, locked_start, require_compatible
 from streamjobs.runtime.starting_point import StartingPoint, check_no_fall_back, starting_point
+
+
+@frozen
+class _CheckedJob:
+    """What the program says, with nothing wrong in it."""
+
+    graph: JobGraph
+    event_time: EventTime | None
+    prepared: PreparedGraph
 
 
 class LocalStreamEnvironment:
@@ -111,14 +122,11 @@ class LocalStreamEnvironment:
         and only once: what a sink raises ends the job behind that epoch, when the other sinks have their records, and
         what it has not taken of that epoch it is not given again.
         """
-        graph = self._graph.job()
-        records = {node: _records_of(node.source) for node in graph.sources}
-        with self.opened_run(
-            name,
-            from_savepoint=from_savepoint,
-            allow_non_restored_state=allow_non_restored_state,
-            fall_back_to=fall_back_to,
-        ) as run:
+        # In this order: what the program says is refused before its records are looked at, and both before anything is
+        # touched.
+        checked = self._checked(sources_tell_time=False)
+        records = {node: _records_of(node.source) for node in checked.graph.sources}
+        with self._opened(checked, name, from_savepoint, allow_non_restored_state, fall_back_to) as run:
             feed = ElementFeed(run.job_network.sources, records, self._epoch_size)
             while feed.has_more:
                 run.run_epoch([feed.feed, run.emit_periodically])
@@ -145,11 +153,32 @@ class LocalStreamEnvironment:
         ``scheduler`` says who moves next, ``capacity`` how many elements a channel has room for, and the ``listener``
         is told what comes out. Raises as `execute`.
         """
+        checked = self._checked(sources_tell_time)
+        with self._opened(
+            checked, name, from_savepoint, allow_non_restored_state, fall_back_to, scheduler, capacity, listener
+        ) as run:
+            yield run
+
+    def _checked(self, sources_tell_time: bool) -> _CheckedJob:
         graph = self._graph.job()
         event_time = EventTime.of_sources(graph) if sources_tell_time else EventTime.of(graph)
         prepared = prepare_graph(graph, self.parallelism, self.max_parallelism)
-        operators = prepared.operators
         check_sinks(graph)
+        return _CheckedJob(graph, event_time, prepared)
+
+    @contextlib.contextmanager
+    def _opened(
+        self,
+        checked: _CheckedJob,
+        name: str,
+        from_savepoint: str | os.PathLike[str] | None,
+        allow_non_restored_state: bool,
+        fall_back_to: int | str | None,
+        scheduler: Scheduler | None = None,
+        capacity: int = DEFAULT_CAPACITY,
+        listener: OutputListener | None = None,
+    ) -> Iterator[LocalRun]:
+        operators = checked.prepared.operators
         directory, point, reports = locked_start(
             self._job_dir,
             name,
@@ -165,9 +194,9 @@ class LocalStreamEnvironment:
             if point.is_new_origin and point.origin is not None:
                 write_origin(directory.file_system, point.origin)
             parts = LocalJobParts(
-                graph=graph,
+                graph=checked.graph,
                 operators=operators,
-                unions=prepared.unions,
+                unions=checked.prepared.unions,
                 directory=directory,
                 store=store,
                 backend=self.backend,
@@ -175,7 +204,7 @@ class LocalStreamEnvironment:
                 clock=self.clock,
                 metrics=self.metrics,
                 allow_non_restored_state=allow_non_restored_state,
-                event_time=event_time,
+                event_time=checked.event_time,
                 scheduler=scheduler or DownstreamFirst(),
                 capacity=capacity,
                 listener=listener,
