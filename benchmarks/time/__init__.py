@@ -1,4 +1,5 @@
 """Time and operators beside Spark's own ways: `suite` is the command, and each group of results has a module.
 
-`processor` runs one program for `transformWithState` on Spark's state and on ours.
+`windows` counts by the hour and `processor` runs one program, each on Spark's state and on ours. `timers` compares a
+timer with an update of a value, and `epochs` those with event time with an almost empty one without.
 """

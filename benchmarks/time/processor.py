@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from benchmarks.result import Result
 from benchmarks.spark_stateful.peers import OUTPUT_SCHEMA, RowCounter
 from benchmarks.spark_stateful.workload import micro_batches
-from benchmarks.time.queries import our_job, spark_query, transformed_with_state
+from benchmarks.time.queries import our_query, spark_query, transformed_with_state
 from benchmarks.time.spark_turns import Peer, compared_queries
 from streamjobs.spark import SparkStreamEnvironment
 
@@ -45,7 +45,7 @@ def on_our_state(
         groups = environment.from_dataframe(rows(spark)).group_by("key")
         return groups.transform_with_state(RowCounter(), OUTPUT_SCHEMA, "update", "none", uid="count")
 
-    return our_job(spark, directory, backend, stream)
+    return our_query(spark, directory, backend, stream)
 
 
 def on_spark(rows: Rows, spark: SparkSession, directory: Path) -> AbstractContextManager[StreamingQuery]:

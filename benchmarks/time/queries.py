@@ -13,15 +13,16 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.spark_stateful.session import PARALLELISM
 from streamjobs.spark import SparkStreamEnvironment
+from streamjobs.spark.job import SparkJob
 from streamjobs.spark.sinks import NoopSink
 
-__all__ = ["our_job", "spark_query", "transformed_with_state"]
+__all__ = ["our_job", "our_query", "spark_query", "transformed_with_state"]
 
 
 @contextmanager
 def our_job(
     spark: SparkSession, directory: Path, backend: str, stream: Callable[[SparkStreamEnvironment], Any]
-) -> Iterator[StreamingQuery]:
+) -> Iterator[SparkJob]:
     """A job over the stream that is made in its environment."""
     environment = SparkStreamEnvironment(
         spark,
@@ -33,9 +34,18 @@ def our_job(
     stream(environment).sink_to(NoopSink())
     job = environment.execute("benchmark", trigger={"processingTime": "0 seconds"})
     try:
-        yield job.query
+        yield job
     finally:
         job.stop()
+
+
+@contextmanager
+def our_query(
+    spark: SparkSession, directory: Path, backend: str, stream: Callable[[SparkStreamEnvironment], Any]
+) -> Iterator[StreamingQuery]:
+    """The query of such a job."""
+    with our_job(spark, directory, backend, stream) as job:
+        yield job.query
 
 
 @contextmanager

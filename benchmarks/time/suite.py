@@ -13,6 +13,8 @@ DESCRIPTION = "Time and operators: programs of Spark's on our state."
 GROUPS = {
     "processor": "benchmarks.time.processor",
     "windows": "benchmarks.time.windows",
+    "timers": "benchmarks.time.timers",
+    "epochs": "benchmarks.time.epochs",
 }
 """Modules with a function ``results(arguments)``, which yields `Result`s; each is imported when it is wanted."""
 
@@ -27,6 +29,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peers", nargs="+", metavar="NAME", help="beside these peers alone; some take minutes")
     parser.add_argument("--rows", type=int, default=200_000, help="rows of a micro-batch (default 200,000)")
     parser.add_argument("--keys", type=int, default=50_000, help="keys among them (default 50,000)")
+    parser.add_argument("--epochs", type=int, default=20, help="measured epochs a turn (default 20)")
+    parser.add_argument("--timers", type=int, default=100_000, help="timers of a turn (default 100,000)")
+    parser.add_argument(
+        "--clock",
+        choices=["wall", "thread"],
+        default="wall",
+        help="of timers; thread: time on a core, for a busy machine",
+    )
     parser.add_argument("--backend", choices=["heap", "rocksdb"], default="rocksdb", help="of ours (default rocksdb)")
 
 

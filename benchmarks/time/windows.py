@@ -23,7 +23,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from benchmarks.result import Result
 from benchmarks.spark_stateful.workload import micro_batches
-from benchmarks.time.queries import our_job, spark_query, transformed_with_state
+from benchmarks.time.queries import our_query, spark_query, transformed_with_state
 from benchmarks.time.spark_turns import Peer, compared_queries
 from streamjobs import ProcessWindowFunction, TumblingEventTimeWindows, WatermarkStrategy
 from streamjobs.api.windows.counting import Count
@@ -91,7 +91,7 @@ def our_windows(
         timed = environment.from_dataframe(rows(spark)).assign_timestamps_and_watermarks(strategy)
         return count(timed.key_by("key").window(TumblingEventTimeWindows.of("1 hour")))
 
-    return our_job(spark, directory, backend, stream)
+    return our_query(spark, directory, backend, stream)
 
 
 class HourlyCounter(StatefulProcessor):

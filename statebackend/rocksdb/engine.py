@@ -168,9 +168,16 @@ class SstWriter:
         self.entry_count += count
 
     def put_all(self, keys: Sequence[bytes], values: Sequence[Any]) -> None:
-        """Appends keys with their values, none of which is a deletion; faster than `write`."""
+        """Appends keys with their values, None for a deletion; faster than `write`, most of all if they are alike."""
+        put, delete = self._writer.__setitem__, self._writer.__delitem__
         with _translated("write a sorted file", self.path):
-            deque(map(self._writer.__setitem__, keys, values), maxlen=0)
+            if None not in values:
+                deque(map(put, keys, values), maxlen=0)
+            elif values.count(None) == len(values):
+                deque(map(delete, keys), maxlen=0)
+            else:
+                for key, value in zip(keys, values, strict=True):
+                    delete(key) if value is None else put(key, value)
         self.entry_count += len(keys)
 
     def finish(self) -> None:

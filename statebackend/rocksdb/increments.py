@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
 from statebackend.rocksdb.cached_state import Change
@@ -20,14 +20,9 @@ from statebackend.rocksdb.engine import ColumnFamily, RocksDBEngine, SstWriter
 _FIRST_KEY = b"\x00"
 
 
-def with_marks(changes: Iterable[Change]) -> Iterator[Change]:
-    """The changes, in key order, and behind them a mark for every deletion."""
-    marks: list[Change] = []
-    for change in changes:
-        if change[1] is None:
-            marks.append((DELETION_MARK + change[0], b""))
-        yield change
-    yield from marks
+def marks_of(keys: Sequence[bytes], values: Sequence[bytes | None]) -> list[bytes]:
+    """The keys of a mark for every deletion among changes, which come behind all of them."""
+    return [DELETION_MARK + key for key, value in zip(keys, values, strict=True) if value is None]
 
 
 def merge_increments(paths: Sequence[str], directory: str, target: str) -> SstWriter | None:

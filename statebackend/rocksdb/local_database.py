@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from statebackend.api.key_groups import KeyGroupRange
@@ -18,7 +18,7 @@ from statebackend.rocksdb.cached_state import Change
 from statebackend.rocksdb.composite_key import DELETION_MARK
 from statebackend.rocksdb.engine import FILES_AT_LEVEL_ZERO, ColumnFamily, RocksDBEngine, RocksDBError, SstWriter
 from statebackend.rocksdb.file_chain import FileChain
-from statebackend.rocksdb.increments import merge_increments, with_marks
+from statebackend.rocksdb.increments import marks_of, merge_increments
 from statebackend.rocksdb.local_directory import LocalStateDirectory, LocalVersion
 from statebackend.rocksdb.table import RocksDBTable, TableSharing
 
@@ -122,21 +122,23 @@ class LocalDatabase:
 
     def ingest_changes(self, table: RocksDBTable, keys: list[bytes], values: list[bytes | None]) -> None:
         """Makes changes, at least one and in key order, part of the state and of the next snapshot."""
-        if None in values:
-            # Marks are for the increment alone: in the database they would never be overwritten, and stay for ever.
-            changes = list(zip(keys, values, strict=True))
-            kept, written = self.write_sorted(with_marks(changes)), self.write_sorted(changes)
-            assert kept is not None
-            assert written is not None
-            self._change()
-            table.ingest(written.path)
-            table.files.append(kept.path)
-            self._merge_pending(table.files)
+        written = self._written(keys, values, ())
+        if None not in values:
+            self._take_in(table, written)
             return
+        # Marks are for the increment alone: in the database they would never be overwritten, and stay for ever.
+        kept = self._written(keys, values, marks_of(keys, values))
+        self._change()
+        table.ingest(written.path)
+        table.files.append(kept.path)
+        self._merge_pending(table.files)
+
+    def _written(self, keys: list[bytes], values: list[bytes | None], marks: Sequence[bytes]) -> SstWriter:
         writer = SstWriter(self.directory.new_file(".sst"))
         writer.put_all(keys, values)
+        writer.put_all(marks, [b""] * len(marks))
         writer.finish()
-        self._take_in(table, writer)
+        return writer
 
     def drop_marks(self, table: RocksDBTable) -> None:
         """Deletes the marks that restored increments have brought along."""

@@ -258,7 +258,7 @@ class WindowOperator(Operator):
         result = self._function.process(self._key, context, elements)
         if result is None:
             return
-        if result.__class__ is not GeneratorType:
+        if result.__class__ is not GeneratorType and result.__class__ is not list:
             check_results(result, "process")
         for row in result:
             add(None, row, time)

@@ -120,6 +120,19 @@ def test_all_entries_are_written_at_once_in_order_or_refused_by_the_name_of_the_
         SstWriter(str(tmp_path / "unsorted.sst")).put_all([b"b", b"a"], [b"", b""])
 
 
+@pytest.mark.parametrize("values", [[b"1", None, b"3"], [None, None, None], [b"1", b"2", b"3"]])
+def test_deletions_are_written_among_values_and_by_themselves(store, tmp_path, values):
+    family, keys = store.column_family("a"), [b"x", b"y", b"z"]
+    for number, content in enumerate(([b"old"] * 3, values)):
+        writer = SstWriter(str(tmp_path / f"{number}.sst"))
+        writer.put_all(keys, content)
+        writer.finish()
+        family.ingest(writer.path)
+    assert list(map(family.get, keys)) == values
+    assert family.get_all(keys) == values
+    assert family.get_all([]) == []
+
+
 @pytest.mark.parametrize("damage", ["unfinished", "truncated", "flipped", "missing"])
 def test_a_file_that_is_no_sorted_file_is_refused_by_name(store, tmp_path, damage):
     path = tmp_path / "damaged.sst"

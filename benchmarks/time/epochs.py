@@ -1,0 +1,106 @@
+"""Epochs with next to nothing to do, in jobs with event time, beside the almost empty epoch of a job without.
+
+An epoch is a micro-batch of one row. In one job with event time each row registers a timer that is never due, so that
+an epoch moves the watermark and fires nothing. In the other the timer is due at once, so that an epoch without records
+follows behind every batch: in one subtask a timer fires, and in the others nothing does. What is compared is the time
+that the driver takes for an epoch, as `job.epochs` tells it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from benchmarks.alternating import measure_alternating
+from benchmarks.result import Result
+from benchmarks.spark_stateful.ours import CountPerKey
+from benchmarks.spark_stateful.session import benchmark_session
+from benchmarks.spark_stateful.workload import POLL_INTERVAL_S, WARM_UP_BATCHES, micro_batches
+from benchmarks.time.queries import our_job
+from streamjobs import KeyedProcessFunction, ProcessContext, WatermarkStrategy
+from streamjobs.spark import SparkStreamEnvironment
+
+PEER = "almost empty epoch without event time"
+SCHEMA = "key bigint, count bigint"
+FAR_MS = 1 << 50
+
+
+class Timers(KeyedProcessFunction[int, Any, Any]):
+    """Registers a timer so far behind the timestamp of each record, and lets it pass."""
+
+    def __init__(self, behind_ms: int) -> None:
+        self.behind_ms = behind_ms
+
+    def process_element(self, value: Any, context: ProcessContext[int]) -> None:
+        assert context.timestamp is not None
+        context.timer_service.register_event_time_timer(context.timestamp + self.behind_ms)
+
+    def on_timer(self, timestamp: int, context: Any) -> None:
+        pass
+
+
+def results(arguments: argparse.Namespace) -> Iterator[Result]:
+    """Both kinds beside the almost empty epoch, in milliseconds."""
+    with benchmark_session() as (spark, checkpoints):
+
+        def turn_of(job: Callable[..., float]) -> Callable[[], float]:
+            def turn() -> float:
+                with TemporaryDirectory(dir=checkpoints) as directory:
+                    return job(spark, Path(directory), arguments.backend, arguments.epochs)
+
+            return turn
+
+        ours = {
+            "epoch of one row that fires nothing": partial(_timed, FAR_MS, slice(None)),
+            # Behind each batch: the watermark that its row has made is the millisecond before the row's.
+            "epoch without records": partial(_timed, -1, slice(1, None, 2)),
+        }
+        turns = {name: turn_of(job) for name, job in {**ours, PEER: _untimed}.items()}
+        measured = measure_alternating(turns, rounds=arguments.rounds, warm_up_rounds=1)
+    for name, measurement in measured.items():
+        print(f"{name}, ms: {measurement}", file=sys.stderr, flush=True)
+    for name in ours:
+        yield Result(name, measured[name].median, measured[PEER].median, PEER, "ms", 1.0)
+
+
+def _timed(behind_ms: int, which: slice, spark: SparkSession, directory: Path, backend: str, epochs: int) -> float:
+    def stream(rows: Any, environment: SparkStreamEnvironment) -> Any:
+        strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("value")
+        timed = environment.from_dataframe(rows).assign_timestamps_and_watermarks(strategy)
+        return timed.key_by("key").process(Timers(behind_ms), uid="timers", schema=SCHEMA)
+
+    return _milliseconds(stream, which, spark, directory, backend, epochs)
+
+
+def _untimed(spark: SparkSession, directory: Path, backend: str, epochs: int) -> float:
+    def stream(rows: Any, environment: SparkStreamEnvironment) -> Any:
+        return environment.from_dataframe(rows).key_by("key").process(CountPerKey(), uid="count", schema=SCHEMA)
+
+    return _milliseconds(stream, slice(None), spark, directory, backend, epochs)
+
+
+def _milliseconds(
+    stream: Callable[[Any, SparkStreamEnvironment], Any],
+    which: slice,
+    spark: SparkSession,
+    directory: Path,
+    backend: str,
+    epochs: int,
+) -> float:
+    """The median of epochs of that kind, behind the warm-up."""
+    rows = micro_batches(spark, 1).selectExpr("value", "value % 1000 AS key")
+    with our_job(spark, directory, backend, partial(stream, rows)) as job:
+        while len(kept := job.epochs[2 * WARM_UP_BATCHES :][which]) < epochs:
+            if not job.query.isActive:
+                job.await_termination()
+            time.sleep(POLL_INTERVAL_S)
+        return median(epoch.duration_s for epoch in kept) * 1000

@@ -1,0 +1,42 @@
+"""The suite `time`: its group of timers runs whole at a small scale; processor time is that of this process tree."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+
+from benchmarks.time import suite
+from benchmarks.time.processor_seconds import processor_seconds_since, processor_ticks
+
+
+def arguments(*given: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    suite.add_arguments(parser)
+    return parser.parse_args(list(given))
+
+
+def test_timers_are_measured_on_both_backends_and_levels() -> None:
+    results = list(suite.run(arguments("--only", "timers", "--timers", "50", "--rounds", "1")))
+    assert len({result.name for result in results}) == 4
+    for result in results:
+        assert result.ours is not None
+        assert result.ours > 0
+        assert result.peer is not None
+        assert result.peer > 0
+        assert result.aim == 0.25
+
+
+def test_processor_time_counts_children_and_nobody_else() -> None:
+    program = "for number in range(3_000_000): pass\nprint(flush=True)\ninput()"
+    before = processor_ticks()
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdin is not None
+        child.stdout.readline()
+        assert child.pid in processor_ticks()
+        assert child.pid not in before
+        used = processor_seconds_since(before)
+        child.stdin.close()
+    assert used > 0
+    assert 1 not in before
