@@ -142,6 +142,20 @@ ORIGIN = JobOrigin(
 )
 
 
+def test_two_starts_continue_from_the_same_only_if_state_owner_and_origin_are_the_same(
+    job: CheckpointFileSystem,
+) -> None:
+    def point(checkpoint_id: int, **changes: Any) -> StartingPoint:
+        return StartingPoint(RestoredState(metadata(checkpoint_id), job), **changes)
+
+    assert point(8).identity == point(8, is_new_origin=True).identity
+    assert point(8, origin=ORIGIN).identity == point(8, origin=ORIGIN).identity
+    others = [point(9), point(8, is_own=True), point(8, origin=ORIGIN), StartingPoint(), StartingPoint(origin=ORIGIN)]
+    for other in others:
+        assert point(8).identity != other.identity
+        assert point(8, origin=attrs.evolve(ORIGIN, with_source_progress=False)).identity != other.identity
+
+
 @pytest.mark.parametrize(
     ("point", "highest"),
     [
