@@ -78,6 +78,18 @@ def test_the_cache_hands_each_backend_out_once(harness, new_cache):
     assert cache.take(KEY) is None
 
 
+def test_handles_of_what_is_kept_are_dead_until_it_is_leased_again(harness, new_cache):
+    backend = open_heap(harness)
+    fill(harness, backend, KEYS, 0)
+    harness.at(backend, 1)
+    handle = backend.get_state(VALUE)
+    assert handle.value() is not None
+    harness.snapshot(backend)
+    new_cache().put(KEY, backend.backend.release(), PLENTY)
+    with pytest.raises(StateBackendClosedError):
+        handle.value()
+
+
 def test_the_cache_keeps_one_backend_per_subtask_and_parallelism(harness, new_cache):
     cache = new_cache()
     first, second, third, other = (kept(harness) for _ in range(4))
