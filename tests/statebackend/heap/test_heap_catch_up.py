@@ -9,11 +9,13 @@ from heap_subtask import HEAP, open_heap
 from checkpointing.errors import CorruptFileError
 from statebackend import ValueStateDescriptor
 from statebackend.api.errors import StateBackendClosedError
+from statebackend.api.key_groups import KeyGroupRange
 from statebackend.canonical import canonical_entries
 from statebackend.heap import state_content
 from statebackend.keyed.backend_parameters import RestoredHandle
 from statebackend.keyed.state_backend import SubtaskIdentity
 from statebackend.keyed.state_files import MAX_FILES
+from statebackend.keyed.state_meta import decode_meta, encode_meta
 from testkit.backends.contract_base import LIST, MAP, VALUE, content, contents, fill, filled
 from testkit.backends.evolving_records import (
     LegV1,
@@ -28,7 +30,7 @@ from testkit.backends.evolving_records import (
 )
 from testkit.backends.harness import BackendHarness
 from testkit.backends.priority_queue_contract import TIMERS, timer
-from typeserializers import AttrsSerializer
+from typeserializers import AttrsSerializer, StringSerializer
 
 KEYS = range(20)
 
@@ -272,6 +274,51 @@ def test_a_savepoint_or_another_subtask_is_not_caught_up_with(harness):
     assert unchanged(harness, backend)
 
 
+@pytest.mark.parametrize("other", ["operator_uid", "key_serializer", "key_group_range", "file_system"])
+def test_a_store_does_not_catch_up_for_another_operator_keys_groups_or_place(harness, other):
+    backend, handle = kept(harness)
+    newer = epoch_elsewhere(harness, handle, 1)
+    elsewhere = BackendHarness(os.path.join(harness.directory, "elsewhere"))
+    changes = {
+        "operator_uid": "another",
+        "key_serializer": StringSerializer(),
+        "key_group_range": KeyGroupRange(0, 1),
+        "file_system": elsewhere.file_system,
+    }
+    parameters = attrs.evolve(harness.parameters(newer), **{other: changes[other]})
+    assert not backend.catch_up(RestoredHandle(newer, harness.file_system), parameters)
+    assert unchanged(harness, backend)
+    assert backend.catch_up(RestoredHandle(newer, harness.file_system), harness.parameters(newer))
+    assert contents(harness, backend) == filled(KEYS, 0, 1)
+
+
+def test_a_store_does_not_catch_up_with_a_handle_whose_keys_were_written_otherwise(harness):
+    backend, handle = kept(harness)
+    meta = decode_meta(handle.meta, len(handle.files))
+    written_otherwise = attrs.evolve(meta, key_snapshot=StringSerializer().snapshot_configuration())
+    assert not catch_up(harness, backend, attrs.evolve(handle, meta=encode_meta(written_otherwise)))
+    assert unchanged(harness, backend)
+
+
+def test_a_store_that_has_caught_up_numbers_on_from_the_handle(harness):
+    backend, handle = kept(harness)
+    meta = decode_meta(handle.meta, len(handle.files))
+    later = attrs.evolve(handle, meta=encode_meta(attrs.evolve(meta, sequence=meta.sequence + 70)))
+    assert catch_up(harness, backend, later)
+    backend.get_state(VALUE)
+    snapshot = harness.snapshot(backend)
+    assert decode_meta(snapshot.handle.meta, len(snapshot.handle.files)).sequence >= meta.sequence + 70
+
+
+def test_a_store_that_fails_while_it_catches_up_is_closed(harness, monkeypatch):
+    backend, handle = kept(harness)
+    newer = epoch_elsewhere(harness, handle, 1)
+    monkeypatch.setattr(backend.store, "_extend", lambda *arguments: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        catch_up(harness, backend, newer)
+    assert backend.store.is_closed
+
+
 def test_changes_without_a_snapshot_rule_catching_up_out(harness):
     backend, handle = kept(harness)
     fill(harness, backend, KEYS, 1)
@@ -354,10 +401,22 @@ def test_a_lease_takes_up_the_kept_backend_and_restores_where_it_cannot(harness)
     assert second._store is first._store
     assert contents(harness, second) == filled(KEYS, 0, 1)
     HEAP.return_keyed_state_backend(second, subtask, succeeded=False)
+    assert first._store.is_closed
     third = HEAP.lease_keyed_state_backend(harness.parameters(handle), subtask)
     assert third._store is not first._store
     assert unchanged(harness, third)
-    third.close()
+    HEAP.return_keyed_state_backend(third, subtask, succeeded=True)
+    # What no longer fits is closed, whether a restore of another state or of several subtasks takes its place.
+    fourth = HEAP.lease_keyed_state_backend(harness.parameters(), subtask)
+    assert third._store.is_closed
+    fill(harness, fourth, KEYS)
+    handle = harness.snapshot(fourth).handle
+    HEAP.return_keyed_state_backend(fourth, subtask, succeeded=True)
+    last = harness.max_parallelism - 1
+    halves = [attrs.evolve(handle, key_group_end=0), attrs.evolve(handle, key_group_start=1, key_group_end=last)]
+    fifth = HEAP.lease_keyed_state_backend(harness.parameters(*halves), subtask)
+    assert fourth._store.is_closed
+    fifth.close()
 
 
 def test_a_snapshot_that_ends_after_a_catch_up_says_nothing_about_it(harness):
