@@ -28,6 +28,7 @@ from streamjobs.inprocess.local_source import LocalSource
 from streamjobs.inprocess.network.elements import RecordBatch
 from streamjobs.inprocess.network.scheduler import DownstreamFirst, Shuffled
 from streamjobs.inprocess.network.source_subtask import SourceSubtask
+from streamjobs.runtime.event_time import source_names
 from streamjobs.time.watermark_elements import Watermark, WatermarkElement, WatermarkStatus, check_timestamp
 from testkit.jobs.emitted import Emitted, EmittedElement, EmittedStatus, EmittedWatermark
 
@@ -183,6 +184,11 @@ class JobTestHarness:
             self._output.names = [
                 node.uid if isinstance(node.sink, _Seen) else None for node in self._run.parts.graph.sinks
             ]
+            given = {node: name for name, node in job.sources.items()}
+            graph = self._run.parts.graph
+            self._source_names = {
+                known: given.get(node, known) for known, node in zip(source_names(graph), graph.sources, strict=True)
+            }
             self._sources = {
                 name: ScriptedSource(self._run.job_network.sources[node], node.source, self._run.process)
                 for name, node in job.sources.items()
@@ -216,8 +222,8 @@ class JobTestHarness:
         return [one.record for one in self.taken() if isinstance(one, Emitted) and one.output == output]
 
     def watermarks(self) -> Mapping[str, int]:
-        """How far event time is, by operator uid, in milliseconds; operators without watermarks are left out."""
-        return self._run.watermarks()
+        """How far event time is, by operator uid and by name of source, in milliseconds; without one, left out."""
+        return {self._source_names.get(name, name): time_ms for name, time_ms in self._run.watermarks().items()}
 
     def snapshot(self, path: str | os.PathLike[str]) -> str:
         """Takes a snapshot of the whole job into a new directory, and goes on; returns the path.
