@@ -401,6 +401,7 @@ def test_a_lease_takes_up_the_kept_backend_and_restores_where_it_cannot(harness)
     assert second._store is first._store
     assert contents(harness, second) == filled(KEYS, 0, 1)
     HEAP.return_keyed_state_backend(second, subtask, succeeded=False)
+    assert second._store.is_closed
     assert first._store.is_closed
     third = HEAP.lease_keyed_state_backend(harness.parameters(handle), subtask)
     assert third._store is not first._store

@@ -22,10 +22,14 @@ from checkpointing import (
     SubtaskState,
 )
 from savepoints.restored_state import RestoredState
+from snapshots import snapshot_to_bytes
 from statebackend import ValueStateDescriptor
+from statebackend.api.operator_state_descriptors import OperatorStateMode
 from statebackend.keyed.backend_registry import state_backend
 from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
 from statebackend.keyed.state_meta import KeyedStateMeta, encode_meta, meta_of_descriptor
+from statebackend.operator_state import OperatorStateHandle, OperatorStateMeta, encode_operator_state
+from statebackend.operator_state.operator_state_handles import StatePart
 from streamjobs import JobRestoreError
 from streamjobs.runtime.job_start import judged
 from streamjobs.runtime.restore_plan import check_backend, check_files, check_merges, check_operators
@@ -158,6 +162,10 @@ def test_schemas_that_one_subtask_would_have_to_merge_are_refused_before_the_run
     check_merges(written_by(fs, int, int, int, int), ["a"], 1)
 
 
+def element_envelope() -> bytes:
+    return snapshot_to_bytes(LongSerializer().snapshot_configuration())
+
+
 def test_a_start_looks_at_files_and_at_what_is_not_registered_of_the_operators_it_keeps(
     fs: CheckpointFileSystem,
 ) -> None:
@@ -168,6 +176,12 @@ def test_a_start_looks_at_files_and_at_what_is_not_registered_of_the_operators_i
     with pytest.raises(JobRestoreError, match="operators that the job has not: 'a'"):
         start(state, "b")
     [operator] = state.metadata.operators
+    names = OperatorStateMeta("names", OperatorStateMode.SPLIT, (StatePart({"element": element_envelope()}),))
+    part = encode_operator_state(OperatorStateHandle((names,)))
+    with_names = attrs.evolve(operator.subtasks[0], operator=part)
+    operators = (attrs.evolve(operator, subtasks=(with_names, *operator.subtasks[1:])),)
+    with pytest.raises(JobRestoreError, match=r"does not register: 'state', 'names' \(operator state\)"):
+        start(RestoredState(attrs.evolve(state.metadata, operators=operators), fs), "a")
     handle = operator.subtasks[3].keyed
     assert handle is not None
     absent = SubtaskState(attrs.evolve(handle, files=(FileHandle("absent", 4, "xxh3:" + "0" * 32),)))

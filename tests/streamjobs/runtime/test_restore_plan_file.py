@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,6 +66,9 @@ def test_each_subtask_reads_what_it_goes_on_from_or_restores(tmp_path: Path, mos
         if read.operator is not None and restore.operator is not None:
             assert read.operator.states == restore.operator.states
             assert read.operator.may_refer is restore.operator.may_refer
+            for state, expected in zip(read.operator.states, restore.operator.states, strict=True):
+                assert [part.digest for part in state.content] == [part.digest for part in expected.content]
+                assert [part.digest for part in state.carried] == [part.digest for part in expected.carried]
     for index, state in enumerate(continued):
         read = sections["second"].read(plans, plans, index)
         assert [one.handle for one in read.keyed] == [state.keyed]
@@ -75,6 +80,28 @@ def test_what_several_subtasks_restore_is_written_once(tmp_path: Path) -> None:
     old = RestoredHandle(KeyedStateHandle("state", "heap", 0, 127, bytes(100_000)), plans)
     write_restore_plan(plans, "plans/1", {"op": [SubtaskRestore((old,), None, is_restored=True) for _ in range(100)]})
     assert plans.size("plans/1") < 120_000
+
+
+class MadeOnDemand(Sequence[SubtaskRestore]):
+    """What subtasks restore, each made when it is asked for and forgotten by whoever asked."""
+
+    def __init__(self, file_system: CheckpointFileSystem) -> None:
+        self.file_system = file_system
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: Any) -> Any:
+        if index >= len(self):
+            raise IndexError(index)
+        return SubtaskRestore((RestoredHandle(handle_of(index, index), self.file_system),), None, is_restored=True)
+
+
+def test_what_is_forgotten_while_the_plan_is_written_is_not_taken_for_what_comes_after_it(tmp_path: Path) -> None:
+    plans = CheckpointFileSystem.from_uri(tmp_path)
+    section = write_restore_plan(plans, "plans/1", {"op": MadeOnDemand(plans)})["op"]
+    for index in range(20):
+        assert [one.handle for one in section.read(plans, plans, index).keyed] == [handle_of(index, index)]
 
 
 def test_only_a_small_plan_travels_with_the_tasks(tmp_path: Path) -> None:
