@@ -90,7 +90,8 @@ class Epochs:
         """The last epoch whose effects are durable: of this run, or of what it continues from."""
         self.is_stopping = False
         self._coordinator = coordinator
-        self._last_checkpoint_id = last.checkpoint_id if last is not None and last.is_own else None
+        # Beyond that of a savepoint, too: a sink knows by the id of an epoch whether it has that already.
+        self._last_checkpoint_id = None if last is None else last.checkpoint_id
         self._source_log, self._state_log, self._limit = source_log, state_log, limit
         self._epoch: Epoch | None = None
 
@@ -113,6 +114,7 @@ class Epochs:
         if self.state is not EpochState.IDLE:
             raise IllegalTransitionError("FORGET_SOURCE_PROGRESS", self.state.name, "an epoch is open")
         self.last = None
+        self._last_checkpoint_id = None
 
     def acknowledgements(self, epoch: Epoch) -> Mapping[TaskId, Acknowledgement]:
         """What the tasks of an epoch have acknowledged."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -235,6 +236,8 @@ def test_a_checkpoint_has_the_id_of_its_batch_unless_that_is_used_up() -> None:
     assert opened == Open(Epoch(8, 4))
     [opened] = epochs(OF_A_SAVEPOINT).handle(BatchArrived(4))
     assert opened == Open(Epoch(4, 4))
+    [opened] = epochs(evolve(OF_A_SAVEPOINT, checkpoint_id=7)).handle(BatchArrived(4))
+    assert opened == Open(Epoch(8, 4)), "a sink has the epochs up to 7"
     other_source = epochs(OF_A_SAVEPOINT)
     other_source.forget_source_progress()
     [opened] = other_source.handle(BatchArrived(0))
