@@ -6,6 +6,7 @@ job directory locked and Spark started.
 
     <job_dir>/job.json, driver.lock     identity and lock (checkpointing.storage.job_directory)
     <job_dir>/checkpoints/, shared/     completed checkpoints and their files
+    <job_dir>/time-epoch.json           the epoch without records that is open (checkpointing.storage.time_epoch_file)
     <job_dir>/spark/                    Spark's own checkpoint location: offsets and commits of the source
 """
 
