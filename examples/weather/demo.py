@@ -48,7 +48,7 @@ def killed(stage: Stage, airlines_url: str) -> None:
     ]
     driver = DriverProcess("examples.weather.driver", arguments, stage.narrator.relay, job_dir=job_dir, log=log)
     try:
-        killed_in = driver.kill_in_epoch_after(stage.half - 1)
+        killed_in = driver.kill_in_epoch_after(stage.half // 2)
     finally:
         driver.kill()
     completed = driver.completed_epoch()
