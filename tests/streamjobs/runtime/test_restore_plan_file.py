@@ -133,6 +133,17 @@ def test_a_damaged_plan_and_one_that_is_gone_say_what_to_do(tmp_path: Path) -> N
         section.read(plans, plans, 0)
 
 
+def test_a_plan_that_the_disk_does_not_give_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: str) -> None:
+        raise OSError(5, "Input/output error")
+
+    plans = CheckpointFileSystem.from_uri(tmp_path)
+    section = write_restore_plan(plans, "plans/1", {"op": [SubtaskState(handle_of(0, 9))]}, 0)["op"]
+    monkeypatch.setattr(plans, "open_input", fail)
+    with pytest.raises(JobRestoreError, match=r"cannot be read .*Input/output error.*start the job again"):
+        section.read(plans, plans, 0)
+
+
 @pytest.mark.parametrize(("old", "new"), [(1, 5), (5, 1), (3, 7), (7, 3), (4, 4)])
 def test_a_subtask_gets_exactly_the_old_handles_that_overlap_its_key_groups(tmp_path: Path, old: int, new: int) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path)
