@@ -8,8 +8,8 @@ reads so many files, and begins with a watermark that the epochs before it have 
 * a flight is too late when the watermark is a day behind that, and then no hour has it;
 * an aircraft is silent when the watermark is seven days behind a departure, and no other was reported by then.
 
-What an epoch has made due is told at its end. So `told_in` is the epoch after which a row is there, by which version 1
-and version 2 share the work.
+What an epoch has made due is told behind it, before a job is stopped. So `told_in`, the epoch that has made a row due,
+says which version has told it.
 """
 
 from __future__ import annotations
