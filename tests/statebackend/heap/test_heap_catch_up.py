@@ -300,6 +300,19 @@ def test_a_store_does_not_catch_up_with_a_handle_whose_keys_were_written_otherwi
     assert unchanged(harness, backend)
 
 
+def test_a_store_whose_files_do_not_add_up_to_it_does_not_catch_up(harness):
+    backend, _ = kept(harness)
+    savepoint = harness.export(backend)
+    restored, other = open_heap(harness, savepoint), open_heap(harness, savepoint)
+    assert contents(harness, restored) == contents(harness, other) == filled(KEYS, 0)
+    restored.release_states()
+    harness.at(other, 3)
+    for descriptor in (VALUE, LIST, MAP):
+        other.get_state(descriptor).clear()
+    # All of the newer files would be laid over what is there, and nothing of what has gone.
+    assert not catch_up(harness, restored, harness.snapshot(other).handle)
+
+
 def test_a_store_that_has_caught_up_numbers_on_from_the_handle(harness):
     backend, handle = kept(harness)
     meta = decode_meta(handle.meta, len(handle.files))
