@@ -17,6 +17,7 @@ from checkpointing import (
     read_savepoint,
     write_savepoint,
 )
+from checkpointing.storage import savepoint_directory
 from checkpointing.storage.metadata_file import write_metadata
 from checkpointing.storage.savepoint_directory import create_savepoint_directory
 
@@ -45,6 +46,28 @@ def test_metadata_comes_last_and_remains_of_failed_attempts_go_before_it(tmp_pat
         read_savepoint(tmp_path)
     write_savepoint(fs, savepoint_of(file))
     assert fs.list_files(include_temporary=True) == ("_metadata", "data/part-0")
+
+
+def test_a_crash_at_any_step_leaves_what_is_begun_or_what_is_complete(tmp_path, monkeypatch) -> None:
+    fs = create_savepoint_directory(tmp_path)
+    file = fs.write_file("data/part-0", b"rows")
+    fs.write_file("data/attempt-1/part-0", b"ro")
+    remains = ("_in_progress", "data/part-0")
+    with monkeypatch.context() as patched:
+        patched.setattr(savepoint_directory, "write_metadata", lambda *arguments: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            write_savepoint(fs, savepoint_of(file))
+    # What is reserved stays so, and nothing of a failed attempt is left in what becomes complete.
+    assert fs.list_files(include_temporary=True) == remains
+    with pytest.raises(SavepointError, match="begun there and not finished"):
+        read_savepoint(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(fs, "delete", lambda path: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            write_savepoint(fs, savepoint_of(file))
+    with pytest.raises(SavepointExistsError, match="already is a checkpoint or savepoint"):
+        write_savepoint(fs, savepoint_of(file))
+    assert read_savepoint(tmp_path)[1] == savepoint_of(file)
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "_metadata", "_in_progress", ".tmp-1", "deep/er"])

@@ -123,6 +123,26 @@ def test_an_acknowledgement_says_who_and_what_it_cost(world: World) -> None:
     assert {"open_s", "process_s", "snapshot_s", "local_opens", "restores"} <= told.metrics.keys()
 
 
+def test_a_lease_ends_with_whether_the_epoch_did_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, "heap", True)
+    backend, told = type(world.parts.backend), []
+    give_back = backend.return_keyed_state_backend
+
+    def noted(self: Any, *arguments: Any, succeeded: bool) -> None:
+        told.append(succeeded)
+        give_back(self, *arguments, succeeded=succeeded)
+
+    monkeypatch.setattr(backend, "return_keyed_state_backend", noted)
+    world.run("a")
+    with pytest.raises(UserFunctionError):
+        list(world.subtask().run(lambda: Count(world.calls), world.batches("a", "poison")))
+    given_up = world.subtask().run(lambda: Count(world.calls), world.batches("a", "a"))
+    next(given_up)
+    given_up.close()
+    world.run("a")
+    assert told == [True, False, False, True]
+
+
 def test_a_subtask_that_is_given_up_or_fails_leaves_what_was_there(world: World) -> None:
     world.run("a")
     given_up = world.subtask()
