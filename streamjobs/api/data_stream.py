@@ -43,6 +43,7 @@ from streamjobs.api.stream_graph import (
     TimestampsNode,
     TransformNode,
     UnionNode,
+    has_timestamps,
     source_of_timestamps,
 )
 from streamjobs.api.watermark_strategy import WatermarkStrategy
@@ -340,8 +341,8 @@ class GroupedStream:
         """Runs a ``StatefulProcessor`` of PySpark's, in its form with rows, as it is.
 
         ``output_schema`` is DDL or a ``StructType``; ``output_mode`` is "append" or "update", which write the same
-        rows, those that the processor emits; ``time_mode`` is "none" or "processingTime" ("eventTime" is refused as
-        long as no watermarks come to it). ``uid`` names the state for ever; without one it is the name of the
+        rows, those that the processor emits; ``time_mode`` is "none", "processingTime" or, where the records have
+        timestamps, "eventTime". ``uid`` names the state for ever; without one it is the name of the
         processor's class, which then must not change. ``initial_state`` is a batch frame grouped by the same key, whose
         rows are given to ``handleInitialState`` once, before the first records; an operator that is restored gets
         none. What differs from Spark is in docs/from-transform-with-state.md. Raises `JobDefinitionError`.
@@ -351,11 +352,11 @@ class GroupedStream:
         checked_processor(processor, where, has_initial_state=initial_state is not None)
         checked_output_mode(output_mode, where)
         mode, keys = TimeMode.named(time_mode, where), self.keys
-        if mode is TimeMode.EVENT_TIME:
-            # Its timers would wait for ever for a watermark that no runtime gives to an operator.
+        if mode is TimeMode.EVENT_TIME and not has_timestamps(self.edge):
+            # Its timers would wait for ever for a watermark.
             raise JobDefinitionError(
-                f"{where}: time_mode='eventTime' needs watermarks, which jobs do not carry to processors yet; keep "
-                f"such a program on Spark, or let it register timers of processing time"
+                f"{where}: time_mode='eventTime' needs watermarks, and a source of the stream has none: call "
+                f"withWatermark('column', '10 minutes') on its frame, or assign_timestamps_and_watermarks(...)"
             )
         function = StatefulProcessorFunction(processor, mode, output_schema, len(keys), initial_state)
         # Sorted by key, the records of a key come one after another.

@@ -337,6 +337,18 @@ def source_of_timestamps(edge: StreamEdge) -> SourceNode:
     )
 
 
+def has_timestamps(edge: StreamEdge) -> bool:
+    """Whether every record that leads to this edge is of a source that has timestamps."""
+    waiting: list[Node] = [edge.node]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, SourceNode):
+            return False
+        if not isinstance(node, TimestampsNode):
+            waiting.extend(read.node for read in node.inputs)
+    return True
+
+
 def _upstream_of(nodes: Iterable[Node]) -> Collection[Node]:
     found: set[Node] = set()
     waiting: list[Node] = list(nodes)

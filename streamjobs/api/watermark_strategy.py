@@ -73,6 +73,17 @@ class WatermarkStrategy(Generic[T]):
         return WatermarkStrategy(generator_factory=factory, out_of_orderness_ms=bound_ms)
 
     @classmethod
+    def for_delay_threshold(cls, delay_threshold: Duration) -> WatermarkStrategy[Any]:
+        """The watermark of Spark's ``withWatermark``: the largest timestamp, less the delay, and no millisecond less.
+
+        For programs that come from Spark, where a record at the watermark is late. Raises as
+        `for_bounded_out_of_orderness`.
+        """
+        delay_ms = duration_ms(delay_threshold, "the delay threshold", at_least_ms=0)
+        factory = functools.partial(BoundedOutOfOrdernessWatermarks, delay_ms - 1)
+        return WatermarkStrategy(generator_factory=factory, out_of_orderness_ms=delay_ms - 1)
+
+    @classmethod
     def no_watermarks(cls) -> WatermarkStrategy[Any]:
         """Records have timestamps and time does not advance by them: for jobs of processing time alone."""
         return WatermarkStrategy(generator_factory=NoWatermarks)

@@ -1,8 +1,8 @@
 """The operator of a stateful processor: all records of a key in an epoch are one call, as on Spark.
 
 Records come sorted by key, so those of a key are together, be it in several batches: the last key of a batch stays
-open until another key follows, or the epoch ends. What is held is the records of one key. Behind the records the timers
-fire that are due (`processor_timers`).
+open until another key follows, event time moves on, or the epoch ends. What is held is the records of one key. Behind
+the records the timers fire that are due (`processor_timers`).
 
 Records are rows as a processor gets them on Spark: what Arrow makes of a struct is a dict there, and of a map a list of
 pairs. What is emitted is read by name: a column that a row lacks is null, and what is no column is left out.
@@ -97,6 +97,8 @@ class StatefulProcessorOperator(Operator):
 
     def process_batch(self, input_index: int, batch: Any) -> None:
         self._begin()
+        # The time of its records, though it moves on before the last key is over.
+        self._now()
         keys, key_groups, records = batch.keys, batch.key_groups, self._rows.of(batch)
         if self._lateness is not None:
             keys, key_groups, records = self._lateness.without_late(batch.timestamps, keys, key_groups, records)
@@ -114,6 +116,11 @@ class StatefulProcessorOperator(Operator):
             start = end
         self._give_out()
         gc.collect(0)
+
+    def on_watermark(self, timestamp_ms: int) -> None:
+        if self._function.time_mode is TimeMode.EVENT_TIME:
+            self._end_key()
+            self._times = None
 
     def on_event_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
         self._known_timers().take(timestamp_ms, key, key_group)

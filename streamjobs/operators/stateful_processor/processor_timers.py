@@ -43,7 +43,7 @@ class ProcessorTimers:
         self._register: Callable[[Any, int], None] = service.register_processing_time_timer
         self._delete: Callable[[Any, int], None] = service.delete_processing_time_timer
         if mode is TimeMode.EVENT_TIME:
-            self._now_ms = service.current_watermark
+            self._now_ms = self._watermark_of_spark
             self._register = service.register_event_time_timer
             self._delete = service.delete_event_time_timer
         self._key: tuple[Any, int] = (None, 0)
@@ -58,7 +58,11 @@ class ProcessorTimers:
 
     def values(self) -> TimerValues:
         """The time of the epoch."""
-        return TimerValues(self._service.current_processing_time(), max(self.current_watermark(), 0))
+        return TimerValues(self._service.current_processing_time(), self._watermark_of_spark())
+
+    def _watermark_of_spark(self) -> int:
+        """The watermark as Spark has it, which begins at 0."""
+        return max(self.current_watermark(), 0)
 
     def register(self, timestamp_ms: Any) -> None:
         """Registers a timer of the current key; one that is there already stays. Raises `TypeError`, `ValueError`."""

@@ -226,7 +226,7 @@ def test_an_error_of_a_processor_names_key_and_method() -> None:
         ((Processor, "k string", "update", "none"), "it was given the class Processor; make an instance"),
         ((object(), "k string", "update", "none"), "is no StatefulProcessor: it lacks init, handleInputRows"),
         ((Processor(), "k string", "complete", "none"), "output_mode is 'complete'.*choose 'update'"),
-        ((Processor(), "k string", "update", "EventTime"), "time_mode='eventTime' needs watermarks, which jobs do not"),
+        ((Processor(), "k string", "update", "EventTime"), "time_mode='eventTime' needs watermarks, and a source of"),
         ((Processor(), "k string", "update", "wall"), "time_mode is 'wall', and may be 'none', 'processingTime'"),
     ],
 )

@@ -11,10 +11,11 @@ from processor_epochs import Epochs
 
 from statebackend.heap import HeapStateBackend
 from statebackend.rocksdb import RocksDBStateBackend
-from streamjobs import UserFunctionError
+from streamjobs import JobDefinitionError, UserFunctionError, WatermarkStrategy
 from streamjobs.api.stateful_processor import TimeMode
+from streamjobs.inprocess import LocalStreamEnvironment
 from streamjobs.rows.row import row_class
-from streamjobs.time.timestamps import MIN_TIMESTAMP
+from streamjobs.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 BACKENDS = {"heap": HeapStateBackend(), "rocksdb": RocksDBStateBackend()}
 
@@ -110,6 +111,68 @@ def test_records_are_late_by_the_watermark_of_the_epoch_before(tmp_path: Path, b
     records = [(key, time, [], []) for key, time in times.items()]
     assert [key for key, _ in epochs.epoch(12_000, *records)] == ["c", "d", "e"]
     assert epochs.epoch(12_000, ("a", 12_000, [], [])) == []
+
+
+def test_a_watermark_that_has_not_come_yet_is_zero_for_timers_too(tmp_path: Path, backend: Any) -> None:
+    epochs = Epochs(tmp_path, backend, Timed(), TimeMode.EVENT_TIME)
+    assert epochs.epoch(MIN_TIMESTAMP, ("a", 10_000, [0, 1], [])) == [
+        ("a", "1 rows at 0, [0, 1]"),
+        ("a", "timer 0 at 0, [0, 1]"),
+    ]
+    assert epochs.next_timer == 1
+
+
+class Latest(Timed):
+    """Tells what each key had by the watermark, and puts its timer off with each call."""
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
+        last = max(row.t for row in rows)
+        for timer in self.handle.listTimers():
+            self.handle.deleteTimer(timer)
+        self.handle.registerTimer(last + 10)
+        yield self.told(key, f"last {last}", timerValues)
+
+    def told(self, key: Any, what: str, timer_values: Any) -> Any:
+        text = f"{what} at {timer_values.getCurrentWatermarkInMs()}"
+        return tuple.__new__(row_class(("k", "text")), (key[0], text))
+
+
+def run_in_job(
+    records: list[tuple[str, int]], backend: Any, execute: Any = None, **given: Any
+) -> tuple[Any, list[Any]]:
+    environment = LocalStreamEnvironment(epoch_size=2, backend=backend, max_parallelism=16, **given)
+    strategy: Any = WatermarkStrategy.for_delay_threshold(0).with_timestamps("t")
+    timed = environment.from_elements(records, "k string, t bigint").assign_timestamps_and_watermarks(strategy)
+    results: list[Any] = []
+    grouped = timed.group_by("k")
+    grouped.transform_with_state(Latest(), "k string, text string", "update", "eventTime", uid="latest").sink_to(
+        results
+    )
+    job = environment.execute(**(execute or {}))
+    job.environment = environment
+    return job, [tuple(row) for row in results]
+
+
+def test_timers_of_event_time_fire_in_jobs_and_travel_in_savepoints(tmp_path: Path, backend: Any) -> None:
+    job, results = run_in_job([("a", 5), ("b", 1), ("a", 12), ("c", 5)], backend)
+    # The record of c is not after the watermark that the first two have made.
+    assert results == [("a", "last 5 at 0"), ("b", "last 1 at 0"), ("a", "last 12 at 5"), ("b", "timer 11 at 12")]
+    savepoint = job.savepoint(tmp_path / "savepoint").path
+    other = next(one for one in BACKENDS.values() if one is not backend)
+    execute = {"from_savepoint": savepoint, "drain": True}
+    _, results = run_in_job([("a", 12), ("d", 30)], other, execute, parallelism=2)
+    assert results[0] == ("d", "last 30 at 12")
+    assert sorted(results[1:]) == [("a", "timer 22 at 30"), ("d", f"timer 40 at {MAX_TIMESTAMP}")]
+
+
+def test_a_processor_in_event_time_needs_a_watermark_of_every_source() -> None:
+    environment = LocalStreamEnvironment()
+    without = environment.from_elements([("a", 1)], "k string, t bigint")
+    strategy: Any = WatermarkStrategy.for_delay_threshold("1 minute").with_timestamps("t")
+    timed = environment.from_elements([("a", 1)], "k string, t bigint").assign_timestamps_and_watermarks(strategy)
+    for stream in (without, timed.union(without).transform(lambda record: [record])):
+        with pytest.raises(JobDefinitionError, match="needs watermarks, and a source of the stream has none"):
+            stream.group_by("k").transform_with_state(Latest(), "k string, text string", "update", "eventTime")
 
 
 @pytest.mark.parametrize(
