@@ -6,8 +6,8 @@ from typing import Any
 
 from streamjobs.api.async_definition import AsyncWaitDefinition, EmissionOrder
 from streamjobs.api.async_functions import DEFAULT_CAPACITY, AsyncFunction, AsyncRetryStrategy
-from streamjobs.api.data_stream import KeyedStream, ProcessedStream
-from streamjobs.api.stream_graph import KeyedInput
+from streamjobs.api.data_stream import DataStream, KeyedStream, ProcessedStream
+from streamjobs.api.stream_graph import KeyedInput, SpreadInput
 from streamjobs.errors import JobDefinitionError
 from streamjobs.time.durations import Duration, duration_ms
 from streamjobs.user_errors import shown, shown_instance
@@ -27,13 +27,14 @@ class AsyncDataStream:
     ``carry_in_flight`` it puts the records into the checkpoint instead, and asks for them again, first of all, in the
     next epoch or after a restore: a request may then be made twice.
 
-    The stream is keyed: all records of a key go to the same subtask, in order. Both methods raise `JobDefinitionError`
-    for what makes no operator.
+    Of a keyed stream all records of a key go to the same subtask, in order. Those of a stream without keys are dealt
+    out evenly, and the order is that within a subtask. Both methods raise `JobDefinitionError` for what makes no
+    operator.
     """
 
     @staticmethod
     def ordered_wait(
-        stream: KeyedStream,
+        stream: DataStream | KeyedStream,
         function: AsyncFunction[Any, Any],
         timeout: Duration,
         *,
@@ -50,7 +51,7 @@ class AsyncDataStream:
 
     @staticmethod
     def unordered_wait(
-        stream: KeyedStream,
+        stream: DataStream | KeyedStream,
         function: AsyncFunction[Any, Any],
         timeout: Duration,
         *,
@@ -73,11 +74,11 @@ def _definition(
     capacity: int,
     retry: AsyncRetryStrategy | None,
     carries_in_flight: bool,
-    stream: KeyedStream,
+    stream: DataStream | KeyedStream,
 ) -> AsyncWaitDefinition:
     method = f"{order.value}_wait()"
-    if not isinstance(stream, KeyedStream):
-        raise JobDefinitionError(f"{method} takes a keyed stream first, not {shown(stream, 80)}; call key_by() on it")
+    if not isinstance(stream, (DataStream, KeyedStream)):
+        raise JobDefinitionError(f"{method} takes a stream first, not {shown(stream, 80)}")
     if not isinstance(function, AsyncFunction):
         raise JobDefinitionError(f"{method} takes an instance of an AsyncFunction, not {shown_instance(function)}")
     if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
@@ -94,11 +95,13 @@ def _definition(
         capacity=capacity,
         retry=retry,
         carries_in_flight=carries_in_flight,
-        is_keyed=True,
+        is_keyed=isinstance(stream, KeyedStream),
     )
 
 
-def _through(stream: KeyedStream, definition: AsyncWaitDefinition, uid: str, name: str, schema: Any) -> ProcessedStream:
+def _through(
+    stream: DataStream | KeyedStream, definition: AsyncWaitDefinition, uid: str, name: str, schema: Any
+) -> ProcessedStream:
     name = name or type(definition.function).__name__
-    read = KeyedInput(stream.edge, stream.keys)
+    read = KeyedInput(stream.edge, stream.keys) if isinstance(stream, KeyedStream) else SpreadInput(stream.edge)
     return ProcessedStream.of(stream.graph, (read,), definition, uid=uid, name=name, schema=schema)

@@ -57,11 +57,14 @@ def run(
     job_dir: Path | None = None,
     timeout: Any = LONG,
     input_schema: str = SCHEMA,
+    is_keyed: bool = True,
+    parallelism: int = 2,
     **options: Any,
 ) -> list[Any]:
     results: list[Any] = []
-    environment = LocalStreamEnvironment(epoch_size=7, parallelism=2, job_dir=job_dir)
-    stream = environment.from_elements(records, schema=input_schema).key_by("key")
+    environment = LocalStreamEnvironment(epoch_size=7, parallelism=parallelism, job_dir=job_dir)
+    records_of: Any = environment.from_elements(records, schema=input_schema)
+    stream = records_of.key_by("key") if is_keyed else records_of
     asked = wait(stream, function, timeout, uid="ask", schema="key string, number bigint", **options)
     asked.key_by("key").process(Adding(), uid="add", schema="key string, number bigint").sink_to(results)
     environment.execute("job")
@@ -205,10 +208,37 @@ def test_what_is_no_operator_is_refused(options: dict[str, Any], told: str) -> N
         run(AsyncDataStream.ordered_wait, **{"function": Doubling(), **options})
 
 
-def test_a_stream_without_a_key_is_refused() -> None:
-    environment = LocalStreamEnvironment()
-    stream: Any = environment.from_elements([1])
-    with pytest.raises(JobDefinitionError, match=r"takes a keyed stream first, not .*; call key_by\(\) on it"):
+@BOTH
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_a_stream_without_keys_is_dealt_out_and_every_record_comes_out_once(wait: Wait, parallelism: int) -> None:
+    results = run(wait, Doubling(), is_keyed=False, parallelism=parallelism, capacity=3)
+    expected = [(key, number * 2 + 1) for key, number in RECORDS]
+    assert sorted(results) == sorted(expected)
+    if parallelism == 1 and wait is AsyncDataStream.ordered_wait:
+        assert results == expected
+
+
+@BOTH
+def test_records_of_a_stream_without_keys_are_carried_to_another_parallelism(
+    wait: Wait, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = RECORDS[:12]
+    carried = run(wait, Waiting(), records, job_dir=tmp_path, carry_in_flight=True, is_keyed=False, parallelism=3)
+    assert carried == []
+    monkeypatch.setattr(Waiting, "answers", True)
+    results = run(wait, Waiting(), [("z", 100)], job_dir=tmp_path, is_keyed=False, parallelism=2)
+    assert sorted(results) == sorted((key, number + 1) for key, number in [*records, ("z", 100)])
+
+
+def test_an_error_over_a_stream_without_keys_names_operator_and_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Never, "failures", 1)
+    with pytest.raises(UserFunctionError, match=r"'ask', record Row\(key='a', number=4\): async_invoke raised"):
+        run(AsyncDataStream.ordered_wait, Never(), [("a", 4)], is_keyed=False)
+
+
+def test_what_is_no_stream_is_refused() -> None:
+    stream: Any = [1]
+    with pytest.raises(JobDefinitionError, match=r"ordered_wait\(\) takes a stream first, not \[1\]"):
         AsyncDataStream.ordered_wait(stream, Doubling(), 5, uid="ask", schema=SCHEMA)
 
 
