@@ -1,9 +1,9 @@
 """Epochs with next to nothing to do, in jobs with event time, beside the almost empty epoch of a job without.
 
 An epoch is a micro-batch of one row. In one job with event time each row registers a timer that is never due, so that
-an epoch moves the watermark and fires nothing. In the other the timer is due at once, so that an epoch without records
-follows behind every batch: in one subtask a timer fires, and in the others nothing does. What is compared is the time
-that the driver takes for an epoch, as `job.epochs` tells it.
+an epoch moves the watermark and fires nothing. In the other the timer is due at once, and batches come at intervals, so
+that an epoch without records runs between them: in one subtask a timer fires, and in the others nothing does. What is
+compared is the time that the driver takes for an epoch, as `job.epochs` tells it.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from streamjobs.spark import SparkStreamEnvironment
 PEER = "almost empty epoch without event time"
 SCHEMA = "key bigint, count bigint"
 FAR_MS = 1 << 50
+ROOM_FOR_AN_EPOCH = "3 seconds"
 
 
 class Timers(KeyedProcessFunction[int, Any, Any]):
@@ -60,9 +61,9 @@ def results(arguments: argparse.Namespace) -> Iterator[Result]:
             return turn
 
         ours = {
-            "epoch of one row that fires nothing": partial(_timed, FAR_MS, slice(None)),
-            # Behind each batch: the watermark that its row has made is the millisecond before the row's.
-            "epoch without records": partial(_timed, -1, slice(1, None, 2)),
+            "epoch of one row that fires nothing": partial(_timed, FAR_MS, True),
+            # The watermark that a row has made is the millisecond before the row's.
+            "epoch without records": partial(_timed, -1, False),
         }
         turns = {name: turn_of(job) for name, job in {**ours, PEER: _untimed}.items()}
         measured = measure_alternating(turns, rounds=arguments.rounds, warm_up_rounds=1)
@@ -72,35 +73,36 @@ def results(arguments: argparse.Namespace) -> Iterator[Result]:
         yield Result(name, measured[name].median, measured[PEER].median, PEER, "ms", 1.0)
 
 
-def _timed(behind_ms: int, which: slice, spark: SparkSession, directory: Path, backend: str, epochs: int) -> float:
+def _timed(behind_ms: int, has_batch: bool, spark: SparkSession, directory: Path, backend: str, epochs: int) -> float:
     def stream(rows: Any, environment: SparkStreamEnvironment) -> Any:
         strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("value")
         timed = environment.from_dataframe(rows).assign_timestamps_and_watermarks(strategy)
         return timed.key_by("key").process(Timers(behind_ms), uid="timers", schema=SCHEMA)
 
-    return _milliseconds(stream, which, spark, directory, backend, epochs)
+    return _milliseconds(stream, has_batch, spark, directory, backend, epochs)
 
 
 def _untimed(spark: SparkSession, directory: Path, backend: str, epochs: int) -> float:
     def stream(rows: Any, environment: SparkStreamEnvironment) -> Any:
         return environment.from_dataframe(rows).key_by("key").process(CountPerKey(), uid="count", schema=SCHEMA)
 
-    return _milliseconds(stream, slice(None), spark, directory, backend, epochs)
+    return _milliseconds(stream, True, spark, directory, backend, epochs)
 
 
 def _milliseconds(
     stream: Callable[[Any, SparkStreamEnvironment], Any],
-    which: slice,
+    has_batch: bool,
     spark: SparkSession,
     directory: Path,
     backend: str,
     epochs: int,
 ) -> float:
-    """The median of epochs of that kind, behind the warm-up."""
+    """The median of epochs with records, or of those without, behind the warm-up."""
     rows = micro_batches(spark, 1).selectExpr("value", "value % 1000 AS key")
-    with our_job(spark, directory, backend, partial(stream, rows)) as job:
-        while len(kept := job.epochs[2 * WARM_UP_BATCHES :][which]) < epochs:
+    interval = "0 seconds" if has_batch else ROOM_FOR_AN_EPOCH
+    with our_job(spark, directory, backend, partial(stream, rows), interval) as job:
+        while len(kept := [one for one in job.epochs if one.has_batch == has_batch]) < WARM_UP_BATCHES + epochs:
             if not job.query.isActive:
                 job.await_termination()
             time.sleep(POLL_INTERVAL_S)
-        return median(epoch.duration_s for epoch in kept) * 1000
+        return median(epoch.duration_s for epoch in kept[WARM_UP_BATCHES:]) * 1000

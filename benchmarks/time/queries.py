@@ -1,4 +1,4 @@
-"""Jobs of ours and queries of Spark's into the noop sink, over new directories, without a pause between batches."""
+"""Jobs of ours and queries of Spark's into the noop sink, over new directories."""
 
 from __future__ import annotations
 
@@ -21,9 +21,13 @@ __all__ = ["our_job", "our_query", "spark_query", "transformed_with_state"]
 
 @contextmanager
 def our_job(
-    spark: SparkSession, directory: Path, backend: str, stream: Callable[[SparkStreamEnvironment], Any]
+    spark: SparkSession,
+    directory: Path,
+    backend: str,
+    stream: Callable[[SparkStreamEnvironment], Any],
+    interval: str = "0 seconds",
 ) -> Iterator[SparkJob]:
-    """A job over the stream that is made in its environment."""
+    """A job over the stream that is made in its environment, with a batch in an interval, or as fast as they come."""
     environment = SparkStreamEnvironment(
         spark,
         job_dir=directory / "job",
@@ -32,7 +36,7 @@ def our_job(
         local_state_directory=directory / "local",
     )
     stream(environment).sink_to(NoopSink())
-    job = environment.execute("benchmark", trigger={"processingTime": "0 seconds"})
+    job = environment.execute("benchmark", trigger={"processingTime": interval})
     try:
         yield job
     finally:
