@@ -16,6 +16,7 @@ from streamjobs import (
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedMultipleInputFunction,
+    KeyedProcessFunction,
     ProcessContext,
     RuntimeContext,
 )
@@ -67,6 +68,13 @@ class Merge(KeyedCoProcessFunction[str, Any, Any, Any]):
         total = (self.total.value() * 7 + value.v) % 1009
         self.total.update(total)
         return context.current_key, side, total
+
+
+class Pass(KeyedProcessFunction[str, Any, Any]):
+    """Emits what it is given."""
+
+    def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[Any]:
+        yield value
 
 
 class Rule(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
@@ -123,7 +131,8 @@ def build(left: DataStream, right: DataStream, rules: DataStream, sinks: Sequenc
     )
     spread = left.connect(rules.broadcast(RULE_STATE, order_by="at"))
     keyless = spread.process(RuleWithoutKeys(), uid="keyless", schema=RULED, order_by="at")
-    everything = by_key.connect_all(right.key_by("who"), merged.key_by("k"))
+    passed = by_key.process(Pass(), uid="pass", schema=LEFT)
+    everything = by_key.connect_all(right.key_by("who"), passed.key_by("k"))
     counted = everything.process(All(), uid="all", schema=ALL, order_by=["at", "at", ()])
     streams = {"merged": merged, "ruled": ruled, "all": counted, "keyless": keyless}
     for (uid, stream), sink in zip(streams.items(), sinks, strict=True):
@@ -153,7 +162,7 @@ def modelled(epochs: Sequence[Epoch]) -> tuple[list[Any], ...]:
             for key, _, value in ordered[index]:
                 every[key] = (every.get(key, 0) * 7 + value + index + counts.get(key, 0)) % 1009
                 alls.append((key, index, every[key]))
-        for key, *_ in [*ordered[0], *ordered[1]]:
+        for key, *_ in ordered[0]:
             counts[key] = counts.get(key, 0) + 1
     return sorted(merged), sorted(ruled), sorted(alls), sorted(ruled)
 

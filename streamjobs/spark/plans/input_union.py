@@ -82,7 +82,7 @@ class InputUnion:
         self.task_columns = tuple(map(F.col, names))
 
     def of(self, frames: Sequence[DataFrame]) -> DataFrame:
-        """The rows of the frames of all inputs. Those of the first are in the partitions that they were in."""
+        """The rows of the frames of all inputs."""
         parts = [
             one.rows(frame).select(*columns)
             for one, frame, columns in zip(self._inputs, frames, self._columns, strict=True)

@@ -98,9 +98,8 @@ class _Preparation:
             self._frames[StreamEdge(node, tag)] = timed
 
     def process(self, node: OperatorNode) -> None:
-        # In the union of several inputs only the partitions of the first keep their places, and so their tasks.
-        self._settle(node.inputs[:1], is_read_once=True)
-        self._settle(node.inputs[1:], is_read_once=False)
+        # Several inputs are a union, which runs the partitions of what it reads in other tasks.
+        self._settle(node.inputs, is_read_once=len(node.inputs) == 1)
         frames = [self._frames[edge] for edge in node.inputs]
         times = [self.time.of_operator(edge) for edge in node.inputs]
         tags = self._graph.side_outputs(node)
