@@ -31,6 +31,7 @@ __all__ = [
     "InputChannel",
     "InputWatermark",
     "NodeWatermark",
+    "ReadSource",
     "SavepointIdentity",
     "SourcePositions",
     "TimersDue",
@@ -199,27 +200,48 @@ class TimersDue:
         )
 
 
+@frozen
+class ReadSource:
+    """What one of the engine's positions is of.
+
+    `name` is the engine's own for what is read. `uid` is that of the source of the program, which may read several, and
+    `log` the name under which the engine keeps what else it needs of it. Until format version 4 neither was kept.
+    """
+
+    name: str
+    uid: str | None = None
+    log: str | None = None
+
+    def __attrs_post_init__(self) -> None:
+        require(type(self.name) is str, f"the name of a source must be a str, not {shown(self.name)}")
+        check_encodable("the name of a source", self.name)
+        for what, identifier in (("the uid of a source", self.uid), ("the log of a source", self.log)):
+            if identifier is not None:
+                check_identifier(what, identifier)
+
+
 @frozen(kw_only=True)
 class SourcePositions:
     """How far the sources are read behind a checkpoint.
 
     `batch_id` is the engine's number of the last batch whose records are in the state; it has nothing to do with the id
-    of the checkpoint. A checkpoint of an epoch without records has the positions of the one before it. `sources` names
+    of the checkpoint. A checkpoint of an epoch without records has the positions of the one before it. `sources` says
     what is read, in the order of the positions; None in checkpoints of releases that did not say. `offsets` is the
     engine's own record of the positions, opaque here.
     """
 
     batch_id: int
     offsets: bytes = field(repr=lambda offsets: f"<{len(offsets)} bytes>")
-    sources: tuple[str, ...] | None = None
+    sources: tuple[ReadSource, ...] | None = None
 
     def __attrs_post_init__(self) -> None:
         check_integer("batch_id", self.batch_id, 0, MAX_ID)
         require(type(self.offsets) is bytes, "the offsets of source positions must be bytes")
-        require(self.sources is None or type(self.sources) is tuple, "sources must be a tuple of names")
-        for source in self.sources or ():
-            require(type(source) is str, f"the name of a source must be a str, not {shown(source)}")
-            check_encodable("the name of a source", source)
+        require(
+            self.sources is None
+            or (type(self.sources) is tuple and all(type(one) is ReadSource for one in self.sources)),
+            "sources must be a tuple of ReadSource objects",
+        )
 
 
 @frozen

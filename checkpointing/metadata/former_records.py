@@ -20,6 +20,10 @@
     --------------------------------------------------  -------------------------------------------------------------
     watermarks.nodes[i]                                 the same, with no watermark in the epoch
 
+    versions 3 to 5                                     read as
+    --------------------------------------------------  -------------------------------------------------------------
+    source_positions.sources, names                     the same names, without uids and logs
+
 A property that does not read as it should stays one. Until version 2 a subtask with operator state had one handle for
 both: its files were those of the keyed state followed by those of the operator state, and its meta was
 
@@ -44,11 +48,17 @@ from checkpointing.handles.invariants import MAX_ID, require
 from checkpointing.handles.operator_states import OperatorState
 from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle, OpaqueStateHandle, SubtaskState
 from checkpointing.metadata.checkpoint_metadata import CheckpointKind, CheckpointMetadata
-from checkpointing.metadata.checkpoint_sections import SavepointIdentity, SourcePositions
+from checkpointing.metadata.checkpoint_sections import ReadSource, SavepointIdentity, SourcePositions
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.errors import StateFormatError
 
-__all__ = ["metadata_of_former_record", "record_of_version_3", "record_of_version_4", "separated_handle"]
+__all__ = [
+    "metadata_of_former_record",
+    "record_of_version_3",
+    "record_of_version_4",
+    "record_of_version_5",
+    "separated_handle",
+]
 
 _JOINED: Final = 0x53424F31
 _JOINED_VERSION: Final = 1
@@ -97,6 +107,15 @@ def record_of_version_4(record: Mapping[str, Any]) -> Mapping[str, Any]:
         return record
     nodes = [{**one, "epoch_watermark_ms": None} for one in watermarks["nodes"]]
     return {**record, "watermarks": {**watermarks, "nodes": nodes}}
+
+
+def record_of_version_5(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a record of version 5 says, as one of version 6."""
+    positions = record["source_positions"]
+    if positions is None or positions["sources"] is None:
+        return record
+    sources = [{"name": name, "uid": None, "log": None} for name in positions["sources"]]
+    return {**record, "source_positions": {**positions, "sources": sources}}
 
 
 def separated_handle(handle: KeyedStateHandle) -> SubtaskState:
@@ -167,7 +186,7 @@ def _taken_positions(properties: dict[str, str], checkpoint_id: int, offsets: by
     except (ValueError, RecursionError):
         names = None
     if isinstance(names, list) and all(type(name) is str for name in names):
-        sources = tuple(names)
+        sources = tuple(map(ReadSource, names))
         del properties["sources"]
     if not offsets and sources is None:
         return None

@@ -30,6 +30,7 @@ from checkpointing.metadata.former_records import (
     metadata_of_former_record,
     record_of_version_3,
     record_of_version_4,
+    record_of_version_5,
 )
 from checkpointing.metadata.metadata_record import encode_metadata_record, metadata_of_record
 from checkpointing.metadata.metadata_schema import BLOCK_SCHEMA, FORMAT_VERSION, HEADER_SCHEMA, METADATA_SCHEMAS
@@ -57,9 +58,10 @@ _CANONICAL_FORMS = {
 _READERS: Mapping[int, Callable[[Mapping[str, Any]], CheckpointMetadata]] = {
     1: metadata_of_former_record,
     2: metadata_of_former_record,
-    3: lambda record: metadata_of_record(record_of_version_4(record_of_version_3(record))),
-    4: lambda record: metadata_of_record(record_of_version_4(record)),
-    5: metadata_of_record,
+    3: lambda record: metadata_of_record(record_of_version_5(record_of_version_4(record_of_version_3(record)))),
+    4: lambda record: metadata_of_record(record_of_version_5(record_of_version_4(record))),
+    5: lambda record: metadata_of_record(record_of_version_5(record)),
+    6: metadata_of_record,
 }
 
 

@@ -25,6 +25,7 @@ from checkpointing.metadata.checkpoint_sections import (
     InputChannel,
     InputWatermark,
     NodeWatermark,
+    ReadSource,
     SavepointIdentity,
     SourcePositions,
     TimersDue,
@@ -114,12 +115,14 @@ def _other_fields(metadata: CheckpointMetadata) -> dict[str, Any]:
 
 def _positions_record(positions: SourcePositions) -> dict[str, Any]:
     # In a union the encoder takes a tuple for a type and its value.
-    return {**asdict(positions), "sources": None if positions.sources is None else list(positions.sources)}
+    sources = None if positions.sources is None else [asdict(one) for one in positions.sources]
+    return {**asdict(positions), "sources": sources}
 
 
 def _source_positions(record: Mapping[str, Any]) -> SourcePositions:
     sources = record["sources"]
-    return SourcePositions(**{**record, "sources": None if sources is None else tuple(sources)})
+    known = None if sources is None else tuple(ReadSource(**one) for one in sources)
+    return SourcePositions(**{**record, "sources": known})
 
 
 def _watermark_state(record: Mapping[str, Any]) -> WatermarkState:

@@ -15,7 +15,7 @@ from checkpointing.handles.handle_records import FILE_HANDLE_SCHEMA, SUBTASK_STA
 
 __all__ = ["BLOCK_SCHEMA", "FORMAT_VERSION", "HEADER_SCHEMA", "METADATA_SCHEMAS", "OPERATOR_STATE_SCHEMA"]
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 """The version that is written; all before it are read."""
 
 _STATE_HANDLE_1: dict[str, Any] = {
@@ -143,7 +143,7 @@ OPERATOR_STATE_SCHEMA: dict[str, Any] = {
 }
 """The state of an operator since version 3."""
 
-_SOURCE_POSITIONS = {
+_SOURCE_POSITIONS: dict[str, Any] = {
     "type": "record",
     "name": "statebackend.SourcePositions",
     "doc": "How far the sources are read.",
@@ -325,8 +325,35 @@ def _with_watermarks(schema: dict[str, Any], watermarks: dict[str, Any]) -> dict
 _METADATA_4 = _with_watermarks(_METADATA_3, _WATERMARK_STATE_4)
 _METADATA_5 = _with_watermarks(_METADATA_3, _WATERMARK_STATE_5)
 
+_READ_SOURCE = {
+    "type": "record",
+    "name": "statebackend.ReadSource",
+    "doc": "What one of the positions is of.",
+    "fields": [
+        {"name": "name", "type": "string", "doc": "The engine's own, for what is read."},
+        {"name": "uid", "type": ["null", "string"], "doc": "Of the source of the program, which may read several."},
+        {"name": "log", "type": ["null", "string"], "doc": "Under which the engine keeps what else it needs of it."},
+    ],
+}
+
+_SOURCE_POSITIONS_6: dict[str, Any] = {
+    **_SOURCE_POSITIONS,
+    "fields": [
+        {**one, "type": ["null", {"type": "array", "items": _READ_SOURCE}]} if one["name"] == "sources" else one
+        for one in _SOURCE_POSITIONS["fields"]
+    ],
+}
+
+_METADATA_6: dict[str, Any] = {
+    **_METADATA_5,
+    "fields": [
+        {**one, "type": ["null", _SOURCE_POSITIONS_6]} if one["name"] == "source_positions" else one
+        for one in _METADATA_5["fields"]
+    ],
+}
+
 METADATA_SCHEMAS: Mapping[int, dict[str, Any]] = MappingProxyType(
-    {1: _METADATA_1, 2: _METADATA_2, 3: _METADATA_3, 4: _METADATA_4, 5: _METADATA_5}
+    {1: _METADATA_1, 2: _METADATA_2, 3: _METADATA_3, 4: _METADATA_4, 5: _METADATA_5, 6: _METADATA_6}
 )
 
 HEADER_SCHEMA = {

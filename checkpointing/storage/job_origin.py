@@ -4,7 +4,8 @@ A job that begins from a savepoint may fail before its first checkpoint. The nex
 whether it is named again or not, so the directory remembers it from before its first epoch. A directory without the
 file was begun from nothing, or by a release that kept this in the properties of its checkpoints only.
 
-`origin.json` is a sealed JSON file (see `sealed_json`) with the fields of `JobOrigin`.
+`origin.json` is a sealed JSON file (see `sealed_json`) with the fields of `JobOrigin`. Version 1, which is still read,
+had no `begun_anew`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ __all__ = ["ORIGIN_FILE_NAME", "JobOrigin", "read_origin", "write_origin"]
 
 ORIGIN_FILE_NAME = "origin.json"
 
-_FORMAT_VERSION = 1
+_FORMAT_VERSION = 2
 _MAX_INTEGER = (1 << 63) - 1
 _MAX_URI_LENGTH = 8192
 
@@ -33,7 +34,8 @@ class JobOrigin:
 
     `savepoint_uri` is where it was then, as `CheckpointFileSystem.uri`. `savepoint_job_id`, `savepoint_id` and
     `savepoint_timestamp_ms` (since the Unix epoch) are those in its metadata, and tell it from all others.
-    `with_source_progress` says whether the job reads on where the savepoint had read to.
+    `with_source_progress` says whether the job reads on where the savepoint had read to, `begun_anew` which sources it
+    reads from their beginning even so, by uid.
     """
 
     savepoint_uri: str
@@ -41,6 +43,7 @@ class JobOrigin:
     savepoint_id: int
     savepoint_timestamp_ms: int
     with_source_progress: bool
+    begun_anew: tuple[str, ...] = ()
 
     def __attrs_post_init__(self) -> None:
         require(
@@ -51,6 +54,9 @@ class JobOrigin:
         check_integer("savepoint_id", self.savepoint_id, 0, _MAX_INTEGER)
         check_integer("savepoint_timestamp_ms", self.savepoint_timestamp_ms, 0, _MAX_INTEGER)
         require(type(self.with_source_progress) is bool, "with_source_progress must be a bool")
+        require(type(self.begun_anew) is tuple, "begun_anew must be a tuple of uids")
+        for uid in self.begun_anew:
+            check_identifier("a uid in begun_anew", uid)
 
     @property
     def savepoint_identity(self) -> SavepointIdentity:
@@ -67,8 +73,8 @@ def read_origin(file_system: CheckpointFileSystem) -> JobOrigin | None:
     """The origin of the job directory at the root of `file_system`. Raises `CorruptJobIdentityError`."""
     if not file_system.exists(ORIGIN_FILE_NAME):
         return None
-    content = read_sealed_json(file_system, ORIGIN_FILE_NAME, _FORMAT_VERSION)
+    content = read_sealed_json(file_system, ORIGIN_FILE_NAME, 1, _FORMAT_VERSION)
     try:
-        return JobOrigin(**content)
+        return JobOrigin(**{**content, "begun_anew": tuple(content.get("begun_anew", ()))})
     except (InvariantViolationError, TypeError) as error:
         corrupt(file_system, ORIGIN_FILE_NAME, f"is not valid: {error}")

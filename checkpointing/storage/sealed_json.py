@@ -1,8 +1,8 @@
 """Small JSON files of a job directory that notice any change.
 
 A sealed JSON file is one JSON object with `format_version`, content of its own, and `checksum`: the checksum of the
-same object without it, with sorted keys, ASCII escapes and no white space. It has at most 64 KiB. The checksum is
-judged before the version, so that a newer file can be told from a damaged one.
+same object without it, with sorted keys, ASCII escapes and no white space. It has at most 64 KiB, unless its reader
+says otherwise. The checksum is judged before the version, so that a newer file can be told from a damaged one.
 """
 
 from __future__ import annotations
@@ -28,9 +28,14 @@ def sealed_json(content: Mapping[str, Any], format_version: int) -> bytes:
     return (json.dumps(sealed, indent=2) + "\n").encode()
 
 
-def read_sealed_json(file_system: CheckpointFileSystem, path: str, format_version: int) -> dict[str, Any]:
-    """The content of a file, proved whole; its values are not judged. Raises `CorruptJobIdentityError`."""
-    if file_system.size(path) > _MAX_BYTES:
+def read_sealed_json(
+    file_system: CheckpointFileSystem, path: str, *format_versions: int, max_bytes: int = _MAX_BYTES
+) -> dict[str, Any]:
+    """The content of a file of one of these versions, proved whole; its values are not judged.
+
+    Raises `CorruptJobIdentityError`.
+    """
+    if file_system.size(path) > max_bytes:
         corrupt(file_system, path, "is too large")
     try:
         content: dict[str, Any] = json.loads(file_system.read_file(path).decode("utf-8"))
@@ -41,9 +46,10 @@ def read_sealed_json(file_system: CheckpointFileSystem, path: str, format_versio
         corrupt(file_system, path, f"cannot be read ({cut(repr(error), 200)})")
     if checksum != expected:
         corrupt(file_system, path, "is altered: its checksum does not match")
-    if version != format_version:
+    if version not in format_versions:
+        readable = " and ".join(map(str, format_versions))
         raise CorruptJobIdentityError(
-            f"{file_system.location(path)} has format version {shown(version)}; this release reads {format_version}. "
+            f"{file_system.location(path)} has format version {shown(version)}; this release reads {readable}. "
             "Use the release of this package that wrote it, or a newer one."
         )
     return content

@@ -8,19 +8,21 @@ An operator has one input or several, in an order of their own, and each says ho
 subtasks: by key, or all of them to each. What runs it is found by the class of its function alone.
 
 A uid names the state of an operator for ever, so it must be given, and only once. That of a sink names what it has
-staged; a job's only sink may do without.
+staged; a job's only sink may do without. That of a source names how far it is read and its part of event time; sources
+that were given none are counted, in the order of the program.
 """
 
 from __future__ import annotations
 
-import unicodedata
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum
+from itertools import count
 from typing import Any, ClassVar, Final, cast
 
 from attrs import field, frozen
 
 from streamjobs.api.output_tag import OutputTag
+from streamjobs.api.uids import check_uid, uid_of_place
 from streamjobs.api.watermark_strategy import WatermarkStrategy
 from streamjobs.errors import JobDefinitionError
 from streamjobs.user_errors import shown
@@ -46,9 +48,6 @@ __all__ = [
     "source_of_timestamps",
 ]
 
-MAX_UID_CHARACTERS: Final = 200
-"""Most characters of the uid of an operator or a sink."""
-
 ONLY_SINK: Final = "sink"
 """The uid of a sink that was given none."""
 
@@ -69,12 +68,16 @@ class NodeKind(Enum):
 
 @frozen(eq=False)
 class SourceNode:
-    """Where records come from; ``source`` is the environment's own: a DataFrame, or elements."""
+    """Where records come from; ``source`` is the environment's own: a DataFrame, or elements.
+
+    A source without a ``uid`` is called by its place among such, see `JobGraph.source_uids`.
+    """
 
     kind: ClassVar = NodeKind.SOURCE
     inputs: ClassVar[tuple[StreamEdge, ...]] = ()
 
     source: Any
+    uid: str | None = None
 
 
 @frozen(eq=False)
@@ -197,6 +200,12 @@ class JobGraph:
         return cast("tuple[SourceNode, ...]", self._of_kind(NodeKind.SOURCE))
 
     @property
+    def source_uids(self) -> tuple[str, ...]:
+        """What checkpoints know the sources by, in their order: `uid_of_place` of those that were given no uid."""
+        places = count()
+        return tuple(uid_of_place(next(places)) if one.uid is None else one.uid for one in self.sources)
+
+    @property
     def operators(self) -> tuple[OperatorNode, ...]:
         """The stateful operators, in the order of the program."""
         return cast("tuple[OperatorNode, ...]", self._of_kind(NodeKind.OPERATOR))
@@ -259,13 +268,24 @@ class StreamGraph:
         self._nodes[node] = None
         return StreamEdge(node)
 
+    def add_source(self, node: SourceNode) -> StreamEdge:
+        """Adds a source; raises `JobDefinitionError` for a uid that is doubled or cannot be written."""
+        if node.uid is not None:
+            check_uid("source", "from_dataframe or from_elements", "how far it is read", node.uid)
+            if any(isinstance(known, SourceNode) and known.uid == node.uid for known in self._nodes):
+                raise JobDefinitionError(
+                    f"two sources have the uid {node.uid!r}; how far they are read could not be told apart, so give "
+                    f"one of them another uid"
+                )
+        return self.add(node)
+
     def add_operator(self, node: OperatorNode) -> StreamEdge:
         """Adds an operator; returns its output.
 
         Raises `JobDefinitionError` for a uid that is missing, doubled or cannot be written, and for inputs whose
         keys differ in their number of columns.
         """
-        _check_uid(f"operator {node.name}", "process", "its state", node.uid)
+        check_uid(f"operator {node.name}", "process", "its state", node.uid)
         _check_keys(node)
         if node.uid in self._operators:
             raise JobDefinitionError(
@@ -282,7 +302,7 @@ class StreamGraph:
         Only one sink may have the uid `ONLY_SINK`, which is what a sink has that was given none.
         """
         name = type(node.sink).__name__
-        _check_uid(f"sink {name}", "sink_to", "what it has staged", node.uid)
+        check_uid(f"sink {name}", "sink_to", "what it has staged", node.uid)
         if node.uid in self._sinks:
             other = type(self._sinks[node.uid].sink).__name__
             which = "were given no uid" if node.uid == ONLY_SINK else f"have the uid {node.uid!r}"
@@ -313,7 +333,9 @@ class StreamGraph:
             raise JobDefinitionError(
                 f"no sink receives what these operators emit: {', '.join(missing)}; chain them before the sink"
             )
-        return JobGraph(tuple(node for node in self._nodes if node in leading))
+        graph = JobGraph(tuple(node for node in self._nodes if node in leading))
+        _check_source_uids(graph, self._operators)
+        return graph
 
 
 def source_of_timestamps(edge: StreamEdge) -> SourceNode:
@@ -377,20 +399,16 @@ def _check_keys(node: OperatorNode) -> None:
             )
 
 
-def _check_uid(who: str, method: str, what: str, uid: object) -> None:
-    if not isinstance(uid, str) or not uid.strip():
-        where = " in savepoints" if method == "process" else ""
-        raise JobDefinitionError(
-            f"the {who} has no uid: pass {method}(..., uid='a-name-that-never-changes'), "
-            f"under which {what} is found again{where}"
-        )
-    if len(uid) > MAX_UID_CHARACTERS:
-        raise JobDefinitionError(
-            f"the uid of the {who} has {len(uid)} characters, and {MAX_UID_CHARACTERS} are the most: {shown(uid, 40)}"
-        )
-    # It stands in file names, in messages of one line and in metadata, as UTF-8.
-    if any(unicodedata.category(character) in ("Cc", "Cs") for character in uid):
-        raise JobDefinitionError(
-            f"the uid {uid!r} of the {who} has control characters, such as NUL or a line break, or half of a "
-            f"surrogate pair; leave them out"
-        )
+def _check_source_uids(graph: JobGraph, operators: Mapping[str, OperatorNode]) -> None:
+    given = {node.uid for node in graph.sources}
+    for node, uid in zip(graph.sources, graph.source_uids, strict=True):
+        if node.uid is None and uid in given:
+            raise JobDefinitionError(
+                f"a source has the uid {uid!r}, which is what another one is called that was given no uid: give "
+                f"each of both a uid of its own"
+            )
+        if node.uid is not None and uid in operators:
+            raise JobDefinitionError(
+                f"a source and the operator {operators[uid].name} have the uid {uid!r}; checkpoints know both by it, "
+                f"so give one of them another uid"
+            )

@@ -89,15 +89,19 @@ class LocalStreamEnvironment:
         self._job_dir = os.fspath(job_dir) if job_dir is not None else os.path.join(self._temporary.name, "job")
         self._graph = StreamGraph()
 
-    def from_elements(self, elements: Iterable[Any], schema: str | None = None) -> DataStream:
+    def from_elements(
+        self, elements: Iterable[Any], schema: str | None = None, *, uid: str | None = None
+    ) -> DataStream:
         """A stream of records: objects with attributes, or mappings.
 
         ``schema``, as DDL, is that of the elements, which are then checked and become rows, as those of a DataFrame
         are. Without it they stay what they are, and the first one decides on the types of keys: an ``int`` is a
         ``bigint``, as Spark reads it from Python.
+
+        ``uid`` is what the source is called in checkpoints and savepoints, where its part of event time is found again.
         """
         declared = None if schema is None else parsed_schema(schema, "from_elements")
-        return DataStream(self._graph, self._graph.add(SourceNode(ElementSource(list(elements), declared))))
+        return DataStream(self._graph, self._graph.add_source(SourceNode(ElementSource(list(elements), declared), uid)))
 
     def execute(
         self,

@@ -35,7 +35,7 @@ from streamjobs.inprocess.network.operator_subtask import OperatorSubtask
 from streamjobs.inprocess.network.output_subtask import OutputListener, OutputSubtask
 from streamjobs.inprocess.network.scheduler import Scheduler
 from streamjobs.inprocess.network.source_subtask import SourceSubtask
-from streamjobs.runtime.event_time import EventTime, source_names
+from streamjobs.runtime.event_time import EventTime
 from streamjobs.time.watermark_alignment import AlignmentGroup
 
 __all__ = ["JobNetwork", "NetworkParts", "build_network"]
@@ -120,7 +120,7 @@ class _Building:
     def __init__(self, parts: NetworkParts) -> None:
         self._parts = parts
         self._readers = readers_of_edges(parts.graph)
-        self._names: dict[Node, str] = dict(zip(parts.graph.sources, source_names(parts.graph), strict=True))
+        self._names: dict[Node, str] = dict(zip(parts.graph.sources, parts.graph.source_uids, strict=True))
         self._names.update({node: node.uid for node in parts.graph.operators})
         self._sinks: dict[Node, int] = {node: index for index, node in enumerate(parts.graph.sinks)}
         self._ends: dict[SubtaskId, _Ends] = {}

@@ -48,7 +48,7 @@ from streamjobs.runtime.checkpoint_writing import durable_epoch_of, store_checkp
 from streamjobs.runtime.epoch import Epochs
 from streamjobs.runtime.epoch_events import BatchArrived, Epoch
 from streamjobs.runtime.epoch_runner import EpochRunner
-from streamjobs.runtime.event_time import EventTime, source_names
+from streamjobs.runtime.event_time import EventTime
 from streamjobs.runtime.job_metrics import OperatorMetrics, metrics_of_epoch
 from streamjobs.runtime.job_start import report_of
 from streamjobs.runtime.processing_time import not_before
@@ -202,7 +202,7 @@ class LocalRun:
         """How far event time is, by name of source and operator uid, in milliseconds; without a watermark, left out."""
         if self.parts.event_time is None:
             return {}
-        sources = zip(source_names(self.parts.graph), self.job_network.sources.values(), strict=True)
+        sources = zip(self.parts.graph.source_uids, self.job_network.sources.values(), strict=True)
         known = {**{name: one.work.watermark_ms for name, one in sources}, **operator_watermarks(self.network)}
         return {name: time_ms for name, time_ms in known.items() if time_ms > MIN_TIMESTAMP}
 
@@ -239,7 +239,8 @@ class LocalRun:
     def _resume(self) -> None:
         watermarks = None if self._restored is None else self._restored.metadata.watermarks
         if self.parts.event_time is not None and watermarks is not None:
-            restore_network(self.network, self.parts.event_time.watermark_nodes(), watermarks)
+            state = self.parts.event_time.of_checkpoint(watermarks)
+            restore_network(self.network, self.parts.event_time.watermark_nodes(), state)
             self.network.resume()
         self._is_resumed = True
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from checkpointing.coordinator.pending_checkpoint import CompletedCheckpoint
 from checkpointing.metadata.checkpoint_metadata import CheckpointKind, CheckpointMetadata
-from checkpointing.metadata.checkpoint_sections import SavepointIdentity, SourcePositions, WatermarkState
+from checkpointing.metadata.checkpoint_sections import ReadSource, SavepointIdentity, SourcePositions, WatermarkState
 from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
 from checkpointing.storage.job_directory import JobIdentity
 from streamjobs.runtime.epoch_events import DurableEpoch, Epoch
@@ -22,7 +22,7 @@ def store_checkpoint(
     completed: CompletedCheckpoint,
     *,
     processing_time_ms: int,
-    sources: tuple[str, ...] | None = None,
+    sources: tuple[ReadSource, ...] | None = None,
     restored_from: SavepointIdentity | None = None,
     sink_committables: Mapping[str, bytes],
     sink_identities: Mapping[str, str],

@@ -38,7 +38,8 @@ class EpochWatermarks:
         self.names = () if event_time is None else event_time.names
         """Of the sources with event time, and the uids of all operators."""
         self._before: Mapping[str, int] = {}
-        if self._watermarks is not None and restored is not None:
+        if self._watermarks is not None and event_time is not None and restored is not None:
+            restored = event_time.of_checkpoint(restored)
             self._watermarks.restore(restored)
             self._before = {
                 node.node: node.epoch_watermark_ms

@@ -12,20 +12,23 @@ from collections.abc import Mapping
 
 from attrs import frozen
 
+from checkpointing.metadata.checkpoint_sections import WatermarkState
 from streamjobs.api.stream_graph import JobGraph, Node, SourceNode, TimestampsNode, source_of_timestamps
+from streamjobs.api.uids import is_uid_of_place
 from streamjobs.api.watermark_strategy import WatermarkStrategy
 from streamjobs.errors import JobDefinitionError
 from streamjobs.runtime.watermark_nodes import watermark_nodes
+from streamjobs.time.former_sources import under_present_uids
 from streamjobs.time.graph_watermarks import WatermarkNode
 from streamjobs.time.job_watermarks import JobWatermarks
 from streamjobs.time.watermark_generators import NoWatermarks
 
-__all__ = ["EventTime", "check_follows_from_epochs", "source_names"]
+__all__ = ["EventTime", "check_follows_from_epochs"]
 
 
 @frozen
 class EventTime:
-    """The sources of a job that have event time, by the names that checkpoints know them by."""
+    """The sources of a job that have event time, by their uids."""
 
     graph: JobGraph
     source_names: tuple[str, ...]
@@ -57,8 +60,8 @@ class EventTime:
                     "in both places"
                 )
             _check_side_outputs(node, graph)
-        names = dict(zip(graph.sources, source_names(graph), strict=True))
-        return cls(graph, source_names(graph), {names[source]: node for source, node in by_source.items()})
+        names = dict(zip(graph.sources, graph.source_uids, strict=True))
+        return cls(graph, graph.source_uids, {names[source]: node for source, node in by_source.items()})
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -68,6 +71,10 @@ class EventTime:
     def name_of(self, node: TimestampsNode) -> str:
         """The name of the source that a node gives timestamps to."""
         return next(name for name, one in self.nodes.items() if one is node)
+
+    def of_checkpoint(self, state: WatermarkState) -> WatermarkState:
+        """What a checkpoint says of event time, under the uids that the sources of the job have now."""
+        return under_present_uids(state, self.source_names, is_uid_of_place)
 
     def watermark_nodes(self) -> tuple[WatermarkNode, ...]:
         """The graph as watermarks go through it."""
@@ -80,11 +87,6 @@ class EventTime:
         """
         sources = {name: node.strategy.source_time() for name, node in self.nodes.items()}
         return JobWatermarks(self.watermark_nodes(), sources)
-
-
-def source_names(graph: JobGraph) -> tuple[str, ...]:
-    """What checkpoints know the sources of a job by, in the order of the program."""
-    return tuple(f"source-{index}" for index in range(len(graph.sources)))
 
 
 def _check_have_timestamps(graph: JobGraph) -> None:

@@ -9,6 +9,7 @@ epoch; the checkpoints carry it too, since directories that are older than the f
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from attrs import frozen
 
@@ -65,9 +66,12 @@ def starting_point(
     file_system: CheckpointFileSystem,
     newest: CheckpointMetadata | None,
     from_savepoint: str | os.PathLike[str] | None,
-    restore_source_progress: bool,
+    restore_source_progress: bool | Mapping[str, bool],
 ) -> StartingPoint:
     """What the job directory at the root of ``file_system``, whose newest checkpoint is given, is to continue from.
+
+    ``restore_source_progress`` says whether the sources of a savepoint are read on where it was taken; for each by uid,
+    and those that are not named are.
 
     Raises `JobRestoreError` if the directory was begun from another savepoint, or its savepoint has gone, and whatever
     `read_savepoint` raises. Touches nothing.
@@ -82,9 +86,11 @@ def starting_point(
         return StartingPoint()
     savepoint = _recorded_savepoint(recorded, file_system) if given is None and recorded is not None else given
     assert savepoint is not None
-    # Who does not name the savepoint again has not asked for another source position either.
-    has_dropped_progress = given is None and recorded is not None and not recorded.with_source_progress
-    origin = _origin_of(savepoint, restore_source_progress and not has_dropped_progress)
+    with_progress, begun_anew = _progress_asked(restore_source_progress)
+    if given is None and recorded is not None:
+        # Who does not name the savepoint again has not asked for another source position either.
+        with_progress, begun_anew = with_progress and recorded.with_source_progress, recorded.begun_anew
+    origin = _origin_of(savepoint, with_progress, begun_anew)
     if recorded is None:
         return StartingPoint(savepoint, origin=origin, is_new_origin=True)
     if origin.savepoint_identity != recorded.savepoint_identity:
@@ -93,7 +99,8 @@ def starting_point(
             f"{recorded.savepoint_id}, not from {origin.savepoint_uri} of epoch {origin.savepoint_id}. Start without "
             f"from_savepoint to go on from the former, or use a new job directory to begin from the latter"
         )
-    is_new = origin.with_source_progress != recorded.with_source_progress
+    progress = (origin.with_source_progress, origin.begun_anew)
+    is_new = progress != (recorded.with_source_progress, recorded.begun_anew)
     return StartingPoint(savepoint, origin=origin, is_new_origin=is_new)
 
 
@@ -147,7 +154,14 @@ def _recorded_savepoint(recorded: JobOrigin, file_system: CheckpointFileSystem) 
         ) from error
 
 
-def _origin_of(savepoint: RestoredState, with_source_progress: bool) -> JobOrigin:
+def _progress_asked(restore_source_progress: bool | Mapping[str, bool]) -> tuple[bool, tuple[str, ...]]:
+    """Whether the source progress counts, and of which sources not."""
+    if isinstance(restore_source_progress, bool):
+        return restore_source_progress, ()
+    return True, tuple(sorted(uid for uid, is_restored in restore_source_progress.items() if not is_restored))
+
+
+def _origin_of(savepoint: RestoredState, with_source_progress: bool, begun_anew: tuple[str, ...] = ()) -> JobOrigin:
     metadata = savepoint.metadata
     if with_source_progress and not (metadata.source_progress or metadata.source_progress_files):
         raise JobRestoreError(
@@ -161,6 +175,7 @@ def _origin_of(savepoint: RestoredState, with_source_progress: bool) -> JobOrigi
         savepoint_id=metadata.checkpoint_id,
         savepoint_timestamp_ms=metadata.timestamp_ms,
         with_source_progress=with_source_progress,
+        begun_anew=begun_anew,
     )
 
 

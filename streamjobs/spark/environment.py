@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
@@ -24,8 +24,6 @@ from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
 from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpointStore
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_directory import JobDirectory
-from checkpointing.storage.job_origin import write_origin
-from checkpointing.storage.savepoint_directory import SavedSourceProgress
 from checkpointing.storage.time_epoch_file import end_time_epoch
 from statebackend.api.key_groups import check_parallelism
 from statebackend.keyed.backend_registry import state_backend
@@ -62,8 +60,15 @@ from streamjobs.spark.session import (
     ensure_python_interpreter,
     is_on_one_host,
 )
-from streamjobs.spark.sources.source_identity import check_same_sources, check_trigger, named_sources
-from streamjobs.spark.sources.source_progress import newest_committed_batch, restore_source_progress
+from streamjobs.spark.sources.source_identity import check_sources_named, check_trigger, read_sources
+from streamjobs.spark.sources.source_log import (
+    SOURCE_LOG_DIRECTORY,
+    SourceLogPlan,
+    end_interrupted_rearrangement,
+    planned_source_log,
+    source_log_directory,
+)
+from streamjobs.spark.sources.source_progress import newest_committed_batch
 from streamjobs.spark.sources.source_watermark import watermark_of_frame
 
 _log = logging.getLogger(__name__)
@@ -115,17 +120,21 @@ class SparkStreamEnvironment:
         self.retained_checkpoints = retained_checkpoints
         self.metrics = metrics
         self.epoch_timeout_s = epoch_timeout_s
-        self._spark_directory = os.path.join(_local_directory(self.job_dir), "spark")
+        self._local_job_dir = _local_directory(self.job_dir)
+        self._spark_directory = os.path.join(self._local_job_dir, SOURCE_LOG_DIRECTORY)
         self._local_state_directory = None if local_state_directory is None else os.fspath(local_state_directory)
         self._graph = StreamGraph()
         self._sources: list[SourceNode] = []
         self._streams: dict[SourceNode, DataStream] = {}
 
-    def from_dataframe(self, frame: DataFrame) -> DataStream:
+    def from_dataframe(self, frame: DataFrame, *, uid: str | None = None) -> DataStream:
         """The stream of a streaming DataFrame: ``spark.readStream...load()``, with any stateless steps.
 
         A job may have several; the same frame is the same source. What ``withWatermark`` says on the frame is taken
-        over as `DataStream.assign_timestamps_and_watermarks`. Raises `JobDefinitionError` if it cannot be.
+        over as `DataStream.assign_timestamps_and_watermarks`. ``uid`` is the name under which checkpoints and
+        savepoints find again how far the source was read, whatever sources there are beside it; sources without one go
+        by their order. Raises `JobDefinitionError` for a watermark that cannot be taken over, and for a uid that is doubled or
+        cannot be written.
         """
         if not isinstance(frame, DataFrame) or not frame.isStreaming:
             raise JobDefinitionError("from_dataframe takes a streaming DataFrame, one made with spark.readStream")
@@ -133,10 +142,15 @@ class SparkStreamEnvironment:
         node = next(known, None)
         if node is None:
             strategy = watermark_of_frame(frame)
-            node = SourceNode(frame)
+            node = SourceNode(frame, uid)
+            stream = DataStream(self._graph, self._graph.add_source(node))
             self._sources.append(node)
-            stream = DataStream(self._graph, self._graph.add(node))
             self._streams[node] = stream if strategy is None else stream.assign_timestamps_and_watermarks(strategy)
+        elif uid not in (None, node.uid):
+            raise JobDefinitionError(
+                f"the same frame was given to from_dataframe before, with uid={node.uid!r}, and now with uid={uid!r}: "
+                f"it is one source, so give it one uid"
+            )
         return self._streams[node]
 
     def check(
@@ -160,15 +174,20 @@ class SparkStreamEnvironment:
         trigger: Mapping[str, Any] | None = None,
         from_savepoint: str | os.PathLike[str] | None = None,
         allow_non_restored_state: bool = False,
-        restore_source_progress: bool = True,
+        restore_source_progress: bool | Mapping[str, bool] = True,
+        allow_dropped_sources: Collection[str] = (),
         fall_back_to: int | Literal["previous"] | None = None,
     ) -> SparkJob:
         """Starts the job, or continues it from the newest checkpoint of its directory.
 
         ``trigger`` holds the arguments of Spark's ``DataStreamWriter.trigger``, such as ``{"availableNow": True}``.
-        ``from_savepoint`` begins a new job directory from a savepoint, and at the source position that the savepoint
-        carries unless ``restore_source_progress`` is False. A directory that was begun from that same savepoint just
-        continues.
+        ``from_savepoint`` begins a new job directory from a savepoint, and at the source positions that the savepoint
+        carries unless ``restore_source_progress`` is False, or False for a source by uid. A directory that was begun
+        from that same savepoint just continues.
+
+        Sources may have been added or put in another order since the checkpoint or savepoint: each goes on where it
+        was, by its uid, and one that is new begins as Spark begins. Of one that the job no longer has the rest would be
+        lost, so its uid must be in ``allow_dropped_sources``.
 
         ``fall_back_to`` goes back to an older checkpoint of the directory: its id, or "previous" for the newest that
         can be read before the newest of all. Later epochs are given up and set aside, with what a sink that can take it
@@ -180,12 +199,14 @@ class SparkStreamEnvironment:
         """
         pipeline = self._prepare()
         check_trigger(pipeline.source, trigger)
+        check_sources_named(pipeline.graph.source_uids, restore_source_progress, allow_dropped_sources)
+        sources = read_sources(pipeline.graph, pipeline.source)
 
         def judge(point: StartingPoint) -> Mapping[str, SchemaReport]:
             # A directory that was begun from the savepoint has gone on since: what counts is what it holds now.
             found = self._judged(pipeline, point, allow_non_restored_state)
             require_compatible(found)
-            self._check_source(pipeline, point)
+            planned_source_log(CheckpointFileSystem.from_uri(self.job_dir), point, sources, allow_dropped_sources)
             self._check_sink(pipeline, point)
             return found
 
@@ -197,7 +218,8 @@ class SparkStreamEnvironment:
             judge,
         )
         try:
-            return self._start(name, directory, pipeline, point, reports, dict(trigger or {}), fall_back_to)
+            source_log = planned_source_log(directory.file_system, point, sources, allow_dropped_sources)
+            return self._start(name, directory, pipeline, point, source_log, reports, dict(trigger or {}), fall_back_to)
         except BaseException:
             directory.close()
             raise
@@ -208,18 +230,20 @@ class SparkStreamEnvironment:
     def _starting_point(
         self,
         from_savepoint: str | os.PathLike[str] | None,
-        restore_source_progress: bool,
+        restore_source_progress: bool | Mapping[str, bool],
         fall_back_to: int | str | None = None,
     ) -> StartingPoint:
         JobDirectory.inspect(self.job_dir)
         file_system = CheckpointFileSystem.from_uri(self.job_dir)
+        # Where a crash may have left it.
+        source_log = os.path.join(self._local_job_dir, source_log_directory(file_system))
         if fall_back_to is not None:
-            _, target = planned_fall_back(file_system, self._spark_directory, fall_back_to)
+            _, target = planned_fall_back(file_system, source_log, fall_back_to)
             check_written_by(target, Engine.SPARK, file_system)
             return starting_point(file_system, target, from_savepoint, restore_source_progress)
         check_no_fall_back(file_system)
         # In this order: a driver that is still running completes an epoch before Spark commits its batch.
-        committed = newest_committed_batch(self._spark_directory)
+        committed = newest_committed_batch(source_log)
         newest = DirectoryCheckpointStore.peek(file_system)
         check_written_by(newest, Engine.SPARK, file_system)
         point = starting_point(file_system, newest, from_savepoint, restore_source_progress)
@@ -234,12 +258,6 @@ class SparkStreamEnvironment:
         committed = newest_committed_batch(self._spark_directory)
         is_batch_done = committed is not None and committed >= batch_of(newest)
         return not is_batch_done or is_output_pending(file_system, newest)
-
-    def _check_source(self, pipeline: Pipeline, point: StartingPoint) -> None:
-        goes_on = point.is_own or (point.origin is not None and point.origin.with_source_progress)
-        if goes_on and point.state is not None:
-            where = point.state.file_system.location("")
-            check_same_sources(named_sources(pipeline.source), point.state.metadata.source_positions, where)
 
     def _check_sink(self, pipeline: Pipeline, point: StartingPoint) -> None:
         own = point.own_checkpoint
@@ -264,12 +282,14 @@ class SparkStreamEnvironment:
         directory: JobDirectory,
         pipeline: Pipeline,
         point: StartingPoint,
+        source_log: SourceLogPlan,
         reports: Mapping[str, SchemaReport],
         trigger: dict[str, Any],
         fall_back_to: int | str | None,
     ) -> SparkJob:
         file_system = directory.file_system
         store = DirectoryCheckpointStore(file_system, self.retained_checkpoints, leadership=directory.leadership)
+        end_interrupted_rearrangement(file_system)
         fallen_back = None
         if fall_back_to is not None:
             planned, _ = planned_fall_back(file_system, self._spark_directory, fall_back_to)
@@ -278,8 +298,7 @@ class SparkStreamEnvironment:
         latest = store.recover()
         store.delete_orphans()
         file_system.delete_directory(RESTORE_PLANS_DIRECTORY)
-        if not point.is_own and point.state is not None:
-            self._begin_source_log(point, file_system)
+        source_log.carry_out(file_system, point)
         local_root = self._local_root(directory)
         if is_on_one_host(self.spark):
             # The tasks would clear up and refuse as well, but later.
@@ -299,13 +318,13 @@ class SparkStreamEnvironment:
             store=store,
             spark_checkpoint_directory=self._spark_directory,
             local_root=local_root,
-            sources=named_sources(pipeline.source),
+            sources=source_log.now,
             restored_from=point.restored_from,
             metrics=self.metrics,
             epoch_timeout_s=self.epoch_timeout_s,
         )
         empty_batch = EmptyBatch(self.spark, pipeline.source.schema)
-        driver = EpochDriver(parts, point.state, self.spark.sparkContext, empty_batch)
+        driver = EpochDriver(parts, source_log.state(point.state), self.spark.sparkContext, empty_batch)
         try:
             if latest is None and point.origin is not None and not point.origin.with_source_progress:
                 driver.forget_source_progress()
@@ -329,24 +348,6 @@ class SparkStreamEnvironment:
             # What went out to the workers would otherwise stay for as long as the session.
             driver.close()
             raise
-
-    def _begin_source_log(self, point: StartingPoint, file_system: CheckpointFileSystem) -> None:
-        """Spark's log for a job that begins from a savepoint.
-
-        A log that was begun for the same origin stays: it may hold an epoch that failed, which is then replayed with
-        the same rows and the same time.
-        """
-        assert point.state is not None
-        assert point.origin is not None
-        if point.is_new_origin:
-            # In this order: a log that does not fit the origin must not outlive a crash in between.
-            file_system.delete_directory("spark")
-            end_time_epoch(file_system)
-            write_origin(file_system, point.origin)
-        if point.origin.with_source_progress and not file_system.exists("spark/metadata"):
-            file_system.delete_directory("spark")
-            progress = SavedSourceProgress(point.state.file_system, point.state.metadata)
-            restore_source_progress(progress, self._spark_directory)
 
     def _local_root(self, directory: JobDirectory) -> LocalStateRoot:
         given = self._local_state_directory

@@ -210,6 +210,7 @@ class SparkJob:
                 path,
                 registered,
                 parts.local_root,
+                parts.sources,
             )
 
     def _committed_epoch(self) -> int:

@@ -28,7 +28,6 @@ from streamjobs.inprocess.local_source import LocalSource
 from streamjobs.inprocess.network.elements import RecordBatch
 from streamjobs.inprocess.network.scheduler import DownstreamFirst, Shuffled
 from streamjobs.inprocess.network.source_subtask import SourceSubtask
-from streamjobs.runtime.event_time import source_names
 from streamjobs.time.watermark_elements import Watermark, WatermarkElement, WatermarkStatus, check_timestamp
 from testkit.jobs.emitted import Emitted, EmittedElement, EmittedStatus, EmittedWatermark
 
@@ -187,7 +186,7 @@ class JobTestHarness:
             given = {node: name for name, node in job.sources.items()}
             graph = self._run.parts.graph
             self._source_names = {
-                known: given.get(node, known) for known, node in zip(source_names(graph), graph.sources, strict=True)
+                known: given.get(node, known) for known, node in zip(graph.source_uids, graph.sources, strict=True)
             }
             self._sources = {
                 name: ScriptedSource(self._run.job_network.sources[node], node.source, self._run.process)

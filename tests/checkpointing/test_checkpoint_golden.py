@@ -30,6 +30,7 @@ from checkpointing import (
     NodeWatermark,
     OpaqueStateHandle,
     OperatorState,
+    ReadSource,
     SavepointIdentity,
     SourcePositions,
     SubtaskState,
@@ -44,12 +45,14 @@ from checkpointing.storage.job_origin import read_origin, write_origin
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 
+FORMER_SOURCES = (ReadSource("FileSource[/data/in]"), ReadSource("rate"))
+
 METADATA_3 = metadata_of(
     7,
     parent_checkpoint_id=6,
     parent_digest=checksum_of_bytes(b"parent"),
     processing_time_ms=1_700_000_000_123,
-    source_positions=SourcePositions(batch_id=5, offsets=b'{"logOffset":1}', sources=("FileSource[/data/in]", "rate")),
+    source_positions=SourcePositions(batch_id=5, offsets=b'{"logOffset":1}', sources=FORMER_SOURCES),
     watermarks=WatermarkState(
         42,
         (
@@ -114,6 +117,14 @@ METADATA_5 = evolve(
     ),
 )
 
+METADATA_6 = evolve(
+    METADATA_5,
+    source_positions=evolve(
+        METADATA_5.source_positions,
+        sources=(ReadSource("FileSource[/data/in]", "flights", "0"), ReadSource("rate", "source-0", "1")),
+    ),
+)
+
 SAVEPOINT_3 = metadata_of(
     7,
     (file_handle("operators/a"),),
@@ -148,18 +159,23 @@ def test_metadata_of_version_2_is_read() -> None:
     assert read_metadata(CheckpointFileSystem.from_uri(GOLDEN), "metadata-2") == SAVEPOINT_3
 
 
-@pytest.mark.parametrize(("name", "metadata"), [("metadata-3", METADATA_3), ("savepoint-3", SAVEPOINT_3)])
-def test_metadata_of_version_3_is_read(name: str, metadata: CheckpointMetadata) -> None:
+@pytest.mark.parametrize(
+    ("name", "metadata"),
+    [
+        ("metadata-3", METADATA_3),
+        ("savepoint-3", SAVEPOINT_3),
+        ("metadata-4", METADATA_4),
+        ("savepoint-4", SAVEPOINT_3),
+        ("metadata-5", METADATA_5),
+        ("savepoint-5", SAVEPOINT_3),
+    ],
+)
+def test_metadata_of_versions_3_to_5_is_read(name: str, metadata: CheckpointMetadata) -> None:
     assert read_metadata(CheckpointFileSystem.from_uri(GOLDEN), name) == metadata
 
 
-@pytest.mark.parametrize(("name", "metadata"), [("metadata-4", METADATA_4), ("savepoint-4", SAVEPOINT_3)])
-def test_metadata_of_version_4_is_read(name: str, metadata: CheckpointMetadata) -> None:
-    assert read_metadata(CheckpointFileSystem.from_uri(GOLDEN), name) == metadata
-
-
-@pytest.mark.parametrize(("name", "metadata"), [("metadata-5", METADATA_5), ("savepoint-5", SAVEPOINT_3)])
-def test_metadata_of_version_5_is_read_and_written_byte_for_byte(name: str, metadata: CheckpointMetadata) -> None:
+@pytest.mark.parametrize(("name", "metadata"), [("metadata-6", METADATA_6), ("savepoint-6", SAVEPOINT_3)])
+def test_metadata_of_version_6_is_read_and_written_byte_for_byte(name: str, metadata: CheckpointMetadata) -> None:
     data = (GOLDEN / name / "_metadata").read_bytes()
     assert read_metadata(CheckpointFileSystem.from_uri(GOLDEN), name) == metadata
     assert encode_metadata_record(metadata) == record_in(data)
@@ -189,7 +205,7 @@ def test_a_job_identity_of_version_1_is_read() -> None:
     assert JobDirectory.inspect(str(GOLDEN / "job-1")) == JobIdentity("job", "flights", 128, 1_700_000_000_000)
 
 
-def test_an_origin_of_version_1_is_read_and_written_byte_for_byte(tmp_path) -> None:
+def test_an_origin_of_version_1_is_read_and_one_of_version_2_written_byte_for_byte(tmp_path) -> None:
     origin = JobOrigin(
         savepoint_uri="/savepoints/flights-1",
         savepoint_job_id="job",
@@ -198,5 +214,7 @@ def test_an_origin_of_version_1_is_read_and_written_byte_for_byte(tmp_path) -> N
         with_source_progress=True,
     )
     assert read_origin(CheckpointFileSystem.from_uri(GOLDEN / "job-1")) == origin
+    origin = evolve(origin, begun_anew=("flights", "rates"))
+    assert read_origin(CheckpointFileSystem.from_uri(GOLDEN / "job-2")) == origin
     write_origin(CheckpointFileSystem.from_uri(tmp_path), origin)
-    assert (tmp_path / "origin.json").read_bytes() == (GOLDEN / "job-1" / "origin.json").read_bytes()
+    assert (tmp_path / "origin.json").read_bytes() == (GOLDEN / "job-2" / "origin.json").read_bytes()

@@ -112,5 +112,6 @@ def test_the_metadata_of_a_savepoint_from_spark_is_what_was_written(written_as: 
     _, one = read_savepoint(GOLDEN / written_as / "spark-savepoint")
     assert (one.kind, one.checkpoint_id, one.job_name) == (CheckpointKind.SAVEPOINT, 2, "golden words")
     assert one.source_positions is not None
-    assert one.source_positions.sources == (f"FileSource[{words.SOURCE}]",)
+    assert one.source_positions.sources is not None
+    assert [source.name for source in one.source_positions.sources] == [f"FileSource[{words.SOURCE}]"]
     assert json.loads(one.source_offsets.decode().splitlines()[-1]) == {"logOffset": 2}

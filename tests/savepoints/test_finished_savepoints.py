@@ -19,7 +19,7 @@ from checkpointing import (
     read_savepoint,
 )
 from checkpointing.handles.checksum import checksum_of_bytes
-from checkpointing.metadata.checkpoint_sections import SavepointIdentity, SourcePositions
+from checkpointing.metadata.checkpoint_sections import ReadSource, SavepointIdentity, SourcePositions
 from checkpointing.storage.savepoint_directory import create_savepoint_directory, write_source_progress
 from savepoints import ExportedSubtask, export_tasks, finish_savepoint
 from statebackend import StateTtlConfig, ValueStateDescriptor
@@ -43,7 +43,7 @@ CHECKPOINT = CheckpointMetadata(
     parent_checkpoint_id=6,
     parent_digest=checksum_of_bytes(b"the parent"),
     processing_time_ms=4,
-    source_positions=SourcePositions(offsets=b"offsets", batch_id=7, sources=("rate",)),
+    source_positions=SourcePositions(offsets=b"offsets", batch_id=7, sources=(ReadSource("rate", "clock", "0"),)),
     restored_from=SavepointIdentity("another job", 3, 2),
     sink_committables={"rows": b"staged"},
     sink_identities={"rows": "somewhere"},

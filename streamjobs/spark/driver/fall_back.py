@@ -29,12 +29,13 @@ from streamjobs.api.sink import SinkError, sink_identity
 from streamjobs.runtime.checkpoint_writing import batch_of
 from streamjobs.runtime.job_sinks import JobSinks
 from streamjobs.runtime.starting_point import check_no_fall_back
+from streamjobs.spark.sources.source_log import SOURCE_LOG_DIRECTORY, free_set_aside_name
+from streamjobs.spark.sources.source_order_file import SOURCE_ORDER_FILE_NAME
 from streamjobs.spark.sources.source_progress import capture_source_progress, newest_planned_batch, read_offsets
 
 __all__ = ["FallBackReport", "fall_back", "planned_fall_back"]
 
-_SPARK_DIRECTORY = "spark"
-_COPY = f"{SET_ASIDE_DIRECTORY}/.copying-{_SPARK_DIRECTORY}"
+_COPY = f"{SET_ASIDE_DIRECTORY}/.copying-{SOURCE_LOG_DIRECTORY}"
 
 _logger = logging.getLogger(__name__)
 
@@ -93,8 +94,6 @@ def planned_fall_back(
     batch_id = batch_of(target)
     capture_source_progress(spark_directory, batch_id)
     newest_batch_id = newest_planned_batch(spark_directory)
-    taken = set(file_system.list_directories(SET_ASIDE_DIRECTORY))
-    free = (f"{_SPARK_DIRECTORY}-{number}" for number in range(1, len(taken) + 2))
     planned = FallBack(
         checkpoint_id=target.checkpoint_id,
         newest_id=max(
@@ -104,7 +103,7 @@ def planned_fall_back(
             0 if newest_batch_id is None else target.checkpoint_id + newest_batch_id - batch_id,
             0 if begun is None else begun.newest_id,
         ),
-        source_log=next(name for name in free if name not in taken) if begun is None else begun.source_log,
+        source_log=free_set_aside_name(file_system) if begun is None else begun.source_log,
     )
     return planned, target
 
@@ -170,16 +169,17 @@ def _take_back(sinks: JobSinks, last_epoch_id: int, job_id: str, taken_back: dic
 def _copy_source_log(file_system: CheckpointFileSystem, target: str) -> None:
     """A second name for each file of the log; Spark changes none of them."""
     file_system.delete_directory(_COPY)
-    for path in file_system.list_files(_SPARK_DIRECTORY):
+    for path in file_system.list_files(SOURCE_LOG_DIRECTORY):
         local_path = file_system.local_path(path)
         assert local_path is not None
-        file_system.upload(local_path, f"{_COPY}{path.removeprefix(_SPARK_DIRECTORY)}")
+        file_system.upload(local_path, f"{_COPY}{path.removeprefix(SOURCE_LOG_DIRECTORY)}")
     file_system.move_directory(_COPY, target)
 
 
 def _cut_source_log(file_system: CheckpointFileSystem, spark_directory: str, batch_id: int) -> None:
-    kept = {f"{_SPARK_DIRECTORY}/{name}" for name in capture_source_progress(spark_directory, batch_id)}
-    for path in file_system.list_files(_SPARK_DIRECTORY, include_temporary=True):
+    names = [SOURCE_ORDER_FILE_NAME, *capture_source_progress(spark_directory, batch_id)]
+    kept = {f"{SOURCE_LOG_DIRECTORY}/{name}" for name in names}
+    for path in file_system.list_files(SOURCE_LOG_DIRECTORY, include_temporary=True):
         if path not in kept:
             file_system.delete(path, durable=True)
 

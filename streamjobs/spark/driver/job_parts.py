@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from attrs import frozen
 
-from checkpointing.metadata.checkpoint_sections import SavepointIdentity
+from checkpointing.metadata.checkpoint_sections import ReadSource, SavepointIdentity
 from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_directory import JobIdentity
@@ -34,7 +34,7 @@ class JobParts:
     store: CompletedCheckpointStore
     spark_checkpoint_directory: str
     local_root: LocalStateRoot
-    sources: tuple[str, ...]
+    sources: tuple[ReadSource, ...]
     restored_from: SavepointIdentity | None = None
     metrics: StateMetricsConfig | None = None
     epoch_timeout_s: float | None = None

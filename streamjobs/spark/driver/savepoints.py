@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from checkpointing.errors import SavepointError
 from checkpointing.metadata.checkpoint_metadata import CheckpointKind, CheckpointMetadata
+from checkpointing.metadata.checkpoint_sections import ReadSource, SourcePositions
 from checkpointing.metadata.metadata_bytes import check_metadata_size
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.savepoint_directory import create_savepoint_directory, write_source_progress
@@ -40,16 +41,21 @@ def take_savepoint(
     path: str | os.PathLike[str],
     registered: Mapping[str, Iterable[StateDescriptor]],
     local_root: LocalStateRoot,
+    sources: tuple[ReadSource, ...],
 ) -> SavepointReport:
     """Writes the savepoint of a completed checkpoint, which the caller keeps pinned, to a new directory.
 
     ``registered`` are the job's descriptors of keyed state by operator uid; what has expired by them is left out.
-    The tasks work in ``local_root``. Raises `SavepointExistsError` if the directory is not empty, `MissingFileError` or
-    `CorruptFileError` if a file of the checkpoint is absent or of another size, which is found before anything is
-    written, and `SavepointError` with the cause if a task fails.
+    The tasks work in ``local_root``; ``sources`` are those of the log, in its order. Raises `SavepointExistsError` if
+    the directory is not empty, `MissingFileError` or `CorruptFileError` if a file of the checkpoint is absent or of
+    another size, which is found before anything is written, and `SavepointError` with the cause if a task fails.
     """
     started_s = time.monotonic()
-    progress = capture_source_progress(spark_checkpoint_directory, batch_of(metadata))
+    batch_id = batch_of(metadata)
+    progress = capture_source_progress(spark_checkpoint_directory, batch_id)
+    # The checkpoint may be older than the order that the log, and so the savepoint, has its sources in.
+    positions = SourcePositions(batch_id=batch_id, offsets=progress[f"offsets/{batch_id}"], sources=sources)
+    metadata = evolve(metadata, source_positions=positions)
     source.verify_present(metadata.files)
     target = create_savepoint_directory(path)
     progress_files = write_source_progress(target, progress)

@@ -1,67 +1,92 @@
-"""Which sources a job reads, so that a source position is not taken for one of another source.
+"""What a job reads, so that a source position is not taken for one of another source; and its trigger.
 
-Spark's log counts what was read of each source of the query, by position, and does not say what the sources were. On a
-directory that was moved it would read every file again, or fail with the name of one; the position of another kind of
-source it cannot parse. So a checkpoint names the sources, as Spark's own plan does: ``FileSource[/data/in]``, ``rate``.
+Spark's log counts what was read of each of its sources, by position, and does not say what they were. On a directory
+that was moved it would read every file again, or fail with the name of one; the position of another kind of source it
+cannot parse. So a checkpoint names Spark's sources as Spark's own plan does, ``FileSource[/data/in]`` or ``rate``, with
+the uid of the source of the program that each is of: a DataFrame may have several in it.
 
 The schema of a source is not part of it: it may evolve, and what of it concerns the state is judged with the state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from checkpointing.metadata.checkpoint_sections import SourcePositions
-from streamjobs.errors import JobDefinitionError, JobRestoreError
-from streamjobs.spark.sources.source_progress import number_of_sources
+from checkpointing.metadata.checkpoint_sections import ReadSource
+from streamjobs.api.stream_graph import JobGraph
+from streamjobs.errors import JobDefinitionError
 from streamjobs.user_errors import shown
 
-__all__ = ["check_same_sources", "check_trigger", "named_sources"]
+__all__ = ["check_sources_named", "check_trigger", "read_sources"]
 
 _TRIGGERS: Final = ("processingTime", "availableNow", "once")
-_OTHER_SOURCES: Final = (
-    "how far it has read says nothing about another source. Give it its former source back; or begin a new job "
-    "directory from a savepoint with restore_source_progress=False, which reads the new source from its beginning"
-)
 
 
-def named_sources(frame: DataFrame) -> tuple[str, ...]:
-    """The sources of a streaming DataFrame in the order of Spark's offsets."""
-    leaves: Any = frame._jdf.queryExecution().analyzed().collectLeaves()
-    names = []
-    for index in range(leaves.size()):
-        leaf = leaves.apply(index)
-        if leaf.isStreaming():
-            names.append(str(leaf.sourceName()))
-    return tuple(names)
+def read_sources(graph: JobGraph, united: DataFrame) -> tuple[ReadSource, ...]:
+    """Spark's sources of a job in the order of Spark's offsets; ``united`` is the one frame that reads all.
 
-
-def check_same_sources(sources: tuple[str, ...], positions: SourcePositions | None, where: str) -> None:
-    """Raises `JobRestoreError` if a source position, of the state at ``where``, is of other sources.
-
-    ``positions`` are those of the checkpoint or savepoint; older ones do not name their sources, so only their number
-    can be compared.
+    Spark numbers their logs in this order. A DataFrame that is used twice is one source with one log, though it has two
+    positions.
     """
-    if positions is None:
-        return
-    if positions.sources is None:
-        number = number_of_sources(positions.offsets)
-        if number is not None and number != len(sources):
-            raise JobRestoreError(
-                f"the job reads {_listed(sources)}, {len(sources)} in number, and the state at {where} has read "
-                f"{number} sources, which it does not name: {_OTHER_SOURCES}"
-            )
-        return
-    if positions.sources == sources:
-        return
-    raise JobRestoreError(
-        f"the job reads {_listed(sources)}, and the state at {where} has read {_listed(positions.sources)}: "
-        f"{_OTHER_SOURCES}"
+    leaves = _streaming_leaves(united)
+    different: list[Any] = []
+    for leaf in leaves:
+        if not any(leaf.equals(known) for known in different):
+            different.append(leaf)
+    logs = [_own_log(leaf, next(n for n, known in enumerate(different) if leaf.equals(known))) for leaf in leaves]
+    uids = [
+        uid for node, uid in zip(graph.sources, graph.source_uids, strict=True) for _ in _streaming_leaves(node.source)
+    ]
+    return tuple(
+        ReadSource(str(leaf.sourceName()), uid, log) for leaf, uid, log in zip(leaves, uids, logs, strict=True)
     )
+
+
+def check_sources_named(
+    uids: Collection[str],
+    restore_source_progress: bool | Mapping[str, bool],
+    allow_dropped_sources: Collection[str],
+) -> None:
+    """Raises `JobDefinitionError` for a source that cannot be meant; ``uids`` are those of the job's own sources."""
+    if isinstance(allow_dropped_sources, str) or not isinstance(allow_dropped_sources, Collection):
+        raise JobDefinitionError(
+            f"allow_dropped_sources is {shown(allow_dropped_sources, 80)}; it takes the uids of the sources to go on "
+            f"without, as a list"
+        )
+    for uid in allow_dropped_sources:
+        if uid in uids:
+            raise JobDefinitionError(
+                f"allow_dropped_sources has {shown(uid, 80)}, which is a source of the job; leave it out of one of both"
+            )
+    if isinstance(restore_source_progress, bool):
+        return
+    if not isinstance(restore_source_progress, Mapping):
+        raise JobDefinitionError(
+            f"restore_source_progress is {shown(restore_source_progress, 80)}; it takes True, False, or a dict such as "
+            f"{{'flights': False}}, by uid"
+        )
+    for uid, is_restored in restore_source_progress.items():
+        if uid not in uids or not isinstance(is_restored, bool):
+            raise JobDefinitionError(
+                f"restore_source_progress has {shown(uid, 80)}: {shown(is_restored, 80)}; it takes True or False for a "
+                f"source of the job, which has {', '.join(map(repr, uids))}"
+            )
+
+
+def _streaming_leaves(frame: DataFrame) -> list[Any]:
+    found: Any = frame._jdf.queryExecution().analyzed().collectLeaves()
+    leaves = [found.apply(index) for index in range(found.size())]
+    return [leaf for leaf in leaves if leaf.isStreaming()]
+
+
+def _own_log(leaf: Any, number: int) -> str:
+    """The name of the log of a source: its number, or the name that it was given by Spark's own source evolution."""
+    name = leaf.sourceIdentifyingName()
+    return str(name.name()) if name.getClass().getSimpleName() in ("UserProvided", "FlowAssigned") else str(number)
 
 
 def check_trigger(frame: DataFrame, trigger: Mapping[str, Any] | None) -> None:
@@ -86,7 +111,3 @@ def check_trigger(frame: DataFrame, trigger: Mapping[str, Any] | None) -> None:
             f"trigger is {shown(dict(trigger), 80)}, which Spark does not take: {str(error).splitlines()[0]}. "
             f"It takes one of {', '.join(_TRIGGERS)}, {examples}"
         ) from error
-
-
-def _listed(sources: tuple[str, ...]) -> str:
-    return ", ".join(sources) or "nothing"

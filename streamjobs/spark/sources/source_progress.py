@@ -19,9 +19,9 @@ Every tenth entry is `<n>.compact` and repeats all before it (`spark.sql.streami
 so the last such entry and those after it are captured. Spark deletes older ones, but none that the offsets it still
 retains need (`spark.sql.streaming.minBatchesToRetain`); a log with a hole is refused.
 
-Which line of the offsets belongs to which directory: in format v2 each line starts with the source's name; in v1
-it is the position, except that a DataFrame used twice (`df.union(df)`) has two lines and one directory. Where
-that cannot be resolved, capturing is refused.
+Which line of the offsets belongs to which directory, `source-order.json` says (see `source_order_file`). In a log
+without it: in format v2 each line starts with the source's name; in v1 it is the position, except that a DataFrame used
+twice (`df.union(df)`) has two lines and one directory. Where that cannot be resolved, capturing is refused.
 
 Left out: `.crc` files (Spark treats them as optional) and temporary files. State that Spark's own stateful
 operators keep in the same directory cannot be moved (it holds absolute paths), so its presence is refused, not
@@ -35,29 +35,39 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from checkpointing.errors import CheckpointError
 from checkpointing.handles.relative_path import checked_relative_path
+from checkpointing.metadata.checkpoint_sections import ReadSource
 from checkpointing.storage.file_system import CheckpointFileSystem
+from streamjobs.spark.sources.source_offsets import NO_OFFSET, OffsetLines
+from streamjobs.spark.sources.source_order_file import SOURCE_ORDER_FILE_NAME, read_source_order
 from streamjobs.user_errors import shown
 
 __all__ = [
+    "STAGING_PREFIX",
+    "SourceLogFiles",
     "SourceProgressError",
+    "appear_at_once",
     "capture_source_progress",
     "newest_committed_batch",
     "newest_planned_batch",
-    "number_of_sources",
     "read_offsets",
     "restore_source_progress",
+    "whole_source_log",
 ]
 
+STAGING_PREFIX = ".restoring-"
+"""What a directory is called while it is being written, followed by its name and something random."""
+
 _BATCHES_KEPT = 2
-_NO_OFFSET = "-"
 _BATCH = re.compile(r"0|[1-9][0-9]{0,18}")
 _ENTRY = re.compile(r"(0|[1-9][0-9]{0,18})(\.compact)?")
-_RESTORABLE = re.compile(r"metadata|(offsets|commits)/(0|[1-9][0-9]{0,18})|sources/[^/]+/[^/]+(/[^/]+)*")
+_RESTORABLE = re.compile(
+    r"metadata|source-order\.json|(offsets|commits)/(0|[1-9][0-9]{0,18})|sources/[^/]+/[^/]+(/[^/]+)*"
+)
 
 
 class SourceProgressError(CheckpointError):
@@ -86,15 +96,6 @@ def newest_planned_batch(spark_checkpoint_directory: str) -> int | None:
     """The last batch whose offsets Spark has written, whether it ran or not; None if there is none."""
     names = [path.rpartition("/")[2] for path in _file_system(spark_checkpoint_directory).list_files("offsets")]
     return max((int(name) for name in names if _BATCH.fullmatch(name)), default=None)
-
-
-def number_of_sources(offsets: bytes) -> int | None:
-    """How many sources the content of `offsets/<batch>` has lines of; None where lines do not stand for sources.
-
-    A DataFrame that is used twice has two lines in v1, as the query has two sources; in v2 lines are of names.
-    """
-    version, *lines = offsets.decode("utf-8", "replace").split("\n")
-    return len(lines) - 1 if version == "v1" and len(lines) > 1 else None
 
 
 class SourceLogFiles(Mapping[str, bytes]):
@@ -127,12 +128,7 @@ def capture_source_progress(spark_checkpoint_directory: str, batch_id: int) -> M
     incomplete, or when the directory holds state of Spark's own stateful operators.
     """
     fs = _file_system(spark_checkpoint_directory)
-    if "state" in fs.list_directories():
-        raise SourceProgressError(
-            f"{fs.location('state')} holds state of Spark's own stateful operators (a streaming aggregation, join or "
-            f"dropDuplicates before key_by); Spark cannot move that to another directory, so a savepoint would lose "
-            f"it. Move that step into a function of this job."
-        )
+    _check_no_state(fs)
     offsets = read_offsets(spark_checkpoint_directory, batch_id)
     batches = range(max(0, batch_id - _BATCHES_KEPT + 1), batch_id + 1)
     for earlier in batches:
@@ -142,13 +138,30 @@ def capture_source_progress(spark_checkpoint_directory: str, batch_id: int) -> M
     fs.size("metadata")
 
     entries = _source_entries(fs)
-    log_offsets = _log_offsets(fs, f"offsets/{batch_id}", offsets, entries)
-    for source, own in entries.items():
+    order = read_source_order(fs)
+    if order is None:
+        log_offsets = _log_offsets(fs, f"offsets/{batch_id}", offsets, entries)
+    else:
+        log_offsets = _log_offsets_in_order(fs, f"offsets/{batch_id}", offsets, entries, order)
+    for source in sorted({*entries, *log_offsets}):
+        own = entries.get(source, [])
         if source in log_offsets:
             names += _cut_file_log(fs, source, own, log_offsets[source])
         else:
             names += [f"sources/{source}/{name}" for name in own]
     return SourceLogFiles(fs, names)
+
+
+def whole_source_log(spark_checkpoint_directory: str) -> SourceLogFiles:
+    """All files of a log that no query runs on, of every batch that Spark still knows.
+
+    Raises `SourceProgressError` when the directory holds state of Spark's own stateful operators.
+    """
+    fs = _file_system(spark_checkpoint_directory)
+    _check_no_state(fs)
+    return SourceLogFiles(
+        fs, (name for name in fs.list_files() if _RESTORABLE.fullmatch(name) and not _is_hidden(name))
+    )
 
 
 def restore_source_progress(files: Mapping[str, bytes], spark_checkpoint_directory: str) -> None:
@@ -170,9 +183,14 @@ def restore_source_progress(files: Mapping[str, bytes], spark_checkpoint_directo
             f"{target.uri} is not empty; the progress of a savepoint can only be restored into a new directory. "
             f"Give the job a new job directory, or start it without a savepoint to go on where it is."
         )
-    parent_uri, _, name = target.uri.rstrip("/").rpartition("/")
+    appear_at_once(files, target.uri)
+
+
+def appear_at_once(files: Mapping[str, bytes], directory: str) -> None:
+    """Writes a directory that is not there yet, or is empty; on a local disk it appears with all its files."""
+    parent_uri, _, name = directory.rstrip("/").rpartition("/")
     parent = CheckpointFileSystem.from_uri(parent_uri or "/")
-    staging = f".restoring-{name}-{uuid.uuid4().hex}"
+    staging = f"{STAGING_PREFIX}{name}-{uuid.uuid4().hex}"
     try:
         for file_name, content in files.items():
             parent.write_file(f"{staging}/{file_name}", content)
@@ -203,6 +221,35 @@ def _source_entries(fs: CheckpointFileSystem) -> dict[str, list[str]]:
     return entries
 
 
+def _check_no_state(fs: CheckpointFileSystem) -> None:
+    if "state" in fs.list_directories():
+        raise SourceProgressError(
+            f"{fs.location('state')} holds state of Spark's own stateful operators (a streaming aggregation, join or "
+            f"dropDuplicates before key_by); Spark cannot move that to another directory, so a savepoint would lose "
+            f"it. Move that step into a function of this job."
+        )
+
+
+def _log_offsets_in_order(
+    fs: CheckpointFileSystem, name: str, offsets: bytes, entries: Mapping[str, list[str]], order: Sequence[ReadSource]
+) -> dict[str, int]:
+    """As `_log_offsets`, for a log that says whose its lines are."""
+    version, lines = _offset_lines(fs, name, offsets)
+    if version == "v1" and len(lines) != len(order):
+        raise SourceProgressError(
+            f"{fs.location(name)} has {len(lines)} offsets, and {fs.location(SOURCE_ORDER_FILE_NAME)} says that it is "
+            f"of {len(order)} sources: the files do not belong together. Bring back both from a backup"
+        )
+    logs = [one.log or "" for one in order]
+    found: dict[str, int] = {}
+    for log, line in zip(logs, OffsetLines.of(offsets).by_log(logs), strict=True):
+        offset = _log_offset(line)
+        # A source without an offset may have begun its log, which only a log of files is left out for.
+        if offset is not None and (offset >= 0 or _is_file_log(fs, log, entries.get(log, []))):
+            found[log] = offset
+    return found
+
+
 def _log_offsets(
     fs: CheckpointFileSystem, name: str, offsets: bytes, entries: Mapping[str, list[str]]
 ) -> dict[str, int]:
@@ -213,7 +260,7 @@ def _log_offsets(
     version, lines = _offset_lines(fs, name, offsets)
     if version == "v2":
         named = dict(line.split(":", 1) for line in lines if ":" in line)
-        found = {source: _log_offset(named.get(source, _NO_OFFSET)) for source in file_logs}
+        found = {source: _log_offset(named.get(source, NO_OFFSET)) for source in file_logs}
         missing = [source for source, offset in found.items() if offset is None]
         if not missing:
             return {source: offset for source, offset in found.items() if offset is not None}
@@ -249,7 +296,7 @@ def _offset_lines(fs: CheckpointFileSystem, name: str, offsets: bytes) -> tuple[
 
 def _log_offset(line: str) -> int | None:
     """n for {"logOffset": n}, -1 for a source that has no offset yet, None for another kind of source."""
-    if line == _NO_OFFSET:
+    if line == NO_OFFSET:
         return -1
     value = _parsed(line)
     offset = value.get("logOffset") if isinstance(value, dict) and len(value) == 1 else None
@@ -264,7 +311,7 @@ def _parsed(line: str) -> Any:
 
 
 def _is_file_log(fs: CheckpointFileSystem, source: str, names: list[str]) -> bool:
-    if not all(_ENTRY.fullmatch(name) for name in names):
+    if not names or not all(_ENTRY.fullmatch(name) for name in names):
         return False
     lines = _entry_lines(fs, f"sources/{source}/{names[0]}")
     return lines is not None and all(_entry_of(line) is not None for line in lines)

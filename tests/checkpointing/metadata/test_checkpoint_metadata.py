@@ -23,6 +23,7 @@ from checkpointing import (
     InvariantViolationError,
     MissingFileError,
     NodeWatermark,
+    ReadSource,
     SavepointIdentity,
     SourcePositions,
     TimersDue,
@@ -34,7 +35,7 @@ from checkpointing import (
 from checkpointing.handles.checksum import checksum_of_bytes
 from checkpointing.metadata import metadata_bytes as metadata_module
 from checkpointing.metadata.metadata_bytes import check_metadata_size
-from checkpointing.metadata.metadata_schema import BLOCK_SCHEMA, HEADER_SCHEMA, METADATA_SCHEMAS
+from checkpointing.metadata.metadata_schema import BLOCK_SCHEMA, FORMAT_VERSION, HEADER_SCHEMA, METADATA_SCHEMAS
 from checkpointing.storage.metadata_file import write_metadata
 from checkpointing.storage.savepoint_directory import SavedSourceProgress, write_source_progress
 
@@ -48,12 +49,12 @@ def fs(tmp_path) -> CheckpointFileSystem:
     return CheckpointFileSystem.from_uri(tmp_path)
 
 
-def container(record: dict, *, schema: object = None, version: str = "5", **options) -> bytes:
+def container(record: dict, *, schema: object = None, version: str = str(FORMAT_VERSION), **options) -> bytes:
     """A container file with a right checksum, whatever is in it."""
     output = io.BytesIO()
     keys = {"statebackend.format_version": version, "statebackend.checksum": NO_CHECKSUM}
     options.setdefault("codec", "deflate")
-    fastavro.writer(output, schema or METADATA_SCHEMAS[5], [record], metadata=keys, **options)
+    fastavro.writer(output, schema or METADATA_SCHEMAS[FORMAT_VERSION], [record], metadata=keys, **options)
     data = output.getvalue()
     return data.replace(NO_CHECKSUM.encode(), checksum_of_bytes(data).encode(), 1)
 
@@ -84,7 +85,10 @@ def test_what_is_written_is_read_back(fs) -> None:
 
 
 @given(
-    sources=st.none() | st.lists(st.text(st.characters(codec="utf-8")), max_size=3).map(tuple),
+    sources=st.none()
+    | st.lists(
+        st.builds(ReadSource, st.text(st.characters(codec="utf-8")), st.none() | TEXT, st.none() | TEXT), max_size=3
+    ).map(tuple),
     times=st.lists(st.none() | st.integers(-(1 << 63), (1 << 63) - 1), min_size=5, max_size=5),
     batch_id=st.integers(0, (1 << 63) - 1),
     channels=st.sets(st.tuples(TEXT, st.just("") | TEXT), max_size=3),
@@ -147,7 +151,7 @@ def test_every_field_of_the_schema_is_documented() -> None:
                 check(field["type"], f"{where}.{field['name']}")
             check(schema.get("items"), where)
 
-    check(METADATA_SCHEMAS[5], "metadata")
+    check(METADATA_SCHEMAS[FORMAT_VERSION], "metadata")
 
 
 def test_every_truncation_is_found(fs) -> None:
@@ -189,8 +193,10 @@ def test_foreign_files_are_refused(fs) -> None:
 
 
 def test_a_newer_format_is_refused_as_newer(fs) -> None:
-    fs.write_file("bad/_metadata", container(record_of(fs, metadata_of()), version="6"))
-    with pytest.raises(UnsupportedMetadataVersionError, match=r"bad/_metadata has format version 6.*up to 5"):
+    newer = FORMAT_VERSION + 1
+    fs.write_file("bad/_metadata", container(record_of(fs, metadata_of()), version=str(newer)))
+    said = rf"bad/_metadata has format version {newer}.*up to {FORMAT_VERSION}"
+    with pytest.raises(UnsupportedMetadataVersionError, match=said):
         read_metadata(fs, "bad")
 
 
@@ -200,11 +206,12 @@ def test_a_schema_that_is_not_ours_is_refused_before_it_is_used(fs) -> None:
         "name": "statebackend.CheckpointMetadata",
         "fields": [{"name": "operators", "type": {"type": "array", "items": "null"}}],
     }
-    check_refused(fs, container({"operators": [None] * 1000}, schema=bomb), "schema is not that of format version 5")
+    data = container({"operators": [None] * 1000}, schema=bomb)
+    check_refused(fs, data, f"schema is not that of format version {FORMAT_VERSION}")
 
 
 def test_texts_in_the_schema_may_change(fs) -> None:
-    schema = {**METADATA_SCHEMAS[5], "doc": "Said otherwise."}
+    schema = {**METADATA_SCHEMAS[FORMAT_VERSION], "doc": "Said otherwise."}
     fs.write_file("other/_metadata", container(record_of(fs, metadata_of()), schema=schema))
     assert read_metadata(fs, "other") == metadata_of()
 
@@ -224,10 +231,10 @@ def test_other_codecs_and_several_records_are_refused(fs) -> None:
     output = io.BytesIO()
     fastavro.writer(
         output,
-        METADATA_SCHEMAS[5],
+        METADATA_SCHEMAS[FORMAT_VERSION],
         [record, record],
         codec="deflate",
-        metadata={"statebackend.format_version": "5", "statebackend.checksum": NO_CHECKSUM},
+        metadata={"statebackend.format_version": str(FORMAT_VERSION), "statebackend.checksum": NO_CHECKSUM},
     )
     data = output.getvalue()
     check_refused(fs, data.replace(NO_CHECKSUM.encode(), checksum_of_bytes(data).encode(), 1), "exactly one record")
@@ -265,7 +272,7 @@ def with_block(file: bytes, **changes: object) -> bytes:
 def test_bytes_behind_the_record_are_refused(fs) -> None:
     record = record_of(fs, metadata_of())
     body = io.BytesIO()
-    fastavro.schemaless_writer(body, METADATA_SCHEMAS[5], record)
+    fastavro.schemaless_writer(body, METADATA_SCHEMAS[FORMAT_VERSION], record)
 
     def block(content: bytes) -> bytes:
         deflate = zlib.compressobj(wbits=-15)
@@ -343,7 +350,7 @@ def test_the_size_of_metadata_can_be_asked_for_before_anything_is_written(fs, mo
 def test_a_stream_cut_before_its_end_is_refused(fs) -> None:
     record = record_of(fs, metadata_of())
     body = io.BytesIO()
-    fastavro.schemaless_writer(body, METADATA_SCHEMAS[5], record)
+    fastavro.schemaless_writer(body, METADATA_SCHEMAS[FORMAT_VERSION], record)
     whole = zlib.compress(body.getvalue())[2:-4]
     data = container(record)
     start = data.index(whole[:20])
@@ -455,7 +462,7 @@ def test_a_checksum_that_is_none_is_shown(fs, checksum) -> None:
 def test_metadata_may_be_as_large_as_the_limit_and_not_larger(fs, monkeypatch) -> None:
     metadata = metadata_of(source_positions=offsets_of(bytes(range(256)) * 4))
     body = io.BytesIO()
-    fastavro.schemaless_writer(body, METADATA_SCHEMAS[5], record_of(fs, metadata))
+    fastavro.schemaless_writer(body, METADATA_SCHEMAS[FORMAT_VERSION], record_of(fs, metadata))
     monkeypatch.setattr(metadata_module, "MAX_METADATA_BYTES", body.tell())
     with monkeypatch.context() as patched:
         patched.setattr(metadata_module, "MAX_METADATA_BYTES", body.tell() - 1)
@@ -473,7 +480,7 @@ def test_metadata_may_be_as_large_as_the_limit_and_not_larger(fs, monkeypatch) -
 def test_a_record_may_be_as_large_as_the_limit_once_it_is_decompressed(fs, monkeypatch) -> None:
     metadata = metadata_of(source_positions=offsets_of(bytes(100_000)))
     body = io.BytesIO()
-    fastavro.schemaless_writer(body, METADATA_SCHEMAS[5], record_of(fs, metadata))
+    fastavro.schemaless_writer(body, METADATA_SCHEMAS[FORMAT_VERSION], record_of(fs, metadata))
     write_metadata(fs, "a", metadata)
     monkeypatch.setattr(metadata_module, "MAX_METADATA_BYTES", body.tell())
     assert read_metadata(fs, "a") == metadata

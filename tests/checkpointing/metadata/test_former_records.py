@@ -16,6 +16,7 @@ from checkpointing import (
     InvariantViolationError,
     KeyedStateHandle,
     OpaqueStateHandle,
+    ReadSource,
     SavepointIdentity,
     SourcePositions,
     SubtaskState,
@@ -82,7 +83,7 @@ def test_what_was_known_as_a_property_is_read_into_its_section() -> None:
     assert metadata.restored_from == SavepointIdentity("a/job", 3, 1_700_000_000_000)
     assert metadata.sink_identities == {"sink": "ParquetSink(/data)"}
     assert metadata.source_positions == SourcePositions(
-        batch_id=7, offsets=b"offsets", sources=("FileSource[/in]", "rate")
+        batch_id=7, offsets=b"offsets", sources=(ReadSource("FileSource[/in]"), ReadSource("rate"))
     )
     assert metadata.source_offsets == b"offsets"
     assert metadata.processing_time_ms == 1_700_000_000_123

@@ -23,7 +23,7 @@ from checkpointing import (
     read_metadata,
 )
 from checkpointing.handles.handle_records import encode_subtask_state, file_handle_to_record, subtask_state_to_record
-from checkpointing.metadata.metadata_schema import METADATA_SCHEMAS
+from checkpointing.metadata.metadata_schema import FORMAT_VERSION, METADATA_SCHEMAS
 from checkpointing.storage.metadata_file import write_metadata
 
 FILES = (file_handle("shared/a"), file_handle("shared/b"))
@@ -54,7 +54,7 @@ def whole_record(metadata: CheckpointMetadata) -> bytes:
         for operator in metadata.operators
     ]
     out = io.BytesIO()
-    fastavro.schemaless_writer(out, fastavro.parse_schema(METADATA_SCHEMAS[4]), record)
+    fastavro.schemaless_writer(out, fastavro.parse_schema(METADATA_SCHEMAS[FORMAT_VERSION]), record)
     return out.getvalue()
 
 

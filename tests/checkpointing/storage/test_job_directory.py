@@ -262,12 +262,19 @@ def test_every_change_of_the_origin_is_found(tmp_path) -> None:
         path.write_bytes(flipped)
         with contextlib.suppress(CorruptJobIdentityError):
             assert read_origin(fs) == ORIGIN
-    for wrong in ({"savepoint_uri": ""}, {"savepoint_id": -1}, {"with_source_progress": 1}, {"another": 1}):
-        path.write_bytes(sealed_json({**attrs.asdict(ORIGIN), **wrong}, 1))
+    for wrong in (
+        {"savepoint_uri": ""},
+        {"savepoint_id": -1},
+        {"with_source_progress": 1},
+        {"begun_anew": [""]},
+        {"begun_anew": 5},
+        {"another": 1},
+    ):
+        path.write_bytes(sealed_json({**attrs.asdict(ORIGIN), **wrong}, 2))
         with pytest.raises(CorruptJobIdentityError, match=r"origin\.json is not valid"):
             read_origin(fs)
-    path.write_bytes(sealed_json({"more": "x"}, 2))
-    with pytest.raises(CorruptJobIdentityError, match="format version 2; this release reads 1"):
+    path.write_bytes(sealed_json({"more": "x"}, 3))
+    with pytest.raises(CorruptJobIdentityError, match="format version 3; this release reads 1 and 2"):
         read_origin(fs)
     path.write_bytes(good + b" " * (64 << 10))
     with pytest.raises(CorruptJobIdentityError, match="too large"):

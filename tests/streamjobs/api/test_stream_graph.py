@@ -21,8 +21,8 @@ class Nothing(KeyedProcessFunction[Any, Any, Any]):
 LATE = OutputTag[Any]("late", schema="a int")
 
 
-def source(graph: StreamGraph) -> DataStream:
-    return DataStream(graph, graph.add(SourceNode(None)))
+def source(graph: StreamGraph, uid: str | None = None) -> DataStream:
+    return DataStream(graph, graph.add_source(SourceNode(None, uid)))
 
 
 def is_topological(job: JobGraph) -> bool:
@@ -86,6 +86,39 @@ def test_what_no_sink_receives_is_no_part_of_the_job() -> None:
     used.key_by("k").process(Nothing(), uid="u").sink_to([])
     assert [edge for node in graph.job().nodes for edge in node.inputs if edge.node is unused.edge.node] == []
     assert len(graph.job().sources) == 1
+
+
+def test_sources_are_known_by_their_uids_and_those_without_by_their_place_among_such() -> None:
+    graph = StreamGraph()
+    streams = [source(graph, uid) for uid in ("flights", None, "weather", None)]
+    unused = source(graph)
+    streams[0].union(*streams[1:]).key_by("k").process(Nothing(), uid="count").sink_to([])
+    assert graph.job().source_uids == ("flights", "source-0", "weather", "source-1")
+    unused.transform(list)
+    assert len(graph.job().source_uids) == 4
+
+
+@pytest.mark.parametrize(
+    ("uids", "said"),
+    [
+        (("flights", "flights"), "two sources have the uid 'flights'"),
+        ((None, "source-0"), "'source-0', which is what another one is called that was given no uid"),
+        (("count",), "a source and the operator Nothing have the uid 'count'"),
+        ((" ",), "the source has no uid: pass from_dataframe or from_elements"),
+        (("a\nb",), "has control characters"),
+        (("a" * 201,), "has 201 characters"),
+        ((7,), "the source has no uid"),
+    ],
+)
+def test_uids_of_sources_that_cannot_tell_them_apart_are_refused(uids: tuple[Any, ...], said: str) -> None:
+    def build() -> None:
+        graph = StreamGraph()
+        first, *others = [source(graph, uid) for uid in uids]
+        (first.union(*others) if others else first).key_by("k").process(Nothing(), uid="count").sink_to([])
+        graph.job()
+
+    with pytest.raises(JobDefinitionError, match=said):
+        build()
 
 
 def test_an_operator_of_which_a_side_output_is_read_alone_is_part_of_the_job() -> None:

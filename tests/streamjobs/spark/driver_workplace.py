@@ -19,6 +19,7 @@ from checkpointing import (
     KeyedStateHandle,
     SubtaskState,
 )
+from checkpointing.metadata.checkpoint_sections import ReadSource
 from savepoints.restored_state import RestoredState
 from statebackend.keyed.backend_registry import state_backend
 from streamjobs.runtime.job_sinks import JobSinks
@@ -95,7 +96,7 @@ class Job:
             store=store,
             spark_checkpoint_directory=str(self.directory / "spark"),
             local_root=mock.MagicMock(),
-            sources=("words",),
+            sources=(ReadSource("words", "words", "0"),),
             **options,
         )
         restored = None if latest is None else RestoredState(latest, self.fs)

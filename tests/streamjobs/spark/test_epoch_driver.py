@@ -13,6 +13,7 @@ from driver_workplace import Job, job_without_spark
 from checkpointing import (
     Acknowledgement,
     KeyedStateHandle,
+    ReadSource,
     StorageError,
     SubtaskState,
 )
@@ -219,7 +220,7 @@ def test_the_time_of_an_epoch_is_that_of_its_batch_in_every_attempt_and_never_go
     assert job.latest.sink_identities == {"sink": "a sink"}
     positions = job.latest.source_positions
     assert positions is not None
-    assert (positions.batch_id, positions.sources) == (3, ("words",))
+    assert (positions.batch_id, positions.sources) == (3, (ReadSource("words", "words", "0"),))
 
 
 def test_an_epoch_that_took_too_long_does_not_count_even_if_all_have_acknowledged(

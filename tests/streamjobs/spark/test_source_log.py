@@ -1,0 +1,263 @@
+"""The source log of a job directory comes into the order of the job, and a crash at any step leaves a whole log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_source_matching import sources, unnamed, v1
+
+from checkpointing import CheckpointFileSystem, CheckpointKind, CheckpointMetadata
+from checkpointing.metadata.checkpoint_sections import ReadSource, SourcePositions
+from checkpointing.storage.job_origin import JobOrigin
+from checkpointing.storage.savepoint_directory import write_source_progress
+from savepoints.restored_state import RestoredState
+from streamjobs.errors import JobRestoreError, SourceProgressMismatchError
+from streamjobs.runtime.starting_point import StartingPoint
+from streamjobs.spark.sources.source_log import (
+    SourceLogPlan,
+    end_interrupted_rearrangement,
+    planned_source_log,
+    source_log_directory,
+)
+from streamjobs.spark.sources.source_order_file import SOURCE_ORDER_FILE_NAME, read_source_order, source_order
+
+AB, BCA = sources("a", "b"), sources("b", "c", "a")
+
+
+def metadata(known: Sequence[ReadSource], **changes: Any) -> CheckpointMetadata:
+    content: dict[str, Any] = {
+        "checkpoint_id": 9,
+        "kind": CheckpointKind.CHECKPOINT,
+        "job_id": "job",
+        "job_name": "count",
+        "timestamp_ms": 5,
+        "max_parallelism": 4,
+        "operators": (),
+        "source_positions": SourcePositions(batch_id=4, offsets=v1("a4", "b4"), sources=tuple(known)),
+    }
+    return CheckpointMetadata(**{**content, **changes})
+
+
+class Job:
+    """A job directory whose newest checkpoint is of batch 4, and whose log has planned batch 5."""
+
+    def __init__(self, path: Path, known: Sequence[ReadSource] = AB, order: Sequence[ReadSource] | None = AB) -> None:
+        self.fs = CheckpointFileSystem.from_uri(path)
+        self.point = StartingPoint(RestoredState(metadata(known), self.fs), is_own=True)
+        files = {
+            "metadata": b"{}",
+            "offsets/3": v1("a3", "b3"),
+            "offsets/4": v1("a4", "b4"),
+            "offsets/5": v1("a5", "b5"),
+            "commits/3": b"v1",
+            "sources/0/0": b"of a",
+            "sources/1/0": b"of b",
+        }
+        for name, content in files.items():
+            self.fs.write_file(f"spark/{name}", content)
+        if order is not None:
+            self.fs.write_file(f"spark/{SOURCE_ORDER_FILE_NAME}", source_order(order))
+
+    def plan(self, now: tuple[ReadSource, ...], *dropped: str) -> SourceLogPlan:
+        return planned_source_log(self.fs, self.point, now, dropped)
+
+    def begin(self, now: tuple[ReadSource, ...], *dropped: str) -> CheckpointMetadata:
+        """What a start does with the log; returns what it goes on from."""
+        plan = self.plan(now, *dropped)
+        end_interrupted_rearrangement(self.fs)
+        plan.carry_out(self.fs, self.point)
+        state = plan.state(self.point.state)
+        assert state is not None
+        return state.metadata
+
+    def log(self, directory: str = "spark") -> dict[str, bytes]:
+        return {
+            path.removeprefix(f"{directory}/"): self.fs.read_file(path)
+            for path in self.fs.list_files(directory, include_temporary=True)
+        }
+
+
+def log_of(now: Sequence[ReadSource], *known: str) -> dict[str, bytes]:
+    """The log of `Job` for these sources, of which the named ones are known."""
+    uids = [one.uid for one in now]
+    lines = {batch: [f"{uid}{batch}" if uid in known else "-" for uid in uids] for batch in (3, 4, 5)}
+    return {
+        "metadata": b"{}",
+        "commits/3": b"v1",
+        **{f"offsets/{batch}": v1(*lines[batch]) for batch in lines},
+        **{f"sources/{place}/0": f"of {uid}".encode() for place, uid in enumerate(uids) if uid in known},
+        SOURCE_ORDER_FILE_NAME: source_order(now),
+    }
+
+
+def test_a_log_in_another_order_is_written_anew_and_the_former_is_set_aside(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    positions = job.begin(BCA).source_positions
+    assert job.log() == log_of(BCA, "a", "b")
+    assert positions == SourcePositions(batch_id=4, offsets=v1("b4", "-", "a4"), sources=BCA)
+    assert job.log("set-aside/spark-1") == log_of(AB, "a", "b")
+    # The checkpoint is still that of the former order.
+    assert job.begin(BCA).source_offsets == v1("b4", "-", "a4")
+    assert job.begin(AB).source_offsets == v1("a4", "b4")
+    assert job.log() == log_of(AB, "a", "b")
+    assert job.fs.list_directories("set-aside") == ("spark-1", "spark-2")
+
+
+def test_a_log_that_is_in_the_order_of_the_job_is_let_be(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    assert job.begin(AB) == metadata(AB)
+    assert (job.log(), job.fs.list_directories()) == (log_of(AB, "a", "b"), ("spark",))
+
+
+@pytest.mark.parametrize("known", [unnamed("FileSource[/a]", "FileSource[/b]"), AB])
+def test_a_log_of_an_earlier_release_is_in_the_order_of_the_checkpoint(
+    tmp_path: Path, known: tuple[ReadSource, ...]
+) -> None:
+    job = Job(tmp_path, known, None)
+    job.begin(AB)
+    assert job.log() == log_of(AB, "a", "b")
+    job.begin(BCA)
+    assert job.log() == log_of(BCA, "a", "b")
+
+
+def test_a_source_that_is_dropped_is_gone_for_good(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    only_b = sources("b")
+    with pytest.raises(JobRestoreError, match="allow_dropped_sources"):
+        job.plan(only_b)
+    job.begin(only_b, "a")
+    assert job.log() == log_of(only_b, "b")
+    with pytest.raises(JobRestoreError, match=r"has read the source 'a', which .*spark has nothing of: .*set-aside"):
+        job.plan(AB)
+
+
+def test_a_log_that_says_something_else_than_the_checkpoint_is_refused(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.fs.write_file("spark/offsets/4", v1("a4", "b0"))
+    with pytest.raises(SourceProgressMismatchError, match=r"offsets/4 does not say what .* has read"):
+        job.plan(BCA)
+
+
+def test_logs_that_cannot_be_told_apart_are_refused_when_the_sources_change(tmp_path: Path) -> None:
+    job = Job(tmp_path, unnamed("rate", "rate"), None)
+    alike = sources("source-0", "source-1", names={"source-0": "rate", "source-1": "rate"})
+    with pytest.raises(JobRestoreError, match="an earlier release wrote it"):
+        job.plan((*alike, ReadSource("other", "c", "2")))
+    job.begin(alike)
+    assert read_source_order(job.fs, "spark") == alike
+
+
+def test_a_log_without_a_batch_is_begun_anew_in_another_order(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.point = StartingPoint()
+    for batch in (3, 4, 5):
+        job.fs.delete(f"spark/offsets/{batch}")
+    job.plan(BCA).carry_out(job.fs, job.point)
+    assert job.log() == {SOURCE_ORDER_FILE_NAME: source_order(BCA)}
+
+
+def test_what_is_planned_is_not_given_to_others_though_no_checkpoint_is_there_yet(tmp_path: Path) -> None:
+    names = {"source-0": "FileSource[/a]", "source-1": "FileSource[/b]"}
+    unnamed_here = sources("source-0", "source-1", names=names)
+    job = Job(tmp_path, order=unnamed_here)
+    job.point = StartingPoint()
+    other_way_round = sources("source-0", "source-1", names=dict(zip(names, reversed(names.values()), strict=True)))
+    with pytest.raises(
+        JobRestoreError, match=r"'source-0' of the job reads FileSource\[/b\], and the state at .*/spark"
+    ):
+        job.plan(other_way_round)
+    job.plan(AB).carry_out(job.fs, job.point)
+    job.plan(sources("b", "a")).carry_out(job.fs, job.point)
+    assert job.log() == log_of(sources("b", "a"), "a", "b")
+
+
+def test_a_log_that_is_begun_from_nothing_says_whose_it_is_from_the_beginning(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.fs.delete_directory("spark")
+    job.point = StartingPoint()
+    job.plan(AB).carry_out(job.fs, job.point)
+    assert job.log() == {SOURCE_ORDER_FILE_NAME: source_order(AB)}
+
+
+class Died(BaseException):
+    """The process is gone."""
+
+
+@contextmanager
+def dying_before_step(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], bool]]:
+    """Dies before the so-manieth change of the disk; tells whether it came to that."""
+    left = step
+
+    def dying(change: Callable[..., Any]) -> Callable[..., Any]:
+        def changed(*arguments: Any, **options: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Died
+            return change(*arguments, **options)
+
+        return changed
+
+    with monkeypatch.context() as patched:
+        for name in ("write_file", "move_directory", "delete_directory", "delete"):
+            patched.setattr(CheckpointFileSystem, name, dying(getattr(CheckpointFileSystem, name)))
+        yield lambda: left < 0
+
+
+def test_a_crash_at_any_step_leaves_one_whole_log_and_the_next_start_goes_on_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, died, left = 0, True, []
+    while died:
+        job = Job(tmp_path / str(step))
+        with dying_before_step(step, monkeypatch) as has_died, suppress(Died):
+            job.begin(BCA)
+        died = has_died()
+        left.append(source_log_directory(job.fs))
+        assert job.log(left[-1]) in (log_of(AB, "a", "b"), log_of(BCA, "a", "b"))
+        # The program may have changed again by then.
+        for now in (sources("a", "d", "b"), BCA):
+            job.begin(now)
+            assert job.log() == log_of(now, "a", "b")
+            assert set(job.fs.list_directories()) == {"spark", "set-aside"}
+        step += 1
+    assert set(left) == {"spark", "spark-rearranged"}
+
+
+def from_savepoint(path: Path, is_new_origin: bool) -> StartingPoint:
+    """A start from a savepoint of batch 4, which reads one of its sources from the beginning."""
+    fs = CheckpointFileSystem.from_uri(path)
+    progress = {"metadata": b"{}", "offsets/4": v1("a4", "b4"), "sources/0/0": b"of a", "sources/1/0": b"of b"}
+    files = write_source_progress(fs, progress)
+    known = metadata(AB, kind=CheckpointKind.SAVEPOINT, source_progress_files=files)
+    origin = JobOrigin(
+        savepoint_uri=str(path),
+        savepoint_job_id="job",
+        savepoint_id=9,
+        savepoint_timestamp_ms=5,
+        with_source_progress=True,
+        begun_anew=("a",),
+    )
+    return StartingPoint(RestoredState(known, fs), origin=origin, is_new_origin=is_new_origin)
+
+
+def test_the_log_of_a_savepoint_is_begun_in_the_order_of_the_job(tmp_path: Path) -> None:
+    job = Job(tmp_path / "job")
+    job.point = from_savepoint(tmp_path / "savepoint", is_new_origin=True)
+    offsets = job.begin(BCA).source_offsets
+    begun = {
+        "metadata": b"{}",
+        "offsets/4": v1("b4", "-", "-"),
+        "sources/0/0": b"of b",
+        SOURCE_ORDER_FILE_NAME: source_order(BCA),
+    }
+    assert (job.log(), offsets) == (begun, begun["offsets/4"])
+    # Before its first checkpoint it comes into another order, with what it has planned.
+    job.fs.write_file("spark/offsets/5", v1("b5", "c5", "a5"))
+    job.point = from_savepoint(tmp_path / "savepoint", is_new_origin=False)
+    assert job.begin(sources("a", "b", "c")).source_offsets == v1("-", "b4", "-")
+    assert job.log()["offsets/5"] == v1("a5", "b5", "c5")
