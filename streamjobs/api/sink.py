@@ -18,11 +18,12 @@ is not committed again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from streamjobs.errors import StreamJobError
 
-__all__ = ["Sink", "SinkError", "sink_identity"]
+__all__ = ["Sink", "SinkError", "SinkThatTakesBack", "reads_once", "sink_identity"]
 
 
 class SinkError(StreamJobError):
@@ -36,9 +37,9 @@ class Sink(Protocol):
     A sink may have an attribute ``identity``, a text that tells what it writes to, such as a path. Two sinks that may
     commit each other's epochs have the same. Without it, all sinks of one class have the same.
 
-    A sink may have a method ``take_back(last_epoch_id, job_id)``: hide, without deleting it, what the job has made
-    visible of later epochs, and return where it is; a job calls it that goes back to an older checkpoint. It is called
-    again after a crash. Raises `SinkError`, before anything is hidden, if it cannot.
+    A sink may also be one of `SinkThatTakesBack`. Its class may say ``reads_once = True``: `stage` then runs one action
+    over the whole frame, in one pass over its partitions, and the rows need not be computed and kept first. A class
+    that is derived from it says so again, or does not.
     """
 
     def stage(self, frame: Any, epoch_id: int, attempt_id: str) -> bytes:
@@ -60,6 +61,22 @@ class Sink(Protocol):
 
         What other jobs have staged in the same place may be all that there is of their completed epochs.
         """
+
+
+@runtime_checkable
+class SinkThatTakesBack(Protocol):
+    """A sink that can hide what it has shown, for a job that goes back to an older checkpoint."""
+
+    def take_back(self, last_epoch_id: int, job_id: str) -> Sequence[str]:
+        """Hides, without deleting it, what the job has made visible of later epochs; returns where it is.
+
+        It is called again after a crash. Raises `SinkError`, before anything is hidden, if it cannot.
+        """
+
+
+def reads_once(sink: object) -> bool:
+    """Whether the sink's own class says that it reads the frame once; what it inherits is not known of it."""
+    return vars(type(sink)).get("reads_once") is True
 
 
 def sink_identity(sink: object) -> str:

@@ -23,7 +23,7 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from urllib.parse import unquote, urlparse
 
 from pyspark.sql import DataFrame
@@ -32,7 +32,7 @@ from checkpointing.storage.local_storage import sync_directory
 from streamjobs.api.sink import SinkError
 from streamjobs.user_errors import shown
 
-__all__ = ["ForEachEpochSink", "MemorySink", "NoopSink", "ParquetSink", "reads_once"]
+__all__ = ["ForEachEpochSink", "MemorySink", "NoopSink", "ParquetSink"]
 
 EPOCH_COLUMN: Final = "epoch"
 
@@ -50,6 +50,8 @@ class ParquetSink:
     on a disk that the driver and all workers share. Stores without an atomic rename are refused (`ValueError`); write
     to them, or to a table format, with `ForEachEpochSink`.
     """
+
+    reads_once: ClassVar = True
 
     def __init__(self, path: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> None:
         """`options` are those of Spark's Parquet writer, for instance `{"compression": "zstd"}`."""
@@ -201,6 +203,8 @@ def _sync_tree(directory: Path) -> None:
 class NoopSink:
     """Computes every row and keeps none, by Spark's `noop` format: for benchmarks, and for jobs run for their state."""
 
+    reads_once: ClassVar = True
+
     def stage(self, frame: DataFrame, epoch_id: int, attempt_id: str) -> bytes:
         """Runs the epoch."""
         frame.write.format("noop").mode("overwrite").save()
@@ -250,6 +254,8 @@ class ForEachEpochSink:
 class MemorySink:
     """Collects rows on the driver, for tests and notebooks; gone with the process, and so not for real output."""
 
+    reads_once: ClassVar = True
+
     def __init__(self) -> None:
         self._staged: dict[tuple[int, str], list[Any]] = {}
         self._committed: dict[int, list[Any]] = {}
@@ -290,11 +296,3 @@ class MemorySink:
         for epoch_id in [epoch_id for epoch_id in self._committed if epoch_id > last_epoch_id]:
             del self._committed[epoch_id]
         return []
-
-
-def reads_once(sink: object) -> bool:
-    """Whether the sink is known to run one action over the whole frame it is given, in one pass over its partitions.
-
-    What a user's function or sink does with a frame is not known, nor what a class derived from one of ours does.
-    """
-    return type(sink) in (MemorySink, NoopSink, ParquetSink)

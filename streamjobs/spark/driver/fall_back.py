@@ -25,7 +25,7 @@ from checkpointing.storage.directory_checkpoint_store import PREVIOUS, Directory
 from checkpointing.storage.fall_back_file import FallBack, end_fall_back, read_fall_back, write_fall_back
 from checkpointing.storage.file_system import CheckpointFileSystem
 from snapshots.value_text import cut
-from streamjobs.api.sink import SinkError, sink_identity
+from streamjobs.api.sink import SinkError, SinkThatTakesBack, sink_identity
 from streamjobs.runtime.checkpoint_writing import batch_of
 from streamjobs.runtime.job_sinks import JobSinks
 from streamjobs.runtime.starting_point import check_no_fall_back
@@ -161,9 +161,8 @@ def fall_back(
 def _take_back(sinks: JobSinks, last_epoch_id: int, job_id: str, taken_back: dict[str, Sequence[str]]) -> None:
     """Notes for each sink that can take anything back where it has put what it showed of later epochs."""
     for uid, sink in sinks.by_uid.items():
-        take_back = getattr(sink, "take_back", None)
-        if take_back is not None:
-            taken_back[uid] = tuple(take_back(last_epoch_id, job_id))
+        if isinstance(sink, SinkThatTakesBack):
+            taken_back[uid] = tuple(sink.take_back(last_epoch_id, job_id))
 
 
 def _copy_source_log(file_system: CheckpointFileSystem, target: str) -> None:

@@ -15,6 +15,7 @@ from attrs import evolve
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
+from streamjobs.api.sink import reads_once
 from streamjobs.api.stream_graph import (
     JobGraph,
     Node,
@@ -34,7 +35,6 @@ from streamjobs.spark.plans.downstream_steps import empty_input, jobs_started, r
 from streamjobs.spark.plans.hidden_time import HiddenTime
 from streamjobs.spark.plans.operator_plan import PreparedOperator, prepare_operator
 from streamjobs.spark.plans.pipeline import Pipeline
-from streamjobs.spark.sinks import reads_once
 from streamjobs.spark.sources.source_union import united_sources
 
 __all__ = ["prepare_pipeline"]
