@@ -13,14 +13,17 @@ from migration.conversion import (
     ConversionTable,
 )
 from migration.conversion_table import CONVERSIONS
+from migration.evolution_rules import LIBRARY_RULES, EvolutionRules
 from migration.schema_migration import MigrationError, SchemaMigration
 
 __all__ = [
     "CONVERSIONS",
+    "LIBRARY_RULES",
     "AsIsConversion",
     "Conversion",
     "ConversionScope",
     "ConversionTable",
+    "EvolutionRules",
     "MigrationError",
     "SchemaMigration",
 ]

@@ -180,7 +180,14 @@ class VerdictRules:
         return rule if rule is not None or self.base is None else self.base.adopt_of(snapshot_class)
 
 
-RULES: Final = VerdictRules()
+class _LibraryRules(VerdictRules):
+    """The one object of its kind: in another process it is the one of that process."""
+
+    def __reduce__(self) -> str:
+        return "RULES"
+
+
+RULES: Final[VerdictRules] = _LibraryRules()
 """The rules of this library, complete once `typeserializers` is imported."""
 
 _rules: ContextVar[VerdictRules] = ContextVar("verdict_rules", default=RULES)

@@ -20,6 +20,7 @@ from attrs import frozen
 from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpointStore
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_origin import write_origin
+from migration import LIBRARY_RULES, EvolutionRules
 from statebackend.api.clock import Clock, wall_clock
 from statebackend.api.key_groups import check_parallelism
 from statebackend.keyed.backend_registry import state_backend
@@ -58,7 +59,8 @@ class LocalStreamEnvironment:
     Without ``job_dir`` its checkpoints live in a temporary directory for as long as the environment or one of its jobs
     does. With
     ``epoch_size`` an epoch, and so a checkpoint, ends after that many elements; without, all elements are one epoch.
-    ``metrics`` turns metrics of keyed state on (see `LocalJob.metrics`). ``clock`` gives the time, in milliseconds,
+    ``metrics`` turns metrics of keyed state on (see `LocalJob.metrics`). ``rules`` judge and carry out what restored
+    state becomes; None: those of this library. ``clock`` gives the time, in milliseconds,
     that an epoch has for state with a time-to-live; it is asked once per epoch.
     """
 
@@ -71,6 +73,7 @@ class LocalStreamEnvironment:
         max_parallelism: int = 128,
         epoch_size: int | None = None,
         metrics: StateMetricsConfig | None = None,
+        rules: EvolutionRules | None = None,
         clock: Clock = wall_clock,
     ) -> None:
         try:
@@ -83,6 +86,7 @@ class LocalStreamEnvironment:
         self.parallelism = parallelism
         self.max_parallelism = max_parallelism
         self.metrics = metrics
+        self.rules = rules or LIBRARY_RULES
         self.clock = clock
         self._epoch_size = epoch_size
         self._temporary = tempfile.TemporaryDirectory(prefix="statebackend-local-")
@@ -207,6 +211,7 @@ class LocalStreamEnvironment:
                 parallelism=self.parallelism,
                 clock=self.clock,
                 metrics=self.metrics,
+                rules=self.rules,
                 allow_non_restored_state=allow_non_restored_state,
                 event_time=checked.event_time,
                 scheduler=scheduler or DownstreamFirst(),
@@ -243,6 +248,7 @@ class LocalStreamEnvironment:
             parallelism=self.parallelism,
             max_parallelism=self.max_parallelism,
             allow_non_restored_state=allow_non_restored_state,
+            rules=self.rules.verdicts,
         )
         require_compatible(reports)
         return reports

@@ -25,6 +25,7 @@ from checkpointing.handles.state_handles import SubtaskState
 from checkpointing.metadata.checkpoint_sections import WatermarkState
 from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
 from checkpointing.storage.job_directory import JobDirectory
+from migration import EvolutionRules
 from statebackend.api.clock import Clock
 from statebackend.keyed.backend_parameters import StateRestoreReport
 from statebackend.keyed.state_backend import StateBackend
@@ -76,6 +77,7 @@ class LocalJobParts:
     parallelism: int
     clock: Clock
     metrics: StateMetricsConfig | None
+    rules: EvolutionRules
     allow_non_restored_state: bool
     event_time: EventTime | None
     scheduler: Scheduler
@@ -335,6 +337,7 @@ class LocalRun:
             input_schemas=operator.states.input_schemas,
             file_system=parts.directory.file_system,
             metrics=parts.metrics,
+            rules=parts.rules,
             # So that a test sees what every restore does.
             keeps_backends=False,
         )
@@ -355,7 +358,9 @@ class LocalRun:
         restored = self._restored
         if restored is not None and operator.key_serializer is not None and restored.keyed_metas_of(operator.uid):
             allowed = self.parts.allow_non_restored_state
-            report = report_of(restored, operator.uid, operator.key_serializer, operator.states, allowed)
+            report = report_of(
+                restored, operator.uid, operator.key_serializer, operator.states, allowed, self.parts.rules.verdicts
+            )
             report.raise_if_incompatible(_JUDGED_LATE)
             self.schema_reports[operator.uid] = report
 

@@ -97,5 +97,7 @@ class SubtaskBackends:
                 file_prefix=keyed.file_prefix,
                 restore=restored,
                 progress=keyed.progress,
+                rules=keyed.rules,
+                conversions=keyed.conversions,
             )
         )

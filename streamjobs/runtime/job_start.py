@@ -18,6 +18,7 @@ from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_directory import JobDirectory
 from savepoints.restored_state import RestoredState
+from snapshots.type_serializer_snapshot import RULES, VerdictRules
 from statebackend.keyed.state_backend import StateBackend
 from statebackend.keyed.state_verdicts import SchemaReport
 from streamjobs.errors import JobRestoreError
@@ -93,8 +94,9 @@ def judged(
     parallelism: int,
     max_parallelism: int,
     allow_non_restored_state: bool,
+    rules: VerdictRules = RULES,
 ) -> Mapping[str, SchemaReport]:
-    """The verdicts on the state that a job would continue from, by operator uid; touches nothing.
+    """The verdicts, by ``rules``, on the state that a job would continue from, by operator uid; touches nothing.
 
     Incompatible state is in the reports. Raises `JobRestoreError` for what does not fit the job, `MissingFileError` or
     `CorruptFileError` for a file of the state.
@@ -111,7 +113,7 @@ def judged(
         metas = restored.keyed_metas_of(uid)
         if metas:
             key_serializer = operator.key_serializer or metas[0].key_snapshot.restore_serializer()
-            reports[uid] = report_of(restored, uid, key_serializer, operator.states, allow_non_restored_state)
+            reports[uid] = report_of(restored, uid, key_serializer, operator.states, allow_non_restored_state, rules)
     return reports
 
 
@@ -121,10 +123,14 @@ def report_of(
     key_serializer: TypeSerializer[Any],
     states: RegisteredStates,
     allow_non_restored_state: bool,
+    rules: VerdictRules = RULES,
 ) -> SchemaReport:
-    """The verdicts on the state of one operator, which has some; raises `JobRestoreError` for unregistered state."""
+    """The verdicts, by ``rules``, on the state of one operator, which has some.
+
+    Raises `JobRestoreError` for unregistered state.
+    """
     metas = restored.keyed_metas_of(uid)
-    report = schema_report(uid, key_serializer, states, metas, restored.operator_state_metas_of(uid))
+    report = schema_report(uid, key_serializer, states, metas, restored.operator_state_metas_of(uid), rules)
     check_states(report, allow_non_restored_state)
     return report
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 from attrs import field, frozen
 
 from snapshots.compatibility import worst_kind
+from snapshots.type_serializer_snapshot import RULES, VerdictRules
 from statebackend import StateDescriptor, StateKind
 from statebackend.api.descriptors import Descriptor
 from statebackend.api.errors import NoCurrentKeyError, StateRegistrationError
@@ -216,8 +217,9 @@ def schema_report(
     registered: RegisteredStates,
     keyed: Sequence[KeyedStateMeta],
     operator_state: Sequence[OperatorStateMeta],
+    rules: VerdictRules = RULES,
 ) -> SchemaReport:
-    """The verdict on everything that the operator registers, over what was stored in all its subtasks.
+    """The verdict, by ``rules``, on everything that the operator registers, over what was stored in all its subtasks.
 
     ``keyed`` is what `distinct_metas` leaves of the subtasks' meta data; there is at least one.
     """
@@ -237,15 +239,15 @@ def schema_report(
     operator_descriptors = {descriptor.name: descriptor for descriptor in registered.operator}
     return SchemaReport(
         operator_uid,
-        _worst([judge_key_serializer(meta.key_snapshot, key_serializer) for meta in keyed]),
+        _worst([judge_key_serializer(meta.key_snapshot, key_serializer, rules) for meta in keyed]),
         verdicts=tuple(
-            _worst([judge_state(state, descriptor, namespaces(name)) for state in restored[name]])
+            _worst([judge_state(state, descriptor, namespaces(name), rules) for state in restored[name]])
             for name, descriptor in descriptors.items()
             if name in restored
         ),
         unregistered=tuple(name for name in restored if name not in descriptors),
         operator_state_verdicts=tuple(
-            judge_operator_state(old.mode, old.parts, descriptor)
+            judge_operator_state(old.mode, old.parts, descriptor, rules)
             for name, descriptor in operator_descriptors.items()
             if (old := restored_operator_state.get(name)) is not None
         ),

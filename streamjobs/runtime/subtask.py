@@ -20,6 +20,7 @@ from checkpointing.coordinator.acknowledgement import Acknowledgement, ReportVal
 from checkpointing.handles.relative_path import path_segment
 from checkpointing.metadata.checkpoint_sections import ChannelTimestamp
 from checkpointing.storage.file_system import CheckpointFileSystem
+from migration import LIBRARY_RULES, EvolutionRules
 from statebackend.api.clock import Clock, StoppedClock
 from statebackend.api.key_groups import key_group_range_of_subtask
 from statebackend.keyed.backend_parameters import KeyedStateBackendParameters, StateRestoreReport
@@ -55,8 +56,9 @@ class OperatorParts:
     """What the subtasks of one operator need in all epochs of a run; picklable.
 
     ``planned`` and ``planned_operator_state`` are what `open()` registered on the driver, by name. ``side_outputs`` are
-    those that somebody reads, and ``input_schemas`` what is known of the rows of the inputs. ``keeps_backends`` says
-    whether the process may keep a subtask's backend open for its next epoch.
+    those that somebody reads, and ``input_schemas`` what is known of the rows of the inputs. ``rules`` judge and carry
+    out what restored state becomes. ``keeps_backends`` says whether the process may keep a subtask's backend open for
+    its next epoch.
     """
 
     job_id: str
@@ -73,6 +75,7 @@ class OperatorParts:
     file_system: CheckpointFileSystem
     input_schemas: tuple[DeclaredSchema | None, ...] = (None,)
     metrics: StateMetricsConfig | None = None
+    rules: EvolutionRules = LIBRARY_RULES
     keeps_backends: bool = True
 
 
@@ -257,6 +260,8 @@ class Subtask:
             restore=self._epoch.restore.keyed,
             clock=clock,
             metrics=operator.metrics,
+            rules=operator.rules.verdicts,
+            conversions=operator.rules.conversions,
         )
 
     def _context(self, backends: SubtaskBackends) -> SubtaskContext:

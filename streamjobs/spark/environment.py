@@ -25,6 +25,7 @@ from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpoint
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_directory import JobDirectory
 from checkpointing.storage.time_epoch_file import end_time_epoch
+from migration import LIBRARY_RULES, EvolutionRules
 from statebackend.api.key_groups import check_parallelism
 from statebackend.keyed.backend_registry import state_backend
 from statebackend.keyed.private_directory import default_local_root
@@ -84,7 +85,8 @@ class SparkStreamEnvironment:
     ``"heap"``, the name of an installed one, or a `StateBackend`. ``parallelism`` may differ from run to run,
     ``max_parallelism`` never. ``local_state_directory`` is where tasks keep working copies of their state, on the
     local disk of each executor (see `streamjobs.runtime.local_state_root`); by default below the system's temporary
-    directory. ``metrics`` turns metrics of keyed state on (see `SparkJob.metrics`). An epoch that takes longer than
+    directory. ``metrics`` turns metrics of keyed state on (see `SparkJob.metrics`). ``rules`` judge and carry out what
+    restored state becomes, here and in the workers; None: those of this library. An epoch that takes longer than
     ``epoch_timeout_s`` seconds is given up and the job fails; None is no limit.
 
     Raises `JobDefinitionError` for a parallelism out of range, `UnsupportedSparkVersionError` for a Spark that is too
@@ -102,6 +104,7 @@ class SparkStreamEnvironment:
         retained_checkpoints: int = 3,
         local_state_directory: str | os.PathLike[str] | None = None,
         metrics: StateMetricsConfig | None = None,
+        rules: EvolutionRules | None = None,
         epoch_timeout_s: float | None = None,
     ) -> None:
         try:
@@ -119,6 +122,7 @@ class SparkStreamEnvironment:
         self.max_parallelism = max_parallelism
         self.retained_checkpoints = retained_checkpoints
         self.metrics = metrics
+        self.rules = rules or LIBRARY_RULES
         self.epoch_timeout_s = epoch_timeout_s
         self._local_job_dir = _local_directory(self.job_dir)
         self._spark_directory = os.path.join(self._local_job_dir, SOURCE_LOG_DIRECTORY)
@@ -133,8 +137,8 @@ class SparkStreamEnvironment:
         A job may have several; the same frame is the same source. What ``withWatermark`` says on the frame is taken
         over as `DataStream.assign_timestamps_and_watermarks`. ``uid`` is the name under which checkpoints and
         savepoints find again how far the source was read, whatever sources there are beside it; sources without one go
-        by their order. Raises `JobDefinitionError` for a watermark that cannot be taken over, and for a uid that is doubled or
-        cannot be written.
+        by their order. Raises `JobDefinitionError` for a watermark that cannot be taken over, and for a uid that is
+        doubled or cannot be written.
         """
         if not isinstance(frame, DataFrame) or not frame.isStreaming:
             raise JobDefinitionError("from_dataframe takes a streaming DataFrame, one made with spark.readStream")
@@ -274,6 +278,7 @@ class SparkStreamEnvironment:
             parallelism=self.parallelism,
             max_parallelism=self.max_parallelism,
             allow_non_restored_state=allow_non_restored_state,
+            rules=self.rules.verdicts,
         )
 
     def _start(
@@ -321,6 +326,7 @@ class SparkStreamEnvironment:
             sources=source_log.now,
             restored_from=point.restored_from,
             metrics=self.metrics,
+            rules=self.rules,
             epoch_timeout_s=self.epoch_timeout_s,
         )
         empty_batch = EmptyBatch(self.spark, pipeline.source.schema)

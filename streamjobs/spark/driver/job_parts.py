@@ -10,6 +10,7 @@ from checkpointing.metadata.checkpoint_sections import ReadSource, SavepointIden
 from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_directory import JobIdentity
+from migration import LIBRARY_RULES, EvolutionRules
 from statebackend.keyed.state_backend import StateBackend
 from statebackend.metrics import StateMetricsConfig
 from streamjobs.operators.operator_factories import operator_factory
@@ -37,6 +38,7 @@ class JobParts:
     sources: tuple[ReadSource, ...]
     restored_from: SavepointIdentity | None = None
     metrics: StateMetricsConfig | None = None
+    rules: EvolutionRules = LIBRARY_RULES
     epoch_timeout_s: float | None = None
 
     @property
@@ -64,6 +66,7 @@ def operator_tasks(parts: JobParts) -> Sequence[OperatorTask]:
                 input_schemas=operator.states.input_schemas,
                 file_system=parts.file_system,
                 metrics=parts.metrics,
+                rules=parts.rules,
             ),
             function_pickle=operator.function_pickle,
             inputs=operator.inputs,
