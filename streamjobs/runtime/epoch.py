@@ -105,6 +105,11 @@ class Epochs:
         """The id of the last epoch whose effects are durable."""
         return None if self.last is None else self.last.checkpoint_id
 
+    @property
+    def open_epoch_id(self) -> int | None:
+        """The id of the epoch that is open; None if none is, and while a batch is only committed again."""
+        return None if self._epoch is None or self.is_over else self._epoch.checkpoint_id
+
     def request_stop(self) -> None:
         """Lets no further epoch begin; the one that is open goes on."""
         self.is_stopping = True

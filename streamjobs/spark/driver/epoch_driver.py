@@ -90,8 +90,7 @@ class EpochDriver:
         """Held from the storing of a checkpoint until the output of its epoch is committed."""
         self.given_up: str | None = None
         """Set by whoever does not wait for the running epoch: what to say of it when it fails."""
-        self.running_epoch_id: int | None = None
-        """The epoch that is running, if one is."""
+        self._is_running = False
         self.failure: BaseException | None = None
         self.is_closed = False
         self.has_batch_waiting = False
@@ -110,6 +109,14 @@ class EpochDriver:
     def last_epoch_id(self) -> int | None:
         """The last epoch whose effects are durable: of this run, or of what it continues from."""
         return self._epochs.last_epoch_id
+
+    @property
+    def running_epoch_id(self) -> int | None:
+        """The epoch that is running, or whose output is being committed again; None if none is."""
+        if not self._is_running:
+            return None
+        running_id, last_id = self._epochs.open_epoch_id, self.last_epoch_id
+        return running_id if running_id is not None else 0 if last_id is None else last_id
 
     @property
     def is_stopping(self) -> bool:
@@ -205,7 +212,7 @@ class EpochDriver:
     def _remembering_failures(self, epoch_id: int) -> Iterator[None]:
         if self.failure is not None:
             raise EpochError(f"epoch {epoch_id} was not begun: the job has failed before it") from self.failure
-        self.running_epoch_id = epoch_id
+        self._is_running = True
         try:
             yield
         except Exception as error:
@@ -226,7 +233,7 @@ class EpochDriver:
             # Py4J answers the JVM for exceptions only; without an answer Spark's thread would wait for ever.
             raise EpochError(f"epoch {epoch_id} was interrupted by {type(error).__name__}: {error}") from error
         finally:
-            self.running_epoch_id = None
+            self._is_running = False
 
     def wait_until_idle(self, timeout_s: float | None, is_given_up: Callable[[], bool]) -> bool:
         """Waits until no epoch is running, for so long or until it is given up; returns whether none is."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
@@ -85,7 +86,11 @@ def _streaming_leaves(frame: DataFrame) -> list[Any]:
 
 def _own_log(leaf: Any, number: int) -> str:
     """The name of the log of a source: its number, or the name that it was given by Spark's own source evolution."""
-    name = leaf.sourceIdentifyingName()
+    try:
+        name = leaf.sourceIdentifyingName()
+    except Py4JError:
+        # An earlier Spark knows numbers only.
+        return str(number)
     return str(name.name()) if name.getClass().getSimpleName() in ("UserProvided", "FlowAssigned") else str(number)
 
 

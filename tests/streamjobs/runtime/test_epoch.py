@@ -385,8 +385,12 @@ def test_an_epoch_without_records_is_of_the_batch_before_it_whose_replay_commits
     machine.handle(Committed())
     assert machine.last == DurableEpoch(4, 3, OFFSETS, is_own=True)
     assert machine.handle(BatchArrived(3, OFFSETS)) == (CommitAgain(4),)
+    assert machine.open_epoch_id is None
     machine.handle(Committed())
     assert machine.handle(BatchArrived(4, b"x")) == (Open(Epoch(5, 4, b"x")),)
+    assert machine.open_epoch_id == 5
+    machine.handle(Failed("as it must"))
+    assert machine.open_epoch_id is None
 
 
 def test_there_is_no_epoch_without_records_before_the_first_batch() -> None:
