@@ -301,7 +301,7 @@ def test_a_driver_that_comes_between_look_and_lock_is_noticed_and_the_lock_given
 def test_a_crash_while_the_source_position_is_changed_leaves_the_former_one(
     workplace: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from streamjobs.spark import environment
+    from streamjobs.spark.sources import source_log
 
     savepoint = workplace.directory / "savepoint"
     workplace.run(memory_sink()).savepoint(savepoint)
@@ -310,7 +310,7 @@ def test_a_crash_while_the_source_position_is_changed_leaves_the_former_one(
         workplace.run(memory_sink(), Fails(), job="new", execute={"from_savepoint": savepoint})
     from_the_beginning = {"from_savepoint": savepoint, "restore_source_progress": False}
     with monkeypatch.context() as patched:
-        patched.setattr(environment, "write_origin", lambda *arguments: 1 / 0)
+        patched.setattr(source_log, "write_origin", lambda *arguments: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             workplace.start(memory_sink(), job="new", execute=from_the_beginning)
     sink = memory_sink()
