@@ -183,7 +183,9 @@ class _Source:
         return self._valve.status
 
     def check_room(self, reported: Mapping[str, int]) -> None:
-        idle = sum(channel.is_idle and channel.channel not in reported for channel in self._valve.snapshot().channels)
+        # The channel that stands for others goes anyway, and makes no room for them.
+        kept = {*reported, _ONLY_CHANNEL} if self._stands_for_others(reported) else reported
+        idle = sum(channel.is_idle and channel.channel not in kept for channel in self._valve.snapshot().channels)
         if self._excess(reported) > idle:
             raise StreamJobError(
                 f"source {self._name!r} has more than {self._time.max_channels} channels that are not idle; a channel "

@@ -272,6 +272,17 @@ def test_thousands_of_channels_are_no_matter() -> None:
     assert source.epoch(100) == [5_018, "idle"]
 
 
+def test_the_channel_before_the_first_record_makes_no_room_when_it_is_idle() -> None:
+    source = One(idleness_ms=1, most=2)
+    source.epoch(0)
+    assert source.epoch(5) == ["idle"]
+    with pytest.raises(StreamJobError, match="more than 2 channels"):
+        source.epoch(6, a=1, b=2, c=3)
+    assert source.names == [""]
+    source.epoch(6, a=1, b=2)
+    assert source.names == ["a", "b"]
+
+
 times = st.integers(-5, 40) | st.sampled_from([MIN_TIMESTAMP, MAX_TIMESTAMP])
 epochs = st.lists(
     st.tuples(st.integers(0, 30), st.dictionaries(st.sampled_from(["_", "a", "b", "c"]), times)), max_size=20
