@@ -223,4 +223,5 @@ def test_joins_and_timers_of_a_job_on_spark_go_on_behind_a_restart(spark: SparkS
         (tmp_path / file.parent.name / "_3.json").rename(file)
     job = run(3)
     assert [rows_of(sink) for sink in sinks] == expected(4)
-    assert job.watermarks() == dict.fromkeys(("windows", "sizes", "interval", "count", "again"), 37)
+    of_operators = dict.fromkeys(("windows", "sizes", "interval", "count", "again"), 37)
+    assert job.watermarks() == {"source-0": 40, "source-1": 37, **of_operators}
