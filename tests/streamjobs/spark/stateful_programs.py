@@ -180,6 +180,25 @@ class Heartbeat(StatefulProcessor):
         )
 
 
+class LatestEvent(StatefulProcessor):
+    """What PySpark's own example of event time does: a maximum that a timer at the watermark of its time clears."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.latest = handle.getValueState("latest", struct(t=LongType))
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        latest = max([row.t for row in rows] + list(self.latest.get() or ()))
+        self.latest.update((latest,))
+        self.handle.registerTimer(timerValues.getCurrentWatermarkInMs())
+        yield Row(k=key[0], what="latest", n=latest)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
+        self.latest.clear()
+        self.handle.deleteTimer(expiredTimerInfo.getExpiryTimeInMs())
+        yield Row(k=key[0], what="expired", n=expiredTimerInfo.getExpiryTimeInMs())
+
+
 class Reminders(StatefulProcessor):
     """Registers a timer for each number of a record, and two more from inside a timer, of which one is due already."""
 

@@ -53,32 +53,39 @@ class Answering(Asking):
         return [(value.word, value.number, self.process_id)]
 
 
-def run(workplace: Workplace, sink: Any, function: Any, wait: Any, timeout: Any = "10 minutes", **options: Any) -> None:
+def run(
+    workplace: Workplace,
+    sink: Any,
+    function: Any,
+    wait: Any,
+    timeout: Any = "10 minutes",
+    is_keyed: bool = True,
+    **options: Any,
+) -> None:
     environment = workplace.environment()
-    stream = environment.from_dataframe(workplace.stream()).key_by("word")
+    records: Any = environment.from_dataframe(workplace.stream())
+    stream = records.key_by("word") if is_keyed else records
     schema = "word string, number int, process bigint"
     wait(stream, function, timeout, uid="ask", schema=schema, **options).sink_to(sink)
     environment.execute("job", trigger={"availableNow": True}).await_termination()
 
 
-def test_every_record_comes_out_once_and_one_that_never_does_fails_the_epoch(
+def test_every_record_of_a_stream_without_keys_comes_out_once_and_one_that_never_does_fails_the_epoch(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     workplace = Workplace(spark, tmp_path)
     for batch in range(3):
         workplace.add_batch([(word, batch * 100 + number) for number in range(20) for word in "abcd"])
     sink = memory_sink()
-    run(workplace, sink, Asking(), AsyncDataStream.unordered_wait, capacity=7)
+    run(workplace, sink, Asking(), AsyncDataStream.unordered_wait, is_keyed=False, capacity=7)
     expected = [(word, number) for batch in workplace.batches for word, number in batch]
     assert sorted((row[0], row[1]) for row in rows_of(sink)) == sorted(expected)
     assert os.getpid() not in {row[2] for row in rows_of(sink)}
 
     workplace.add_batch([("never", 1)])
-    message = (
-        r"AsyncTimeoutError: operator 'ask', key 'never', record Row\(word='never', number=1\): no results within 20"
-    )
+    message = r"AsyncTimeoutError: operator 'ask', record Row\(word='never', number=1\): no results within 20"
     with pytest.raises(EpochError, match=message):
-        run(workplace, memory_sink(), Asking(), AsyncDataStream.ordered_wait, 20)
+        run(workplace, memory_sink(), Asking(), AsyncDataStream.ordered_wait, 20, is_keyed=False)
 
 
 def test_records_in_flight_are_carried_into_the_next_epoch_and_over_a_restart(

@@ -35,14 +35,18 @@ class Batches:
 
     def __init__(self, directory: Path, batches: list[dict[str, list[tuple[str, int, int]]]]) -> None:
         self.directory = directory
-        self.count = len(batches)
-        source = directory / "source"
-        source.mkdir()
-        for number, batch in enumerate(batches):
-            path = source / f"{number:05d}.json"
-            rows = [{"program": program, "k": k, "n": n, "t": t} for program, rows in batch.items() for k, n, t in rows]
-            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-            os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))
+        self.count = 0
+        (directory / "source").mkdir()
+        for batch in batches:
+            self.add(batch)
+
+    def add(self, batch: dict[str, list[tuple[str, int, int]]]) -> None:
+        """Another file."""
+        number, self.count = self.count, self.count + 1
+        path = self.directory / "source" / f"{number:05d}.json"
+        rows = [{"program": program, "k": k, "n": n, "t": t} for program, rows in batch.items() for k, n, t in rows]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))
 
     def stream(self, spark: SparkSession) -> DataFrame:
         from stateful_programs import INPUT
@@ -98,11 +102,18 @@ def on_spark(
 
 
 def on_ours(
-    spark: SparkSession, batches: Batches, stream: DataFrame, processor: Any, time_mode: str, initial: Any = None
+    spark: SparkSession,
+    batches: Batches,
+    stream: DataFrame,
+    processor: Any,
+    time_mode: str,
+    initial: Any = None,
+    delay: str | None = None,
 ) -> list[list[tuple[Any, ...]]]:
-    """What our state makes of them."""
+    """What our state makes of them; ``delay`` is that of the watermark by the column ``ts``."""
     from stateful_programs import OUTPUT
 
+    from streamjobs import WatermarkStrategy
     from streamjobs.spark import SparkStreamEnvironment
     from streamjobs.spark.sinks import ForEachEpochSink
 
@@ -114,7 +125,11 @@ def on_ours(
         parallelism=2,
         max_parallelism=16,
     )
-    grouped = environment.from_dataframe(stream).group_by("program", "k")
+    records = environment.from_dataframe(stream)
+    if delay is not None:
+        strategy: Any = WatermarkStrategy.for_delay_threshold(delay).with_timestamps("ts")
+        records = records.assign_timestamps_and_watermarks(strategy)
+    grouped = records.group_by("program", "k")
     processed = grouped.transform_with_state(processor, OUTPUT, "update", time_mode, initial)
     processed.sink_to(ForEachEpochSink(outputs.take))
     environment.execute("programs", trigger={"availableNow": True}).await_termination()
@@ -207,3 +222,34 @@ def test_in_event_time_the_operator_does_what_spark_does_at_the_same_watermarks(
         outputs.append(sorted(epochs.epoch(watermark, *sorted(rows, key=lambda row: row[0])), key=repr))
         watermark = max([watermark, *(row[1] for row in rows)])
     assert [rows for rows in outputs if rows] == expected
+
+
+def test_in_event_time_a_job_does_what_spark_does(spark: SparkSession, tmp_path: Path) -> None:
+    from stateful_programs import Heartbeat, LatestEvent, Programs
+
+    # A run for each file: behind it, Spark runs a batch for the watermark that its records lead to, as we do.
+    records = [
+        {"Heartbeat": [("a", 1, 1000), ("b", 1, 2000), ("a", 2, 5000)], "LatestEvent": [("a", 1, 20_000)]},
+        {"Heartbeat": [("b", 3, 23_000), ("a", 4, 12_000)], "LatestEvent": [("a", 2, 15_000), ("b", 3, 16_000)]},
+        {"Heartbeat": [("c", 4, 1), ("b", 5, 40_000)], "LatestEvent": [("a", 4, 4000), ("b", 3, 41_000)]},
+    ]
+    given: dict[str, list[list[tuple[Any, ...]]]] = {"spark": [], "ours": []}
+    processor, delay = Programs(Heartbeat, LatestEvent), "10 seconds"
+    (tmp_path / "spark").mkdir()
+    (tmp_path / "ours").mkdir()
+    theirs, ours = Batches(tmp_path / "spark", []), Batches(tmp_path / "ours", [])
+    for batch in records:
+        theirs.add(batch)
+        stream = theirs.stream(spark).selectExpr("*", "timestamp_millis(t) AS ts").withWatermark("ts", delay)
+        given["spark"] += on_spark(spark, theirs, stream, processor, "EventTime")
+        ours.add(batch)
+        stream = ours.stream(spark).selectExpr("*", "timestamp_millis(t) AS ts")
+        given["ours"] += on_ours(spark, ours, stream, processor, "EventTime", delay=delay)
+    assert {(row[0], row[2].split()[0]) for rows in given["spark"] for row in rows} == {
+        ("Heartbeat", "heard"),
+        ("Heartbeat", "silent"),
+        ("LatestEvent", "latest"),
+        ("LatestEvent", "expired"),
+    }
+    assert ("Heartbeat", "c") not in {row[:2] for rows in given["spark"] for row in rows}
+    assert given["ours"] == given["spark"]
