@@ -38,7 +38,9 @@ class OneInput:
         self._one = one
         self.subtask = one.subtask
         self.order_by = (*([F.col(TIME_COLUMN)[EARLY_FIELD].desc()] if one.may_be_early else []), *one.order_by)
-        self.task_columns = tuple(map(column_named, one.names))
+        # A task sees by the key group whether the rows are its own, and where there is none by the subtask.
+        beside = [SUBTASK_COLUMN] if one.key_types is None else []
+        self.task_columns = tuple(map(column_named, (*one.names, *beside)))
 
     def of(self, frames: Sequence[DataFrame]) -> DataFrame:
         """The rows of the frame of the input."""

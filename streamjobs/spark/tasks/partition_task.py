@@ -100,7 +100,7 @@ class PartitionTask:
 
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if batch.num_rows:
-            if len(self.operator.inputs) == 1:
+            if [bool(one.key) for one in self.operator.inputs] == [True]:
                 self._check_routing(self._owner(batch.column(KEY_GROUP_COLUMN)[0].as_py()))
             else:
                 self._check_routing(batch.column(SUBTASK_COLUMN)[0].as_py())
