@@ -10,10 +10,12 @@ __all__ = ["table_as_text"]
 
 
 def table_as_text(
-    transitions: Mapping[tuple[Any, Any], tuple[Any, Sequence[Any]]], kinds: Sequence[type[enum.Enum]]
+    transitions: Mapping[tuple[Any, Any], tuple[Any, Sequence[Any]]],
+    kinds: Sequence[type[enum.Enum]],
+    steps_name: str = "steps",
 ) -> str:
     """The table; ``kinds`` are the classes of its states, events and steps, whose values explain their names."""
-    lines = ["| state | event | next state | steps |", "| --- | --- | --- | --- |"]
+    lines = [f"| state | event | next state | {steps_name} |", "| --- | --- | --- | --- |"]
     for (state, event), (following, steps) in transitions.items():
         done = ", ".join(step.name for step in steps) or "none"
         lines.append(f"| {state.name} | {event.name} | {following.name} | {done} |")

@@ -143,6 +143,11 @@ class CheckpointCoordinator:
         """Tasks of a pending checkpoint that have not acknowledged, sorted."""
         return self._get("MISSING_TASKS", checkpoint_id).missing_tasks()
 
+    def why_late(self, checkpoint_id: int) -> str:
+        """What a pending checkpoint lacks whose time is over, for who asks why it ended."""
+        missing = ", ".join(map(str, self.missing_tasks(checkpoint_id)[:10])) or "nothing"
+        return f"not complete after {self.timeout_ms} ms; missing: {missing}"
+
     def acknowledgements(self, checkpoint_id: int) -> Mapping[TaskId, Acknowledgement]:
         """Acknowledgements recorded so far for a pending checkpoint or the one completed last."""
         if checkpoint_id == self.last_completed_id and self._last_completed is not None:
@@ -236,8 +241,7 @@ class CheckpointCoordinator:
             self._end(
                 pending,
                 CheckpointEvent.EXPIRE,
-                f"not complete after {self.timeout_ms} ms; missing: "
-                + (", ".join(map(str, pending.missing_tasks()[:10])) or "nothing"),
+                self.why_late(pending.checkpoint_id),
             )
             for pending in late
         )

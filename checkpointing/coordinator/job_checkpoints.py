@@ -258,8 +258,7 @@ class JobCheckpoints:
         attempt = self._attempts.by_id(event.checkpoint_id)
         if attempt is None or not attempt.can_time_out:
             return ()
-        missing = ", ".join(map(str, self._coordinator.missing_tasks(attempt.id)[:10])) or "nothing"
-        detail = f"not complete after {self._coordinator.timeout_ms} ms; missing: {missing}"
+        detail = self._coordinator.why_late(attempt.id)
         return self._fail(attempt, CheckpointFailureReason.EXPIRED, detail, event.now_ms)
 
     def _removals(self, event: RemovalsChanged) -> _Actions:

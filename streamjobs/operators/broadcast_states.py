@@ -7,7 +7,7 @@ saying so, not by lacking a method.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, NoReturn, TypeVar
 
 from statebackend.api.broadcast_state import BroadcastState, ReadOnlyBroadcastState
@@ -45,11 +45,6 @@ class GuardedBroadcastStates:
             known = descriptor, GuardedBroadcastState(state, descriptor.name, self)
             self._states[descriptor.name] = known
         return known[1]
-
-    def register_all(self, descriptors: Iterable[BroadcastStateDescriptor[Any, Any]]) -> None:
-        """Registers states."""
-        for descriptor in descriptors:
-            self.register(descriptor)
 
     def writable(self, descriptor: BroadcastStateDescriptor[K, V]) -> BroadcastState[K, V]:
         """The state of a descriptor; raises `StateRegistrationError` for one that is not registered."""

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from checkpointing.table_as_text import table_as_text
+
 __all__ = ["EPOCH_TRANSITIONS", "EpochAction", "EpochEvent", "EpochState", "transitions_as_text"]
 
 
@@ -116,14 +118,7 @@ EPOCH_TRANSITIONS: Final[Mapping[tuple[EpochState, EpochEvent], tuple[EpochState
 
 def transitions_as_text() -> str:
     """The table as Markdown, for the documentation."""
-    lines = ["| state | event | next state | actions |", "| --- | --- | --- | --- |"]
-    for (state, event), (following, actions) in EPOCH_TRANSITIONS.items():
-        done = ", ".join(action.name for action in actions) or "none"
-        lines.append(f"| {state.name} | {event.name} | {following.name} | {done} |")
-    for kind in (EpochState, EpochEvent, EpochAction):
-        lines += ["", f"| {kind.__name__} | |", "| --- | --- |"]
-        lines += [f"| {one.name} | {one.value} |" for one in kind]
-    return "\n".join(lines) + "\n"
+    return table_as_text(EPOCH_TRANSITIONS, (EpochState, EpochEvent, EpochAction), "actions")
 
 
 if __name__ == "__main__":
