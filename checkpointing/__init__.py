@@ -64,7 +64,7 @@ from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpoint
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_directory import JobDirectory, JobIdentity
 from checkpointing.storage.job_origin import JobOrigin
-from checkpointing.storage.leadership import Leadership
+from checkpointing.storage.leadership import Leadership, LeadershipProvider
 from checkpointing.storage.metadata_file import read_metadata
 from checkpointing.storage.savepoint_directory import SavedSourceProgress, read_savepoint, write_savepoint
 
@@ -103,6 +103,7 @@ __all__ = [
     "KeyedStateHandle",
     "Leadership",
     "LeadershipLostError",
+    "LeadershipProvider",
     "MalformedAcknowledgementError",
     "MissingFileError",
     "NodeWatermark",

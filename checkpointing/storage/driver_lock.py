@@ -20,9 +20,13 @@ import socket
 import time
 import weakref
 
-from checkpointing.errors import JobDirectoryError, JobDirectoryLockedError, LeadershipLostError
+from attrs import frozen
 
-__all__ = ["LOCK_FILE_NAME", "DriverLock"]
+from checkpointing.errors import JobDirectoryError, JobDirectoryLockedError, LeadershipLostError
+from checkpointing.storage.file_system import CheckpointFileSystem
+from checkpointing.storage.leadership import LossListener
+
+__all__ = ["LOCK_FILE_NAME", "DriverLock", "DriverLockFile"]
 
 LOCK_FILE_NAME = "driver.lock"
 
@@ -84,6 +88,9 @@ class DriverLock:
                 f"this driver has released {self.path} and completes no checkpoint any more; start the job again"
             )
 
+    def at_loss(self, listener: LossListener) -> None:
+        """Nobody is ever told: the lock ends with the process, or by `close`."""
+
     def close(self) -> None:
         """Release the lock; again is fine."""
         descriptor, self._descriptor = self._descriptor, None
@@ -107,6 +114,33 @@ class DriverLock:
         }
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, (json.dumps(holder) + "\n").encode(), 0)
+
+
+@frozen
+class DriverLockFile:
+    """Leadership by the lock file of the job directory, or by `lock_path`; a `LeadershipProvider` that never waits.
+
+    A store without locks (anything but a local disk) needs `lock_path`, a local file that all drivers of the job agree
+    on.
+    """
+
+    lock_path: str | None = None
+
+    def lead(self, file_system: CheckpointFileSystem, job_name: str) -> DriverLock:
+        """Take the lock. Raises as `DriverLock`, and `JobDirectoryError` where no lock file is known."""
+        return DriverLock(self.lock_path or _default_lock_path(file_system))
+
+
+def _default_lock_path(file_system: CheckpointFileSystem) -> str:
+    if file_system.local_path() is None:
+        raise JobDirectoryError(
+            f"{file_system.uri} is not on a local disk and cannot be locked: pass lock_path, a local file "
+            "that every driver of this job uses."
+        )
+    file_system.make_root()
+    path = file_system.local_path(LOCK_FILE_NAME)
+    assert path is not None
+    return path
 
 
 def _read_holder(descriptor: int) -> str:

@@ -20,13 +20,13 @@ from types import TracebackType
 
 from attrs import asdict, frozen
 
-from checkpointing.errors import InvariantViolationError, JobDirectoryError, JobDirectoryMismatchError
+from checkpointing.errors import InvariantViolationError, JobDirectoryMismatchError
 from checkpointing.handles.invariants import check_identifier, check_integer
 from checkpointing.handles.state_handles import MAX_MAX_PARALLELISM
-from checkpointing.storage.driver_lock import LOCK_FILE_NAME, DriverLock
+from checkpointing.storage.driver_lock import LOCK_FILE_NAME, DriverLockFile
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_origin import ORIGIN_FILE_NAME, JobOrigin, write_origin
-from checkpointing.storage.leadership import Leadership
+from checkpointing.storage.leadership import Leadership, LeadershipProvider
 from checkpointing.storage.sealed_json import corrupt, read_sealed_json, sealed_json
 
 __all__ = ["JOB_FILE_NAME", "JobDirectory", "JobIdentity"]
@@ -87,6 +87,7 @@ class JobDirectory:
         max_parallelism: int,
         *,
         lock_path: str | None = None,
+        leadership: LeadershipProvider | None = None,
         now_ms: int | None = None,
         origin: JobOrigin | None = None,
     ) -> JobDirectory:
@@ -94,16 +95,16 @@ class JobDirectory:
 
         `origin` is what a new directory is begun from; one that exists keeps what it has. It is on the disk
         before the directory belongs to the job, so no crash leaves a job that has forgotten its beginning.
-        A store without locks (anything but a local disk) needs `lock_path`, a local file that all drivers
-        of the job agree on. Raises `JobDirectoryMismatchError` (nothing is touched),
-        `JobDirectoryLockedError` naming the holder, or `CorruptJobIdentityError`.
+        `leadership` is how the driver comes to lead the job; by default it is the lock file, of which `lock_path` says
+        where it is (see `DriverLockFile`). Raises `JobDirectoryMismatchError` (nothing is touched),
+        `CorruptJobIdentityError`, and what the leadership raises: `JobDirectoryLockedError` names the holder.
         """
         file_system = CheckpointFileSystem.from_uri(uri)
         wanted = _new_identity(job_name, max_parallelism, now_ms)
         _check_same_job(_read_identity(file_system), wanted, file_system)
-        lock = DriverLock(lock_path or _default_lock_path(file_system))
+        led = (leadership or DriverLockFile(lock_path)).lead(file_system, job_name)
         try:
-            # Another driver may have created the job between the first look and the lock.
+            # Another driver may have created the job, and led it for long, between the first look and now.
             identity = _read_identity(file_system)
             _check_same_job(identity, wanted, file_system)
             if identity is None:
@@ -111,9 +112,9 @@ class JobDirectory:
                     write_origin(file_system, origin)
                 file_system.write_file(JOB_FILE_NAME, sealed_json(asdict(wanted), _FORMAT_VERSION))
                 identity = wanted
-            return cls(file_system, identity, lock)
+            return cls(file_system, identity, led)
         except BaseException:
-            lock.close()
+            led.close()
             raise
 
     def close(self) -> None:
@@ -139,18 +140,6 @@ def _new_identity(job_name: str, max_parallelism: int, now_ms: int | None) -> Jo
         max_parallelism=max_parallelism,
         created_ms=time.time_ns() // 1_000_000 if now_ms is None else now_ms,
     )
-
-
-def _default_lock_path(file_system: CheckpointFileSystem) -> str:
-    if file_system.local_path() is None:
-        raise JobDirectoryError(
-            f"{file_system.uri} is not on a local disk and cannot be locked: pass lock_path, a local file "
-            "that every driver of this job uses."
-        )
-    file_system.make_root()
-    path = file_system.local_path(LOCK_FILE_NAME)
-    assert path is not None
-    return path
 
 
 def _check_same_job(found: JobIdentity | None, wanted: JobIdentity, file_system: CheckpointFileSystem) -> None:

@@ -1,22 +1,52 @@
 """Who may write to a job: at most one driver leads it, and one that does not any more completes no checkpoint.
 
 On a file system with locks the driver's lock file is leadership (`driver_lock`): it is held as long as the process
-lives, and nobody else can take it meanwhile. Where leadership can be lost while the process lives, as with a lease of
-ZooKeeper, `check` is where that is found out, and a store asks it before a checkpoint becomes complete.
+lives, and nobody else can take it meanwhile. Where leadership can be lost while the process lives, as with a session of
+ZooKeeper or a lease, two drivers may for a while both believe that they lead. So leadership is looked at where it is
+held, and not where it is believed:
+
+1. A checkpoint becomes complete in one step with the look, or not at all.
+2. A driver deletes what it has listed *before* a look that found it leading. What another leader has made since is then
+   not among it.
+3. What a driver writes has names that no other driver gives, or it is written where only this driver writes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["Leadership"]
+from checkpointing.errors import LeadershipLostError
+from checkpointing.storage.file_system import CheckpointFileSystem
+
+__all__ = ["Leadership", "LeadershipProvider", "LossListener"]
+
+LossListener = Callable[[LeadershipLostError], None]
+"""What is told of a loss; it must not block."""
 
 
 class Leadership(Protocol):
     """The leadership of one job, held from its construction until `close`, or until it is lost."""
 
     def check(self) -> None:
-        """Raise `LeadershipLostError` if this driver does not lead the job any more."""
+        """Look whether this driver led the job at some moment after the call.
+
+        Raises `LeadershipLostError` if it does not lead any more, or if that cannot be found out in time.
+        """
+
+    def at_loss(self, listener: LossListener) -> None:
+        """Have `listener` called, once and by any thread, when leadership is found to be lost while nobody looks."""
 
     def close(self) -> None:
         """Give it up; again is fine."""
+
+
+class LeadershipProvider(Protocol):
+    """How a driver comes to lead the job of a directory."""
+
+    def lead(self, file_system: CheckpointFileSystem, job_name: str) -> Leadership:
+        """Lead the job whose directory is the root of `file_system`; may wait for it, as a stand-by does.
+
+        Raises `JobDirectoryLockedError` naming the leader if it does not wait any longer, `JobDirectoryError` if the
+        job cannot be led in this way, `StorageError` if nothing can be found out.
+        """

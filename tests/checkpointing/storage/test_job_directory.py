@@ -8,6 +8,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 
 import attrs
 import pytest
@@ -24,7 +25,7 @@ from checkpointing import (
     JobOrigin,
     StorageError,
 )
-from checkpointing.storage.driver_lock import DriverLock
+from checkpointing.storage.driver_lock import DriverLock, DriverLockFile
 from checkpointing.storage.job_origin import read_origin, write_origin
 from checkpointing.storage.sealed_json import sealed_json
 
@@ -281,45 +282,40 @@ def test_every_change_of_the_origin_is_found(tmp_path) -> None:
         read_origin(fs)
 
 
+@attrs.frozen
+class LeadershipAfter:
+    """By the lock file, which is free once something else has happened, as for a driver that stands by."""
+
+    happens: Callable[[], None]
+
+    def lead(self, file_system: CheckpointFileSystem, job_name: str) -> DriverLock:
+        self.happens()
+        return DriverLockFile().lead(file_system, job_name)
+
+
 @pytest.mark.parametrize(
     ("job_name", "max_parallelism", "match"), [("theirs", 128, "belongs to job"), ("flights", 64, "max_parallelism 64")]
 )
 def test_an_identity_that_appears_between_look_and_lock_is_judged_and_the_lock_given_back(
-    tmp_path, monkeypatch, job_name, max_parallelism, match
+    tmp_path, job_name, max_parallelism, match
 ) -> None:
-    from checkpointing.storage import job_directory
+    def somebody_was_faster() -> None:
+        JobDirectory.open(str(tmp_path), job_name, max_parallelism).close()
 
-    lock_type = job_directory.DriverLock
-
-    def somebody_was_faster(path: str):
-        with monkeypatch.context() as patched:
-            patched.setattr(job_directory, "DriverLock", lock_type)
-            JobDirectory.open(str(tmp_path), job_name, max_parallelism).close()
-        return lock_type(path)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(job_directory, "DriverLock", somebody_was_faster)
-        with pytest.raises(JobDirectoryMismatchError, match=match):
-            JobDirectory.open(str(tmp_path), "flights", 128)
+    with pytest.raises(JobDirectoryMismatchError, match=match):
+        JobDirectory.open(str(tmp_path), "flights", 128, leadership=LeadershipAfter(somebody_was_faster))
     assert JobDirectory.inspect(str(tmp_path)).job_name == job_name
     JobDirectory.open(str(tmp_path), job_name, max_parallelism).close()
 
 
-def test_the_same_job_that_appears_between_look_and_lock_keeps_its_identity(tmp_path, monkeypatch) -> None:
-    from checkpointing.storage import job_directory
-
-    lock_type = job_directory.DriverLock
+def test_the_same_job_that_appears_between_look_and_lock_keeps_its_identity(tmp_path) -> None:
     theirs = []
 
-    def somebody_was_faster(path: str):
-        with monkeypatch.context() as patched:
-            patched.setattr(job_directory, "DriverLock", lock_type)
-            with JobDirectory.open(str(tmp_path), "flights", 128) as directory:
-                theirs.append(directory.identity)
-        return lock_type(path)
+    def somebody_was_faster() -> None:
+        with JobDirectory.open(str(tmp_path), "flights", 128) as directory:
+            theirs.append(directory.identity)
 
-    monkeypatch.setattr(job_directory, "DriverLock", somebody_was_faster)
-    with JobDirectory.open(str(tmp_path), "flights", 128) as directory:
+    with JobDirectory.open(str(tmp_path), "flights", 128, leadership=LeadershipAfter(somebody_was_faster)) as directory:
         assert [directory.identity] == theirs
 
 
