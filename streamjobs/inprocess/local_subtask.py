@@ -15,7 +15,9 @@ from typing import Any
 
 from attrs import define, field
 
+from checkpointing.barriers.barrier_elements import AbortReason
 from checkpointing.coordinator.acknowledgement import Acknowledgement
+from checkpointing.errors import IllegalTransitionError
 from checkpointing.storage.file_system import CheckpointFileSystem
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.api.stream_graph import StreamEdge
@@ -25,6 +27,7 @@ from streamjobs.inprocess.local_operator import LocalOperator
 from streamjobs.inprocess.local_stream import LocalStream
 from streamjobs.inprocess.network.channel import SubtaskOutput
 from streamjobs.inprocess.network.elements import RecordBatch
+from streamjobs.inprocess.network.subtask_capture import SubtaskCapture
 from streamjobs.operators.input_batch import ObjectBatch
 from streamjobs.operators.operator import Emission
 from streamjobs.runtime.restore_plan import SubtaskRestore, continued_subtask
@@ -124,6 +127,13 @@ class LocalSubtask:
         acknowledgement, restored = subtask.acknowledgement, self.restore
         self.restore = continued_subtask(acknowledgement.state, self.file_system)
         self.acknowledge(subtask, acknowledgement, restored)
+
+    def complete_snapshot(self, capture: SubtaskCapture) -> None:
+        """It was acknowledged with its snapshot: barriers are aligned."""
+
+    def abort_checkpoint(self, checkpoint_id: int, reason: AbortReason) -> None:
+        """One checkpoint is under way at a time, so whatever gives it up is an error of the runtime."""
+        raise IllegalTransitionError("ABORT", f"checkpoint {checkpoint_id} under way", reason.value)
 
     def close(self) -> None:
         """Gives up what is open."""

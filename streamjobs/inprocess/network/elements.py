@@ -1,4 +1,10 @@
-"""What travels on a channel beside watermarks and statuses: batches of records, barriers, the end of input."""
+"""What travels on a channel beside watermarks and statuses: batches of records, barriers, the end of input.
+
+What is *in flight* belongs to a checkpoint whose barrier overtakes it: records, watermarks and statuses, in their
+order, since each is what it is by what was before it (a record is late behind a watermark). The rest tells of the run
+and not of the stream: barriers, and the end of input with the end of time before it, which a source says again after a
+restore.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +16,18 @@ from attrs import frozen
 
 from checkpointing.barriers.barrier_elements import CheckpointBarrier
 from streamjobs.time.timestamps import MIN_TIMESTAMP
-from streamjobs.time.watermark_elements import WatermarkElement
+from streamjobs.time.watermark_elements import END_OF_TIME, Watermark, WatermarkElement, WatermarkStatus
 
-__all__ = ["ChannelElement", "EndOfInput", "RecordBatch", "SubtaskId"]
+__all__ = [
+    "CancelledCheckpoint",
+    "ChannelElement",
+    "EndOfInput",
+    "InFlight",
+    "OvertakingBarrier",
+    "RecordBatch",
+    "SubtaskId",
+    "is_in_flight",
+]
 
 
 @frozen(order=True)
@@ -40,9 +55,32 @@ class RecordBatch:
 
 
 class EndOfInput(enum.Enum):
-    """Neither a record nor time follows on a channel. Barriers may: who has ended has state still."""
+    """What follows no more on a channel."""
 
-    END = "end"
+    END = "neither a record nor time, but barriers may: who has ended has state still"
+    CLOSED = "nothing: who has closed takes part in no further checkpoint"
 
 
-ChannelElement: TypeAlias = RecordBatch | WatermarkElement | CheckpointBarrier | EndOfInput
+@frozen
+class CancelledCheckpoint:
+    """A checkpoint is given up by who sends this; no barrier of it need follow."""
+
+    checkpoint_id: int
+
+
+@frozen
+class OvertakingBarrier:
+    """A barrier as it comes out in front of what was sent before it, and of that what is in flight."""
+
+    barrier: CheckpointBarrier
+    overtaken: Sequence[InFlight]
+
+
+InFlight: TypeAlias = RecordBatch | WatermarkElement
+
+ChannelElement: TypeAlias = InFlight | CheckpointBarrier | CancelledCheckpoint | EndOfInput
+
+
+def is_in_flight(element: ChannelElement) -> bool:
+    """Whether it belongs to a checkpoint whose barrier overtakes it; an `InFlight` then."""
+    return isinstance(element, RecordBatch | Watermark | WatermarkStatus) and element != END_OF_TIME

@@ -30,7 +30,10 @@ __all__ = ["Move", "Network"]
 
 @frozen
 class Move:
-    """A subtask takes the next element of a channel, or a source, which has none, reads; ``make`` does it."""
+    """A subtask takes the next element of a channel, or without one a source reads, or time to align is over.
+
+    ``make`` does it.
+    """
 
     subtask: OperatorSubtask | OutputSubtask | SourceSubtask[Any]
     channel: Channel | None
@@ -61,6 +64,9 @@ class Network:
         for subtask in self._readers:
             for channel in subtask.readable():
                 yield Move(subtask, channel, partial(subtask.step, channel))
+        for subtask in self.operators:
+            if subtask.barriers.is_timer_due:
+                yield Move(subtask, None, subtask.barriers.time_out)
         for source in sorted(self.sources, key=lambda one: one.lead_ms):
             if source.can_move:
                 yield Move(source, None, source.step)

@@ -1,6 +1,7 @@
 """The end of the network: one subtask that all sinks read through, so that what comes out has one order.
 
-Each sink is an input of its own, with a watermark of its own, as an operator in its place would have it.
+Each sink is an input of its own, with a watermark of its own, as an operator in its place would have it. Nothing
+overtakes here: what comes out before a barrier is what its checkpoint gives the sinks.
 """
 
 from __future__ import annotations
@@ -8,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from checkpointing.barriers.barrier_elements import CheckpointBarrier
+from checkpointing.barriers.barrier_elements import AbortReason, CheckpointBarrier
+from checkpointing.barriers.checkpointing_mode import CheckpointingMode
 from streamjobs.inprocess.network.channel import Channel, SubtaskOutput
 from streamjobs.inprocess.network.channel_barriers import ChannelBarriers
-from streamjobs.inprocess.network.elements import EndOfInput, RecordBatch, SubtaskId
+from streamjobs.inprocess.network.elements import CancelledCheckpoint, EndOfInput, InFlight, RecordBatch, SubtaskId
 from streamjobs.inprocess.network.operator_subtask import channels_of_inputs
-from streamjobs.time.operator_watermarks import OperatorWatermarks
+from streamjobs.inprocess.network.subtask_capture import SubtaskCapture, SubtaskTime
+from streamjobs.time.operator_watermarks import OperatorWatermarks, OperatorWatermarkState
+from streamjobs.time.timestamps import MIN_TIMESTAMP
 from streamjobs.time.watermark_elements import Watermark, WatermarkElement, WatermarkStatus
 
 __all__ = ["OutputListener", "OutputSubtask"]
@@ -33,12 +37,19 @@ class OutputSubtask:
     """See the module."""
 
     def __init__(
-        self, subtask_id: SubtaskId, channels: Sequence[Channel], sink_count: int, listener: OutputListener
+        self,
+        subtask_id: SubtaskId,
+        channels: Sequence[Channel],
+        sink_count: int,
+        listener: OutputListener,
+        mode: CheckpointingMode = CheckpointingMode.ALIGNED,
     ) -> None:
+        for channel in channels:
+            channel.may_be_overtaken = False
         self.subtask_id = subtask_id
         self.channels = tuple(channels)
         self._listener = listener
-        self._barriers = ChannelBarriers(self.channels)
+        self._barriers = ChannelBarriers(self.channels, mode, self)
         self._watermarks = [OperatorWatermarks([one]) for one in channels_of_inputs(channels, sink_count)]
 
     def readable(self) -> Sequence[Channel]:
@@ -59,6 +70,16 @@ class OutputSubtask:
                 watermarks.take(0, channel.sender, Watermark(sent.watermark_ms))
                 watermarks.take(0, channel.sender, sent.status)
 
+    def on_trigger(self, barrier: CheckpointBarrier) -> tuple[SubtaskTime, Mapping[SubtaskId, Sequence[InFlight]]]:
+        """Nothing to snapshot: sinks are told of the checkpoint when it is stored; it is a `BarrierListener`."""
+        return SubtaskTime(OperatorWatermarkState(MIN_TIMESTAMP, ()), MIN_TIMESTAMP, WatermarkStatus.ACTIVE), {}
+
+    def on_captured(self, capture: SubtaskCapture) -> None:
+        """What came out before is all there is of the checkpoint."""
+
+    def on_abort(self, checkpoint_id: int, reason: AbortReason) -> None:
+        """What came out belongs to the next checkpoint."""
+
     def _take_records(self, channel: Channel, batch: RecordBatch) -> None:
         self._listener.on_records(batch.input_index, batch)
 
@@ -68,18 +89,23 @@ class OutputSubtask:
                 self._listener.on_time(index, done)
 
     def _take_barrier(self, channel: Channel, barrier: CheckpointBarrier) -> None:
-        self._barriers.take(channel, barrier, self._nothing_to_snapshot)
+        self._barriers.arrived(channel, barrier)
 
-    def _nothing_to_snapshot(self, barrier: CheckpointBarrier) -> None:
-        """Sinks are told of the checkpoint when it is stored."""
+    def _take_cancellation(self, channel: Channel, cancelled: CancelledCheckpoint) -> None:
+        self._barriers.cancelled(channel, cancelled)
 
     def _take_end(self, channel: Channel, end: EndOfInput) -> None:
-        channel.has_ended = True
+        if end is EndOfInput.CLOSED:
+            channel.is_closed = True
+            self._barriers.closed(channel)
+        else:
+            channel.has_ended = True
 
     _HANDLERS: Final[Mapping[type, Callable[[OutputSubtask, Channel, Any], None]]] = {
         RecordBatch: _take_records,
         Watermark: _take_time,
         WatermarkStatus: _take_time,
         CheckpointBarrier: _take_barrier,
+        CancelledCheckpoint: _take_cancellation,
         EndOfInput: _take_end,
     }

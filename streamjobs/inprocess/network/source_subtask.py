@@ -82,8 +82,8 @@ class SourceSubtask(Generic[W]):
 
     @property
     def can_move(self) -> bool:
-        """Whether it may send a barrier or read."""
-        return self.output.has_room and bool(self._barriers or (self._unread and not self.is_paused))
+        """Whether it may send a barrier, for which it needs no room, or read."""
+        return bool(self._barriers) or (self.output.has_room and bool(self._unread) and not self.is_paused)
 
     def feed(self, reading: Callable[[W], None]) -> None:
         """Something to read, which its work is told when it is; raises `IllegalTransitionError` behind the end."""

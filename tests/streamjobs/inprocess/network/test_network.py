@@ -10,7 +10,7 @@ from attrs import define, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpointing.barriers.barrier_elements import CheckpointBarrier
+from checkpointing.barriers.barrier_elements import AbortReason, CheckpointBarrier
 from checkpointing.errors import IllegalTransitionError
 from streamjobs.inprocess.network.channel import Channel, SubtaskOutput
 from streamjobs.inprocess.network.elements import RecordBatch, SubtaskId
@@ -19,6 +19,7 @@ from streamjobs.inprocess.network.operator_subtask import OperatorSubtask
 from streamjobs.inprocess.network.output_subtask import OutputSubtask
 from streamjobs.inprocess.network.scheduler import DownstreamFirst, Scheduler, Shuffled
 from streamjobs.inprocess.network.source_subtask import SourceSubtask
+from streamjobs.inprocess.network.subtask_capture import SubtaskCapture
 from streamjobs.time.timestamps import MIN_TIMESTAMP
 from streamjobs.time.watermark_alignment import AlignmentGroup
 from streamjobs.time.watermark_elements import END_OF_TIME, Watermark, WatermarkElement, WatermarkStatus
@@ -63,6 +64,8 @@ class Work:
     watermark_ms: int = MIN_TIMESTAMP
     seen: list[Any] = field(factory=list)
     snapshots: dict[int, list[Any]] = field(factory=dict)
+    captures: list[SubtaskCapture] = field(factory=list)
+    aborted: dict[int, AbortReason] = field(factory=dict)
 
     def begin_at(self, watermark_ms: int) -> None:
         raise NotImplementedError
@@ -80,6 +83,12 @@ class Work:
 
     def snapshot(self, checkpoint_id: int) -> None:
         self.snapshots[checkpoint_id] = list(self.seen)
+
+    def complete_snapshot(self, capture: SubtaskCapture) -> None:
+        self.captures.append(capture)
+
+    def abort_checkpoint(self, checkpoint_id: int, reason: AbortReason) -> None:
+        self.aborted[checkpoint_id] = reason
 
     def _emit(self, *records: Any) -> None:
         [channel] = self.output.channels
@@ -216,12 +225,16 @@ def test_the_end_of_an_input_is_the_end_of_time_and_nothing_can_be_fed_behind_it
     assert [list(work.snapshots) for work in made.works] == [[7], [7]]
 
 
-def test_a_second_barrier_before_the_first_is_through_is_refused() -> None:
+def test_a_second_barrier_before_the_first_is_through_takes_its_place() -> None:
     made = job(sources=2)
     made.sources[0].trigger(CheckpointBarrier(checkpoint_id=1))
     made.sources[1].trigger(CheckpointBarrier(checkpoint_id=2))
-    with pytest.raises(IllegalTransitionError, match=r"checkpoint 1 under way: another one came"):
-        made.network.run()
+    made.network.run()
+    assert [work.aborted for work in made.works] == [{1: AbortReason.SUBSUMED}] * PARALLELISM
+    made.sources[0].trigger(CheckpointBarrier(checkpoint_id=2))
+    made.network.run()
+    assert [list(work.snapshots) for work in made.works] == [[2], [2]]
+    assert [[one.checkpoint_id for one in work.captures] for work in made.works] == [[2], [2]]
 
 
 def test_a_source_that_is_too_far_ahead_reads_no_further_but_sends_barriers() -> None:
