@@ -236,12 +236,18 @@ def text_comparisons() -> list[Comparison]:
     accent = ascii_texts[0][:50] + "é" + ascii_texts[0][51:]
     shuffler = random.Random(1)
     new_texts = ["".join(shuffler.sample(japanese, len(japanese))) for _ in range(2 * MAX_REMEMBERED_TEXTS)]
+    new_accents = [
+        f"{ascii_texts[0][:place]}é{ascii_texts[0][place + 5 :]}{number:04}"
+        for place in range(95)
+        for number in range(2 * MAX_REMEMBERED_TEXTS // 95 + 1)
+    ]
     repeated = RECORDS // 10
     comparisons = []
     for name, texts, aim in (
         ("100 Japanese characters", [japanese] * repeated, 1 / 8),
         ("one accent in 100 characters", [accent] * repeated, 1 / 3),
         ("100 Japanese characters, each text a new one", new_texts, None),
+        ("one accent in 100 characters, each text a new one", new_accents, None),
     ):
         peers = ascii_texts * len(texts)
         comparisons += [

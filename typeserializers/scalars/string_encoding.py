@@ -9,7 +9,7 @@ written as they are, so a lone one survives.
 
 from __future__ import annotations
 
-import codecs
+import functools
 from typing import Final, TypeVar
 
 from snapshots.errors import EndOfDataError, MalformedDataError
@@ -17,15 +17,18 @@ from typeserializers.scalars.string_lanes import BLOCK_BYTES, BLOCK_UNITS, HIGH_
 
 MAX_VARINT_BYTES: Final = 5
 
-MAX_BYTES_MORE_OF_SPARSE_TEXT: Final = 2
-"""Text with no more bytes than this beyond its characters goes to the codec of ASCII, which stops at what is not."""
+MAX_REPLACED_CHARACTERS: Final = 8
+"""A text that is ASCII but for so many different characters has them replaced, one after the other."""
 
 MAX_REMEMBERED_UNITS: Final = BLOCK_UNITS
 MAX_REMEMBERED_TEXTS: Final = 1024
 """Short texts come again and again in a state; of those that are not ASCII so many are remembered, each way."""
 
 _CHARACTERS_AT_A_TIME: Final = BLOCK_UNITS // 2
-_SPARSE: Final = "statebackend.flink-string"
+_MAX_KNOWN_CHARACTERS: Final = 4096
+_ASCII: Final = bytes(range(0x80))
+_LATIN: Final = {byte: (f"{chr(byte)}\1", chr(byte)) for byte in range(0x80, 0x100)}
+"""Of each character of the upper half of Latin-1 its number, the bytes taken for characters, and itself."""
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -72,22 +75,17 @@ def _remember(known: dict[_K, _V], key: _K, value: _V) -> None:
     known[key] = value
 
 
-def _sparse(error: UnicodeError) -> tuple[str | bytes, int]:
-    """Goes on where the codec of ASCII has stopped: at characters to encode, or at the first byte of a number."""
-    if isinstance(error, UnicodeEncodeError):
-        return encode_block(error.object[error.start : error.end]), error.end
-    if isinstance(error, UnicodeDecodeError):
-        end = error.start + 1
-        while error.object[end] >= 0x80:
-            end += 1
-        block = error.object[error.start : end + 1]
-        text = decode_block(block, 1) if block[-1] else None
-        if text is not None:
-            return text, end + 1
-    raise error
+@functools.lru_cache(_MAX_KNOWN_CHARACTERS)
+def _forms(character: str) -> tuple[bytes, bytes, int]:
+    """A character in UTF-8 and as it is written here, and how many code units it has more than one."""
+    encoded = encode_block(character)
+    return character.encode(), encoded, len(encoded.translate(None, HIGH_BYTES)) - 1
 
 
-codecs.register_error(_SPARSE, _sparse)
+@functools.lru_cache(_MAX_KNOWN_CHARACTERS)
+def _unit(number: bytes) -> str | None:
+    """The code unit of a number of two bytes or three; None unless it is well-formed."""
+    return decode_block(number, 1) if number[-1] else None
 
 
 def encode_units(text: str) -> tuple[int, bytes]:
@@ -95,19 +93,43 @@ def encode_units(text: str) -> tuple[int, bytes]:
     if text.isascii():
         return len(text), text.encode("ascii")
     known = _encoded.get(text)
-    if known is not None:
-        return known
+    if known is None:
+        known = _encode_sparse(text) or _encode_dense(text)
+        if known[0] <= MAX_REMEMBERED_UNITS and text.__class__ is str:
+            _remember(_encoded, text, known)
+    return known
+
+
+def _encode_sparse(text: str) -> tuple[int, bytes] | None:
+    """What `encode_units` gives, if the text is ASCII but for a few characters; else None.
+
+    The text in UTF-8 has those characters replaced, the smallest first. Then what has been written is never taken for
+    a character that is still to be replaced: a number of two bytes has one high byte, and the characters that follow
+    the first number of three, which has two, have three high bytes at least.
+    """
     try:
-        bytes_more = len(text.encode()) - len(text)
+        encoded = text.encode()
     except UnicodeEncodeError:
         # A surrogate without its partner.
-        bytes_more = MAX_BYTES_MORE_OF_SPARSE_TEXT + 1
-    if bytes_more <= MAX_BYTES_MORE_OF_SPARSE_TEXT:
-        encoded = text.encode("ascii", _SPARSE)
-        units = len(text)
-    elif len(text) <= _CHARACTERS_AT_A_TIME and "\0" not in text:
+        return None
+    if len(encoded) > 2 * len(text):
+        return None
+    others = set(encoded.translate(None, _ASCII).decode())
+    if len(others) > MAX_REPLACED_CHARACTERS:
+        return None
+    units = len(text)
+    for character in sorted(others) if len(others) > 1 else others:
+        utf_8, number, more = _forms(character)
+        encoded = encoded.replace(utf_8, number)
+        if more:
+            units += text.count(character)
+    return units, encoded
+
+
+def _encode_dense(text: str) -> tuple[int, bytes]:
+    """What `encode_units` gives, many characters at a time."""
+    if len(text) <= _CHARACTERS_AT_A_TIME and "\0" not in text:
         encoded = encode_block(text)
-        units = len(encoded.translate(None, HIGH_BYTES))
     else:
         encoded = b"\0".join(
             [
@@ -120,10 +142,7 @@ def encode_units(text: str) -> tuple[int, bytes]:
                 for run in text.split("\0")
             ]
         )
-        units = len(encoded.translate(None, HIGH_BYTES))
-    if units <= MAX_REMEMBERED_UNITS and text.__class__ is str:
-        _remember(_encoded, text, (units, encoded))
-    return units, encoded
+    return len(encoded.translate(None, HIGH_BYTES)), encoded
 
 
 def decode_units(data: bytes, position: int, count: int) -> tuple[str, int]:
@@ -147,13 +166,49 @@ def decode_units(data: bytes, position: int, count: int) -> tuple[str, int]:
         return _decode_one_by_one(data, position, count)
     known = _decoded.get(numbers)
     if known is None:
-        text = _decode_numbers(numbers, count)
+        text = _decode_sparse(numbers, count) or _decode_dense(numbers, count)
         if text is None:
             return _decode_one_by_one(data, position, count)
         known = count, text
         if count <= MAX_REMEMBERED_UNITS:
             _remember(_decoded, numbers, known)
     return known[1], position + len(numbers)
+
+
+def _decode_sparse(numbers: bytes, count: int) -> str | None:
+    """The text of ``count`` numbers, if almost all have one byte or the others are Latin-1; else None."""
+    if 2 * len(numbers) > 3 * count:
+        return None
+    high = numbers.translate(None, _ASCII)
+    others = set(high)
+    if len(others) > MAX_REPLACED_CHARACTERS:
+        return None
+    text = numbers.decode("latin-1")
+    for byte in others:
+        text = text.replace(*_LATIN[byte])
+    if len(text) == count:
+        # As many numbers became one character as there were bytes too many: those were all.
+        return text
+    if len(high) > MAX_REPLACED_CHARACTERS:
+        return None
+    text = numbers.decode("latin-1")
+    pieces: list[str] = []
+    start = seen = 0
+    surrogates = False
+    while seen < len(high):
+        first = numbers.index(high[seen], start)
+        last = first + 1
+        while numbers[last] >= 0x80:
+            last += 1
+        unit = _unit(numbers[first : last + 1])
+        if unit is None:
+            return None
+        surrogates = surrogates or "\ud800" <= unit <= "\udfff"
+        pieces += (text[start:first], unit)
+        seen += last - first
+        start = last + 1
+    pieces.append(text[start:])
+    return _joined("".join(pieces)) if surrogates else "".join(pieces)
 
 
 def _numbers(data: bytes, count: int) -> bytes | None:
@@ -175,13 +230,8 @@ def _numbers(data: bytes, count: int) -> bytes | None:
     return data[:size].rstrip(HIGH_BYTES)
 
 
-def _decode_numbers(numbers: bytes, count: int) -> str | None:
-    """The text of ``count`` numbers; None unless they are well-formed."""
-    if len(numbers) - count <= MAX_BYTES_MORE_OF_SPARSE_TEXT:
-        try:
-            return numbers.decode("ascii", _SPARSE)
-        except UnicodeDecodeError:
-            return None
+def _decode_dense(numbers: bytes, count: int) -> str | None:
+    """The text of ``count`` numbers, many at a time; None unless they are well-formed."""
     if len(numbers) <= BLOCK_BYTES and 0 not in numbers:
         return decode_block(numbers, count)
     runs: list[str] = []

@@ -47,9 +47,27 @@ def decoded_one_by_one(data: bytes, position: int, count: int) -> tuple[str, int
     return units.decode("utf-16-be", "surrogatepass"), position
 
 
-TEXTS = st.text(
-    st.one_of([st.characters(min_codepoint=low, max_codepoint=high, categories=None) for low, high in KINDS.values()])
-).map(joined)
+CHARACTERS = st.one_of(
+    [st.characters(min_codepoint=low, max_codepoint=high, categories=None) for low, high in KINDS.values()]
+)
+TEXTS = st.text(CHARACTERS).map(joined)
+FEW_AMONG_ASCII = st.builds(
+    lambda ascii_text, others, places: joined(
+        "".join(
+            piece + others[place % len(others)] if place is not None else piece
+            for piece, place in zip(ascii_text, places, strict=False)
+        )
+    ),
+    st.lists(st.text(st.characters(max_codepoint=0x7F), min_size=2, max_size=9), min_size=1, max_size=12),
+    st.lists(
+        st.one_of(
+            [st.characters(min_codepoint=low, max_codepoint=high, categories=None) for low, high in KINDS.values()]
+        ),
+        min_size=1,
+        max_size=9,
+    ),
+    st.lists(st.none() | st.integers(0, 8), min_size=12, max_size=12),
+)
 
 
 def test_every_code_unit_is_written_and_read_as_its_number() -> None:
@@ -66,6 +84,35 @@ def test_a_text_is_found_among_other_bytes(text: str, before: bytes, behind: byt
     for _ in range(2):
         assert encode_units(text) == (count, encoded)
         assert decode_units(before + encoded + behind, len(before), count) == (text, len(before) + len(encoded))
+
+
+@given(FEW_AMONG_ASCII, st.binary(max_size=8), st.binary(max_size=40))
+def test_a_few_characters_among_ascii_are_written_and_read_as_their_numbers(
+    text: str, before: bytes, behind: bytes
+) -> None:
+    count, encoded = encoded_one_by_one(text)
+    assert encode_units(text) == (count, encoded)
+    assert decode_units(before + encoded + behind, len(before), count) == (text, len(before) + len(encoded))
+
+
+@pytest.mark.parametrize("kind", ["é", "éüñ", "–", "é–", "蟾", "\ue000", "😀", "é😀", "ÀÁÂÃÄÅÆ"])
+def test_long_ascii_with_a_few_others_comes_back(kind: str) -> None:
+    text = "".join(f"{number}{kind[number % len(kind)]} and so on\1\0 \2" for number in range(400))
+    count, encoded = encoded_one_by_one(text)
+    assert encode_units(text) == (count, encoded)
+    assert decode_units(encoded + b"\x80\x01", 0, count) == (text, len(encoded))
+
+
+def test_what_a_character_is_written_as_is_not_taken_for_another_character() -> None:
+    # Each number of three bytes begins with what its neighbour is in UTF-8.
+    texts = [
+        "".join(f"plain text {chr(0x4000 | (low & 0x7F) << 7 | lead & 0x7F)} and {bytes((lead, low)).decode()} ")
+        for lead in range(0xC2, 0xE0)
+        for low in (0x80, 0xA9, 0xBF)
+    ]
+    for start in range(0, len(texts), 4):
+        text = "".join(texts[start : start + 4])
+        assert encode_units(text) == encoded_one_by_one(text)
 
 
 @pytest.mark.parametrize("first", KINDS)
