@@ -21,6 +21,7 @@ import os
 import shutil
 import sys
 import tempfile
+import uuid
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +31,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
+    from object_store import Bucket, FaultyProxy, ObjectStoreServer
     from pyspark.sql import SparkSession
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -149,6 +151,39 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         # All tests have ended. A JVM that has gone by now needs no stopping, and is no failure of the last of them.
         with contextlib.suppress(Py4JNetworkError, ConnectionError):
             session.stop()
+
+
+@pytest.fixture(scope="session")
+def object_store() -> Iterator[ObjectStoreServer]:
+    """An S3-compatible store over HTTP, in a process of its own, of which a process of tests has one."""
+    from object_store import ObjectStoreServer
+
+    server = ObjectStoreServer()
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def bucket(object_store: ObjectStoreServer, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """An empty bucket of that store; the environment has the credentials for it."""
+    from object_store import Bucket
+
+    bucket = Bucket(object_store, f"bucket-{uuid.uuid4().hex}")
+    object_store.new_bucket(bucket.name)
+    for name, value in bucket.credentials.items():
+        monkeypatch.setenv(name, value)
+    return bucket
+
+
+@pytest.fixture
+def faulty_store(object_store: ObjectStoreServer) -> Iterator[FaultyProxy]:
+    """What stands before that store and can make it fail."""
+    from object_store import faulty_proxy
+
+    with faulty_proxy(object_store) as proxy:
+        yield proxy
 
 
 @pytest.hookimpl(tryfirst=True)

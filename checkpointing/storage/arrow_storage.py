@@ -35,9 +35,21 @@ class ArrowStorage:
     def make_root(self) -> None:
         """Nothing: directories appear with their files."""
 
+    def conditional(self) -> None:
+        """None: `pyarrow.fs` has no conditional writes."""
+
     def put(self, path: str, data: bytes, durable: bool = True) -> None:
         """Write a file in one put, which such stores make durable in any case."""
         self._write(path, (data,))
+
+    def replace(self, path: str, data: bytes) -> None:
+        """The same on stores that take a file whole or not at all: what was there stays if it fails."""
+        with self.filesystem.open_output_stream(self._full(path), compression=None) as stream:
+            stream.write(data)
+
+    def copy(self, path: str, target: str) -> None:
+        """A second file with the same bytes, made by the store itself."""
+        self.filesystem.copy_file(self._full(path), self._full(target))
 
     def put_file(self, source_path: str, path: str, may_link: bool) -> tuple[int, str]:
         """Upload a local file; return its size in bytes and its checksum, both taken from the bytes."""

@@ -6,14 +6,13 @@ were written. A written file is complete and durable or absent. What the store i
 permissions, network) comes out as `StorageError` with the place in the message and the cause chained.
 
 On local disk the operating system is called directly, since syncing and linking have no portable form;
-every other URI goes through `pyarrow.fs`.
+every other URI goes through `pyarrow.fs`. What a URI says of credentials is in no message and in no file (`store_uri`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
@@ -25,11 +24,13 @@ from checkpointing.handles.checksum import checksum_of_bytes
 from checkpointing.handles.relative_path import checked_relative_path
 from checkpointing.handles.state_handles import FileHandle
 from checkpointing.storage.arrow_storage import ArrowStorage
+from checkpointing.storage.conditional_objects import ConditionalObjects
 from checkpointing.storage.local_storage import TEMPORARY_PREFIX, Accept, LocalStorage
+from checkpointing.storage.s3_location import S3Location
+from checkpointing.storage.s3_storage import S3Storage
+from checkpointing.storage.store_uri import is_uri, scheme_of, secrets_of, without_secrets
 
 __all__ = ["CheckpointFileSystem", "Storage"]
-
-_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 _WHAT_TO_DO = "Restore from another checkpoint or savepoint, or bring back the original file from a backup."
 
@@ -43,6 +44,9 @@ class Storage(Protocol):
 
     def local_path(self, path: str) -> str | None:
         """Where the file is on the local disk; None if it is elsewhere."""
+
+    def conditional(self) -> ConditionalObjects | None:
+        """Its files as objects that are written under conditions; None for a store that has no such writes."""
 
     def make_root(self) -> None:
         """Makes the root directory, if the store has such a thing."""
@@ -92,7 +96,8 @@ class CheckpointFileSystem:
     """
 
     def __init__(self, uri: str, storage: Storage) -> None:
-        self._uri = uri
+        self._uri = without_secrets(uri)
+        self._whole_uri = uri
         self._storage = storage
 
     @classmethod
@@ -105,16 +110,18 @@ class CheckpointFileSystem:
         text = os.fspath(uri)
         if not text or "\0" in text:
             raise UnsafePathError(f"{text!r} is neither a path nor a URI")
-        if not _URI.match(text):
+        if not is_uri(text):
             root = os.path.abspath(text)
             return cls(root, LocalStorage(root))
         try:
+            if scheme_of(text) == "s3":
+                return cls(text, S3Storage.at(S3Location.from_uri(text)))
             filesystem, root = pyarrow.fs.FileSystem.from_uri(text)
         except (pyarrow.ArrowException, ImportError, OSError, ValueError) as error:
             raise StorageError(
-                f"cannot open {text!r}: {error}. Give a local path, a file:/// URI, or a URI that "
-                "pyarrow.fs supports, such as s3:// or gs://."
-            ) from error
+                f"cannot open {without_secrets(text)!r}: {_without(secrets_of(text), str(error))}. Give a local path, "
+                "a file:/// URI, or a URI that pyarrow.fs supports, such as s3:// or gs://."
+            ) from (None if secrets_of(text) else error)
         if isinstance(filesystem, pyarrow.fs.LocalFileSystem):
             root = os.path.abspath(root)
             return cls(root, LocalStorage(root))
@@ -122,18 +129,31 @@ class CheckpointFileSystem:
 
     @property
     def uri(self) -> str:
-        """What `from_uri` needs to open this root again: an absolute path when local, else the URI."""
+        """What `from_uri` needs to open this root again: an absolute path when local, else the URI.
+
+        It has no credentials; where the URI had some, they must then be in the environment.
+        """
         return self._uri
 
+    @property
+    def conditional(self) -> ConditionalObjects | None:
+        """Its files as objects that are written under conditions, None for a store that has no such writes.
+
+        Raises `StorageError` if the package for them is not installed. Each call makes a client.
+        """
+        return self._storage.conditional()
+
     def __reduce__(self) -> tuple[object, tuple[str]]:
-        return CheckpointFileSystem.from_uri, (self._uri,)
+        # To another process of this program, which needs the credentials as much as this one.
+        return CheckpointFileSystem.from_uri, (self._whole_uri,)
 
     def __repr__(self) -> str:
         return f"CheckpointFileSystem({self._uri!r})"
 
     def location(self, path: str) -> str:
-        """`path` with its root in front, for messages to people."""
-        return f"{self._uri.rstrip('/')}/{path}" if path else self._uri
+        """`path` with its root in front, for messages to people: of a URI without credentials and parameters."""
+        place = self._uri.partition("?")[0] if is_uri(self._uri) else self._uri
+        return f"{place.rstrip('/')}/{path}" if path else place
 
     def local_path(self, path: str = "") -> str | None:
         """The real path of `path` (of the root by default) when the store is a local disk, else None."""
@@ -294,7 +314,16 @@ class CheckpointFileSystem:
         except FileNotFoundError as error:
             raise MissingFileError(f"cannot {action} {self.location(path)}: {error}") from error
         except (OSError, pyarrow.ArrowException) as error:
-            raise StorageError(f"cannot {action} {self.location(path)}: {error}") from error
+            why = _without(secrets_of(self._whole_uri), str(error))
+            # Its cause would be shown beside it.
+            cause = error if why == str(error) else None
+            raise StorageError(f"cannot {action} {self.location(path)}: {why}") from cause
+
+
+def _without(secrets: Iterable[str], message: str) -> str:
+    for secret in secrets:
+        message = message.replace(secret, "...")
+    return message
 
 
 def _is_temporary(path: str) -> bool:

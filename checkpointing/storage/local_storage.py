@@ -53,6 +53,9 @@ class LocalStorage:
         """The real path of `path`."""
         return os.path.join(self.root, path) if path else self.root
 
+    def conditional(self) -> None:
+        """None: drivers on a disk exclude each other by a lock."""
+
     def make_root(self) -> None:
         """Create the root directory, durably."""
         _make_directories(self.root)

@@ -13,9 +13,11 @@ from checkpointing.storage.arrow_storage import ArrowStorage
 from checkpointing.storage.local_storage import TEMPORARY_PREFIX
 
 
-@pytest.fixture(params=["local", "file_uri", "arrow"])
+@pytest.fixture(params=["local", "file_uri", "arrow", "s3"])
 def fs(request, tmp_path) -> CheckpointFileSystem:
     root = tmp_path / "a root"
+    if request.param == "s3":
+        return CheckpointFileSystem.from_uri(request.getfixturevalue("bucket").uri("a%20root"))
     if request.param == "local":
         return CheckpointFileSystem.from_uri(str(root))
     if request.param == "file_uri":
@@ -101,7 +103,7 @@ def test_a_missing_file_is_named(fs, tmp_path) -> None:
 
 
 def test_every_truncation_and_every_flipped_bit_is_found(fs, tmp_path) -> None:
-    content = b"some state"
+    content = b"state"
     handle = fs.write_file("a", content)
     damaged = [content[:length] for length in range(len(content))] + [content + b"x"]
     for bit in range(8 * len(content)):
@@ -114,7 +116,7 @@ def test_every_truncation_and_every_flipped_bit_is_found(fs, tmp_path) -> None:
             fs.read_file(handle)
         with pytest.raises(CorruptFileError, match="expected"):
             fs.download(handle, tmp_path / "target")
-    assert [path.name for path in tmp_path.iterdir()] == ["a root"]
+    assert {path.name for path in tmp_path.iterdir()} <= {"a root"}
 
 
 def test_a_failed_download_keeps_what_was_there(tmp_path) -> None:

@@ -1,0 +1,42 @@
+"""An S3-compatible store over HTTP, in a process of its own: `python object_store_process.py`.
+
+Prints its port, and ends when its standard input does: with the process that started it, however that ends. Requests
+are served one at a time, since moto looks at a condition and writes in two steps, which a real store does in one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+
+
+def main() -> None:
+    """Serves until the standard input ends."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    one_at_a_time = threading.Lock()
+    store = DomainDispatcherApplication(create_backend_app)
+
+    def serve(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        with one_at_a_time:
+            return list(store(environ, start_response))
+
+    server = make_server("127.0.0.1", 0, serve, threaded=True)
+    threading.Thread(target=_end_with_the_input, daemon=True).start()
+    print(server.port, flush=True)  # noqa: T201
+    server.serve_forever()
+
+
+def _end_with_the_input() -> None:
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
