@@ -7,17 +7,20 @@ its serializers.
 
 In a checkpoint it is the operator part of a subtask's state, which is not there if there is no state; its meta data is
 
-    meta  := i32(0x53424f32 "SBO2") i32(version 2) i32(states) state*
+    meta  := i32(version 3) i32(states) state*
     state := UTF(name) UTF(mode) i32(parts) part*
     part  := i32(roles) (UTF(role) i32(n) envelope)* i32(slices) slice* i32(0 or 16) digest
     slice := i32(number of a file) i64(first row) i64(row behind the last)
 
 The digest is that of the rows, where it is known: by it, state that is only referred to can be told to be the same as
-state that was written again. Version 1 has no digests, and says in front of the number of states which number the
-first file has: it was written beside keyed state in one handle, until version 2 of checkpoint metadata, and counted
-from that handle's first file. In version 2 the first file has the number 0. Invariants,
-checked on both sides: names are unique, modes known, the roles are those of the mode, a state has a part, a slice has
-rows, and each file of the handle is referred to.
+state that was written again. The first file of the handle has the number 0. Invariants, checked on both sides: names
+are unique, modes known, the roles are those of the mode, a state has a part, a slice has rows, and each file of the
+handle is referred to.
+
+What the bytes are is said by the part that they stand in. Before version 3 they said it themselves, by a mark in front
+of their version, `i32(0x53424f32 "SBO2")`; all else in version 2 is as above. Version 1 has no digests, and says in
+front of the number of states which number the first file has: it was written beside keyed state in one handle, until
+version 2 of checkpoint metadata, and counted from that handle's first file.
 """
 
 from __future__ import annotations
@@ -36,8 +39,12 @@ from statebackend.api.errors import StateRestoreError
 from statebackend.api.operator_state_descriptors import ROLES, OperatorStateMode
 from typeserializers.kernel.type_serializer import TypeSerializer
 
-MAGIC: Final = 0x53424F32
-VERSION: Final = 2
+VERSION: Final = 3
+
+FORMER_MARK: Final = 0x53424F32
+"""What the versions before 3 begin with; no version of a later one is as large."""
+
+FORMER_VERSIONS: Final = (1, 2)
 
 DIGEST_BYTES: Final = 16
 
@@ -176,7 +183,6 @@ def _require(condition: bool, name: str, message: str) -> None:
 def _encode(operator: OperatorStateHandle, numbers: Mapping[FileHandle, int]) -> bytes:
     check_subtask_states(operator.states)
     out = DataOutputView()
-    out.write_int(MAGIC)
     out.write_int(VERSION)
     out.write_int(len(operator.states))
     for state in operator.states:
@@ -198,16 +204,8 @@ def _encode(operator: OperatorStateHandle, numbers: Mapping[FileHandle, int]) ->
 
 
 def _decode(source: DataInputView, part: OpaqueStateHandle) -> OperatorStateHandle:
-    magic = source.read_int()
-    if magic != MAGIC:
-        raise StateRestoreError(
-            f"state of format {part.format!r} begins with {magic:#010x}, which no operator state known here does: a "
-            f"newer release wrote it"
-        )
-    version = source.read_int()
-    if version not in (1, VERSION):
-        raise StateRestoreError(f"version {version} of operator state is not known here: a newer release wrote it")
-    has_digests = version == VERSION
+    version = _decode_version(source)
+    has_digests = version > 1
     files = dict(enumerate(part.files, 0 if has_digests else source.read_int()))
     states = tuple(_decode_state(source, files, has_digests) for _ in range(source.read_count(minimum_item_bytes=16)))
     if source.remaining:
@@ -217,6 +215,15 @@ def _decode(source: DataInputView, part: OpaqueStateHandle) -> OperatorStateHand
     if len(operator.files) != len(files) or not states:
         raise StateRestoreError("there are files of operator state that no state refers to")
     return operator
+
+
+def _decode_version(source: DataInputView) -> int:
+    first = source.read_int()
+    is_marked = first == FORMER_MARK
+    version = source.read_int() if is_marked else first
+    if version not in (FORMER_VERSIONS if is_marked else (VERSION,)):
+        raise StateRestoreError(f"version {version} of operator state is not known here: a newer release wrote it")
+    return version
 
 
 def _decode_state(source: DataInputView, files: Mapping[int, FileHandle], has_digests: bool) -> OperatorStateMeta:
