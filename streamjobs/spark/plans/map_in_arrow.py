@@ -1,10 +1,12 @@
 """``DataFrame.mapInArrow`` without pandas.
 
 PySpark's own method refuses to run when pandas is not installed, although neither the driver nor the workers use it.
-The same plan node is made here; verified with PySpark 4.3.
+The same plan node is made here, of a function as PySpark's class of them makes it, which asks for no pandas.
 
-Making a function for it takes PySpark some forty calls into the JVM, most of which say the same every time. A plan that
-is built anew for every epoch uses an `ArrowMap`, which says it once and then makes a function with three.
+Making a function takes PySpark some forty calls into the JVM, most of which say the same every time. A plan that is
+built anew for every epoch uses an `ArrowMap`, which says it once and then makes a function with three. For that it
+calls constructors inside Spark, which are nobody's promise (those here are of PySpark 4.1 to 4.3): they are tried when
+an `ArrowMap` is made, and where they are others, each function is made in PySpark's way.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -27,7 +30,7 @@ ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 def map_in_arrow(frame: DataFrame, function: ArrowFunction, schema: StructType) -> DataFrame:
     """Applies ``function`` to the Arrow batches of every partition; it must yield batches of exactly ``schema``."""
-    return ArrowMap(frame.sparkSession, schema, list(map(column_named, frame.columns))).apply(frame, function)
+    return _mapped(frame, _made_by_pyspark(schema, list(map(column_named, frame.columns)))(function))
 
 
 class ArrowMap:
@@ -37,7 +40,38 @@ class ArrowMap:
     """
 
     def __init__(self, spark: SparkSession, schema: StructType, columns: Sequence[Column]) -> None:
-        context: Any = spark.sparkContext
+        self.is_direct = True
+        """Whether functions are made by constructors inside Spark."""
+        try:
+            self._expression = _DirectFunctions(spark.sparkContext, schema, columns).expression
+            self._expression(_unchanged)
+        except (Py4JError, AttributeError, TypeError):
+            self.is_direct = False
+            self._expression = _made_by_pyspark(schema, columns)
+
+    def apply(self, frame: DataFrame, function: ArrowFunction) -> DataFrame:
+        """The frame of what the function yields."""
+        return _mapped(frame, self._expression(function))
+
+
+def _mapped(frame: DataFrame, expression: Any) -> DataFrame:
+    return DataFrame(frame._jdf.mapInArrow(expression, False, None), frame.sparkSession)
+
+
+def _made_by_pyspark(schema: StructType, columns: Sequence[Column]) -> Callable[[ArrowFunction], Any]:
+    """The JVM's column of a function over these columns, as PySpark makes it."""
+
+    def expression(function: ArrowFunction) -> Any:
+        of_columns: Any = UserDefinedFunction(function, schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
+        return of_columns(*columns)._jc
+
+    return expression
+
+
+class _DirectFunctions:
+    """The same with what is said of all functions said once."""
+
+    def __init__(self, context: Any, schema: StructType, columns: Sequence[Column]) -> None:
         self._context = context
         self._schema = schema
         self._type: Any = context._jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
@@ -53,8 +87,8 @@ class ArrowMap:
         self._new_function = context._jvm.SimplePythonFunction
         self._new_user_function = context._jvm.org.apache.spark.sql.execution.python.UserDefinedPythonFunction
 
-    def apply(self, frame: DataFrame, function: ArrowFunction) -> DataFrame:
-        """The frame of what the function yields."""
+    def expression(self, function: ArrowFunction) -> Any:
+        """The JVM's column of the function."""
         context = self._context
         command: bytes = cloudpickle.dumps((function, self._schema))  # type: ignore[no-untyped-call]
         broadcasts = [broadcast._jbroadcast for broadcast in context._pickled_broadcast_vars]
@@ -71,8 +105,7 @@ class ArrowMap:
         user_function = self._new_user_function(
             "run", wrapped, self._type, PythonEvalType.SQL_MAP_ARROW_ITER_UDF, True, *self._no_expressions
         )
-        plan = frame._jdf.mapInArrow(user_function.apply(self._inputs), False, None)
-        return DataFrame(plan, frame.sparkSession)
+        return user_function.apply(self._inputs)
 
 
 class _JavaList:
