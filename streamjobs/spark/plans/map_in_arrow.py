@@ -42,6 +42,7 @@ class ArrowMap:
     def __init__(self, spark: SparkSession, schema: StructType, columns: Sequence[Column]) -> None:
         self.is_direct = True
         """Whether functions are made by constructors inside Spark."""
+        self._expression: Callable[[ArrowFunction], Any]
         try:
             self._expression = _DirectFunctions(spark.sparkContext, schema, columns).expression
             self._expression(_unchanged)
