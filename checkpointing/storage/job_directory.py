@@ -23,6 +23,7 @@ from attrs import asdict, frozen
 from checkpointing.errors import InvariantViolationError, JobDirectoryMismatchError
 from checkpointing.handles.invariants import check_identifier, check_integer
 from checkpointing.handles.state_handles import MAX_MAX_PARALLELISM
+from checkpointing.storage.driver_lease import LEASE_FILE_NAME
 from checkpointing.storage.driver_lock import LOCK_FILE_NAME, DriverLockFile
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_origin import ORIGIN_FILE_NAME, JobOrigin, write_origin
@@ -161,7 +162,7 @@ def _check_same_job(found: JobIdentity | None, wanted: JobIdentity, file_system:
 def _read_identity(file_system: CheckpointFileSystem) -> JobIdentity | None:
     if file_system.exists(JOB_FILE_NAME):
         return _decode(file_system)
-    known = (LOCK_FILE_NAME, ORIGIN_FILE_NAME)
+    known = (LOCK_FILE_NAME, LEASE_FILE_NAME, ORIGIN_FILE_NAME)
     strangers = [path for path in file_system.list_files() if path not in known]
     if strangers:
         raise JobDirectoryMismatchError(

@@ -16,7 +16,7 @@ from checkpointing.handles.checksum import checksum_of_bytes
 from checkpointing.storage.file_system import CheckpointFileSystem
 from snapshots.value_text import cut, shown
 
-__all__ = ["corrupt", "read_sealed_json", "sealed_json"]
+__all__ = ["corrupt", "read_sealed_json", "sealed_json", "unsealed_json"]
 
 _MAX_BYTES = 64 << 10
 
@@ -37,19 +37,24 @@ def read_sealed_json(
     """
     if file_system.size(path) > max_bytes:
         corrupt(file_system, path, "is too large")
+    return unsealed_json(file_system.read_file(path), file_system.location(path), *format_versions)
+
+
+def unsealed_json(data: bytes, where: str, *format_versions: int) -> dict[str, Any]:
+    """The content of these bytes, as `read_sealed_json` tells it; `where` they are from is for messages."""
     try:
-        content: dict[str, Any] = json.loads(file_system.read_file(path).decode("utf-8"))
+        content: dict[str, Any] = json.loads(data.decode("utf-8"))
         checksum = content.pop("checksum")
         version = content.pop("format_version")
         expected = checksum_of_bytes(_canonical({"format_version": version, **content}))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        corrupt(file_system, path, f"cannot be read ({cut(repr(error), 200)})")
+        raise _unusable(where, f"cannot be read ({cut(repr(error), 200)})") from error
     if checksum != expected:
-        corrupt(file_system, path, "is altered: its checksum does not match")
+        raise _unusable(where, "is altered: its checksum does not match")
     if version not in format_versions:
         readable = " and ".join(map(str, format_versions))
         raise CorruptJobIdentityError(
-            f"{file_system.location(path)} has format version {shown(version)}; this release reads {readable}. "
+            f"{where} has format version {shown(version)}; this release reads {readable}. "
             "Use the release of this package that wrote it, or a newer one."
         )
     return content
@@ -57,9 +62,12 @@ def read_sealed_json(
 
 def corrupt(file_system: CheckpointFileSystem, path: str, what: str) -> NoReturn:
     """Raise `CorruptJobIdentityError` for the file."""
-    raise CorruptJobIdentityError(
-        f"{file_system.location(path)} {what}. Bring it back from a backup, or start from a savepoint in a new job "
-        "directory."
+    raise _unusable(file_system.location(path), what)
+
+
+def _unusable(where: str, what: str) -> CorruptJobIdentityError:
+    return CorruptJobIdentityError(
+        f"{where} {what}. Bring it back from a backup, or start from a savepoint in a new job directory."
     )
 
 
