@@ -68,7 +68,7 @@ class ExportTask:
     def run(self) -> ExportedSubtask:
         """Writes the files. Raises `SavepointError` for state that no savepoint can hold."""
         state = self.state
-        if state.input_channels is not None or state.output_channels is not None:
+        if state.has_records_on_their_way:
             raise SavepointError(
                 f"subtask {self.subtask_index} of operator {self.operator_uid!r} has records on their way among its "
                 f"state, which a savepoint cannot hold: take it of a checkpoint whose barriers were aligned"

@@ -5,7 +5,8 @@ is a `SubtaskState`, in parts, each of which may be missing:
 
 * keyed state, a `KeyedStateHandle`: the range of key groups that it covers, and where it is;
 * operator state, which belongs to the subtask and not to a key;
-* the records that were on their way into the subtask when the barrier passed them, and those on their way out of it.
+* the records that were on their way into the subtask when the barrier passed them, and those on their way out of it:
+  they are in files, and a part of these without a file has none.
 
 The last three are an `OpaqueStateHandle` each. `meta` is read by nobody but whoever wrote it, which `backend` and
 `format` name. Constructors check what concerns one object; `operator_states` checks what concerns several.
@@ -142,6 +143,11 @@ class SubtaskState:
         """The parts that are there."""
         every = (self.keyed, self.operator, self.input_channels, self.output_channels)
         return tuple(part for part in every if part is not None)
+
+    @property
+    def has_records_on_their_way(self) -> bool:
+        """Whether a restore that leaves out the channels would lose records."""
+        return any(part is not None and part.files for part in (self.input_channels, self.output_channels))
 
     @property
     def files(self) -> tuple[FileHandle, ...]:

@@ -249,6 +249,7 @@ class LocalStreamEnvironment:
             max_parallelism=self.max_parallelism,
             allow_non_restored_state=allow_non_restored_state,
             rules=self.rules.verdicts,
+            takes_channel_state=True,
         )
         require_compatible(reports)
         return reports

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from attrs import define, field, frozen
 
+from checkpointing.barriers.checkpointing_mode import CheckpointingMode
 from streamjobs.api.stream_graph import (
     JobGraph,
     Node,
@@ -24,11 +25,13 @@ from streamjobs.api.stream_graph import (
     UnionNode,
 )
 from streamjobs.inprocess.chain import Chain, readers_of_edges, senders_of
+from streamjobs.inprocess.channel_state.record_forms import RecordForms
 from streamjobs.inprocess.local_operator import LocalOperator, Recast
 from streamjobs.inprocess.local_source import LocalSource
 from streamjobs.inprocess.local_stream import LocalStream
 from streamjobs.inprocess.local_subtask import LocalSubtask
 from streamjobs.inprocess.network.channel import DEFAULT_CAPACITY, Channel, SubtaskOutput
+from streamjobs.inprocess.network.channel_barriers import no_clock
 from streamjobs.inprocess.network.elements import RecordBatch, SubtaskId
 from streamjobs.inprocess.network.network import Network
 from streamjobs.inprocess.network.operator_subtask import OperatorSubtask
@@ -47,8 +50,9 @@ _OUTPUT: Final = SubtaskId("\0output", 0)
 class NetworkParts:
     """What a network is built of.
 
-    ``make_subtask`` makes the work of a subtask that sends into an output, ``learn_keys`` sees to it that the types of
-    an operator's keys are known, as far as records of that input tell them.
+    ``mode`` says how barriers travel, whose clock is ``barrier_now_ms``, in milliseconds; only records of inputs that
+    have ``forms`` may be overtaken. ``make_subtask`` makes the work of a subtask that sends into an output,
+    ``learn_keys`` sees to it that the types of an operator's keys are known, as far as records of that input tell them.
     """
 
     graph: JobGraph
@@ -62,6 +66,9 @@ class NetworkParts:
     listener: OutputListener
     scheduler: Scheduler
     capacity: int = DEFAULT_CAPACITY
+    mode: CheckpointingMode = CheckpointingMode.ALIGNED
+    barrier_now_ms: Callable[[], int] = no_clock
+    forms: RecordForms = field(factory=dict)
 
 
 @frozen
@@ -136,12 +143,13 @@ class _Building:
                 work = self._parts.make_subtask(self._parts.operators[node.uid], index, output)
                 subtask_id = SubtaskId(node.uid, index)
                 channels = self._channels_to(subtask_id, node.inputs)
-                operators.append(OperatorSubtask(subtask_id, channels, len(node.inputs), work, output))
+                mode, now_ms = self._parts.mode, self._parts.barrier_now_ms
+                operators.append(OperatorSubtask(subtask_id, channels, len(node.inputs), work, output, mode, now_ms))
                 work.chain = self._chain(subtask_id, _Ends(self._parts, output, partial(getattr, work, "watermark_ms")))
                 subtasks.append(work)
         inputs = [edge for node in self._parts.graph.sinks for edge in node.inputs]
         output_channels = self._channels_to(_OUTPUT, inputs)
-        end = OutputSubtask(_OUTPUT, output_channels, len(inputs), self._parts.listener)
+        end = OutputSubtask(_OUTPUT, output_channels, len(inputs), self._parts.listener, self._parts.mode)
         network = Network(list(sources.values()), operators, end, self._parts.scheduler)
         return JobNetwork(network, sources, subtasks)
 
@@ -173,7 +181,13 @@ class _Building:
                     fed.setdefault(SubtaskId(self._names[sender], subtask), []).append(index)
         channels = []
         for sender_id, indices in fed.items():
-            channel = Channel(sender_id, reader, tuple(indices), self._parts.capacity)
+            channel = Channel(
+                sender_id,
+                reader,
+                tuple(indices),
+                self._parts.capacity,
+                may_be_overtaken=all((reader.node, index) in self._parts.forms for index in indices),
+            )
             ends = self._ends[sender_id]
             ends.channels[reader] = channel
             ends.output.channels.append(channel)

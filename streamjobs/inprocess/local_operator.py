@@ -19,6 +19,7 @@ from attrs import define, field, frozen
 from streamjobs.api.key_types import key_serializer_for
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.api.stream_graph import (
+    BroadcastInput,
     JobGraph,
     OperatorNode,
     SinkNode,
@@ -68,6 +69,8 @@ class LocalOperator:
     outputs: Mapping[OutputTag[Any] | None, DeclaredSchema]
     max_parallelism: int
     _inputs: Sequence[LocalInput]
+    row_schemas: Sequence[DeclaredSchema | None] = ()
+    """The schemas of the inputs whose records may be in flight, as far as they are declared."""
     key_serializer: TypeSerializer[Any] | None = None
     _columns: KeyColumns | None = None
 
@@ -98,6 +101,10 @@ class LocalOperator:
     def partitioned(self, input_index: int, stream: LocalStream, parallelism: int) -> Sequence[ObjectBatch]:
         """What each subtask is given of a stream of an input, in order; where that has keys, their types are known."""
         return self._inputs[input_index].shares(stream, self._columns, parallelism)
+
+    def is_keyed(self, input_index: int) -> bool:
+        """Whether the records of an input go to the subtasks of their keys."""
+        return self._inputs[input_index].is_keyed
 
     @property
     def is_ordered(self) -> bool:
@@ -220,7 +227,12 @@ def _prepared(
     for tag in tags:
         outputs[tag] = output_schema(tag.schema, place_of_output(node.uid, tag.name), OF_OUTPUT_TAG)
     states = registered_states(copy.deepcopy(node.function), node.uid, parallelism, schemas)
-    operator = LocalOperator(node, states, outputs, max_parallelism, local_inputs(node, streams))
+    # All copies of a broadcast state are at the same record, so none of its records is ever in flight.
+    in_flight = [
+        None if isinstance(given, BroadcastInput) else schema
+        for given, schema in zip(node.operator_inputs, schemas, strict=True)
+    ]
+    operator = LocalOperator(node, states, outputs, max_parallelism, local_inputs(node, streams), in_flight)
     operator.learn_keys(lambda index: streams[index].first())
     return operator
 

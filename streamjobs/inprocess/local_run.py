@@ -33,6 +33,7 @@ from statebackend.keyed.state_verdicts import SchemaReport
 from statebackend.metrics import StateMetricsConfig
 from streamjobs.api.stream_graph import JobGraph, SinkNode, UnionNode
 from streamjobs.errors import StreamJobError
+from streamjobs.inprocess.channel_state.channel_restore import InFlightShares, restore_checkpoint
 from streamjobs.inprocess.job_network import NetworkParts, build_network
 from streamjobs.inprocess.local_epoch import LocalEpoch
 from streamjobs.inprocess.local_operator import LocalOperator, Recast
@@ -243,7 +244,11 @@ class LocalRun:
         if self.parts.event_time is not None and watermarks is not None:
             state = self.parts.event_time.of_checkpoint(watermarks)
             restore_network(self.network, self.parts.event_time.watermark_nodes(), state)
-            self.network.resume()
+        if self._restored is not None:
+            shares = InFlightShares(self.parts.operators, self.parts.parallelism, self._learn_keys)
+            has_time = self.parts.event_time is not None and watermarks is not None
+            restore_checkpoint(self.network, shares, self._restored, has_time=has_time)
+        self.network.resume()
         self._is_resumed = True
 
     def _epochs(self) -> Epochs:

@@ -95,16 +95,19 @@ def judged(
     max_parallelism: int,
     allow_non_restored_state: bool,
     rules: VerdictRules = RULES,
+    takes_channel_state: bool = False,
 ) -> Mapping[str, SchemaReport]:
     """The verdicts, by ``rules``, on the state that a job would continue from, by operator uid; touches nothing.
 
+    ``takes_channel_state`` says whether records that were on their way go on from where they were.
     Incompatible state is in the reports. Raises `JobRestoreError` for what does not fit the job, `MissingFileError` or
     `CorruptFileError` for a file of the state.
     """
     if restored is None:
         return {}
     check_operators(restored, list(operators), max_parallelism, allow_non_restored_state)
-    check_no_channel_state(restored, operators)
+    if not takes_channel_state:
+        check_no_channel_state(restored, operators)
     check_backend(restored, backend)
     check_merges(restored, operators, parallelism)
     check_files(restored, operators)

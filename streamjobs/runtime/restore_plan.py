@@ -104,16 +104,16 @@ def check_operators(
 def check_no_channel_state(restored: RestoredState, uids: Iterable[str]) -> None:
     """Raises `JobRestoreError` if the state of these operators has records that were on their way.
 
-    No subtask takes them in: an epoch ends when all its records are processed. To leave them out would lose them.
+    For a runtime in which no subtask takes them in; to leave them out would lose them.
     """
     for uid in uids:
         operator = restored.operator(uid)
         for index, subtask in enumerate(() if operator is None else operator.subtasks):
-            if subtask.input_channels is not None or subtask.output_channels is not None:
+            if subtask.has_records_on_their_way:
                 raise JobRestoreError(
                     f"subtask {index} of operator {uid!r} has records on their way among its state at "
-                    f"{restored.file_system.location('')}, which would be lost. Nothing was changed; start from a "
-                    f"checkpoint whose barriers were aligned"
+                    f"{restored.file_system.location('')}, which only the in-process runtime takes in. Nothing was "
+                    f"changed; take a savepoint there, which never has such records, and continue from that"
                 )
 
 

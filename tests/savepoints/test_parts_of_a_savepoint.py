@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from checkpointing import CheckpointFileSystem, OpaqueStateHandle, SavepointError, SubtaskState
+from checkpointing import CheckpointFileSystem, FileHandle, OpaqueStateHandle, SavepointError, SubtaskState
+from checkpointing.handles.checksum import checksum_of_bytes
 from savepoints.handle_export import ExportTask
 from statebackend import ListStateDescriptor, StateTtlConfig
 from statebackend.keyed.backend_registry import state_backend
@@ -22,10 +23,17 @@ def task(tmp_path: Path, state: SubtaskState) -> ExportTask:
 
 @pytest.mark.parametrize("part", ["input_channels", "output_channels"])
 def test_records_on_their_way_are_not_left_out_in_silence(tmp_path: Path, part: str) -> None:
-    export = task(tmp_path, SubtaskState(**{part: OpaqueStateHandle("records", b"")}))
+    file = FileHandle("records", 1, checksum_of_bytes(b"r"))
+    export = task(tmp_path, SubtaskState(**{part: OpaqueStateHandle("records", b"", (file,))}))
     with pytest.raises(SavepointError, match=r"subtask 1 of operator 'counter' has records on their way"):
         export.run()
     assert export.target.list_files() == ()
+
+
+def test_channels_with_nothing_on_its_way_are_no_obstacle(tmp_path: Path) -> None:
+    without_files = OpaqueStateHandle("records", b"what was known of time")
+    exported = task(tmp_path, SubtaskState(input_channels=without_files, output_channels=without_files)).run()
+    assert exported.state == SubtaskState()
 
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])

@@ -99,7 +99,8 @@ class Network:
         """
         for subtask in self.operators:
             while channels := [one for one in subtask.channels if one.can_be_read]:
-                subtask.step(channels[0])
+                # What was in flight comes before what has come of it.
+                subtask.step(max(channels, key=lambda one: bool(one.restored)))
             subtask.resume()
         self.run()
 
