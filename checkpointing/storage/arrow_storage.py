@@ -8,6 +8,7 @@ even that is found by the size and checksum in the handle that was never handed 
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO, cast
 
@@ -49,6 +50,9 @@ class ArrowStorage:
 
     def copy(self, path: str, target: str) -> None:
         """A second file with the same bytes, made by the store itself."""
+        if self.size_bytes(path) is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        self.filesystem.create_dir(self._full(target).rpartition("/")[0], recursive=True)
         self.filesystem.copy_file(self._full(path), self._full(target))
 
     def put_file(self, source_path: str, path: str, may_link: bool) -> tuple[int, str]:

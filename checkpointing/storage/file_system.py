@@ -78,6 +78,9 @@ class Storage(Protocol):
     def list_directories(self, prefix: str) -> list[str]:
         """The directories directly below one."""
 
+    def copy(self, path: str, target: str) -> None:
+        """Gives the bytes of a file, which nobody changes in place, a second name, durably."""
+
     def delete(self, path: str, durable: bool) -> None:
         """Deletes a file; none is no error."""
 
@@ -263,6 +266,16 @@ class CheckpointFileSystem:
         """Names of the directories directly below the directory `prefix` (default: the root), sorted."""
         with self._reporting("list", prefix):
             return tuple(sorted(self._storage.list_directories(prefix and checked_relative_path(prefix))))
+
+    def copy_file(self, path: str, target: str) -> None:
+        """Give a file, which nobody changes in place, a second name below the root: complete, or absent.
+
+        On a local store that has links it becomes one; an object store copies it itself. `MissingFileError` if absent.
+        """
+        checked_relative_path(path)
+        checked_relative_path(target)
+        with self._reporting(f"copy to {target}", path):
+            self._storage.copy(path, target)
 
     def delete(self, path: str, *, durable: bool = False) -> None:
         """Remove a file; a missing one is fine. With `durable` the removal survives a power loss."""

@@ -116,6 +116,10 @@ class LocalStorage:
         except FileNotFoundError:
             return []
 
+    def copy(self, path: str, target: str) -> None:
+        """A link, or a copy where there can be none."""
+        self.put_file(self._full(path), target, may_link=True)
+
     def delete(self, path: str, durable: bool) -> None:
         """Remove a file; a missing one is fine. With `durable` the removal survives a power loss."""
         target = self._full(path)

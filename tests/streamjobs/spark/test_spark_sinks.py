@@ -193,7 +193,7 @@ def test_a_frame_that_has_the_epoch_column_is_refused(spark: SparkSession, tmp_p
 
 def test_a_store_without_atomic_rename_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match="ForEachEpochSink"):
-        ParquetSink("s3://bucket/out")
+        ParquetSink("gs://bucket/out")
 
 
 @pytest.mark.spark
@@ -286,11 +286,11 @@ def test_a_stream_killed_anywhere_in_an_epoch_leaves_each_row_once(
 def test_the_names_of_staged_rows_are_on_the_disk_before_the_checkpoint_is(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from streamjobs.spark import sinks
+    from streamjobs.spark import local_epoch_files
 
     synced: list[str] = []
-    monkeypatch.setattr(sinks, "sync_directory", synced.append)
+    monkeypatch.setattr(local_epoch_files, "sync_directory", synced.append)
     root = tmp_path / "new" / "rows"
-    sinks.ParquetSink(root).stage(spark.range(1), 7, "attempt")
+    ParquetSink(root).stage(spark.range(1), 7, "attempt")
     staged = root / "_staging" / "000000000007-attempt"
     assert synced.index(str(staged)) < synced.index(str(staged.parent)) < synced.index(str(root))
