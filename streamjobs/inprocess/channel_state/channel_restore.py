@@ -5,7 +5,7 @@ who owns their key groups now, and those of inputs that are spread are dealt out
 nothing in flight. What is put into a channel is taken before anything else.
 
 With the parallelism of the former run each subtask is where it was in event time, too; otherwise all subtasks of a node
-begin where the one was that was furthest behind, and what is in flight brings them on (see `redistribution`).
+begin where the one was that was furthest behind, and what is in flight brings them on (see `channel_redistribution`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from attrs import evolve, frozen
 from checkpointing.handles.operator_states import OperatorState
 from savepoints.restored_state import RestoredState
 from streamjobs.errors import JobRestoreError
+from streamjobs.inprocess.channel_state.channel_redistribution import MergedChannels, merged_channels
 from streamjobs.inprocess.channel_state.channel_state_parts import (
     ChannelsOfCheckpoint,
     channel_parts,
     channels_of_checkpoint,
 )
 from streamjobs.inprocess.channel_state.record_forms import forms_of_operators
-from streamjobs.inprocess.channel_state.redistribution import MergedChannels, merged_channels
 from streamjobs.inprocess.local_operator import LocalOperator
 from streamjobs.inprocess.local_stream import LocalStream
 from streamjobs.inprocess.network.channel import Channel
