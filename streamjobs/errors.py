@@ -39,5 +39,9 @@ class NullKeyError(StreamJobError, ValueError):
     """A record has no key."""
 
 
+class MissingTimestampError(StreamJobError, ValueError):
+    """A record without a timestamp came to an operator of event time; the message names operator, key and record."""
+
+
 class MissingModuleError(StreamJobError):
     """A worker lacks a module of the program; the message names it and says how to send it along."""

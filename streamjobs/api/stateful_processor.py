@@ -115,6 +115,14 @@ class StatefulProcessorFunction:
     initial_state: Any = None
     """The rows that the processor begins with: as the program gave them, or an `InitialState` of the runtime's."""
 
+    @property
+    def follows_watermarks(self) -> bool:
+        """Whether an epoch is worth while for nothing but a watermark that has moved.
+
+        Spark runs a batch without records then, and what is late in the next batch goes by the watermark of that one.
+        """
+        return self.time_mode is TimeMode.EVENT_TIME
+
 
 def checked_processor(processor: Any, where: str, *, has_initial_state: bool = False) -> Any:
     """The processor; raises `JobDefinitionError` for what is none."""

@@ -46,6 +46,7 @@ __all__ = [
     "UnionNode",
     "name_of_input",
     "source_of_timestamps",
+    "upstream_of",
 ]
 
 ONLY_SINK: Final = "sink"
@@ -165,6 +166,15 @@ class OperatorNode:
         """What it reads, in the order of its inputs."""
         return tuple(one.edge for one in self.operator_inputs)
 
+    @property
+    def input_order(self) -> tuple[int, ...]:
+        """The indices of its inputs in the order in which an epoch takes them.
+
+        What is broadcast comes first: rules are there when the first records come that they are for.
+        """
+        inputs = self.operator_inputs
+        return tuple(sorted(range(len(inputs)), key=lambda index: not isinstance(inputs[index], BroadcastInput)))
+
 
 @frozen(eq=False)
 class SinkNode:
@@ -186,6 +196,18 @@ class StreamEdge:
 
     node: Node
     tag: OutputTag[Any] | None = field(default=None)
+
+
+def upstream_of(edges: Iterable[StreamEdge]) -> frozenset[Node]:
+    """All nodes whose records come by these edges, on whatever way: sources, steps and operators."""
+    seen: set[Node] = set()
+    pending = [edge.node for edge in edges]
+    while pending:
+        node = pending.pop()
+        if node not in seen:
+            seen.add(node)
+            pending += [edge.node for edge in node.inputs]
+    return frozenset(seen)
 
 
 @frozen

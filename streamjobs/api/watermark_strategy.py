@@ -66,22 +66,12 @@ class WatermarkStrategy(Generic[T]):
     def for_bounded_out_of_orderness(cls, out_of_orderness: Duration) -> WatermarkStrategy[Any]:
         """A record comes at most so much later than one with a larger timestamp: "10 minutes", a timedelta, or ms.
 
-        Raises `JobDefinitionError` for what is no duration or less than nothing.
+        Spark's ``withWatermark`` with that delay says the same. Raises `JobDefinitionError` for what is no duration or
+        less than nothing.
         """
         bound_ms = duration_ms(out_of_orderness, "the bound of out-of-orderness", at_least_ms=0)
         factory = functools.partial(BoundedOutOfOrdernessWatermarks, bound_ms)
         return WatermarkStrategy(generator_factory=factory, out_of_orderness_ms=bound_ms)
-
-    @classmethod
-    def for_delay_threshold(cls, delay_threshold: Duration) -> WatermarkStrategy[Any]:
-        """The watermark of Spark's ``withWatermark``: the largest timestamp, less the delay, and no millisecond less.
-
-        For programs that come from Spark, where a record at the watermark is late. Raises as
-        `for_bounded_out_of_orderness`.
-        """
-        delay_ms = duration_ms(delay_threshold, "the delay threshold", at_least_ms=0)
-        factory = functools.partial(BoundedOutOfOrdernessWatermarks, delay_ms - 1)
-        return WatermarkStrategy(generator_factory=factory, out_of_orderness_ms=delay_ms - 1)
 
     @classmethod
     def no_watermarks(cls) -> WatermarkStrategy[Any]:

@@ -40,6 +40,7 @@ from streamjobs.inprocess.network.scheduler import DownstreamFirst, Scheduler
 from streamjobs.inprocess.record_sinks import check_sinks
 from streamjobs.rows.declared_schema import parsed_schema
 from streamjobs.runtime.event_time import EventTime
+from streamjobs.runtime.held_timers import warn_of_held_timers
 from streamjobs.runtime.job_start import Engine, check_written_by, judged, locked_start, require_compatible
 from streamjobs.runtime.starting_point import StartingPoint, check_no_fall_back, starting_point
 
@@ -134,6 +135,7 @@ class LocalStreamEnvironment:
         # touched.
         checked = self._checked(sources_tell_time=False)
         records = {node: _records_of(node.source) for node in checked.graph.sources}
+        warn_of_held_timers(checked.event_time, name)
         with self._opened(checked, name, from_savepoint, allow_non_restored_state, fall_back_to) as run:
             feed = ElementFeed(run.job_network.sources, records, self._epoch_size)
             while feed.has_more:

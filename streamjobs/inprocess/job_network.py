@@ -3,6 +3,8 @@
 A source is one subtask, an operator as many as the parallelism of the job says, and all sinks are one. Two subtasks
 have one channel between them whatever number of ways lead there, so that what one sends the other has one order.
 Stateless steps are carried out by who sends.
+
+Of sources that have something to read, those whose records are broadcast come first, as in an epoch on Spark.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from attrs import define, field, frozen
 
 from checkpointing.barriers.checkpointing_mode import CheckpointingMode
 from streamjobs.api.stream_graph import (
+    BroadcastInput,
     JobGraph,
     Node,
     NodeKind,
@@ -23,6 +26,7 @@ from streamjobs.api.stream_graph import (
     SourceNode,
     TimestampsNode,
     UnionNode,
+    upstream_of,
 )
 from streamjobs.inprocess.chain import Chain, readers_of_edges, senders_of
 from streamjobs.inprocess.channel_state.record_forms import RecordForms
@@ -150,7 +154,10 @@ class _Building:
         inputs = [edge for node in self._parts.graph.sinks for edge in node.inputs]
         output_channels = self._channels_to(_OUTPUT, inputs)
         end = OutputSubtask(_OUTPUT, output_channels, len(inputs), self._parts.listener, self._parts.mode)
-        network = Network(list(sources.values()), operators, end, self._parts.scheduler)
+        inputs_of_all = (one for node in self._parts.graph.operators for one in node.operator_inputs)
+        broadcast = upstream_of(one.edge for one in inputs_of_all if isinstance(one, BroadcastInput))
+        in_order = [sources[node] for node in sorted(sources, key=lambda node: node not in broadcast)]
+        network = Network(in_order, operators, end, self._parts.scheduler)
         return JobNetwork(network, sources, subtasks)
 
     def _source(self, node: SourceNode) -> SourceSubtask[LocalSource]:

@@ -164,8 +164,10 @@ class LocalSubtask:
         if not self._to_order or not self._open_if_possible():
             return
         waiting, self._to_order = self._to_order, []
-        for input_index in sorted({one.input_index for one in waiting}):
+        for input_index in self.operator.node.input_order:
             of_input = [one for one in waiting if one.input_index == input_index]
+            if not of_input:
+                continue
             batch = ObjectBatch(
                 [record for one in of_input for record in one.records],
                 [key for one in of_input for key in one.keys],

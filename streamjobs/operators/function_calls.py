@@ -12,10 +12,10 @@ from typing import Any, Final
 from checkpointing.errors import CheckpointError
 from snapshots.errors import StateFormatError
 from statebackend.api.errors import StateBackendError
-from streamjobs.errors import StreamJobError, UserFunctionError
+from streamjobs.errors import MissingTimestampError, StreamJobError, UserFunctionError
 from streamjobs.user_errors import one_line, shown, told
 
-__all__ = ["call_failure", "call_user", "of_key", "of_record"]
+__all__ = ["call_failure", "call_user", "missing_timestamp", "of_key", "of_record"]
 
 _KEY_CHARACTERS: Final = 80
 _RECORD_CHARACTERS: Final = 200
@@ -38,6 +38,14 @@ def call_failure(error: Exception, where: str, method: str) -> Exception:
     if isinstance(error, (StateBackendError, StateFormatError)):
         return UserFunctionError(f"{where}: {one_line(str(error))}")
     return UserFunctionError(f"{where}: {method} raised {told(error)}")
+
+
+def missing_timestamp(where: str, who_needs_it: str, instead: str) -> MissingTimestampError:
+    """That a record has none where it must; ``where`` names operator, key and record, ``instead`` another way out."""
+    return MissingTimestampError(
+        f"{where}: the record has no timestamp, and {who_needs_it}: give it one by "
+        f"WatermarkStrategy.with_timestamps(...), leave such records out in front of the operator, or {instead}"
+    )
 
 
 def call_user(uid: str, method: str, call: Callable[[], object]) -> None:

@@ -28,9 +28,8 @@ from attrs import frozen
 from streamjobs.api.interval_join import IntervalJoinDefinition
 from streamjobs.api.join_functions import JoinContext
 from streamjobs.api.output_tag import OutputTag
-from streamjobs.errors import UserFunctionError
 from streamjobs.operators.element_form import element_form
-from streamjobs.operators.function_calls import call_failure, call_user, of_key, of_record
+from streamjobs.operators.function_calls import call_failure, call_user, missing_timestamp, of_key, of_record
 from streamjobs.operators.function_results import check_results
 from streamjobs.operators.join_buffer import JoinBuffer
 from streamjobs.operators.operator import Emitter, InputBatch, Operator
@@ -119,8 +118,6 @@ class IntervalJoinOperator(Operator):
                 self._process(side, record, time)
         except Exception as error:
             where = f"{of_key(self._uid, context.current_key)}, {side.name} {of_record(record)}"
-            if isinstance(error, _NoTimestampError):
-                raise UserFunctionError(f"{where}: {error}") from None
             raise call_failure(error, where, "the join") from error
         self._output.flush()
         # As behind every batch: see `record_function`.
@@ -135,10 +132,8 @@ class IntervalJoinOperator(Operator):
 
     def _process(self, side: _Side, record: Any, time: int | None) -> None:
         if time is None:
-            raise _NoTimestampError(
-                "the record has no timestamp, and an interval join needs one: give both streams timestamps by "
-                "WatermarkStrategy.with_timestamps(...)"
-            )
+            where = f"{of_key(self._uid, self._context.current_key)}, {side.name} {of_record(record)}"
+            raise missing_timestamp(where, "an interval join needs one of both", "connect the streams")
         watermark = self._timers.current_watermark()
         if time < watermark != MIN_TIMESTAMP:
             if side.late_tag is None:
@@ -170,7 +165,3 @@ class IntervalJoinOperator(Operator):
         except Exception as error:
             where = f"{of_key(self._uid, context.current_key)}, left {of_record(left)}, right {of_record(right)}"
             raise call_failure(error, where, "process_element") from error
-
-
-class _NoTimestampError(Exception):
-    """A record cannot be joined; whoever knows which says so."""

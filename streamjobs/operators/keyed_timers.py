@@ -17,7 +17,7 @@ from streamjobs.time.internal_timer_service import InternalTimerService
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.void import VOID_NAMESPACE, VoidNamespaceSerializer
 
-__all__ = ["TIMERS_NAME", "KeyedTimers", "NoTimers", "register_timers"]
+__all__ = ["TIMERS_NAME", "KeyedTimers", "NoTimers", "overrides_on_timer", "register_timers"]
 
 N = TypeVar("N")
 
@@ -32,9 +32,14 @@ class RegistersTimers(Protocol):
         """Timers by key and namespace under a name."""
 
 
+def overrides_on_timer(function: object) -> bool:
+    """Whether an object is a function that may register timers."""
+    return isinstance(function, KeyedFunction) and type(function).on_timer is not KeyedFunction.on_timer
+
+
 def register_timers(function: KeyedFunction[Any, Any], context: RegistersTimers) -> InternalTimerService[Any] | None:
     """Registers the timers of a function that overrides ``on_timer``; None for one that does not."""
-    if type(function).on_timer is KeyedFunction.on_timer:
+    if not overrides_on_timer(function):
         return None
     return context.internal_timer_service(TIMERS_NAME, VoidNamespaceSerializer())
 

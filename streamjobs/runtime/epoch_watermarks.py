@@ -35,6 +35,7 @@ class EpochWatermarks:
         self._event_time = event_time
         self._watermarks: JobWatermarks | None = None if event_time is None else event_time.watermarks()
         self._uids = () if event_time is None else tuple(node.uid for node in event_time.graph.operators)
+        self._followers = () if event_time is None else event_time.followers
         self.names = () if event_time is None else event_time.names
         """Of the sources with event time, and the uids of all operators."""
         self._before: Mapping[str, int] = {}
@@ -105,7 +106,7 @@ class EpochWatermarks:
 
     def next_epoch_ms(self, timers: Sequence[TimersDue]) -> int | None:
         """The processing time from which an epoch without records has something to do; None if none ever has."""
-        if self.are_due(timers):
+        if self.are_due(timers) or any(self.of(uid) > self.before_of(uid) for uid in self._followers):
             return MIN_TIMESTAMP
         times = [one.processing_time_ms for one in timers]
         return min(

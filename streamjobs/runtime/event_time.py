@@ -68,6 +68,11 @@ class EventTime:
         """Of the sources with event time, and the uids of all operators."""
         return (*self.nodes, *(node.uid for node in self.graph.operators))
 
+    @property
+    def followers(self) -> tuple[str, ...]:
+        """The uids of the operators for which an epoch is run when their watermark has moved, be nothing due."""
+        return tuple(node.uid for node in self.graph.operators if getattr(node.function, "follows_watermarks", False))
+
     def name_of(self, node: TimestampsNode) -> str:
         """The name of the source that a node gives timestamps to."""
         return next(name for name, one in self.nodes.items() if one is node)

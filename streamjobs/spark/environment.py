@@ -36,6 +36,7 @@ from streamjobs.api.data_stream import DataStream
 from streamjobs.api.stream_graph import SourceNode, StreamGraph
 from streamjobs.errors import JobDefinitionError
 from streamjobs.runtime.checkpoint_writing import batch_of
+from streamjobs.runtime.held_timers import warn_of_held_timers
 from streamjobs.runtime.job_start import Engine, check_written_by, judged, locked_start, require_compatible
 from streamjobs.runtime.local_state_root import LocalStateRoot
 from streamjobs.runtime.restore_plan_file import RESTORE_PLANS_DIRECTORY
@@ -312,6 +313,7 @@ class SparkStreamEnvironment:
         advice = locality_advice(self.spark)
         if advice is not None:
             _log.warning("job %r: %s", name, advice)
+        warn_of_held_timers(pipeline.time.event_time, name)
         parts = JobParts(
             identity=directory.identity,
             run_id=directory.run_id,

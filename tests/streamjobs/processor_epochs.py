@@ -12,6 +12,7 @@ from streamjobs.api.stateful_processor import StatefulProcessorFunction, TimeMod
 from streamjobs.operators.stateful_processor.processor_operator import StatefulProcessorOperator
 from streamjobs.rows.row import row_class
 from streamjobs.runtime.restore_plan import SubtaskRestore, continued_subtask
+from streamjobs.time.timestamps import MIN_TIMESTAMP
 from testkit.backends.harness import BackendHarness
 from testkit.operators import OperatorTestHarness
 from typeserializers.containers.tuples import TupleSerializer
@@ -44,7 +45,7 @@ class Epochs:
         self.is_in_event_time = mode is TimeMode.EVENT_TIME
 
     def epoch(self, time: int, *records: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        """An epoch at a time; records are (key, timestamp, the columns behind the key ...), sorted by key."""
+        """An epoch at a time, or at Spark's watermark; records are (key, timestamp, the other columns ...), by key."""
         restore = SubtaskRestore() if self.state is None else continued_subtask(self.state, self.harness.file_system)
         run = OperatorTestHarness(
             self.harness,
@@ -55,13 +56,13 @@ class Epochs:
             operator_state=restore.operator,
         )
         if self.is_in_event_time:
-            run.watermark(time)
+            run.watermark(time if time == MIN_TIMESTAMP else time - 1)
         else:
             run.processing_time(time)
         for key, timestamp, *values in records:
             parts = (key,) if self.key_width == 1 else key
             run.records((key, tuple.__new__(self.record_class, (*parts, *values)), timestamp))
         self.state = run.subtask_state()
-        next_timers = run.timers.next_event_time_timer(), run.timers.next_processing_time_timer()
-        self.next_timer = next((one for one in next_timers if one is not None), None)
+        before_ms = run.timers.next_event_time_timer()
+        self.next_timer = run.timers.next_processing_time_timer() if before_ms is None else before_ms + 1
         return [tuple(row) for row in run.rows()]

@@ -1,7 +1,7 @@
 """A job whose operators have two, three and broadcast inputs, for both environments, and what comes of it, modelled.
 
 What the functions compute depends on the order of the records of a key, so that it tells whether each input keeps its
-own, and whether an epoch takes the inputs in their order.
+own, and whether an epoch takes the rules first, and the other inputs in their order.
 """
 
 from __future__ import annotations
@@ -152,12 +152,12 @@ def modelled(epochs: Sequence[Epoch]) -> tuple[list[Any], ...]:
             for key, _, value in ordered[index]:
                 totals[key] = (totals.get(key, 0) * 7 + value) % 1009
                 merged.append((key, side, totals[key]))
-        ruled += [(key, value, _shown(rules)) for key, _, value in ordered[0]]
         for name, _, factor in ordered[2]:
             if factor < 0:
                 rules.pop(name, None)
             else:
                 rules[name] = (rules.get(name, 0) * 7 + factor) % 1009
+        ruled += [(key, value, _shown(rules)) for key, _, value in ordered[0]]
         for index in range(2):
             for key, _, value in ordered[index]:
                 every[key] = (every.get(key, 0) * 7 + value + index + counts.get(key, 0)) % 1009

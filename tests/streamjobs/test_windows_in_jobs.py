@@ -14,12 +14,12 @@ from statebackend.api.aggregate_function import AggregateFunction
 from streamjobs import (
     EventTimeSessionWindows,
     JobDefinitionError,
+    MissingTimestampError,
     ProcessingTimeSessionWindows,
     ProcessJoinFunction,
     ProcessWindowFunction,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
-    UserFunctionError,
     WatermarkStrategy,
     WindowContext,
 )
@@ -132,7 +132,7 @@ def test_what_a_job_lacks_for_windows_is_told() -> None:
     )
     windows = timed.key_by("k").window(TumblingEventTimeWindows.of(1))
     windows.reduce(reduced, uid="w", schema="k string, v bigint").sink_to([])
-    with pytest.raises(UserFunctionError, match=r"operator 'w', key 'a', record .*no timestamp"):
+    with pytest.raises(MissingTimestampError, match=r"operator 'w', key 'a', record .*: the record has no timestamp"):
         env.execute()
 
 

@@ -28,7 +28,7 @@ from streamjobs.api.windows.triggers import TriggerResult
 from streamjobs.api.windows.window_definition import WindowDefinition
 from streamjobs.errors import StreamJobError
 from streamjobs.operators.element_form import element_form
-from streamjobs.operators.function_calls import call_failure, call_user, of_key, of_record
+from streamjobs.operators.function_calls import call_failure, call_user, missing_timestamp, of_key, of_record
 from streamjobs.operators.function_results import check_results
 from streamjobs.operators.operator import Emitter, InputBatch, Operator
 from streamjobs.operators.ordered_output import OrderedOutput
@@ -172,7 +172,8 @@ class WindowOperator(Operator):
 
     def _process_element(self, element: Any, key_group: int, time: int | None) -> None:
         if time is None and self._is_event_time:
-            raise _no_timestamp()
+            where = f"{of_key(self._uid, self._key)}, {of_record(element)}"
+            raise missing_timestamp(where, "windows of event time need one", "take windows of processing time")
         assigned = time if self._is_event_time else self._timers.current_processing_time()
         # Without event time the timestamp of a record says nothing.
         windows = self._assigner.assign_windows(element, 0 if assigned is None else assigned)
@@ -365,10 +366,3 @@ class WindowOperator(Operator):
         return call_failure(
             error, "".join([where, *(f", {of_record(one)}" for one in record)]), "the windows' functions"
         )
-
-
-def _no_timestamp() -> ValueError:
-    return ValueError(
-        "the record has no timestamp, and windows of event time need one: give the stream timestamps by "
-        "WatermarkStrategy.with_timestamps(...), or take windows of processing time"
-    )

@@ -5,8 +5,8 @@
     1                      2                        null                       that of the second
 
 So all inputs of an operator go through one shuffle, and one task has the rows of a subtask. There they are sorted: what
-is early comes first; then by input, in the order of the inputs; then as each input is ordered. Beside the tag there are
-columns to sort by, which tasks are not given.
+is early comes first; then by input, what is broadcast before the others; then as each input is ordered. Beside the tag
+there are columns to sort by, which tasks are not given.
 """
 
 from __future__ import annotations
@@ -59,10 +59,16 @@ class _OrderColumn:
 
 
 class InputUnion:
-    """The rows of several inputs, made over frames without rows. The expressions serve every epoch."""
+    """The rows of several inputs, made over frames without rows. The expressions serve every epoch.
 
-    def __init__(self, inputs: Sequence[PreparedInput], frames: Sequence[DataFrame]) -> None:
+    ``input_order`` has the indices of the inputs in the order in which a task takes their rows.
+    """
+
+    def __init__(
+        self, inputs: Sequence[PreparedInput], frames: Sequence[DataFrame], input_order: Sequence[int]
+    ) -> None:
         self._inputs = tuple(inputs)
+        places = [F.lit(input_order.index(index)) for index in range(len(inputs))]
         self._has_early = any(one.may_be_early for one in inputs)
         rows = [one.rows(frame) for one, frame in zip(inputs, frames, strict=True)]
         self._orders = [
@@ -76,7 +82,7 @@ class InputUnion:
         self.subtask = F.col(SUBTASK_COLUMN)
         self.order_by = (
             *([F.col(_EARLY_COLUMN).desc()] if self._has_early else []),
-            F.col(INPUT_COLUMN),
+            F.array(*places)[F.col(INPUT_COLUMN)],
             *(one.in_order(F.col(one.name)) for one in self._orders),
             F.col(PLACE_COLUMN),
         )

@@ -98,7 +98,7 @@ def prepare_operator(
         side_types[tag] = _nullable(_struct_type(tag.schema, where))
     states = registered_states(cloudpickle.loads(function_pickle), uid, parallelism, [one.schema for one in inputs])
     layout = OutputLayout(output_type, side_types, has_time=any(time.is_in_output for time in times))
-    rows = OneInput(inputs[0]) if len(inputs) == 1 else InputUnion(inputs, frames)
+    rows = OneInput(inputs[0]) if len(inputs) == 1 else InputUnion(inputs, frames, node.input_order)
     arrow_map = ArrowMap(frames[0].sparkSession, layout.schema, rows.task_columns)
     return PreparedOperator(
         node,

@@ -70,16 +70,6 @@ def test_only_bounded_watermarks_follow_from_the_largest_timestamp() -> None:
     assert WatermarkStrategy.for_generator(EveryEvent).out_of_orderness_ms is None
 
 
-def test_the_watermark_of_spark_is_the_largest_timestamp_less_the_delay() -> None:
-    strategy: WatermarkStrategy[Any] = WatermarkStrategy.for_delay_threshold("1 second")
-    assert strategy.source_time() == SourceTime(out_of_orderness_ms=999)
-    source = strategy.timestamps_and_watermarks(None, None)
-    source.on_record({}, 5000, 0)
-    assert source.on_periodic_emit(0) == (Watermark(4000),)
-    with pytest.raises(JobDefinitionError, match="the delay threshold is -1"):
-        WatermarkStrategy.for_delay_threshold(-1)
-
-
 def test_runtimes_make_of_a_strategy_what_runs() -> None:
     assert WHOLE.source_time() == SourceTime(out_of_orderness_ms=600_000, idleness_ms=300_000, has_channels=True)
     assert START.source_time() == SourceTime(out_of_orderness_ms=0)

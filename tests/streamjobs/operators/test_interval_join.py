@@ -21,6 +21,7 @@ from statebackend.heap import HeapStateBackend
 from streamjobs import (
     JobDefinitionError,
     JoinContext,
+    MissingTimestampError,
     OutputTag,
     ProcessJoinFunction,
     RuntimeContext,
@@ -253,7 +254,8 @@ def test_records_whose_type_nobody_knows_are_refused_by_side(tmp_path: Path) -> 
 def test_a_record_without_a_timestamp_is_refused_by_name(timestamps: Any, tmp_path: Path) -> None:
     run = opened(tmp_path, HeapStateBackend(), join_of(0, 0))
     batch = ObjectBatch([7], ["k"], [run.harness.key_group("k")], timestamps)
-    with pytest.raises(UserFunctionError, match=r"'join', key 'k', right record 7: the record has no timestamp"):
+    told = r"^operator 'join', key 'k', right record 7: the record has no timestamp.*with_timestamps"
+    with pytest.raises(MissingTimestampError, match=told):
         run.operator.process_batch(1, batch)
     assert run.entries() == {}
 

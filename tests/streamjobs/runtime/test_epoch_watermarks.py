@@ -102,3 +102,20 @@ def test_a_job_without_event_time_has_no_watermarks() -> None:
         assert one.state() is None
         assert times(one) == (MIN_TIMESTAMP, MIN_TIMESTAMP)
         assert one.next_epoch_ms(DUE_AT_9) is None
+
+
+def test_a_processor_of_sparks_is_worth_an_epoch_whenever_its_watermark_has_moved() -> None:
+    class Silent:
+        init = handleInputRows = handleExpiredTimer = close = lambda self, *_: None  # noqa: N815
+
+    graph = StreamGraph()
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(2).with_timestamps("at")
+    timed = DataStream(graph, graph.add(SourceNode(0))).assign_timestamps_and_watermarks(strategy)
+    processed = timed.group_by("k").transform_with_state(Silent(), SCHEMA, "update", "eventTime", uid="processor")
+    processed.sink_to([])
+    first = EpochWatermarks(EventTime.of(graph.job()), None)
+    moved = first.after(seen(12), 1000)
+    assert [one.next_epoch_ms([]) for one in (first, moved, moved.after([], 1000))] == [None, MIN_TIMESTAMP, None]
+    assert moved.after(seen(12), 2000).next_epoch_ms([]) is None
+    # Nobody else has anything to do then.
+    assert EpochWatermarks(event_time(), None).after(seen(12), 1000).next_epoch_ms([]) is None

@@ -121,7 +121,9 @@ def test_keys_of_different_types_are_refused_with_both_inputs_and_types(spark: S
     assert not (tmp_path / "job").exists()
 
 
-def test_rows_are_sorted_by_input_and_then_as_each_input_says_in_any_direction(spark: SparkSession) -> None:
+def test_rows_are_sorted_broadcast_ones_first_then_by_input_and_as_each_says_in_any_direction(
+    spark: SparkSession,
+) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 
     from streamjobs.spark.plans.hidden_time import TimeOfOperator
@@ -142,19 +144,19 @@ def test_rows_are_sorted_by_input_and_then_as_each_input_says_in_any_direction(s
         prepare_input(frame.where("false"), one, "both", TimeOfOperator(), 3, 16)
         for frame, one in zip(frames, given, strict=True)
     ]
-    union = InputUnion(inputs, [frame.where("false") for frame in frames])
+    union = InputUnion(inputs, [frame.where("false") for frame in frames], (1, 0))
     rows = union.of(frames).repartitionById(3, union.subtask).sortWithinPartitions(*union.order_by)
     columns = rows.select(*union.task_columns).collect()
     of_first = [row[2].k for subtask in range(3) for row in columns if row[SUBTASK_COLUMN] == subtask and row[0] == 0]
     assert sorted(of_first) == ["a", "b", "c", "d"]
     for subtask in range(3):
         own = [row for row in columns if row[SUBTASK_COLUMN] == subtask]
-        assert [row[0] for row in own] == sorted(row[0] for row in own)
+        assert [row[0] for row in own] == sorted((row[0] for row in own), reverse=True)
         keyed = [row[2]["a.t"] for row in own if row[0] == 0]
         assert keyed == sorted(keyed, key=lambda t: (t is not None, -(t or 0)))
         assert [(row[3].t, row[3].k) for row in own if row[0] == 1] == [
             (2, 2), (2, 5), (1, 1), (1, 4), (0, 0), (0, 3), (0, 6),
         ]  # fmt: skip
     # A stream that is connected to itself.
-    twice = InputUnion([inputs[0], inputs[0]], [first, first])
+    twice = InputUnion([inputs[0], inputs[0]], [first, first], (0, 1))
     assert sorted(row[0] for row in twice.of([first, first]).collect()) == [0] * 4 + [1] * 4

@@ -108,12 +108,10 @@ def on_ours(
     processor: Any,
     time_mode: str,
     initial: Any = None,
-    delay: str | None = None,
 ) -> list[list[tuple[Any, ...]]]:
-    """What our state makes of them; ``delay`` is that of the watermark by the column ``ts``."""
+    """What our state makes of them."""
     from stateful_programs import OUTPUT
 
-    from streamjobs import WatermarkStrategy
     from streamjobs.spark import SparkStreamEnvironment
     from streamjobs.spark.sinks import ForEachEpochSink
 
@@ -125,11 +123,7 @@ def on_ours(
         parallelism=2,
         max_parallelism=16,
     )
-    records = environment.from_dataframe(stream)
-    if delay is not None:
-        strategy: Any = WatermarkStrategy.for_delay_threshold(delay).with_timestamps("ts")
-        records = records.assign_timestamps_and_watermarks(strategy)
-    grouped = records.group_by("program", "k")
+    grouped = environment.from_dataframe(stream).group_by("program", "k")
     processed = grouped.transform_with_state(processor, OUTPUT, "update", time_mode, initial)
     processed.sink_to(ForEachEpochSink(outputs.take))
     environment.execute("programs", trigger={"availableNow": True}).await_termination()
@@ -230,8 +224,15 @@ def test_in_event_time_a_job_does_what_spark_does(spark: SparkSession, tmp_path:
     # A run for each file: behind it, Spark runs a batch for the watermark that its records lead to, as we do.
     records = [
         {"Heartbeat": [("a", 1, 1000), ("b", 1, 2000), ("a", 2, 5000)], "LatestEvent": [("a", 1, 20_000)]},
-        {"Heartbeat": [("b", 3, 23_000), ("a", 4, 12_000)], "LatestEvent": [("a", 2, 15_000), ("b", 3, 16_000)]},
-        {"Heartbeat": [("c", 4, 1), ("b", 5, 40_000)], "LatestEvent": [("a", 4, 4000), ("b", 3, 41_000)]},
+        {
+            # What is at the watermark of the run before is late, and what is a millisecond behind it is not.
+            "Heartbeat": [("b", 3, 23_000), ("a", 4, 12_000), ("at", 8, 10_000), ("behind", 9, 10_001)],
+            "LatestEvent": [("a", 2, 15_000), ("b", 3, 16_000)],
+        },
+        {
+            "Heartbeat": [("c", 4, 1), ("b", 5, 40_000), ("at", 6, 13_000)],
+            "LatestEvent": [("a", 4, 4000), ("b", 3, 41_000)],
+        },
     ]
     given: dict[str, list[list[tuple[Any, ...]]]] = {"spark": [], "ours": []}
     processor, delay = Programs(Heartbeat, LatestEvent), "10 seconds"
@@ -243,13 +244,14 @@ def test_in_event_time_a_job_does_what_spark_does(spark: SparkSession, tmp_path:
         stream = theirs.stream(spark).selectExpr("*", "timestamp_millis(t) AS ts").withWatermark("ts", delay)
         given["spark"] += on_spark(spark, theirs, stream, processor, "EventTime")
         ours.add(batch)
-        stream = ours.stream(spark).selectExpr("*", "timestamp_millis(t) AS ts")
-        given["ours"] += on_ours(spark, ours, stream, processor, "EventTime", delay=delay)
+        stream = ours.stream(spark).selectExpr("*", "timestamp_millis(t) AS ts").withWatermark("ts", delay)
+        given["ours"] += on_ours(spark, ours, stream, processor, "EventTime")
     assert {(row[0], row[2].split()[0]) for rows in given["spark"] for row in rows} == {
         ("Heartbeat", "heard"),
         ("Heartbeat", "silent"),
         ("LatestEvent", "latest"),
         ("LatestEvent", "expired"),
     }
-    assert ("Heartbeat", "c") not in {row[:2] for rows in given["spark"] for row in rows}
+    keys = {row[1] for rows in given["spark"] for row in rows if row[0] == "Heartbeat"}
+    assert keys == {"a", "b", "behind"}
     assert given["ours"] == given["spark"]

@@ -14,6 +14,7 @@ from statebackend.rocksdb import RocksDBStateBackend
 from streamjobs import JobDefinitionError, UserFunctionError, WatermarkStrategy
 from streamjobs.api.stateful_processor import TimeMode
 from streamjobs.inprocess import LocalStreamEnvironment
+from streamjobs.operators.stateful_processor.processor_timers import ProcessorTimers
 from streamjobs.rows.row import row_class
 from streamjobs.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 
@@ -113,6 +114,21 @@ def test_records_are_late_by_the_watermark_of_the_epoch_before(tmp_path: Path, b
     assert epochs.epoch(12_000, ("a", 12_000, [], [])) == []
 
 
+def test_timers_that_an_older_version_has_stored_fire_once_each(
+    tmp_path: Path, backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epochs = Epochs(tmp_path, backend, Timed(), TimeMode.EVENT_TIME)
+    with monkeypatch.context() as older:
+        # It had them in the timer service at their own time.
+        older.setattr(ProcessorTimers, "_in_service", lambda timers, timestamp_ms: timestamp_ms)
+        epochs.epoch(0, ("a", 1, [5007, 5008, 9000], []))
+    told = [text.split(" at ")[0] for _, text in epochs.epoch(5009)]
+    assert told == ["timer 5007", "timer 5008"]
+    assert [text.split(" at ")[0] for _, text in epochs.epoch(9000)] == ["timer 5006"]
+    assert [text.split(" at ")[0] for _, text in epochs.epoch(9001)] == ["timer 9000"]
+    assert [text.split(" at ")[0] for _, text in epochs.epoch(90_000)] == ["timer 25007"]
+
+
 def test_a_watermark_that_has_not_come_yet_is_zero_for_timers_too(tmp_path: Path, backend: Any) -> None:
     epochs = Epochs(tmp_path, backend, Timed(), TimeMode.EVENT_TIME)
     assert epochs.epoch(MIN_TIMESTAMP, ("a", 10_000, [0, 1], [])) == [
@@ -141,7 +157,7 @@ def run_in_job(
     records: list[tuple[str, int]], backend: Any, execute: Any = None, **given: Any
 ) -> tuple[Any, list[Any]]:
     environment = LocalStreamEnvironment(epoch_size=2, backend=backend, max_parallelism=16, **given)
-    strategy: Any = WatermarkStrategy.for_delay_threshold(0).with_timestamps("t")
+    strategy: Any = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("t")
     timed = environment.from_elements(records, "k string, t bigint").assign_timestamps_and_watermarks(strategy)
     results: list[Any] = []
     grouped = timed.group_by("k")
@@ -168,7 +184,7 @@ def test_timers_of_event_time_fire_in_jobs_and_travel_in_savepoints(tmp_path: Pa
 def test_a_processor_in_event_time_needs_a_watermark_of_every_source() -> None:
     environment = LocalStreamEnvironment()
     without = environment.from_elements([("a", 1)], "k string, t bigint")
-    strategy: Any = WatermarkStrategy.for_delay_threshold("1 minute").with_timestamps("t")
+    strategy: Any = WatermarkStrategy.for_bounded_out_of_orderness("1 minute").with_timestamps("t")
     timed = environment.from_elements([("a", 1)], "k string, t bigint").assign_timestamps_and_watermarks(strategy)
     for stream in (without, timed.union(without).transform(lambda record: [record])):
         with pytest.raises(JobDefinitionError, match="needs watermarks, and a source of the stream has none"):

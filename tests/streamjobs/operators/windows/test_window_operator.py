@@ -36,7 +36,7 @@ from streamjobs.api.windows.window_definition import WindowDefinition
 from streamjobs.api.windows.window_functions import ProcessWindowFunction
 from streamjobs.api.windows.window_joins import CoGroupWindowFunction, JoinWindowFunction, WindowedStreamPair
 from streamjobs.api.windows.windowed_stream import WindowedStream
-from streamjobs.errors import JobDefinitionError, UserFunctionError
+from streamjobs.errors import JobDefinitionError, MissingTimestampError, UserFunctionError
 from streamjobs.rows.declared_schema import parsed_schema
 from streamjobs.rows.row import row_class
 from streamjobs.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -125,7 +125,8 @@ class TestErrors:
 
     def test_a_record_without_a_timestamp_is_told(self, harness: BackendHarness) -> None:
         run = WindowRun(harness, HEAP, windows().aggregate(Sum()))
-        with pytest.raises(UserFunctionError, match=r"record 5: .*no timestamp.*with_timestamps"):
+        told = r"^operator 'windows', key 'a', record 5: the record has no timestamp.*with_timestamps.*processing time$"
+        with pytest.raises(MissingTimestampError, match=told):
             run.records(("a", 1, 1), ("a", 5, None))
 
     def test_a_record_that_its_serializer_refuses_is_told(self, harness: BackendHarness) -> None:
