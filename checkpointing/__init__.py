@@ -41,6 +41,7 @@ from checkpointing.errors import (
     SavepointError,
     SavepointExistsError,
     StorageError,
+    UncertainCheckpointError,
     UnsafePathError,
     UnsupportedMetadataVersionError,
 )
@@ -119,6 +120,7 @@ __all__ = [
     "SubtaskState",
     "TaskId",
     "TimersDue",
+    "UncertainCheckpointError",
     "UnsafePathError",
     "UnsupportedMetadataVersionError",
     "WatermarkState",

@@ -26,6 +26,7 @@ __all__ = [
     "SavepointError",
     "SavepointExistsError",
     "StorageError",
+    "UncertainCheckpointError",
     "UnsafePathError",
     "UnsupportedMetadataVersionError",
 ]
@@ -45,6 +46,10 @@ class UnsafePathError(InvariantViolationError):
 
 class StorageError(CheckpointError):
     """The storage below failed (full disk, permissions, network); the cause is chained."""
+
+
+class UncertainCheckpointError(StorageError):
+    """Whether a checkpoint became complete is not known: the next start finds out. None of its files was deleted."""
 
 
 class MissingFileError(CheckpointError):

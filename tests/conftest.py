@@ -9,7 +9,8 @@ damaged byte where a sample is taken otherwise.
 Temporary files are in memory where there is room: every snapshot syncs its files, and a test makes dozens. Tests kill
 processes, never the machine.
 
-Tests that need a real Spark session take the fixture `spark`, of which a process has one.
+Tests that need a real Spark session take the fixture `spark`, of which a process has one; those that need ZooKeeper
+take `zookeeper_server`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from object_store import Bucket, FaultyProxy, ObjectStoreServer
     from pyspark.sql import SparkSession
+    from zookeeper_server import ZooKeeperServer
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PYTHON_DAEMON = REPOSITORY / "tests" / "spark_daemon"
@@ -186,14 +188,24 @@ def faulty_store(object_store: ObjectStoreServer) -> Iterator[FaultyProxy]:
         yield proxy
 
 
+@pytest.fixture(scope="session")
+def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """A server of ZooKeeper for all tests of this process, which have nodes of their own; none may stop it."""
+    from zookeeper_server import running_server
+
+    with running_server(tmp_path_factory.mktemp("zookeeper") / "server") as server:
+        yield server
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts the files first that take longest: what is short fills up the end of all processes.
 
-    Whatever takes a session is a test with Spark, whether its file says so or not: `-m "not spark"` starts no JVM.
+    Whatever takes a session, or a server of ZooKeeper, is a test with Spark, whether its file says so or not:
+    `-m "not spark"` starts no JVM.
     """
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
+        if {"spark", "zookeeper_server"}.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("spark")
     with_spark = {item.path for item in items if item.get_closest_marker("spark") is not None}
 

@@ -1,36 +1,35 @@
-"""What lies in a job directory of its completed checkpoints, as it is found there.
+"""Completed checkpoints noted in the job directory itself; the form of `CheckpointPointers` without anything else.
 
     checkpoints/chk-000000000042/_metadata    one directory for each completed checkpoint
     shared/...                                data files, referred to by path from metadata
     set-aside/chk-000000000043-<n>/           checkpoints given up by an explicit fallback; their files stay
 
-A directory `chk-...` without `_metadata` belongs to an unfinished attempt. Directories with other names are left alone.
+`_metadata` appears atomically and is what makes a checkpoint complete. A directory `chk-...` without it belongs to an
+unfinished attempt. Directories with other names are left alone. Withdrawing goes the other way round, durably: first
+`_metadata`, then what else there is, so no crash leaves a checkpoint that lacks files.
+
+Nobody but the leader writes here, since leadership of this form ends with the process or is looked at before.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Mapping
 
-from attrs import field, frozen
-
-from checkpointing.errors import CheckpointError, CheckpointNotFoundError, CorruptMetadataError
+from checkpointing.errors import CheckpointError, CorruptMetadataError, UncertainCheckpointError
 from checkpointing.handles.state_handles import FileHandle
-from checkpointing.metadata.checkpoint_metadata import CheckpointKind, CheckpointMetadata
+from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
 from checkpointing.storage.file_system import CheckpointFileSystem
-from checkpointing.storage.metadata_file import METADATA_FILE_NAME, metadata_path, read_metadata_with_handle
+from checkpointing.storage.found_checkpoints import FoundCheckpoints, RetainedCheckpoint, read_checkpoint
+from checkpointing.storage.leadership import Leadership
+from checkpointing.storage.metadata_file import metadata_path, read_metadata_with_handle, write_metadata
 
 __all__ = [
     "CHECKPOINTS_DIRECTORY",
     "SET_ASIDE_DIRECTORY",
     "SHARED_DIRECTORY",
-    "FoundCheckpoints",
-    "RetainedCheckpoint",
+    "DirectoryPointers",
     "checkpoint_directory",
-    "files_set_aside",
-    "find_checkpoints",
-    "set_aside",
 ]
 
 CHECKPOINTS_DIRECTORY = "checkpoints"
@@ -46,151 +45,96 @@ def checkpoint_directory(checkpoint_id: int) -> str:
     return f"{CHECKPOINTS_DIRECTORY}/chk-{checkpoint_id:012d}"
 
 
-@frozen
-class RetainedCheckpoint:
-    """A completed checkpoint, and the file that says so."""
+class DirectoryPointers:
+    """Those of the job directory at the root of `file_system`; a `CheckpointPointers`.
 
-    metadata: CheckpointMetadata
-    metadata_file: FileHandle
+    None for `leadership` is for who knows that nobody else writes.
+    """
 
-
-@frozen
-class FoundCheckpoints:
-    """What a look at a job directory has found; `unfinished` are directories."""
-
-    file_system: CheckpointFileSystem
-    retained: dict[int, RetainedCheckpoint] = field(factory=dict)
-    unreadable: dict[int, CorruptMetadataError] = field(factory=dict)
-    unfinished: list[str] = field(factory=list)
-    greatest_id: int | None = None
-    """Of all these, and of those set aside."""
+    def __init__(self, file_system: CheckpointFileSystem, leadership: Leadership | None = None) -> None:
+        self._fs = file_system
+        self._leadership = leadership
 
     @property
-    def ids(self) -> frozenset[int]:
-        """Of the completed checkpoints, whether they can be read or not."""
-        return frozenset({*self.retained, *self.unreadable})
+    def place(self) -> str:
+        """The directory of the checkpoints."""
+        return self._fs.location(CHECKPOINTS_DIRECTORY)
 
-    def target(self, checkpoint_id: int) -> RetainedCheckpoint:
-        """The checkpoint to fall back to. Raises `CheckpointNotFoundError` or `CorruptMetadataError`."""
-        if checkpoint_id in self.unreadable:
-            raise self.unreadable[checkpoint_id]
-        if checkpoint_id not in self.retained:
-            raise not_found(self.file_system, checkpoint_id, self.retained)
-        return self.retained[checkpoint_id]
+    def find(self) -> FoundCheckpoints:
+        """Read all checkpoints. Their number is counted, not noted: no crash can tear the one from the other."""
+        retained: dict[int, RetainedCheckpoint] = {}
+        unreadable: dict[int, CorruptMetadataError] = {}
+        unfinished: list[str] = []
+        ids = self._ids_set_aside()
+        for name in self._fs.list_directories(CHECKPOINTS_DIRECTORY):
+            match = _DIRECTORY_NAME.fullmatch(name)
+            if match is None:
+                continue
+            directory = f"{CHECKPOINTS_DIRECTORY}/{name}"
+            checkpoint_id = int(match.group(1))
+            ids.append(checkpoint_id)
+            if not self._fs.exists(metadata_path(directory)):
+                unfinished.append(directory)
+                continue
+            try:
+                retained[checkpoint_id] = read_checkpoint(self._fs, checkpoint_id, directory)
+            except CorruptMetadataError as error:
+                unreadable[checkpoint_id] = error
+        return FoundCheckpoints(self._fs, self.place, retained, unreadable, unfinished, max(ids, default=None))
 
-    def newest_before_the_newest(self) -> RetainedCheckpoint:
-        """The newest readable checkpoint except for the newest of all. Raises `CheckpointNotFoundError`."""
-        newest = max(self.ids, default=-1)
-        older = [checkpoint_id for checkpoint_id in self.retained if checkpoint_id < newest]
-        if not older:
-            raise CheckpointNotFoundError(
-                f"{self.file_system.location(CHECKPOINTS_DIRECTORY)} holds no readable checkpoint before its newest; "
-                f"there are: {listed(self.retained)}. Start from a savepoint in a new job directory."
-            )
-        return self.retained[max(older)]
-
-    def check_newest(self) -> None:
-        """Raise `CorruptMetadataError`, with the way out, if the newest checkpoint cannot be read."""
-        if not self.unreadable or max(self.unreadable) < max(self.retained, default=-1):
-            return
-        newest = max(self.unreadable)
-        way_out = (
-            f"To give up checkpoint {newest} and continue from checkpoint {max(self.retained)}, start with "
-            f"fall_back_to={max(self.retained)}; readable are {listed(self.retained)}."
-            if self.retained
-            else "No other checkpoint is readable; start from a savepoint in a new job directory."
-        )
-        raise type(self.unreadable[newest])(
-            f"the newest checkpoint, {newest}, cannot be read, and an older one is not taken silently. "
-            f"{self.unreadable[newest]} {way_out}"
-        ) from self.unreadable[newest]
-
-    def check_parents(self) -> None:
-        """Raise `CorruptMetadataError` unless every checkpoint continues from the parent that is there."""
-        for one in self.retained.values():
-            self._check_parent(one.metadata)
-
-    def _check_parent(self, metadata: CheckpointMetadata) -> None:
-        parent_id = metadata.parent_checkpoint_id
-        parent = None if parent_id is None else self.retained.get(parent_id)
-        if parent is None or parent.metadata_file.checksum == metadata.parent_digest:
-            return
-        raise CorruptMetadataError(
-            f"{self.file_system.location(checkpoint_directory(metadata.checkpoint_id))} continues from checkpoint "
-            f"{parent_id} with digest {metadata.parent_digest}, but the checkpoint {parent_id} found here has digest "
-            f"{parent.metadata_file.checksum}: the directory mixes two histories. Bring back the original directories "
-            f"from a backup, or start with fall_back_to={parent_id}."
-        )
-
-
-def find_checkpoints(file_system: CheckpointFileSystem) -> FoundCheckpoints:
-    """Read all checkpoints below the root of `file_system`; changes nothing."""
-    retained: dict[int, RetainedCheckpoint] = {}
-    unreadable: dict[int, CorruptMetadataError] = {}
-    unfinished: list[str] = []
-    ids = _ids_set_aside(file_system)
-    for name in file_system.list_directories(CHECKPOINTS_DIRECTORY):
-        match = _DIRECTORY_NAME.fullmatch(name)
-        if match is None:
-            continue
-        directory = f"{CHECKPOINTS_DIRECTORY}/{name}"
-        checkpoint_id = int(match.group(1))
-        ids.append(checkpoint_id)
-        if not file_system.exists(metadata_path(directory)):
-            unfinished.append(directory)
-            continue
+    def publish(self, metadata: CheckpointMetadata) -> FileHandle:
+        """Write the metadata file, which is the pointer."""
+        self._check_leading()
+        directory = checkpoint_directory(metadata.checkpoint_id)
         try:
-            retained[checkpoint_id] = _read(file_system, checkpoint_id, directory)
-        except CorruptMetadataError as error:
-            unreadable[checkpoint_id] = error
-    return FoundCheckpoints(file_system, retained, unreadable, unfinished, max(ids, default=None))
+            return write_metadata(self._fs, directory, metadata)
+        except BaseException as error:
+            # A failure after the rename must not leave a checkpoint that its caller gives up.
+            try:
+                self._delete(directory)
+            except CheckpointError:
+                raise UncertainCheckpointError(
+                    f"{self._fs.location(metadata_path(directory))} could not be written ({error}), nor be taken back: "
+                    f"whether checkpoint {metadata.checkpoint_id} is complete is found at the next start."
+                ) from error
+            raise
 
+    def withdraw(self, checkpoint_id: int) -> None:
+        """Delete the metadata file durably, then its directory."""
+        self._check_leading()
+        self._delete(checkpoint_directory(checkpoint_id))
 
-def files_set_aside(file_system: CheckpointFileSystem) -> set[str]:
-    """The files of checkpoints that were given up: whoever removes those gives the files free."""
-    paths: set[str] = set()
-    for name in file_system.list_directories(SET_ASIDE_DIRECTORY):
-        # What cannot be read, for which it was given up, does not tell its files.
-        with contextlib.suppress(CheckpointError):
-            metadata, _ = read_metadata_with_handle(file_system, f"{SET_ASIDE_DIRECTORY}/{name}")
-            paths.update(file.path for file in metadata.files)
-    return paths
+    def set_aside(self, checkpoint_id: int) -> None:
+        """Move the directory, under a name that is free."""
+        self._check_leading()
+        taken = set(self._fs.list_directories(SET_ASIDE_DIRECTORY))
+        base = f"chk-{checkpoint_id:012d}"
+        name = next(f"{base}-{number}" for number in range(1, len(taken) + 2) if f"{base}-{number}" not in taken)
+        self._fs.move_directory(checkpoint_directory(checkpoint_id), f"{SET_ASIDE_DIRECTORY}/{name}")
 
+    def set_aside_places(self) -> tuple[str, ...]:
+        """The directories that were moved away."""
+        names = filter(_SET_ASIDE_NAME.fullmatch, self._fs.list_directories(SET_ASIDE_DIRECTORY))
+        return tuple(self._fs.location(f"{SET_ASIDE_DIRECTORY}/{name}") for name in names)
 
-def set_aside(file_system: CheckpointFileSystem, checkpoint_id: int) -> None:
-    """Give up a checkpoint: its directory is moved, under a name that is free."""
-    taken = set(file_system.list_directories(SET_ASIDE_DIRECTORY))
-    base = f"chk-{checkpoint_id:012d}"
-    name = next(f"{base}-{number}" for number in range(1, len(taken) + 2) if f"{base}-{number}" not in taken)
-    file_system.move_directory(checkpoint_directory(checkpoint_id), f"{SET_ASIDE_DIRECTORY}/{name}")
+    def files_set_aside(self) -> frozenset[str]:
+        """Those that their metadata files name."""
+        paths: set[str] = set()
+        for name in self._fs.list_directories(SET_ASIDE_DIRECTORY):
+            # What cannot be read, for which it was given up, does not tell its files.
+            with contextlib.suppress(CheckpointError):
+                metadata, _ = read_metadata_with_handle(self._fs, f"{SET_ASIDE_DIRECTORY}/{name}")
+                paths.update(file.path for file in metadata.files)
+        return frozenset(paths)
 
+    def _check_leading(self) -> None:
+        if self._leadership is not None:
+            self._leadership.check()
 
-def not_found(
-    file_system: CheckpointFileSystem, checkpoint_id: int, retained: Mapping[int, RetainedCheckpoint]
-) -> CheckpointNotFoundError:
-    """The error for an id that no checkpoint has."""
-    return CheckpointNotFoundError(
-        f"{file_system.location(CHECKPOINTS_DIRECTORY)} holds no checkpoint {checkpoint_id}; "
-        f"there are: {listed(retained)}"
-    )
+    def _delete(self, directory: str) -> None:
+        self._fs.delete(metadata_path(directory), durable=True)
+        self._fs.delete_directory(directory)
 
-
-def listed(checkpoint_ids: Iterable[int]) -> str:
-    """The ids, for a message."""
-    return ", ".join(map(str, sorted(checkpoint_ids))) or "none"
-
-
-def _ids_set_aside(file_system: CheckpointFileSystem) -> list[int]:
-    matches = map(_SET_ASIDE_NAME.fullmatch, file_system.list_directories(SET_ASIDE_DIRECTORY))
-    return [int(match.group(1)) for match in matches if match is not None]
-
-
-def _read(file_system: CheckpointFileSystem, checkpoint_id: int, directory: str) -> RetainedCheckpoint:
-    metadata, metadata_file = read_metadata_with_handle(file_system, directory)
-    if metadata.checkpoint_id != checkpoint_id or metadata.kind is not CheckpointKind.CHECKPOINT:
-        raise CorruptMetadataError(
-            f"{file_system.location(f'{directory}/{METADATA_FILE_NAME}')} is out of place: it describes "
-            f"{metadata.kind.value} {metadata.checkpoint_id}, its directory is for CHECKPOINT {checkpoint_id}. Move it "
-            "back to where it belongs."
-        )
-    return RetainedCheckpoint(metadata, metadata_file)
+    def _ids_set_aside(self) -> list[int]:
+        matches = map(_SET_ASIDE_NAME.fullmatch, self._fs.list_directories(SET_ASIDE_DIRECTORY))
+        return [int(match.group(1)) for match in matches if match is not None]

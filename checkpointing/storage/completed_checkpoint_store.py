@@ -1,8 +1,9 @@
 """Where the completed checkpoints of a job are kept: what every such store does, whatever it keeps them in.
 
 A store knows which checkpoints there are, in which order, and which files they need; it alone deletes files, and it
-gives out the ids of new checkpoints. `directory_checkpoint_store` keeps all of it in a directory of a file system.
-Another may keep ids and pointers elsewhere, in ZooKeeper for example, and the files where they are.
+gives out the ids of new checkpoints. `default_checkpoint_store` does all of that over pointers, which are in the
+directory of the job (`checkpoint_directories`) or in ZooKeeper (`zookeeper_pointers`), and files where they are.
+`testkit.stores` has what every store must pass.
 
 Invariants of every store:
 1. No file is deleted that a retained or pinned checkpoint, or a protected owner, refers to.
@@ -44,6 +45,9 @@ class CompletedCheckpointStore(Protocol):
         checkpoint is set aside and it becomes the newest; if it cannot be read either, nothing is moved.
         """
 
+    def set_aside_places(self) -> tuple[str, ...]:
+        """Where the checkpoints are that were given up by falling back, for people."""
+
     def next_checkpoint_id(self) -> int:
         """An id for a new checkpoint, greater than all there were; a later call gives a greater one."""
 
@@ -51,9 +55,10 @@ class CompletedCheckpointStore(Protocol):
         """Store a completed checkpoint durably, then drop those that are too many.
 
         Its data files must be in place already. Returns the handle of its metadata file; the checksum is the
-        `parent_digest` of its children. On any error the store is as before. Raises `InvariantViolationError` (not a
-        checkpoint, id not greater than the newest, wrong parent digest), `MissingFileError` or `CorruptFileError` (a
-        data file is not there in its size), `LeadershipLostError`, `StorageError`.
+        `parent_digest` of its children. Raises `InvariantViolationError` (not a checkpoint, id not greater than the
+        newest, wrong parent digest), `MissingFileError` or `CorruptFileError` (a data file is not there in its size),
+        `StorageError`; the store is then as before. After `UncertainCheckpointError` and `LeadershipLostError` the
+        checkpoint may be complete or not, and none of its files is deleted.
         """
 
     def latest(self) -> CheckpointMetadata | None:

@@ -2,7 +2,8 @@
 
     job.json        who this directory belongs to; written once, never changed
     origin.json     the savepoint that the job was begun from, see job_origin; absent if from none
-    driver.lock     held by the one driver that may write here
+    driver.lock     held by the one driver that may write here, unless leadership is elsewhere
+    high-availability.json    where that is, and the completed checkpoints are noted, see high_availability_file
     checkpoints/ shared/ set-aside/    see completed_checkpoint_store
 
 A directory is created for a job, or opened again by the same job; anything else is refused before it is
@@ -26,6 +27,7 @@ from checkpointing.handles.state_handles import MAX_MAX_PARALLELISM
 from checkpointing.storage.driver_lease import LEASE_FILE_NAME
 from checkpointing.storage.driver_lock import LOCK_FILE_NAME, DriverLockFile
 from checkpointing.storage.file_system import CheckpointFileSystem
+from checkpointing.storage.high_availability_file import HIGH_AVAILABILITY_FILE_NAME, check_kept_in
 from checkpointing.storage.job_origin import ORIGIN_FILE_NAME, JobOrigin, write_origin
 from checkpointing.storage.leadership import Leadership, LeadershipProvider
 from checkpointing.storage.sealed_json import corrupt, read_sealed_json, sealed_json
@@ -89,6 +91,7 @@ class JobDirectory:
         *,
         lock_path: str | None = None,
         leadership: LeadershipProvider | None = None,
+        kept_in: str | None = None,
         now_ms: int | None = None,
         origin: JobOrigin | None = None,
     ) -> JobDirectory:
@@ -97,18 +100,22 @@ class JobDirectory:
         `origin` is what a new directory is begun from; one that exists keeps what it has. It is on the disk
         before the directory belongs to the job, so no crash leaves a job that has forgotten its beginning.
         `leadership` is how the driver comes to lead the job; by default it is the lock file, of which `lock_path` says
-        where it is (see `DriverLockFile`). Raises `JobDirectoryMismatchError` (nothing is touched),
+        where it is (see `DriverLockFile`). `kept_in` is where its checkpoints are noted, None for the directory; see
+        `high_availability_file`. Raises `JobDirectoryMismatchError` (nothing is touched),
         `CorruptJobIdentityError`, and what the leadership raises: `JobDirectoryLockedError` names the holder.
         """
         file_system = CheckpointFileSystem.from_uri(uri)
         wanted = _new_identity(job_name, max_parallelism, now_ms)
         _check_same_job(_read_identity(file_system), wanted, file_system)
+        check_kept_in(file_system, kept_in)
         led = (leadership or DriverLockFile(lock_path)).lead(file_system, job_name)
         try:
             # Another driver may have created the job, and led it for long, between the first look and now.
             identity = _read_identity(file_system)
             _check_same_job(identity, wanted, file_system)
+            check_kept_in(file_system, kept_in)
             if identity is None:
+                led.check()
                 if origin is not None:
                     write_origin(file_system, origin)
                 file_system.write_file(JOB_FILE_NAME, sealed_json(asdict(wanted), _FORMAT_VERSION))
@@ -162,7 +169,7 @@ def _check_same_job(found: JobIdentity | None, wanted: JobIdentity, file_system:
 def _read_identity(file_system: CheckpointFileSystem) -> JobIdentity | None:
     if file_system.exists(JOB_FILE_NAME):
         return _decode(file_system)
-    known = (LOCK_FILE_NAME, LEASE_FILE_NAME, ORIGIN_FILE_NAME)
+    known = (LOCK_FILE_NAME, LEASE_FILE_NAME, ORIGIN_FILE_NAME, HIGH_AVAILABILITY_FILE_NAME)
     strangers = [path for path in file_system.list_files() if path not in known]
     if strangers:
         raise JobDirectoryMismatchError(

@@ -22,7 +22,7 @@ from checkpointing.storage.file_system import CheckpointFileSystem
 __all__ = ["Leadership", "LeadershipProvider", "LossListener"]
 
 LossListener = Callable[[LeadershipLostError], None]
-"""What is told of a loss; it must not block."""
+"""What is told of a loss."""
 
 
 class Leadership(Protocol):
@@ -35,7 +35,7 @@ class Leadership(Protocol):
         """
 
     def at_loss(self, listener: LossListener) -> None:
-        """Have `listener` called, once and by any thread, when leadership is found to be lost while nobody looks."""
+        """Have `listener` called once, by a thread of its own, when leadership is found lost while nobody looks."""
 
     def close(self) -> None:
         """Give it up; again is fine."""

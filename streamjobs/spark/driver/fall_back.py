@@ -19,11 +19,12 @@ from itertools import chain
 from attrs import frozen
 
 from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
-from checkpointing.storage.checkpoint_directories import SET_ASIDE_DIRECTORY, find_checkpoints
+from checkpointing.storage.checkpoint_directories import SET_ASIDE_DIRECTORY, DirectoryPointers
 from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
-from checkpointing.storage.directory_checkpoint_store import PREVIOUS, DirectoryCheckpointStore
+from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpointStore
 from checkpointing.storage.fall_back_file import FallBack, end_fall_back, read_fall_back, write_fall_back
 from checkpointing.storage.file_system import CheckpointFileSystem
+from checkpointing.storage.found_checkpoints import PREVIOUS
 from snapshots.value_text import cut
 from streamjobs.api.sink import SinkError, SinkThatTakesBack, sink_identity
 from streamjobs.runtime.checkpoint_writing import batch_of
@@ -98,7 +99,7 @@ def planned_fall_back(
         checkpoint_id=target.checkpoint_id,
         newest_id=max(
             target.checkpoint_id,
-            *find_checkpoints(file_system).ids,
+            *DirectoryPointers(file_system).find().ids,
             # Every batch behind that of the target has had an id; epochs without records may have had others.
             0 if newest_batch_id is None else target.checkpoint_id + newest_batch_id - batch_id,
             0 if begun is None else begun.newest_id,

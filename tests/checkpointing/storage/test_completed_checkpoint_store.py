@@ -1,29 +1,23 @@
+"""What is particular to the store of a job directory; what every store promises is in `testkit.stores`."""
+
 from __future__ import annotations
 
 import contextlib
 import os
-import threading
 
 import pytest
-from checkpoint_builders import file_handle, metadata_of, state_handle
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from checkpoint_builders import file_handle, metadata_of
 
 from checkpointing import (
     CheckpointFileSystem,
-    CheckpointKind,
     CheckpointNotFoundError,
     CompletedCheckpointStore,
-    CorruptFileError,
     CorruptMetadataError,
     DirectoryCheckpointStore,
     IllegalTransitionError,
     InvariantViolationError,
-    MissingFileError,
     StorageError,
 )
-from checkpointing.handles.checksum import checksum_of_bytes
-from checkpointing.handles.state_handles import SubtaskState
 from checkpointing.storage.local_storage import LocalStorage
 
 
@@ -63,56 +57,6 @@ def damage(fs: CheckpointFileSystem, checkpoint_id: int) -> None:
     fs.write_file(path, fs.read_file(path)[:-1])
 
 
-def test_the_newest_checkpoints_are_retained_and_found_again(fs) -> None:
-    store = store_of(fs)
-    assert store.latest() is None
-    for checkpoint_id in (1, 2, 5, 9):
-        add(store, fs, checkpoint_id)
-    assert ids(store) == [2, 5, 9]
-    again = DirectoryCheckpointStore(fs)
-    assert again.recover() == store.latest() == store.get(9)
-    assert ids(again) == [2, 5, 9]
-    assert again.digest(5) == store.digest(5)
-    assert fs.list_directories("checkpoints") == ("chk-000000000002", "chk-000000000005", "chk-000000000009")
-
-
-def test_files_go_with_the_last_checkpoint_that_needs_them(fs) -> None:
-    store = store_of(fs, max_retained=1)
-    add(store, fs, 1, "a", "b")
-    add(store, fs, 2, "b", "c")
-    assert fs.list_files("shared") == ("shared/b", "shared/c")
-    add(store, fs, 3, "d")
-    assert fs.list_files("shared") == ("shared/d",)
-
-
-def test_references_are_counted_again_after_recovery(fs) -> None:
-    add(store_of(fs), fs, 1, "a", "b")
-    store = store_of(fs, max_retained=1)
-    add(store, fs, 2, "b")
-    assert fs.list_files("shared") == ("shared/b",)
-
-
-@settings(max_examples=40)
-@given(
-    max_retained=st.integers(1, 4),
-    epochs=st.lists(st.tuples(st.sets(st.sampled_from("abcdef")), st.booleans()), max_size=12),
-)
-def test_files_on_disk_are_always_those_of_the_retained_checkpoints(tmp_path_factory, max_retained, epochs) -> None:
-    fs = CheckpointFileSystem.from_uri(tmp_path_factory.mktemp("job"))
-    store = store_of(fs, max_retained)
-    model: list[set[str]] = []
-    for number, (names, restart) in enumerate(epochs):
-        if restart:
-            store = store_of(fs, max_retained)
-        add(store, fs, number, *sorted(names))
-        model = [*model, names][-max_retained:]
-        assert ids(store) == list(range(number + 1 - len(model), number + 1))
-        expected = {f"shared/{name}" for name in set().union(*model)}
-        assert set(fs.list_files("shared")) == expected
-        store.get(number)
-        assert store.delete_orphans() == ()
-
-
 def test_a_directory_without_metadata_is_unfinished_and_removed(fs) -> None:
     add(store_of(fs), fs, 1)
     fs.write_file("checkpoints/chk-000000000002/.tmp-0123", b"half a _meta")
@@ -147,41 +91,6 @@ def test_a_damaged_newest_checkpoint_is_an_error_that_tells_the_way_out(fs) -> N
     )
 
 
-def test_falling_back_to_what_cannot_be_read_moves_nothing(fs) -> None:
-    store = store_of(fs)
-    for checkpoint_id in (1, 2, 3):
-        add(store, fs, checkpoint_id)
-    damage(fs, 2)
-    before = fs.list_files()
-    with pytest.raises(CorruptMetadataError, match="chk-000000000002"):
-        DirectoryCheckpointStore(fs).recover(fall_back_to=2)
-    with pytest.raises(CheckpointNotFoundError, match="no checkpoint 7; there are: 1, 3"):
-        DirectoryCheckpointStore(fs).recover(fall_back_to=7)
-    assert fs.list_files() == before
-
-
-def test_the_only_checkpoint_damaged_leaves_a_savepoint_as_the_way_out(fs) -> None:
-    add(store_of(fs), fs, 1)
-    damage(fs, 1)
-    with pytest.raises(CorruptMetadataError, match="No other checkpoint is readable; start from a savepoint"):
-        DirectoryCheckpointStore(fs).recover()
-
-
-def test_an_older_damaged_checkpoint_is_reported_and_its_files_are_kept_until_it_is_outlived(fs) -> None:
-    store = store_of(fs, 2)
-    add(store, fs, 1, "a")
-    add(store, fs, 2, "b")
-    damage(fs, 1)
-    store = store_of(fs, 2)
-    assert list(store.unreadable) == [1]
-    assert ids(store) == [2]
-    assert store.delete_orphans() == ()
-    assert fs.exists("shared/a")
-    add(store, fs, 3, "c")
-    assert dict(store.unreadable) == {}
-    assert store.delete_orphans() == ("shared/a",)
-
-
 def test_a_checkpoint_out_of_place_is_not_taken(fs) -> None:
     add(store_of(fs), fs, 1)
     fs.move_directory("checkpoints/chk-000000000001", "checkpoints/chk-000000000008")
@@ -202,58 +111,6 @@ def test_a_parent_that_was_exchanged_is_found(fs, tmp_path) -> None:
     assert DirectoryCheckpointStore(fs).recover(fall_back_to=1).timestamp_ms == 5
 
 
-def test_what_must_not_be_added_is_refused_and_changes_nothing(fs) -> None:
-    store = store_of(fs)
-    add(store, fs, 5)
-    fs.write_file("shared/short", b"dat")
-    before = fs.list_files()
-    refused = [
-        (metadata_of(5), InvariantViolationError, "not newer than the stored checkpoint 5"),
-        (metadata_of(6, kind=CheckpointKind.SAVEPOINT), InvariantViolationError, "not a checkpoint"),
-        (
-            metadata_of(6, parent_checkpoint_id=5, parent_digest=checksum_of_bytes(b"")),
-            InvariantViolationError,
-            "names the digest",
-        ),
-        (metadata_of(6, (file_handle("shared/none"),)), MissingFileError, "shared/none"),
-        (metadata_of(6, (file_handle("shared/short"),)), CorruptFileError, "expected 4 bytes, found 3"),
-    ]
-    for metadata, error, match in refused:
-        with pytest.raises(error, match=match):
-            store.add(metadata)
-        assert fs.list_files() == before
-        assert ids(store) == [5]
-
-
-def test_recovery_comes_first(fs) -> None:
-    store = DirectoryCheckpointStore(fs)
-    for call in (
-        store.latest,
-        store.all,
-        lambda: store.get(1),
-        lambda: store.add(metadata_of()),
-        store.delete_orphans,
-    ):
-        with pytest.raises(IllegalTransitionError, match="NOT_RECOVERED"):
-            call()
-
-
-def test_a_pinned_checkpoint_stays_while_newer_ones_complete(fs) -> None:
-    store = store_of(fs, max_retained=1)
-    add(store, fs, 1, "a")
-    with store.pin(1) as pinned:
-        assert pinned.checkpoint_id == 1
-        with store.pin(1):
-            add(store, fs, 2, "b")
-            add(store, fs, 3, "c")
-        assert ids(store) == [1, 3]
-        assert fs.exists("shared/a")
-    assert ids(store) == [3]
-    assert fs.list_files("shared") == ("shared/c",)
-    with pytest.raises(CheckpointNotFoundError), store.pin(1):
-        pass
-
-
 def test_orphans_are_what_nobody_refers_to(fs) -> None:
     store = store_of(fs)
     add(store, fs, 1, "a")
@@ -268,17 +125,6 @@ def test_orphans_are_what_nobody_refers_to(fs) -> None:
     assert fs.list_files("shared") == ("shared/a", "shared/of-a-savepoint", "shared/pending")
     store.recover()
     assert store.delete_orphans() == ("shared/pending",)
-
-
-def test_discarding_state_spares_what_others_need(fs) -> None:
-    store = store_of(fs)
-    add(store, fs, 1, "shared-with-1")
-    handles = tuple(file_handle(f"shared/{name}") for name in ("shared-with-1", "pending", "gone", "mine"))
-    for handle in (handles[1], handles[3]):
-        fs.write_file(handle.path, b"data")
-    discarded = store.discard([SubtaskState(state_handle(files=handles))], in_use={"shared/pending"})
-    assert discarded == ("shared/gone", "shared/mine")
-    assert fs.list_files("shared") == ("shared/pending", "shared/shared-with-1")
 
 
 class FailingStorage(LocalStorage):
@@ -365,26 +211,6 @@ def test_a_metadata_write_that_fails_after_its_rename_is_taken_back(fs, monkeypa
     assert taken_back == [("checkpoints/chk-000000000002/_metadata", True)]
     assert fs.list_directories("checkpoints") == ("chk-000000000001",)
     assert ids(store) == ids(store_of(fs)) == [1]
-
-
-def test_pins_from_another_thread_are_safe(fs) -> None:
-    store = store_of(fs, max_retained=1)
-    add(store, fs, 1, "a")
-    pinned, release = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with store.pin(1):
-            pinned.set()
-            release.wait()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert pinned.wait()
-    add(store, fs, 2, "b")
-    assert ids(store) == [1, 2]
-    release.set()
-    thread.join()
-    assert ids(store) == [2]
 
 
 def test_the_target_of_a_fall_back_is_found_without_touching_anything(fs) -> None:

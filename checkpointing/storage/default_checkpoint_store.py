@@ -1,0 +1,297 @@
+"""A store of completed checkpoints over pointers: a `CompletedCheckpointStore`, wherever the pointers are.
+
+`checkpoint_pointers` says what makes a checkpoint complete. Dropping a checkpoint goes durably from its pointer to its
+files, so no crash leaves a checkpoint that lacks files.
+
+The invariants are those of every store. What could not be deleted is logged and repaired by the next `delete_orphans`.
+Files are deleted only that were found before a look that found this driver leading (see `leadership`), or that no
+other driver can know of: those of a checkpoint that this driver has withdrawn, and those of its own attempts.
+
+What a driver may have completed without knowing it, it does not delete: after an `UncertainCheckpointError`, or a
+leadership that was lost while a checkpoint was being completed, its files are for the next leader to judge.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
+
+from checkpointing.errors import (
+    CheckpointError,
+    CorruptMetadataError,
+    IllegalTransitionError,
+    InvariantViolationError,
+    LeadershipLostError,
+    UncertainCheckpointError,
+)
+from checkpointing.handles.invariants import check_integer, require
+from checkpointing.handles.state_handles import FileHandle, SubtaskState
+from checkpointing.metadata.checkpoint_metadata import CheckpointKind, CheckpointMetadata
+from checkpointing.storage.checkpoint_directories import SHARED_DIRECTORY
+from checkpointing.storage.checkpoint_pointers import CheckpointPointers
+from checkpointing.storage.file_system import CheckpointFileSystem
+from checkpointing.storage.found_checkpoints import FoundCheckpoints, RetainedCheckpoint, not_found
+from checkpointing.storage.leadership import Leadership
+from checkpointing.storage.shared_state_registry import SharedStateRegistry
+
+__all__ = ["DefaultCompletedCheckpointStore"]
+
+_logger = logging.getLogger(__name__)
+
+
+class DefaultCompletedCheckpointStore:
+    """The newest `max_retained` completed checkpoints by `pointers`; their files are under `fs`, the job directory.
+
+    Call `recover` once before anything else. May be used by several threads of the one driver that holds `leadership`
+    of the job; None is for who knows that nobody else writes.
+    """
+
+    def __init__(
+        self,
+        fs: CheckpointFileSystem,
+        pointers: CheckpointPointers,
+        max_retained: int = 3,
+        *,
+        leadership: Leadership | None = None,
+    ) -> None:
+        check_integer("max_retained", max_retained, 1, 1_000_000)
+        self._fs = fs
+        self._pointers = pointers
+        self._max_retained = max_retained
+        self._leadership = leadership
+        self._retained: dict[int, RetainedCheckpoint] = {}
+        self._greatest_id = -1
+        self._unreadable: dict[int, CorruptMetadataError] = {}
+        self._pins: dict[int, int] = {}
+        self._registry = SharedStateRegistry()
+        self._is_recovered = False
+        self._uncertain_id: int | None = None
+        self._uncertain_files: frozenset[str] = frozenset()
+        self._lock = threading.RLock()
+
+    @property
+    def unreadable(self) -> Mapping[int, CorruptMetadataError]:
+        """Older checkpoints that `recover` could not read; they stay until they would be dropped anyway."""
+        return MappingProxyType(self._unreadable)
+
+    def recover(self, *, fall_back_to: int | None = None) -> CheckpointMetadata | None:
+        """Find the completed checkpoints, remove unfinished ones, return the newest (None if none).
+
+        A damaged newest checkpoint raises `CorruptMetadataError`. With `fall_back_to=<id>` everything
+        newer than that checkpoint is set aside, the newest first, and it becomes the newest; if it cannot be read
+        either, nothing is moved. May be called again; it then starts from what is on the storage.
+        """
+        with self._lock:
+            found = self._pointers.find()
+            retained, unreadable = found.retained, found.unreadable
+            if fall_back_to is not None:
+                found.target(fall_back_to)
+                for checkpoint_id in sorted({*retained, *unreadable}, reverse=True):
+                    if checkpoint_id > fall_back_to:
+                        self._pointers.set_aside(checkpoint_id)
+                        retained.pop(checkpoint_id, None)
+                        unreadable.pop(checkpoint_id, None)
+            found.check_newest()
+            found.check_parents()
+            self._delete_unfinished(found)
+            registry = SharedStateRegistry()
+            for checkpoint_id, one in retained.items():
+                registry.register(checkpoint_id, (file.path for file in one.metadata.files))
+            registry.protect(self._registry.protected())
+            registry.protect(self._pointers.files_set_aside())
+            self._retained, self._unreadable, self._registry = retained, unreadable, registry
+            if found.greatest_id is not None:
+                self._greatest_id = max(self._greatest_id, found.greatest_id)
+            self._is_recovered = True
+            self._uncertain_id, self._uncertain_files = None, frozenset()
+            return self.latest()
+
+    def set_aside_places(self) -> tuple[str, ...]:
+        """Where the checkpoints are that were given up by falling back, for people."""
+        return self._pointers.set_aside_places()
+
+    def next_checkpoint_id(self) -> int:
+        """An id for a new checkpoint, greater than all there were; a later call gives a greater one.
+
+        Those that were given out, but of which no checkpoint was stored, are forgotten by the next run.
+        """
+        with self._lock:
+            self._check_recovered("NEXT_CHECKPOINT_ID")
+            self._greatest_id += 1
+            return self._greatest_id
+
+    def add(self, metadata: CheckpointMetadata) -> FileHandle:
+        """Store a completed checkpoint durably, then drop those beyond `max_retained`.
+
+        Its data files must be in place already. Returns the handle of its metadata file; the checksum is
+        the `parent_digest` of its children. Raises
+        `InvariantViolationError` (not a checkpoint, id not greater than the newest, wrong parent digest),
+        `MissingFileError` or `CorruptFileError` (a data file is not there in its size), `StorageError`; the store is
+        then as before. After `UncertainCheckpointError` and `LeadershipLostError` the checkpoint may be complete or
+        not; nothing more can be added, and none of its files is deleted.
+        """
+        with self._lock:
+            self._check_recovered("ADD")
+            self._check_may_add(metadata)
+            files = {file.path: file for file in metadata.files}
+            self._fs.verify_present([files[path] for path in self._registry.unreferenced(files)])
+            try:
+                metadata_file = self._pointers.publish(metadata)
+            except BaseException as error:
+                may_be = (UncertainCheckpointError, LeadershipLostError)
+                if isinstance(error, may_be) or not isinstance(error, CheckpointError):
+                    # An interrupt, too, may come behind the moment at which it became complete.
+                    self._uncertain_id = metadata.checkpoint_id
+                    self._uncertain_files = frozenset(files)
+                raise
+            self._greatest_id = max(self._greatest_id, metadata.checkpoint_id)
+            self._registry.register(metadata.checkpoint_id, files)
+            self._retained[metadata.checkpoint_id] = RetainedCheckpoint(metadata, metadata_file)
+            self._drop_surplus()
+            return metadata_file
+
+    def latest(self) -> CheckpointMetadata | None:
+        """The newest completed checkpoint."""
+        with self._lock:
+            self._check_recovered("LATEST")
+            return self._retained[max(self._retained)].metadata if self._retained else None
+
+    def all(self) -> tuple[CheckpointMetadata, ...]:
+        """All completed checkpoints that are retained or pinned, oldest first."""
+        with self._lock:
+            self._check_recovered("ALL")
+            return tuple(one.metadata for _, one in sorted(self._retained.items()))
+
+    def get(self, checkpoint_id: int) -> CheckpointMetadata:
+        """One completed checkpoint; `CheckpointNotFoundError` names those there are."""
+        return self._get(checkpoint_id).metadata
+
+    def digest(self, checkpoint_id: int) -> str:
+        """Checksum of a checkpoint's metadata file: the `parent_digest` of its children."""
+        return self._get(checkpoint_id).metadata_file.checksum
+
+    @contextlib.contextmanager
+    def pin(self, checkpoint_id: int) -> Iterator[CheckpointMetadata]:
+        """Keep a checkpoint and its files while the context is open, whatever completes meanwhile."""
+        with self._lock:
+            metadata = self.get(checkpoint_id)
+            self._pins[checkpoint_id] = self._pins.get(checkpoint_id, 0) + 1
+        try:
+            yield metadata
+        finally:
+            with self._lock:
+                self._pins[checkpoint_id] -= 1
+                if self._pins[checkpoint_id] == 0:
+                    del self._pins[checkpoint_id]
+                self._drop_surplus()
+
+    def protect(self, paths: Iterable[str]) -> None:
+        """Never delete these files: they belong to a savepoint that the job did not claim."""
+        with self._lock:
+            self._registry.protect(paths)
+
+    def discard(self, states: Iterable[SubtaskState], in_use: Collection[str] = ()) -> tuple[str, ...]:
+        """Delete the files of given-up state that nobody else needs; return their paths.
+
+        `in_use` are files of pending checkpoints (`CheckpointCoordinator.files_in_use()`). Failures to
+        delete are logged, since the state is given up either way.
+        """
+        with self._lock:
+            self._check_recovered("DISCARD")
+            paths = {file.path for state in states for file in state.files}
+            return self._delete_files(self._registry.unreferenced(paths.difference(in_use, self._uncertain_files)))
+
+    def delete_orphans(self, in_use: Collection[str] = ()) -> tuple[str, ...]:
+        """Delete files under `shared/` that nobody refers to: remains of aborted attempts and crashes.
+
+        Files of pending checkpoints must be in `in_use`, files being uploaded cannot be known, so call it
+        while no task runs, such as right after `recover`. Deletes nothing while there are `unreadable`
+        checkpoints, whose files cannot be told from orphans. Raises `LeadershipLostError`.
+        """
+        with self._lock:
+            self._check_recovered("DELETE_ORPHANS")
+            if self._unreadable:
+                return ()
+            found = self._fs.list_files(SHARED_DIRECTORY, include_temporary=True)
+            if found and self._leadership is not None:
+                # In this order: what another leader writes is not among what was there while this driver led.
+                self._leadership.check()
+            keep = self._registry.referenced().union(in_use, self._uncertain_files)
+            return self._delete_files(path for path in found if path not in keep)
+
+    def _check_may_add(self, metadata: CheckpointMetadata) -> None:
+        checkpoint_id = metadata.checkpoint_id
+        if self._uncertain_id is not None:
+            raise IllegalTransitionError(
+                "ADD", "UNCERTAIN", f"whether checkpoint {self._uncertain_id} is complete is not known: call recover()"
+            )
+        require(
+            metadata.kind is CheckpointKind.CHECKPOINT,
+            f"{metadata.kind.value} {checkpoint_id} is not a checkpoint; savepoints are kept by their owner",
+        )
+        newest = max(self._retained, default=-1)
+        require(
+            checkpoint_id > newest,
+            f"checkpoint {checkpoint_id} is not newer than the stored checkpoint {newest}",
+        )
+        parent = self._retained.get(-1 if metadata.parent_checkpoint_id is None else metadata.parent_checkpoint_id)
+        if parent is not None and parent.metadata_file.checksum != metadata.parent_digest:
+            raise InvariantViolationError(
+                f"checkpoint {checkpoint_id} names the digest {metadata.parent_digest} for its parent "
+                f"{metadata.parent_checkpoint_id}, which is {parent.metadata_file.checksum}"
+            )
+
+    def _drop_surplus(self) -> None:
+        surplus = len(self._retained) - self._max_retained
+        for checkpoint_id in sorted(self._retained)[: max(surplus, 0)]:
+            if checkpoint_id not in self._pins:
+                self._drop(checkpoint_id)
+        if len(self._retained) >= self._max_retained:
+            oldest = min(self._retained)
+            for checkpoint_id in [known for known in self._unreadable if known < oldest]:
+                if self._delete_checkpoint(checkpoint_id):
+                    del self._unreadable[checkpoint_id]
+
+    def _drop(self, checkpoint_id: int) -> None:
+        if self._delete_checkpoint(checkpoint_id):
+            del self._retained[checkpoint_id]
+            self._delete_files(self._registry.unregister(checkpoint_id))
+
+    def _delete_unfinished(self, found: FoundCheckpoints) -> None:
+        if found.unfinished and self._leadership is not None:
+            self._leadership.check()
+        for directory in found.unfinished:
+            self._fs.delete_directory(directory)
+
+    def _delete_checkpoint(self, checkpoint_id: int) -> bool:
+        try:
+            self._pointers.withdraw(checkpoint_id)
+        except CheckpointError as error:
+            _logger.warning("checkpoint %d could not be dropped, it is kept: %s", checkpoint_id, error)
+            return False
+        return True
+
+    def _delete_files(self, paths: Iterable[str]) -> tuple[str, ...]:
+        return tuple(path for path in sorted(paths) if self._delete_file(path))
+
+    def _delete_file(self, path: str) -> bool:
+        try:
+            self._fs.delete(path)
+        except CheckpointError as error:
+            _logger.warning("file left behind, delete_orphans will retry: %s", error)
+            return False
+        return True
+
+    def _get(self, checkpoint_id: int) -> RetainedCheckpoint:
+        with self._lock:
+            self._check_recovered("GET")
+            if checkpoint_id not in self._retained:
+                raise not_found(self._pointers.place, checkpoint_id, self._retained)
+            return self._retained[checkpoint_id]
+
+    def _check_recovered(self, event: str) -> None:
+        if not self._is_recovered:
+            raise IllegalTransitionError(event, "NOT_RECOVERED", "call recover() on the store first")

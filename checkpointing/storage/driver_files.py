@@ -1,0 +1,90 @@
+"""Driver files: what a driver changes in place, each in a directory of its own, and how the next takes them over.
+
+    drivers/<32 hex>/spark/...            as they are in a job directory that only one driver can write to
+    drivers/<32 hex>/time-epoch.json ...
+
+A driver that was paused for so long that another one leads may wake up in the middle of a write, and no file system
+asks who leads. What it writes is therefore where nobody looks any more: the next leader copies the files of the one
+before it, and goes on with the copy. Which directory counts is noted where leadership is.
+
+The former driver may still be writing while its files are copied. Spark writes each file of its log once, under a name
+of its own, and in an order in which every beginning makes sense (what a source has seen, then the plan of the batch,
+then that it is done). So a copy that agrees with a second listing of the whole is a state in which the log has been, as
+after a crash. A driver that does not lead finishes one batch at the most, so the second listing soon agrees.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from checkpointing.errors import MissingFileError, StorageError
+from checkpointing.storage.fall_back_file import FALL_BACK_FILE_NAME
+from checkpointing.storage.file_system import CheckpointFileSystem
+from checkpointing.storage.time_epoch_file import TIME_EPOCH_FILE_NAME
+
+__all__ = ["DRIVERS_DIRECTORY", "copy_driver_files", "driver_files_of"]
+
+DRIVERS_DIRECTORY: Final = "drivers"
+
+_IN_A_JOB_DIRECTORY: Final = ("spark", "spark-rearranged")
+_FILES: Final = (TIME_EPOCH_FILE_NAME, FALL_BACK_FILE_NAME)
+_TRIES: Final = 100
+
+
+def driver_files_of(file_system: CheckpointFileSystem, directory: str) -> CheckpointFileSystem:
+    """Those in a directory of the job directory at the root of `file_system`; "" is that itself."""
+    return CheckpointFileSystem.from_uri(file_system.location(directory)) if directory else file_system
+
+
+def copy_driver_files(file_system: CheckpointFileSystem, source_directory: str, target_directory: str) -> None:
+    """Copy the driver files in one directory of a job directory to another, which nobody else writes to.
+
+    Files are linked where that can be: nobody changes one in place. Raises `StorageError` if they do not stand still.
+    """
+    source = driver_files_of(file_system, source_directory)
+    target = driver_files_of(file_system, target_directory)
+    target.make_root()
+    copied: dict[str, object] = {}
+    for _ in range(_TRIES):
+        found = _listed(source, is_whole=source_directory != "")
+        if found == copied and copied.keys() == set(target.list_files()):
+            return
+        for path in copied.keys() - found.keys():
+            target.delete(path)
+            del copied[path]
+        for path, content in found.items():
+            if copied.get(path) != content and _copy(source, target, path):
+                copied[path] = content
+    raise StorageError(
+        f"{source.location('')} does not stand still: the driver that led the job before is still writing. Stop it, "
+        f"and start again"
+    )
+
+
+def _listed(source: CheckpointFileSystem, *, is_whole: bool) -> dict[str, object]:
+    """What tells the state of each file: its content if it may be replaced, and else its size."""
+    paths = (
+        list(source.list_files()) if is_whole else [p for name in _IN_A_JOB_DIRECTORY for p in source.list_files(name)]
+    )
+    found: dict[str, object] = {}
+    for path in paths if is_whole else [*paths, *filter(source.exists, _FILES)]:
+        # Hidden are what Spark has not written whole, and checksums that it does without.
+        if not path.rpartition("/")[2].startswith("."):
+            try:
+                found[path] = source.read_file(path) if path in _FILES else source.size(path)
+            except MissingFileError:
+                continue
+    return found
+
+
+def _copy(source: CheckpointFileSystem, target: CheckpointFileSystem, path: str) -> bool:
+    """Copies a file unless it has gone; whether it has not."""
+    try:
+        local_path = source.local_path(path)
+        if local_path is not None:
+            target.upload(local_path, path)
+        else:
+            target.write_file(path, source.read_file(path))
+    except MissingFileError:
+        return False
+    return True

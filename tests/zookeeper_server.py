@@ -1,0 +1,241 @@
+"""Real servers of ZooKeeper, and a network between them and us that loses things.
+
+The server comes out of the jars of PySpark, which carry one (3.9): it needs nothing but the Java that Spark needs, so
+no test is ever skipped for want of it, and its version is that of the lock file. A distribution's package would be an
+older one (3.8 in Debian), and would have to be installed.
+
+Servers listen on free ports of this host only, keep their data below a temporary directory and are ended by their own
+process. They are waited for by asking them, with a deadline that only a server that hangs reaches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+GIVE_UP_S = 300.0
+TICK_MS = 100
+_JAVA_OPTIONS = ("-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_PYSPARK = importlib.util.find_spec("pyspark")
+assert _PYSPARK is not None
+assert _PYSPARK.origin is not None
+_JARS = os.path.join(os.path.dirname(_PYSPARK.origin), "jars", "*")
+
+
+def free_port() -> int:
+    """A port that nobody listens on at this moment."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+class ZooKeeperServer:
+    """One server; with ``peers`` one of an ensemble, whose servers are ``(id, quorum port, election port)``."""
+
+    def __init__(
+        self, directory: Path, peers: list[tuple[int, int, int]] | None = None, own_id: int = 0, *, settings: str = ""
+    ) -> None:
+        self.port = free_port()
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_single = peers is None
+        data = directory / "data"
+        data.mkdir(parents=True)
+        lines = [
+            f"tickTime={TICK_MS}",
+            f"dataDir={data}",
+            "clientPortAddress=127.0.0.1",
+            f"clientPort={self.port}",
+            "admin.enableServer=false",
+            f"minSessionTimeout={2 * TICK_MS}",
+            "maxSessionTimeout=120000",
+            "4lw.commands.whitelist=ruok,srvr",
+            settings,
+        ]
+        if peers is not None:
+            (data / "myid").write_text(str(own_id))
+            lines += ["initLimit=100", "syncLimit=20", "localSessionsEnabled=false"]
+            lines += [f"server.{number}=127.0.0.1:{quorum}:{election}" for number, quorum, election in peers]
+        (directory / "zoo.cfg").write_text("\n".join(lines) + "\n")
+
+    @property
+    def hosts(self) -> str:
+        """Where clients find it."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> str:
+        """The end of what it has said."""
+        return (self._directory / "log").read_text(errors="replace")[-4000:]
+
+    def begin(self) -> None:
+        """Starts the process, and does not wait for it."""
+        name = "ZooKeeperServerMain" if self._is_single else "quorum.QuorumPeerMain"
+        java = shutil.which("java") or os.path.join(os.environ["JAVA_HOME"], "bin", "java")
+        with (self._directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [java, *_JAVA_OPTIONS, "-Dzookeeper.fsync.warningthresholdms=100000"]
+                + ([] if self._is_single else ["-Dreadonlymode.enabled=true"])
+                + ["-cp", _JARS, f"org.apache.zookeeper.server.{name}", str(self._directory / "zoo.cfg")],
+                stdout=log,
+                stderr=log,
+            )
+
+    def start(self) -> None:
+        """Starts it, and waits until it serves."""
+        self.begin()
+        self.wait_until("Mode: ")
+
+    def wait_until(self, said: str) -> None:
+        """Waits until it says so of itself, such as ``Mode: standalone``."""
+        deadline = time.monotonic() + GIVE_UP_S
+        while said not in self._asked(b"srvr"):
+            if self._process is None or self._process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"the server does not say {said!r}:\n{self.log}")
+            time.sleep(0.02)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends the process a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def stop(self) -> None:
+        """Ends the process at once, as a power loss would; what was promised is on the disk."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait(timeout=GIVE_UP_S)
+
+    def _asked(self, word: bytes) -> str:
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", self.port), timeout=GIVE_UP_S) as sent,
+        ):
+            sent.sendall(word)
+            answer = b""
+            while received := sent.recv(4096):
+                answer += received
+            return answer.decode(errors="replace")
+        return ""
+
+
+@contextlib.contextmanager
+def running_server(directory: Path) -> Iterator[ZooKeeperServer]:
+    """A single server for as long as the context lasts."""
+    server = ZooKeeperServer(directory)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+@contextlib.contextmanager
+def running_ensemble(directory: Path) -> Iterator[list[ZooKeeperServer]]:
+    """Three servers that need two of them; one that is alone serves who only reads."""
+    peers = [(number, free_port(), free_port()) for number in (1, 2, 3)]
+    servers = [ZooKeeperServer(directory / str(number), peers, number) for number, _, _ in peers]
+    try:
+        for server in servers:
+            server.begin()
+        for server in servers:
+            server.wait_until("Mode: ")
+        yield servers
+    finally:
+        for server in servers:
+            server.stop()
+
+
+class LossyNetwork:
+    """A port that leads to a server, and can be cut, or lose what the server answers to something."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._is_cut = False
+        self._lost_after: bytes | None = None
+        self.lost_answers = 0
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listening.getsockname()[1])
+        threading.Thread(target=self._accept, name="a lossy network", daemon=True).start()
+
+    @property
+    def hosts(self) -> str:
+        """Where clients find the server through this network."""
+        return f"127.0.0.1:{self.port}"
+
+    def cut(self) -> None:
+        """Closes all connections, and every one that is made until `mend`."""
+        self._is_cut = True
+        for pair in list(self._pairs):
+            self._end(pair)
+
+    def mend(self) -> None:
+        """Lets connections through again."""
+        self._is_cut = False
+
+    def lose_answer_to(self, content: bytes, *, then_cut: bool = False) -> None:
+        """Passes the next request with this content on, and closes its connection instead of answering it."""
+        self._then_cut = then_cut
+        self._lost_after = content
+
+    def close(self) -> None:
+        """Ends all of it."""
+        self._listening.close()
+        self.cut()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listening.accept()
+                if self._is_cut:
+                    client.close()
+                    continue
+                try:
+                    pair = client, socket.create_connection(("127.0.0.1", self._target))
+                except OSError:
+                    client.close()
+                    continue
+                self._pairs.append(pair)
+                threading.Thread(target=self._pass, args=(pair,), name="a connection", daemon=True).start()
+
+    def _pass(self, pair: tuple[socket.socket, socket.socket]) -> None:
+        client, server = pair
+        loses = False
+        with contextlib.suppress(OSError, ValueError):
+            while True:
+                readable, _, _ = select.select([client, server], [], [])
+                for one in readable:
+                    data = one.recv(65536)
+                    if not data:
+                        return self._end(pair)
+                    if one is client:
+                        if self._lost_after is not None and self._lost_after in data:
+                            loses, self._lost_after = True, None
+                        server.sendall(data)
+                    elif loses:
+                        # The server has answered, so it has done it.
+                        self.lost_answers += 1
+                        self._is_cut = self._is_cut or self._then_cut
+                        return self._end(pair)
+                    else:
+                        client.sendall(data)
+        return self._end(pair)
+
+    def _end(self, pair: tuple[socket.socket, socket.socket]) -> None:
+        for one in pair:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+        if pair in self._pairs:
+            self._pairs.remove(pair)
