@@ -40,16 +40,51 @@ class UnreadableEntryError(StateRestoreError):
         self.cause = cause
 
 
+_ROW_BYTES: Final = 256
+"""What a row takes beside its value."""
+
+PIECE_BYTES: Final = 4 << 20
+"""The bytes of values with which a piece of an increment ends; one key may have more."""
+
+
 @frozen(eq=False)
 class ChangedRows:
-    """An increment, in canonical order: ``written`` are its rows, ``effective`` what of them the digest is of.
+    """A piece of an increment, in canonical order: ``written`` are its rows.
 
-    What is stored as it was before, and what has expired, leaves nothing among the effective ones. Those of a list have
-    all elements of a change in one value, behind their number in eight bytes.
+    ``effective`` is what of them the digest is of. What is stored as it was before, and what has expired, leaves
+    nothing there. Rows of a list have all elements of a change in one value, behind their number in eight bytes.
     """
 
     written: list[CanonicalRow]
     effective: list[CanonicalRow]
+
+
+class ChangesOfKeys:
+    """Puts the changed rows of keys together to pieces, which a table gives out one by one.
+
+    Rows are bytes, which a table of objects makes when they are asked for: no more of them is there than a piece.
+    """
+
+    __slots__ = ("_bytes", "_effective", "_written")
+
+    def __init__(self) -> None:
+        self._written: list[CanonicalRow] = []
+        self._effective: list[CanonicalRow] = []
+        self._bytes = 0
+
+    def add(self, written: Iterable[CanonicalRow], effective: Iterable[CanonicalRow]) -> bool:
+        """Adds the rows of one key; returns whether the piece is large enough."""
+        for row in written:
+            self._written.append(row)
+            self._bytes += _ROW_BYTES if row[4] is None else _ROW_BYTES + len(row[4])
+        self._effective += effective
+        return self._bytes >= PIECE_BYTES
+
+    def piece(self) -> ChangedRows:
+        """What was added since the last piece."""
+        piece = ChangedRows(self._written, self._effective)
+        self._written, self._effective, self._bytes = [], [], 0
+        return piece
 
 
 class _Mark:
@@ -121,10 +156,10 @@ class HeapTable(ABC):
         """What was stored under the keys, as nobody will change it; None where there was nothing."""
 
     @abstractmethod
-    def changed_rows(self, entries: FrozenEntries, expired: RowFilter | None) -> ChangedRows:
-        """The increment, and what counts of it; fills in ``entries.gone``. Costs the number of changes.
+    def changed_rows(self, entries: FrozenEntries, expired: RowFilter | None) -> Iterator[ChangedRows]:
+        """The increment and what counts of it, in pieces of bounded size; fills in ``entries.gone``.
 
-        A row that ``expired`` says has expired counts as one that is not there.
+        Costs the number of changes. A row that ``expired`` says has expired counts as one that is not there.
         """
 
     @abstractmethod

@@ -10,7 +10,9 @@ moment it is complete; until then it changes nothing for its backend.
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import heapq
 import itertools
 import os
 import threading
@@ -99,22 +101,17 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
         self._lock = lock
         self._written: list[FileHandle] = []
         self._new_files: list[StateFiles] = []
+        self._changed_entries = 0
 
     def write(self) -> KeyedStateSnapshot:
         target = self._target
         digest = ChangeDigest()
-        entries = 0
         for number, state in enumerate(self._states):
             self.raise_if_cancelled()
-            changed: list[CanonicalRow] = []
-            if state.entries is not None:
-                state.entries.take_in(state.table.new_keys)
-                rows = state.table.changed_rows(state.entries, state.expired)
-                changed = rows.written
-                entries += len(changed)
-                _add_to_digest(digest, state.meta.name, rows.effective)
-            self.raise_if_cancelled()
+            changed = self._changed_rows(state, digest)
             self._new_files.append(self._files_of(state, changed, f"{target.path_prefix}-{number}"))
+            # All of it counts for the digest, also where it is in a state that was written whole.
+            collections.deque(changed, maxlen=0)
         handle = handle_of_files(
             target.state_id,
             target.backend,
@@ -124,7 +121,7 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
             [(state.written_meta(), files) for state, files in zip(self._states, self._new_files, strict=True)],
         )
         written = sum(file.size_bytes for file in self._written)
-        return KeyedStateSnapshot(handle, digest.hexdigest(), entries, written)
+        return KeyedStateSnapshot(handle, digest.hexdigest(), self._changed_entries, written)
 
     def remove_written(self) -> None:
         for file in self._written:
@@ -146,7 +143,19 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
         # Whoever keeps the task must not keep what it has read.
         self._states = ()
 
-    def _files_of(self, state: FrozenHeapState, changed: list[CanonicalRow], stem: str) -> StateFiles:
+    def _changed_rows(self, state: FrozenHeapState, digest: ChangeDigest) -> Iterator[CanonicalRow]:
+        """The rows of a state's increment, which are counted and taken into the digest as they are asked for."""
+        if state.entries is None:
+            return
+        state.entries.take_in(state.table.new_keys)
+        digest.begin_state(state.meta.name)
+        for piece in state.table.changed_rows(state.entries, state.expired):
+            self.raise_if_cancelled()
+            self._changed_entries += len(piece.written)
+            digest.add_rows(piece.effective)
+            yield from piece.written
+
+    def _files_of(self, state: FrozenHeapState, changed: Iterator[CanonicalRow], stem: str) -> StateFiles:
         """The files of a state after the snapshot: those it had, if nothing is to be written."""
         kept = state.files.stored
         if state.files.needs_base or self._has_outgrown(state):
@@ -158,9 +167,8 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
             batches = batches_of(self._merged_rows(kept[places.start : places.stop]))
             merged.replace(places, next(iter(self._stored(f"{stem}-merged{FILE_SUFFIX}", batches)), None))
             kept = merged.stored
-        if not changed:
-            return state.files if places is None else StateFiles(kept)
-        return StateFiles([*kept, *self._stored(f"{stem}{FILE_SUFFIX}", batches_of(changed))])
+        written = self._stored(f"{stem}{FILE_SUFFIX}", batches_of(changed))
+        return StateFiles([*kept, *written]) if written or places is not None else state.files
 
     def _has_outgrown(self, state: FrozenHeapState) -> bool:
         return state.entries is not None and state.files.has_outgrown(patience_of(self._target.key_groups))
@@ -193,27 +201,16 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
                 state.table.load_batch(batch, state.table.form.load)
         return state.table.rows()
 
-    def _merged_rows(self, files: Iterable[StoredFile]) -> list[CanonicalRow]:
-        """The rows of some increments in canonical order; those of a key keep their order."""
-        rows: list[CanonicalRow] = []
-        for stored in files:
-            source = Source(self._target.file_system, stored.handle)
-            for batch in self._watched(source.batches(self._target.key_groups, self._target.local_directory)):
-                rows += zip(*batch, strict=True)
-        rows.sort(key=itemgetter(0, 1, 2))
-        return rows
+    def _merged_rows(self, files: Iterable[StoredFile]) -> Iterator[CanonicalRow]:
+        """The rows of some increments in canonical order; those of a key keep their order. A batch of each is held."""
+        return heapq.merge(*map(self._rows_of_file, files), key=itemgetter(0, 1, 2))
+
+    def _rows_of_file(self, stored: StoredFile) -> Iterator[CanonicalRow]:
+        source = Source(self._target.file_system, stored.handle)
+        for batch in self._watched(source.batches(self._target.key_groups, self._target.local_directory)):
+            yield from zip(*batch, strict=True)
 
     def _watched(self, batches: Iterable[CanonicalBatch]) -> Iterator[CanonicalBatch]:
         for batch in batches:
             self.raise_if_cancelled()
             yield batch
-
-
-def _add_to_digest(digest: ChangeDigest, state_name: str, rows: list[CanonicalRow]) -> None:
-    if not rows:
-        return
-    key_groups, *columns = zip(*rows, strict=True)
-    digest.begin_state(state_name, len(rows))
-    digest.add_numbers(key_groups)
-    for column in columns:
-        digest.add_column(column)

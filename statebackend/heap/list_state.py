@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from snapshots.errors import SerializationError
 from statebackend.api.errors import null_element
 from statebackend.canonical.canonical_entries import CanonicalRow
-from statebackend.heap.entry_table import ChangedRows, HeapTable, address_of_row
+from statebackend.heap.entry_table import ChangedRows, ChangesOfKeys, HeapTable, address_of_row
 from statebackend.heap.handle import HeapStateHandle
 from statebackend.heap.history import FrozenEntries
 from statebackend.keyed.entry_bytes import checked_elements
@@ -82,13 +82,14 @@ class ListTable(HeapTable):
             stored.append(items[:length] if items is not None and length else None)
         return stored
 
-    def changed_rows(self, entries: FrozenEntries, expired: RowFilter | None) -> ChangedRows:
+    def changed_rows(self, entries: FrozenEntries, expired: RowFilter | None) -> Iterator[ChangedRows]:
         to_bytes, changes = self.keys.to_bytes, entries.first_changes()
         addressed = [(change.key_group, *to_bytes(key), key) for key, change in changes.items()]
         addressed.sort(key=address_of_row)
-        rows: list[CanonicalRow] = []
-        effective: list[CanonicalRow] = []
+        collected = ChangesOfKeys()
         for key_group, key_bytes, namespace, key in addressed:
+            rows: list[CanonicalRow] = []
+            effective: list[CanonicalRow] = []
             first = changes[key]
             items, length = self._list_at(entries, key)
             start, was_there = first.older_length, first.older is not None
@@ -113,7 +114,9 @@ class ListTable(HeapTable):
                     effective.append((key_group, key_bytes, namespace, None, None))
             if count:
                 effective.append((key_group, key_bytes, namespace, None, count.to_bytes(8, "big") + joined))
-        return ChangedRows(rows, effective)
+            if collected.add(rows, effective):
+                yield collected.piece()
+        yield collected.piece()
 
     def rows_of(self, stored: Any) -> Iterator[tuple[bytes | None, bytes]]:
         for chunk in self._chunks(stored):

@@ -16,7 +16,7 @@ from snapshots.value_text import shown
 from statebackend.api.errors import StateRestoreError
 from statebackend.api.key_groups import KeyGroupRange
 from statebackend.canonical.canonical_entries import CanonicalRow
-from statebackend.heap.entry_table import MISSING, ChangedRows, HeapTable, address_of_row
+from statebackend.heap.entry_table import MISSING, ChangedRows, ChangesOfKeys, HeapTable, address_of_row
 from statebackend.heap.handle import HeapStateHandle
 from statebackend.heap.history import EpochChanges, FrozenEntries, copy_now
 from statebackend.keyed.entry_keys import EntryKeys, KeyForm
@@ -105,13 +105,13 @@ class MapTable(HeapTable):
         for user_key, value in sorted([(to_bytes(user_key), value) for user_key, value in stored.items()], key=_first):
             yield user_key, write(value)
 
-    def changed_rows(self, entries: FrozenEntries, expired: RowFilter | None) -> ChangedRows:
+    def changed_rows(self, entries: FrozenEntries, expired: RowFilter | None) -> Iterator[ChangedRows]:
         to_bytes, changes = self.keys.to_bytes, entries.first_changes()
         addressed = [(change.key_group, *to_bytes(key), key) for key, change in changes.items()]
         addressed.sort(key=address_of_row)
-        rows: list[CanonicalRow] = []
-        effective: list[CanonicalRow] = []
+        collected = ChangesOfKeys()
         for key_group, key_bytes, namespace, key in addressed:
+            rows: list[CanonicalRow] = []
             address, first = (key_group, key_bytes, namespace), changes[key]
             # What the entries were that were changed, the first change of each first.
             before: dict[Any, Any] = {}
@@ -129,8 +129,9 @@ class MapTable(HeapTable):
                 before = {**first.older, **before}
             written, counted = self._changed_entries(stored, before, is_replaced, expired)
             rows += [(*address, user_key, value) for user_key, value in written]
-            effective += [(*address, user_key, value) for user_key, value in counted]
-        return ChangedRows(rows, effective)
+            if collected.add(rows, [(*address, user_key, value) for user_key, value in counted]):
+                yield collected.piece()
+        yield collected.piece()
 
     def load_entry(self, key_group: int, key: Any, user_key: bytes | None, value: bytes | None, load: Load) -> None:
         if user_key is None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from statebackend.api.key_groups import KeyGroupRange
 from statebackend.canonical.canonical_entries import CanonicalRow
-from statebackend.heap.entry_table import ChangedRows, HeapTable, TableKeys, address_of_row
+from statebackend.heap.entry_table import ChangedRows, ChangesOfKeys, HeapTable, TableKeys, address_of_row
 from statebackend.heap.handle import HeapStateHandle
 from statebackend.heap.history import EpochChanges, FrozenEntries
 from statebackend.keyed.entry_bytes import encoded
@@ -87,29 +87,33 @@ class ValueTable(HeapTable):
                         break
         return stored
 
-    def changed_rows(self, entries: FrozenEntries, expired: RowFilter | None) -> ChangedRows:
+    def changed_rows(self, entries: FrozenEntries, expired: RowFilter | None) -> Iterator[ChangedRows]:
         first = entries.last if len(entries.epochs) == 1 else self.folded(entries.epochs)
         changes, to_bytes, write, is_unchanged = first.changes, self.keys.to_bytes, self.form.write, self.is_unchanged
-        rows: list[CanonicalRow] = []
-        effective: list[CanonicalRow] = []
+        changed: list[tuple[int, bytes, bytes, Any, Any]] = []
         columns = changes.items(), self.olders(first), self.stored_at(entries, list(changes))
         for (key, change), older, stored in zip(*columns, strict=True):
             if stored is None:
                 entries.gone += 1
                 if older is None:
                     continue
-            key_bytes, namespace = to_bytes(key)
+            changed.append((change if change >= 0 else ~change, *to_bytes(key), older, stored))
+        changed.sort(key=address_of_row)
+        collected = ChangesOfKeys()
+        for key_group, key_bytes, namespace, older, stored in changed:
             value = None if stored is None else write(stored)
-            row: CanonicalRow = (change if change >= 0 else ~change, key_bytes, namespace, None, value)
-            rows.append(row)
+            row: CanonicalRow = (key_group, key_bytes, namespace, None, value)
+            effective: tuple[CanonicalRow, ...] = ()
             if expired is not None:
                 was = None if older is None else expired(write(older))
                 is_now = None if value is None else expired(value)
                 if was != is_now:
-                    effective.append((*row[:4], is_now))
+                    effective = ((*row[:4], is_now),)
             elif older is None or stored is None or not is_unchanged(older, stored):
-                effective.append(row)
-        return _in_order(rows, effective)
+                effective = (row,)
+            if collected.add((row,), effective):
+                yield collected.piece()
+        yield collected.piece()
 
     def rows_of(self, stored: Any) -> Iterator[tuple[bytes | None, bytes]]:
         yield None, self.form.write(stored)
@@ -119,12 +123,6 @@ class ValueTable(HeapTable):
             self.history.remove_restored(key)
         else:
             self.history.put_restored(key, key_group, self.load_value(value, load))
-
-
-def _in_order(rows: list[CanonicalRow], effective: list[CanonicalRow]) -> ChangedRows:
-    rows.sort(key=address_of_row)
-    effective.sort(key=address_of_row)
-    return ChangedRows(rows, effective)
 
 
 class _HeapValueState(HeapStateHandle, InternalValueState[T]):

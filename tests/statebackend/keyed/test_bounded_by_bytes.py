@@ -4,6 +4,7 @@ import gc
 import itertools
 import operator
 import os
+import tracemalloc
 
 import pyarrow.parquet as pq
 import pytest
@@ -12,6 +13,7 @@ from statebackend import ListStateDescriptor, MapStateDescriptor, ReducingStateD
 from statebackend.api.key_groups import KeyGroupRange
 from statebackend.canonical import canonical_entries
 from statebackend.canonical.canonical_entries import SCHEMA, CanonicalBatch, batches_of, read_canonical, write_canonical
+from statebackend.heap import entry_table
 from statebackend.heap.heap_state_backend import HeapStateBackend
 from statebackend.keyed.state_files import MAX_FILES, StateFiles, patience_of
 from statebackend.metrics.state_metrics import StateMetricsConfig
@@ -181,6 +183,43 @@ def test_fat_values_go_through_checkpoint_savepoint_and_both_restores(harness, s
             assert restored.get_state(TEXT).value() == value
             assert restored.get_state(TABLE).get(key) == value.encode()
         restored.close()
+
+
+@pytest.mark.parametrize("merged", [False, True], ids=["an increment", "merged increments"])
+def test_what_an_epoch_changed_on_the_heap_is_encoded_piece_by_piece(harness, monkeypatch, merged):
+    piece = 1 << 18
+    monkeypatch.setattr(canonical_entries, "BATCH_BYTES", piece)
+    monkeypatch.setattr(entry_table, "PIECE_BYTES", piece)
+    backend = harness.open(HeapStateBackend())
+    # Of an immutable type: objects until they are written.
+    number_of_bytes = 200 * 36 << 10
+
+    def write(epoch):
+        for key in range(200 * epoch, 200 * (epoch + 1)):
+            harness.at(backend, key)
+            backend.get_state(TEXT).update(chr(97 + key % 26) * (12 << 10))
+            backend.get_state(TEXTS).add(chr(97 + key % 26) * (12 << 10))
+            backend.get_state(TABLE).put(key, chr(97 + key % 26).encode() * (12 << 10))
+
+    epochs = MAX_FILES + 2 if merged else 1
+    for epoch in range(epochs):
+        write(epoch)
+        if epoch < epochs - 1:
+            harness.snapshot(backend)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        held = harness.snapshot(backend)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert held.entries_written == 600
+    # A piece of each file that is merged is there at a time.
+    assert peak < (number_of_bytes if merged else number_of_bytes // 3)
+    restored = harness.open(HeapStateBackend(), held.handle)
+    for key in (0, 199):
+        harness.at(restored, key)
+        assert restored.get_state(TEXT).value() == chr(97 + key % 26) * (12 << 10)
 
 
 def marks_of(backend, name):
