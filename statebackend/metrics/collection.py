@@ -27,8 +27,8 @@ def states_measured(
         states[name] = StateMetrics(
             reads=handle.reads,
             writes=handle.writes,
-            read_latency=handle.read_latency,
-            write_latency=handle.write_latency,
+            read_latency=handle.read_latency.copy(),
+            write_latency=handle.write_latency.copy(),
             cache_misses=statistics.cache_misses,
             entries=statistics.entries,
             entries_are_exact=statistics.entries_are_exact,

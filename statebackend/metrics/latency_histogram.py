@@ -50,6 +50,21 @@ class LatencyHistogram:
         merged.maximum_ns = max(self.maximum_ns, other.maximum_ns)
         return merged
 
+    def copy(self) -> LatencyHistogram:
+        """What was recorded so far."""
+        return self.merged_with(LatencyHistogram())
+
+    def since(self, earlier: LatencyHistogram) -> LatencyHistogram:
+        """What was recorded behind an earlier state of this histogram; of the maximum it is not known when it was."""
+        later = LatencyHistogram()
+        for bucket, count in self._counts.items():
+            if count > earlier._counts.get(bucket, 0):
+                later._counts[bucket] = count - earlier._counts.get(bucket, 0)
+        later.count = self.count - earlier.count
+        later.total_ns = self.total_ns - earlier.total_ns
+        later.maximum_ns = self.maximum_ns if later.count else 0
+        return later
+
     @property
     def mean_ns(self) -> float:
         """The mean; 0 if nothing was recorded."""

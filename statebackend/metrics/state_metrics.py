@@ -1,7 +1,8 @@
 """What is measured of a state, of a snapshot, and of all the state of a subtask; and its form in an acknowledgement.
 
-*Counters* (accesses, latencies, cache misses, bytes written) are those of one life of a backend, which in a job is an
-epoch; *gauges* (entries, size) are as of its last snapshot. Metrics of several subtasks are merged by adding up both;
+*Counters* (accesses, latencies, cache misses, bytes written) are those of one life of a backend, or of the time between
+two snapshots of it (`KeyedStateMetrics.since`), which in a job is an epoch; *gauges* (entries, size) are as of its last
+snapshot. Metrics of several subtasks are merged by adding up both;
 of several epochs by adding up counters and keeping the newest gauges.
 
     report key              value
@@ -97,6 +98,18 @@ class StateMetrics:
             bytes_written=self.bytes_written + later.bytes_written,
         )
 
+    def since(self, earlier: StateMetrics) -> StateMetrics:
+        """What came behind an earlier state of these metrics; gauges and the last snapshot are as they are."""
+        misses = None if self.cache_misses is None else self.cache_misses - (earlier.cache_misses or 0)
+        return evolve(
+            self,
+            reads=self.reads - earlier.reads,
+            writes=self.writes - earlier.writes,
+            read_latency=self.read_latency.since(earlier.read_latency),
+            write_latency=self.write_latency.since(earlier.write_latency),
+            cache_misses=misses,
+        )
+
 
 @frozen(kw_only=True)
 class SnapshotMetrics:
@@ -142,6 +155,13 @@ class KeyedStateMetrics:
         """The metrics of two epochs."""
         return KeyedStateMetrics(
             _combined(self.states, later.states, StateMetrics.followed_by), self.snapshot.followed_by(later.snapshot)
+        )
+
+    def since(self, earlier: KeyedStateMetrics) -> KeyedStateMetrics:
+        """What came behind an earlier state of the metrics of one backend, with its last snapshot."""
+        known = earlier.states
+        return KeyedStateMetrics(
+            {name: one.since(known[name]) if name in known else one for name, one in self.states.items()}, self.snapshot
         )
 
     def to_report(self) -> dict[str, str]:

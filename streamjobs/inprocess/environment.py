@@ -1,10 +1,9 @@
 """The in-process environment: a program written for Spark, run over a list of elements.
 
-Elements are dealt into epochs. In each epoch every operator's subtasks open their state, process their records in
-order, snapshot and close, exactly as a Spark task does; so what a test sees (serialization of what is stored, state
-that survives only if it was updated, migration at a restore) is what the job will see in production. Records between
-operators are rows of the schema that the operator before declares, as on Spark. Output reaches the sink when the
-epoch's checkpoint is complete.
+Elements are dealt into epochs, each of which ends with a checkpoint. Subtasks stay open for the whole run; what a
+function sees of state (a value that was changed without an update is as it was stored, a migration at a restore) is
+what the job will see in production. Records between operators are rows of the schema that the operator before declares,
+as on Spark. Output reaches the sink when the epoch's checkpoint is complete.
 """
 
 from __future__ import annotations
@@ -15,12 +14,15 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from attrs import frozen
+from attrs import field, frozen
 
+from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
 from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpointStore
 from checkpointing.storage.file_system import CheckpointFileSystem
+from checkpointing.storage.job_directory import JobDirectory
 from checkpointing.storage.job_origin import write_origin
 from migration import LIBRARY_RULES, EvolutionRules
+from savepoints.restored_state import RestoredState
 from statebackend.api.clock import Clock, wall_clock
 from statebackend.api.key_groups import check_parallelism
 from statebackend.keyed.backend_registry import state_backend
@@ -38,6 +40,7 @@ from streamjobs.inprocess.network.channel import DEFAULT_CAPACITY
 from streamjobs.inprocess.network.output_subtask import OutputListener
 from streamjobs.inprocess.network.scheduler import DownstreamFirst, Scheduler
 from streamjobs.inprocess.record_sinks import check_sinks
+from streamjobs.inprocess.run_snapshots import CheckpointSettings
 from streamjobs.rows.declared_schema import parsed_schema
 from streamjobs.runtime.event_time import EventTime
 from streamjobs.runtime.held_timers import warn_of_held_timers
@@ -52,6 +55,16 @@ class _CheckedJob:
     graph: JobGraph
     event_time: EventTime | None
     prepared: PreparedGraph
+
+
+@frozen
+class _Driving:
+    """Who moves next in a run, who watches, and how checkpoints are taken."""
+
+    scheduler: Scheduler
+    capacity: int = DEFAULT_CAPACITY
+    listener: OutputListener | None = None
+    checkpoints: CheckpointSettings = field(factory=CheckpointSettings)
 
 
 class LocalStreamEnvironment:
@@ -136,12 +149,14 @@ class LocalStreamEnvironment:
         checked = self._checked(sources_tell_time=False)
         records = {node: _records_of(node.source) for node in checked.graph.sources}
         warn_of_held_timers(checked.event_time, name)
-        with self._opened(checked, name, from_savepoint, allow_non_restored_state, fall_back_to) as run:
+        driving = _Driving(DownstreamFirst())
+        with self._opened(checked, name, from_savepoint, allow_non_restored_state, fall_back_to, driving) as run:
             feed = ElementFeed(run.job_network.sources, records, self._epoch_size)
             while feed.has_more:
                 run.run_epoch([feed.feed, run.emit_periodically])
             if drain:
                 run.drain()
+            run.finish()
             return LocalJob(run, self._temporary)
 
     @contextlib.contextmanager
@@ -156,17 +171,47 @@ class LocalStreamEnvironment:
         scheduler: Scheduler | None = None,
         capacity: int = DEFAULT_CAPACITY,
         listener: OutputListener | None = None,
+        checkpoints: CheckpointSettings | None = None,
     ) -> Iterator[LocalRun]:
         """A run of the job whose sources are fed by the caller, as a test harness does; closed behind the block.
 
         With ``sources_tell_time`` records come with timestamps, and watermarks from the sources themselves. The
-        ``scheduler`` says who moves next, ``capacity`` how many elements a channel has room for, and the ``listener``
-        is told what comes out. Raises as `execute`.
+        ``scheduler`` says who moves next, ``capacity`` how many elements a channel has room for, the ``listener`` is
+        told what comes out, and ``checkpoints`` says how they are taken. Raises as `execute`.
         """
         checked = self._checked(sources_tell_time)
-        with self._opened(
-            checked, name, from_savepoint, allow_non_restored_state, fall_back_to, scheduler, capacity, listener
-        ) as run:
+        driving = _Driving(scheduler or DownstreamFirst(), capacity, listener, checkpoints or CheckpointSettings())
+        with self._opened(checked, name, from_savepoint, allow_non_restored_state, fall_back_to, driving) as run:
+            yield run
+
+    @contextlib.contextmanager
+    def run_in(
+        self,
+        directory: JobDirectory,
+        store: CompletedCheckpointStore,
+        *,
+        checkpoints: CheckpointSettings,
+        scheduler: Scheduler,
+        sources_tell_time: bool = False,
+        allow_non_restored_state: bool = False,
+        capacity: int = DEFAULT_CAPACITY,
+        listener: OutputListener | None = None,
+    ) -> Iterator[LocalRun]:
+        """A run of the job in a directory and with a store that the caller has opened and recovered, for simulations.
+
+        It goes on from the newest checkpoint of the store, and is driven step by step (`LocalRun.step`). All that
+        decides what happens is given: the file system is that of the directory, the clock that of the environment,
+        messages and timers are in ``checkpoints``, and who moves next is up to the ``scheduler``. Behind the block the
+        run is closed, which raises nothing that a file system raises that is gone.
+        """
+        checked = self._checked(sources_tell_time)
+        latest = store.latest()
+        state = None if latest is None else RestoredState(latest, directory.file_system)
+        point = StartingPoint(state, is_own=state is not None)
+        reports = self._judged(point, checked.prepared.operators, allow_non_restored_state)
+        driving = _Driving(scheduler, capacity, listener, checkpoints)
+        parts = self._parts(checked, directory, store, allow_non_restored_state, driving)
+        with contextlib.closing(LocalRun(parts, point, reports)) as run:
             yield run
 
     def _checked(self, sources_tell_time: bool) -> _CheckedJob:
@@ -184,9 +229,7 @@ class LocalStreamEnvironment:
         from_savepoint: str | os.PathLike[str] | None,
         allow_non_restored_state: bool,
         fall_back_to: int | str | None,
-        scheduler: Scheduler | None = None,
-        capacity: int = DEFAULT_CAPACITY,
-        listener: OutputListener | None = None,
+        driving: _Driving,
     ) -> Iterator[LocalRun]:
         operators = checked.prepared.operators
         directory, point, reports = locked_start(
@@ -203,26 +246,36 @@ class LocalStreamEnvironment:
             store.delete_orphans()
             if point.is_new_origin and point.origin is not None:
                 write_origin(directory.file_system, point.origin)
-            parts = LocalJobParts(
-                graph=checked.graph,
-                operators=operators,
-                unions=checked.prepared.unions,
-                directory=directory,
-                store=store,
-                backend=self.backend,
-                parallelism=self.parallelism,
-                clock=self.clock,
-                metrics=self.metrics,
-                rules=self.rules,
-                allow_non_restored_state=allow_non_restored_state,
-                event_time=checked.event_time,
-                scheduler=scheduler or DownstreamFirst(),
-                capacity=capacity,
-                listener=listener,
-            )
-            run = LocalRun(parts, point, reports)
-            with contextlib.closing(run):
+            parts = self._parts(checked, directory, store, allow_non_restored_state, driving)
+            with contextlib.closing(LocalRun(parts, point, reports)) as run:
                 yield run
+
+    def _parts(
+        self,
+        checked: _CheckedJob,
+        directory: JobDirectory,
+        store: CompletedCheckpointStore,
+        allow_non_restored_state: bool,
+        driving: _Driving,
+    ) -> LocalJobParts:
+        return LocalJobParts(
+            graph=checked.graph,
+            operators=checked.prepared.operators,
+            unions=checked.prepared.unions,
+            directory=directory,
+            store=store,
+            backend=self.backend,
+            parallelism=self.parallelism,
+            clock=self.clock,
+            metrics=self.metrics,
+            rules=self.rules,
+            allow_non_restored_state=allow_non_restored_state,
+            event_time=checked.event_time,
+            scheduler=driving.scheduler,
+            checkpoints=driving.checkpoints,
+            capacity=driving.capacity,
+            listener=driving.listener,
+        )
 
     def _starting_point(
         self, from_savepoint: str | os.PathLike[str] | None, fall_back_to: int | str | None

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from attrs import define, field, frozen
 
+from checkpointing.barriers.barrier_elements import AbortReason
 from checkpointing.barriers.checkpointing_mode import CheckpointingMode
 from streamjobs.api.stream_graph import (
     BroadcastInput,
@@ -57,6 +58,8 @@ class NetworkParts:
     ``mode`` says how barriers travel, whose clock is ``barrier_now_ms``, in milliseconds; only records of inputs that
     have ``forms`` may be overtaken. ``make_subtask`` makes the work of a subtask that sends into an output,
     ``learn_keys`` sees to it that the types of an operator's keys are known, as far as records of that input tell them.
+    ``on_source_barrier`` and ``on_output_barrier`` are told of the barriers that a source sends, and that have come to
+    the end of the network, ``on_output_abort`` of what is given up there.
     """
 
     graph: JobGraph
@@ -67,6 +70,9 @@ class NetworkParts:
     now_ms: Callable[[], int]
     make_subtask: Callable[[LocalOperator, int, SubtaskOutput], LocalSubtask]
     learn_keys: Callable[[LocalOperator, int, Sequence[Any]], None]
+    on_source_barrier: Callable[[SubtaskId, int], None]
+    on_output_barrier: Callable[[SubtaskId, int], None]
+    on_output_abort: Callable[[SubtaskId, int, AbortReason], None]
     listener: OutputListener
     scheduler: Scheduler
     capacity: int = DEFAULT_CAPACITY
@@ -153,7 +159,15 @@ class _Building:
                 subtasks.append(work)
         inputs = [edge for node in self._parts.graph.sinks for edge in node.inputs]
         output_channels = self._channels_to(_OUTPUT, inputs)
-        end = OutputSubtask(_OUTPUT, output_channels, len(inputs), self._parts.listener, self._parts.mode)
+        end = OutputSubtask(
+            _OUTPUT,
+            output_channels,
+            len(inputs),
+            self._parts.listener,
+            self._parts.mode,
+            partial(self._parts.on_output_barrier, _OUTPUT),
+            partial(self._parts.on_output_abort, _OUTPUT),
+        )
         inputs_of_all = (one for node in self._parts.graph.operators for one in node.operator_inputs)
         broadcast = upstream_of(one.edge for one in inputs_of_all if isinstance(one, BroadcastInput))
         in_order = [sources[node] for node in sorted(sources, key=lambda node: node not in broadcast)]
@@ -167,12 +181,13 @@ class _Building:
         timestamps = None if event_time is None else event_time.nodes.get(name)
         work = LocalSource(node, name, timestamps, output, self._parts.now_ms, has_time=event_time is not None)
         work.chain = self._chain(subtask_id, _Ends(self._parts, output, lambda: output.watermark_ms, work))
+        on_barrier = partial(self._parts.on_source_barrier, subtask_id)
         alignment = None if timestamps is None else timestamps.strategy.alignment
         if alignment is None:
-            return SourceSubtask(subtask_id, work, output)
+            return SourceSubtask(subtask_id, work, output, on_barrier=on_barrier)
         group = self._groups.setdefault(alignment.group, AlignmentGroup())
         group.join(subtask_id, alignment.max_drift_ms)
-        return SourceSubtask(subtask_id, work, output, group)
+        return SourceSubtask(subtask_id, work, output, group, on_barrier)
 
     def _chain(self, subtask_id: SubtaskId, ends: _Ends) -> Chain:
         ends.sinks = self._sinks

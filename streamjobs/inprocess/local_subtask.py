@@ -1,10 +1,10 @@
-"""A subtask of an operator in this process, as the work of its place in the network: its state, epoch after epoch.
+"""A subtask of an operator in this process, as the work of its place in the network: open for the whole run.
 
-At a barrier the subtask is snapshotted and closed. What comes next opens it again, over the state that it has just
-acknowledged, exactly as a task on Spark does for each epoch: so what a test sees (serialization of what is stored,
-state that survives only if it was updated, migration at a restore) is what the job will see in production.
+At a barrier its state is frozen and it goes on; what was frozen is handed to the run, which has it written and
+acknowledges it (`SnapshotWork`). What user functions see of state is what the backends promise: a value that was
+changed and not updated is as it was stored, and what is restored is migrated when the subtask is opened.
 
-Where records of an epoch are to be in order they wait here, until time moves or the epoch ends.
+Where records of an epoch are to be in order they wait here, until time moves or a barrier comes.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from checkpointing.barriers.barrier_elements import AbortReason
-from checkpointing.coordinator.acknowledgement import Acknowledgement
-from checkpointing.errors import IllegalTransitionError
-from checkpointing.storage.file_system import CheckpointFileSystem
+from checkpointing.coordinator.acknowledgement import Acknowledgement, TaskId
+from statebackend.keyed.backend_parameters import StateRestoreReport
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.api.stream_graph import StreamEdge
 from streamjobs.errors import JobDefinitionError
 from streamjobs.inprocess.chain import Chain
+from streamjobs.inprocess.channel_state.channel_state_parts import ChannelStateParts
 from streamjobs.inprocess.local_operator import LocalOperator
 from streamjobs.inprocess.local_stream import LocalStream
 from streamjobs.inprocess.network.channel import SubtaskOutput
@@ -30,12 +30,13 @@ from streamjobs.inprocess.network.elements import RecordBatch
 from streamjobs.inprocess.network.subtask_capture import SubtaskCapture
 from streamjobs.operators.input_batch import ObjectBatch
 from streamjobs.operators.operator import Emission
-from streamjobs.runtime.restore_plan import SubtaskRestore, continued_subtask
-from streamjobs.runtime.subtask import OpenedSubtask, OperatorParts, Subtask, SubtaskEpoch
+from streamjobs.runtime.opened_subtask import FrozenSubtask, OpenedSubtask
+from streamjobs.runtime.restore_plan import SubtaskRestore
+from streamjobs.runtime.subtask import OperatorParts, Subtask, SubtaskEpoch
 from streamjobs.time.timestamps import MIN_TIMESTAMP
 from streamjobs.time.watermark_elements import Watermark
 
-__all__ = ["CurrentEpoch", "LocalSubtask"]
+__all__ = ["CurrentEpoch", "LocalSubtask", "SnapshotWork"]
 
 
 @define
@@ -50,9 +51,59 @@ class CurrentEpoch:
         return self.processing_time_ms
 
 
+@define(eq=False)
+class SnapshotWork:
+    """A checkpoint of a subtask that is to be written, on any thread, and then to be acknowledged, on that of the run.
+
+    ``frozen`` is its state, None if it has none; ``write_channels`` writes what its channels add.
+    """
+
+    subtask: LocalSubtask
+    capture: SubtaskCapture
+    frozen: FrozenSubtask | None
+    write_channels: Callable[[], ChannelStateParts]
+    _channels: ChannelStateParts = field(factory=ChannelStateParts, init=False)
+
+    @property
+    def checkpoint_id(self) -> int:
+        """The checkpoint that it is of."""
+        return self.capture.checkpoint_id
+
+    @property
+    def task(self) -> TaskId:
+        """Whose it is."""
+        return self.subtask.task
+
+    def write(self) -> None:
+        """Writes the files; from the return on they are durable. Raises what the storage and the serializers raise."""
+        if self.frozen is not None:
+            self.frozen.write()
+        self._channels = self.write_channels()
+
+    def cancel(self) -> None:
+        """Nobody waits for it any more."""
+        if self.frozen is not None:
+            self.frozen.cancel()
+
+    def acknowledgement(self, of_nothing: Callable[[TaskId, int], Acknowledgement]) -> Acknowledgement:
+        """What is acknowledged when it is written; ``of_nothing`` makes that of a task without state."""
+        if self.frozen is None:
+            made = of_nothing(self.task, self.checkpoint_id)
+        else:
+            made = self.subtask.acknowledged(self.frozen)
+        inputs, outputs = self._channels.input_channels, self._channels.output_channels
+        if inputs is None and outputs is None:
+            return made
+        return evolve(made, state=evolve(made.state, input_channels=inputs, output_channels=outputs))
+
+
 @define(kw_only=True, eq=False)
 class LocalSubtask:
-    """See the module. ``restore`` is what it goes on from; ``acknowledge`` is told of every snapshot."""
+    """See the module. ``restore`` is what it begins from.
+
+    ``snapshots`` is told what the channels add to a checkpoint, with the snapshot that is to be written, None without
+    state; ``aborted`` of a checkpoint that barriers give up, and why.
+    """
 
     operator: LocalOperator
     index: int
@@ -60,26 +111,35 @@ class LocalSubtask:
     epoch: CurrentEpoch
     output: SubtaskOutput
     local_directory: str
-    file_system: CheckpointFileSystem
     has_time: bool
     parts: Callable[[LocalOperator], OperatorParts]
     make_function: Callable[[], Any]
-    acknowledge: Callable[[Subtask, Acknowledgement, SubtaskRestore], None]
+    snapshots: Callable[[LocalSubtask, SubtaskCapture, FrozenSubtask | None], None]
+    aborted: Callable[[LocalSubtask, int, AbortReason], None]
     chain: Chain = field(init=False)
     """What stands behind the operator; it is set by whoever builds the network."""
     watermark_ms: int = MIN_TIMESTAMP
     """What the operator was told last, or begins with when it is opened."""
-    _subtask: Subtask | None = field(default=None, init=False)
+    restore_reports: Sequence[StateRestoreReport] = field(default=(), init=False)
+    """What became of each restored keyed state; complete when it is closed."""
+    operator_state_restore_reports: Sequence[StateRestoreReport] = field(default=(), init=False)
+    """What became of each restored operator state."""
     _opened: OpenedSubtask | None = field(default=None, init=False)
     _life: contextlib.ExitStack = field(factory=contextlib.ExitStack, init=False)
     _to_order: list[RecordBatch] = field(factory=list, init=False)
     _before_keys: list[RecordBatch] = field(factory=list, init=False)
     _emitted: list[Emission | Watermark] = field(factory=list, init=False)
+    _frozen: dict[int, FrozenSubtask] = field(factory=dict, init=False)
 
     @property
     def holds_watermarks(self) -> bool:
         """Whether the operator sends watermarks itself; one that is not open yet holds none."""
         return self._opened is not None and self._opened.holds_watermarks
+
+    @property
+    def task(self) -> TaskId:
+        """What the coordinator knows it by."""
+        return TaskId(self.operator.uid, self.index)
 
     def begin_at(self, watermark_ms: int) -> None:
         """Begins with a watermark that the operator was told before, in another run."""
@@ -107,33 +167,60 @@ class LocalSubtask:
         if self._open_if_possible():
             self._tell(lambda opened: opened.advance_processing_time())
 
+    @property
+    def holds_back_records(self) -> bool:
+        """Whether records wait for the types of the keys, in no state."""
+        return self.operator.key_serializer is None and bool(self._before_keys or self._to_order)
+
     def check_can_be_snapshotted(self) -> None:
         """Raises `JobDefinitionError` if records would be lost, since nothing has told the types of the keys."""
-        if self.operator.key_serializer is None and (self._before_keys or self._to_order):
+        if self.holds_back_records:
             raise JobDefinitionError(
                 f"operator {self.operator.uid!r}: it was broadcast records before any record told the types of its "
                 f"keys, without which it has no state to keep them in; declare the schema of a keyed input"
             )
 
     def snapshot(self, checkpoint_id: int) -> None:
-        """Ends the epoch: snapshots, closes and acknowledges; without state there is nothing to tell of."""
+        """Freezes the state; a subtask that cannot be open has none."""
         if not self._open_if_possible():
             return
         self._process_ordered()
         self._tell(lambda opened: opened.prepare_snapshot())
-        subtask, self._subtask, self._opened = self._subtask, None, None
-        assert subtask is not None
-        self._life.close()
-        acknowledgement, restored = subtask.acknowledgement, self.restore
-        self.restore = continued_subtask(acknowledgement.state, self.file_system)
-        self.acknowledge(subtask, acknowledgement, restored)
+        self._tell(lambda opened: self._frozen.update({checkpoint_id: opened.freeze(checkpoint_id)}))
 
     def complete_snapshot(self, capture: SubtaskCapture) -> None:
-        """It was acknowledged with its snapshot: barriers are aligned."""
+        """Hands over what was frozen, now that nothing on its way is missing."""
+        self.snapshots(self, capture, self._frozen.pop(capture.checkpoint_id, None))
 
     def abort_checkpoint(self, checkpoint_id: int, reason: AbortReason) -> None:
-        """One checkpoint is under way at a time, so whatever gives it up is an error of the runtime."""
-        raise IllegalTransitionError("ABORT", f"checkpoint {checkpoint_id} under way", reason.value)
+        """Gives up what was frozen."""
+        self.cancel_snapshot(checkpoint_id)
+        self.aborted(self, checkpoint_id, reason)
+
+    def cancel_snapshot(self, checkpoint_id: int) -> None:
+        """Nobody waits for that checkpoint any more."""
+        frozen = self._frozen.pop(checkpoint_id, None)
+        if frozen is not None:
+            frozen.cancel()
+
+    def acknowledged(self, frozen: FrozenSubtask) -> Acknowledgement:
+        """What is acknowledged of a snapshot that is written, while the subtask is open."""
+        opened = self._opened
+        assert opened is not None
+        self._note_reports(opened)
+        return opened.acknowledged(frozen)
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """A checkpoint that it has acknowledged is complete."""
+        if self._opened is not None:
+            self._opened.notify_checkpoint_complete(checkpoint_id)
+
+    def finish(self) -> None:
+        """Closes it behind the last record of the run; raises what the function raises then."""
+        if self._opened is not None:
+            self._note_reports(self._opened)
+            self._opened = None
+            self._life.close()
 
     def close(self) -> None:
         """Gives up what is open."""
@@ -210,12 +297,18 @@ class LocalSubtask:
     def _close_with(self, error: BaseException) -> None:
         opened, self._opened = self._opened, None
         if opened is not None:
+            self._note_reports(opened)
             self._life.__exit__(type(error), error, error.__traceback__)
+
+    def _note_reports(self, opened: OpenedSubtask) -> None:
+        if self.restore.is_restored:
+            self.restore_reports = opened.restore_reports
+            self.operator_state_restore_reports = opened.operator_state_restore_reports
 
     def _open_if_possible(self) -> bool:
         """Opens the subtask unless it is; returns whether it is open: without the types of its keys it cannot be."""
         if self._opened is None and self.operator.key_serializer is not None:
-            self._subtask = Subtask(
+            subtask = Subtask(
                 self.parts(self.operator),
                 SubtaskEpoch(
                     subtask_index=self.index,
@@ -228,7 +321,7 @@ class LocalSubtask:
                 ),
             )
             self._life = contextlib.ExitStack()
-            opening = self._subtask.opened(self.make_function, self, self.epoch.now_ms)
+            opening = subtask.opened(self.make_function, self, self.epoch.now_ms)
             self._opened = self._life.enter_context(opening)
             held, self._before_keys = self._before_keys, []
             for batch in held:

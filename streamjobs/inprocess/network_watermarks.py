@@ -7,8 +7,10 @@ of them, idle if all are. Behind an aligned barrier they have seen the same of t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from checkpointing.metadata.checkpoint_sections import (
+    ChannelWatermark,
     InputChannel,
     InputWatermark,
     NodeWatermark,
@@ -17,14 +19,15 @@ from checkpointing.metadata.checkpoint_sections import (
 from streamjobs.inprocess.network.channel import SubtaskOutput
 from streamjobs.inprocess.network.elements import SubtaskId
 from streamjobs.inprocess.network.network import Network
-from streamjobs.inprocess.network.operator_subtask import OperatorSubtask
+from streamjobs.inprocess.network.source_subtask import SourceSubtask
+from streamjobs.inprocess.network.subtask_capture import SubtaskTime
 from streamjobs.time.graph_watermarks import GraphWatermarks, WatermarkNode, known_time
 from streamjobs.time.operator_watermarks import OperatorWatermarkState
 from streamjobs.time.status_watermark_valve import ValveChannel, ValveState
 from streamjobs.time.timestamps import MIN_TIMESTAMP
 from streamjobs.time.watermark_elements import WatermarkStatus
 
-__all__ = ["node_watermarks", "operator_watermarks", "restore_network"]
+__all__ = ["BarrierTimes", "node_watermarks", "operator_watermarks", "restore_network"]
 
 
 def operator_watermarks(network: Network) -> Mapping[str, int]:
@@ -36,21 +39,49 @@ def operator_watermarks(network: Network) -> Mapping[str, int]:
     return watermarks
 
 
-def node_watermarks(network: Network) -> tuple[NodeWatermark, ...]:
-    """What all sources and operators know of event time."""
-    subtasks: dict[str, list[OperatorSubtask]] = {}
-    for one in network.operators:
-        subtasks.setdefault(one.subtask_id.node, []).append(one)
-    sources = [
-        NodeWatermark(
+class BarrierTimes:
+    """Where event time stood at the barrier of one checkpoint, noted as it comes to each subtask."""
+
+    def __init__(self) -> None:
+        self._sources: dict[SubtaskId, tuple[NodeWatermark, tuple[ChannelWatermark, ...]]] = {}
+        self._operators: dict[SubtaskId, SubtaskTime] = {}
+
+    def note_source(self, source: SourceSubtask[Any]) -> None:
+        """A source is at the barrier."""
+        sent_ms = known_time(source.output.watermark_ms)
+        node = NodeWatermark(
             node=source.subtask_id.node,
-            watermark_ms=known_time(source.output.watermark_ms),
-            sent_watermark_ms=known_time(source.output.watermark_ms),
+            watermark_ms=sent_ms,
+            sent_watermark_ms=sent_ms,
             is_idle=source.output.status.is_idle,
         )
-        for source in network.sources
-    ]
-    return (*sources, *(_of_operator(name, several) for name, several in subtasks.items()))
+        self._sources[source.subtask_id] = node, tuple(source.work.channels())
+
+    def note_operator(self, subtask_id: SubtaskId, time: SubtaskTime) -> None:
+        """A subtask of an operator was there at the barrier."""
+        self._operators[subtask_id] = time
+
+    def nodes(self) -> tuple[NodeWatermark, ...]:
+        """What all sources and operators knew of event time."""
+        subtasks: dict[str, list[SubtaskTime]] = {}
+        for subtask_id, one in sorted(self._operators.items()):
+            subtasks.setdefault(subtask_id.node, []).append(one)
+        sources = (node for node, _ in self._sources.values())
+        return (*sources, *(_of_operator(name, several) for name, several in subtasks.items()))
+
+    def channels(self) -> tuple[ChannelWatermark, ...]:
+        """What sources knew of their channels."""
+        return tuple(channel for _, channels in self._sources.values() for channel in channels)
+
+
+def node_watermarks(network: Network) -> tuple[NodeWatermark, ...]:
+    """What all sources and operators know of event time now."""
+    times = BarrierTimes()
+    for source in network.sources:
+        times.note_source(source)
+    for subtask in network.operators:
+        times.note_operator(subtask.subtask_id, subtask.time())
+    return times.nodes()
 
 
 def restore_network(network: Network, nodes: Sequence[WatermarkNode], state: WatermarkState) -> None:
@@ -74,16 +105,16 @@ def restore_network(network: Network, nodes: Sequence[WatermarkNode], state: Wat
     network.output.restore(outputs)
 
 
-def _of_operator(name: str, subtasks: Sequence[OperatorSubtask]) -> NodeWatermark:
-    states = [one.watermarks.snapshot() for one in subtasks]
+def _of_operator(name: str, subtasks: Sequence[SubtaskTime]) -> NodeWatermark:
+    states = [one.own for one in subtasks]
     watermark_ms = known_time(min(one.watermark_ms for one in states))
     return NodeWatermark(
         node=name,
         watermark_ms=watermark_ms,
         # Nothing comes in front of a watermark that the operator has been told.
         epoch_watermark_ms=watermark_ms,
-        sent_watermark_ms=known_time(min(one.output.watermark_ms for one in subtasks)),
-        is_idle=all(one.output.status.is_idle for one in subtasks),
+        sent_watermark_ms=known_time(min(one.sent_watermark_ms for one in subtasks)),
+        is_idle=all(one.sent_status.is_idle for one in subtasks),
         inputs=tuple(_of_valves(valves) for valves in zip(*(one.inputs for one in states), strict=True)),
     )
 

@@ -41,12 +41,13 @@ def give_to_sinks(records: Iterable[tuple[SinkNode, Sequence[Any]]]) -> None:
 
 
 class SinkRecords:
-    """What has come out for each sink since it was taken last; an `OutputListener`."""
+    """What has come out for each sink, by the checkpoint that it belongs to; an `OutputListener`."""
 
     def __init__(self, graph: JobGraph, listener: OutputListener | None) -> None:
         self._sinks = graph.sinks
         self._listener = listener
         self._records: list[list[Any]] = [[] for _ in graph.sinks]
+        self._cut: dict[int, list[list[Any]]] = {}
 
     def on_records(self, sink_index: int, batch: RecordBatch) -> None:
         """Keeps the records."""
@@ -59,10 +60,18 @@ class SinkRecords:
         if self._listener is not None:
             self._listener.on_time(sink_index, element)
 
-    def taken(self) -> list[tuple[SinkNode, Sequence[Any]]]:
-        """The records of each sink, in order."""
-        taken, self._records = self._records, [[] for _ in self._sinks]
-        return list(zip(self._sinks, taken, strict=True))
+    def cut(self, checkpoint_id: int) -> None:
+        """What came out so far belongs to that checkpoint; what comes now, to a later one."""
+        pieces = self._cut.setdefault(checkpoint_id, [[] for _ in self._sinks])
+        for piece, records in zip(pieces, self._records, strict=True):
+            piece += records
+        self._records = [[] for _ in self._sinks]
+
+    def taken(self, checkpoint_id: int) -> list[tuple[SinkNode, Sequence[Any]]]:
+        """The records of each sink that belong to a checkpoint or to one before it, in order."""
+        pieces = [self._cut.pop(known) for known in sorted(self._cut) if known <= checkpoint_id]
+        whole = [[record for piece in pieces for record in piece[index]] for index in range(len(self._sinks))]
+        return list(zip(self._sinks, whole, strict=True))
 
 
 def _give(sink: Any, records: Sequence[Any]) -> None:

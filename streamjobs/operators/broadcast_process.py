@@ -104,6 +104,10 @@ class KeyedBroadcastOperator(Operator):
     def prepare_snapshot(self) -> None:
         self._keyed.prepare_snapshot()
 
+    def begin_epoch(self, epoch_id: int) -> None:
+        self._keyed.begin_epoch(epoch_id)
+        self._broadcast.begin_epoch(epoch_id)
+
     def close(self) -> None:
         call_user(self._uid, "close", self._function.close)
 
@@ -153,6 +157,10 @@ class BroadcastOperator(Operator):
 
     def on_watermark(self, timestamp_ms: int) -> None:
         self._time.watermark_ms = timestamp_ms
+
+    def begin_epoch(self, epoch_id: int) -> None:
+        for calls in self._calls:
+            calls.begin_epoch(epoch_id)
 
     def close(self) -> None:
         call_user(self._uid, "close", self._function.close)
@@ -213,6 +221,10 @@ class _KeylessCalls:
         self._output = output
         self.record: Any = None
         """The record that is processed."""
+
+    def begin_epoch(self, epoch_id: int) -> None:
+        """See `Operator`."""
+        self._context.epoch_id = epoch_id
 
     def run(self, batch: InputBatch) -> None:
         """Processes a batch; raises `UserFunctionError`, naming the record, for whatever the method raises."""

@@ -127,6 +127,9 @@ class IntervalJoinOperator(Operator):
         is_left, time = namespace
         self._sides[0 if is_left else 1].buffer.remove(key, time)
 
+    def begin_epoch(self, epoch_id: int) -> None:
+        self._context.epoch_id = epoch_id
+
     def close(self) -> None:
         call_user(self._uid, "close", self._function.close)
 

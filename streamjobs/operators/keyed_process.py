@@ -152,6 +152,10 @@ class KeyedProcessOperator(Operator):
     def prepare_snapshot(self) -> None:
         self.output.flush()
 
+    def begin_epoch(self, epoch_id: int) -> None:
+        for context in (self._context, self._with_timestamps, self._at_event_time, self._at_processing_time):
+            context.epoch_id = epoch_id
+
     def close(self) -> None:
         call_user(self._uid, "close", self._function.close)
 

@@ -141,6 +141,9 @@ class Operator(ABC):
     def prepare_snapshot(self) -> None:  # noqa: B027
         """A snapshot of the state follows."""
 
+    def begin_epoch(self, epoch_id: int) -> None:  # noqa: B027
+        """The snapshot was taken, and what follows belongs to another epoch, whose id functions are told."""
+
     @abstractmethod
     def close(self) -> None:
         """Lets go of what `open` made; raises as `open`. Called once, also if `open` has failed."""

@@ -143,6 +143,10 @@ class OperatorRun:
         with self._call(Call.PREPARE_SNAPSHOT):
             self._operator.prepare_snapshot()
 
+    def begin_epoch(self, epoch_id: int) -> None:
+        """See `Operator`."""
+        self._operator.begin_epoch(epoch_id)
+
     def _close(self) -> None:
         with self._call(Call.CLOSE):
             self._operator.close()

@@ -1,7 +1,10 @@
-"""What holds the state of one subtask in one epoch: the keyed backend, and that of operator state where there is any.
+"""What holds the state of one subtask while it is open: the keyed backend, and that of operator state if there is any.
 
 Most operators have no operator state, so its backend is made when the first state is registered, or at once if there
 is restored state to carry on. Without one, the digest that is acknowledged is that of the keyed snapshot.
+
+A snapshot is one of both. Who closes the subtask behind it takes it at once; who goes on takes it in two parts, of
+which the second, the writing, may be run on any thread.
 """
 
 from __future__ import annotations
@@ -15,11 +18,14 @@ from checkpointing.coordinator.acknowledgement import ReportValue
 from checkpointing.handles.state_handles import SubtaskState
 from statebackend.api.operator_state_descriptors import OperatorStateDescriptor
 from statebackend.api.states import State
-from statebackend.keyed.backend_parameters import KeyedStateSnapshot, StateRestoreReport
+from statebackend.keyed.backend_parameters import KeyedStateSnapshot, KeyedStateSnapshotTask, StateRestoreReport
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
+from statebackend.metrics import KeyedStateMetrics
 from statebackend.operator_state import (
     OperatorStateBackend,
     OperatorStateBackendParameters,
+    OperatorStateSnapshot,
+    OperatorStateSnapshotTask,
     RestoredOperatorState,
     encode_operator_state,
 )
@@ -33,6 +39,32 @@ class SubtaskSnapshot:
     digest: str
     entries_written: int
     bytes_written: int
+
+
+class SubtaskSnapshotTask:
+    """The asynchronous part of a snapshot of both backends; `run` may be called on any thread, once."""
+
+    def __init__(self, keyed: KeyedStateSnapshotTask, operator: OperatorStateSnapshotTask | None) -> None:
+        self._keyed = keyed
+        self._operator = operator
+        self.keyed_snapshot: KeyedStateSnapshot | None = None
+        """That of the keyed state, once it has run."""
+
+    def run(self) -> SubtaskSnapshot:
+        """Writes the files; from its return on they are durable. What one part raises takes the other one back."""
+        try:
+            operator = None if self._operator is None else self._operator.run()
+            self.keyed_snapshot = self._keyed.run()
+        except BaseException:
+            self.cancel()
+            raise
+        return _joined(self.keyed_snapshot, operator)
+
+    def cancel(self) -> None:
+        """Gives up what has not ended; what it has written is removed."""
+        self._keyed.cancel()
+        if self._operator is not None:
+            self._operator.cancel()
 
 
 class SubtaskBackends:
@@ -62,15 +94,21 @@ class SubtaskBackends:
         operator = self._operator.snapshot(checkpoint_id, state_id) if self._operator is not None else None
         # The keyed snapshot is the last act: backends that are kept go by it.
         keyed = self._keyed_snapshot = self.keyed.snapshot(checkpoint_id, state_id)
-        part = None if operator is None else encode_operator_state(operator.handle)
-        if operator is None or part is None:
-            return SubtaskSnapshot(SubtaskState(keyed.handle), keyed.digest, keyed.entries_written, keyed.bytes_written)
-        return SubtaskSnapshot(
-            SubtaskState(keyed.handle, part),
-            xxhash.xxh3_128_hexdigest(f"{keyed.digest} {operator.digest}".encode()),
-            keyed.entries_written + operator.entries_written,
-            keyed.bytes_written + operator.bytes_written,
-        )
+        return _joined(keyed, operator)
+
+    def prepare_snapshot(self, checkpoint_id: int, state_id: str) -> SubtaskSnapshotTask:
+        """The synchronous part of a snapshot of both: freezes them as they are; ``state_id`` as for `snapshot`."""
+        operator = self._operator.prepare_snapshot(checkpoint_id, state_id) if self._operator is not None else None
+        return SubtaskSnapshotTask(self.keyed.prepare_snapshot(checkpoint_id, state_id), operator)
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """From now on operator state may be referred to where that checkpoint has it."""
+        if self._operator is not None:
+            self._operator.notify_checkpoint_complete(checkpoint_id)
+
+    def metrics_now(self, snapshot: KeyedStateSnapshot | None) -> KeyedStateMetrics:
+        """The metrics of keyed state since it was opened, with what a snapshot cost; empty if they are off."""
+        return self.keyed.collect_metrics(snapshot)
 
     def metrics_report(self) -> Mapping[str, ReportValue]:
         """The metrics of keyed state up to the snapshot, as an acknowledgement carries them; empty if they are off."""
@@ -101,3 +139,15 @@ class SubtaskBackends:
                 conversions=keyed.conversions,
             )
         )
+
+
+def _joined(keyed: KeyedStateSnapshot, operator: OperatorStateSnapshot | None) -> SubtaskSnapshot:
+    part = None if operator is None else encode_operator_state(operator.handle)
+    if operator is None or part is None:
+        return SubtaskSnapshot(SubtaskState(keyed.handle), keyed.digest, keyed.entries_written, keyed.bytes_written)
+    return SubtaskSnapshot(
+        SubtaskState(keyed.handle, part),
+        xxhash.xxh3_128_hexdigest(f"{keyed.digest} {operator.digest}".encode()),
+        keyed.entries_written + operator.entries_written,
+        keyed.bytes_written + operator.bytes_written,
+    )

@@ -85,6 +85,11 @@ class SubtaskContext(RuntimeContext):
     def epoch_id(self) -> int:
         return self._epoch_id
 
+    def begin_epoch(self, epoch_id: int) -> None:
+        """The subtask stays open, and is in another epoch from here on."""
+        self._epoch_id = epoch_id
+        self._is_restored = False
+
     @property
     def is_restored(self) -> bool:
         return self._is_restored

@@ -1,8 +1,8 @@
-"""One subtask of one operator for one epoch, the same in every runtime: open, process, snapshot, close, acknowledge.
+"""One subtask of one operator, the same in every runtime: it opens or restores its state, and runs the operator.
 
-A subtask opens or restores its state, moves time to where the epoch begins, runs the operator over the records that its
-rim brings, takes the snapshot, closes, and acknowledges. How records come in and go out, and where the subtask runs, is
-the rim's business.
+A runtime of epochs lets it run once per epoch (`Subtask.run`): open, process, snapshot, close, acknowledge. One in
+which barriers come in band keeps it open over them (`Subtask.opened`, and `opened_subtask` for what follows). How
+records come in and go out, and where the subtask runs, is the rim's business.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from streamjobs.errors import EpochError
 from streamjobs.operators.operator import CollectingEmitter, Emission, Emitter, InputBatch
 from streamjobs.operators.operator_factories import OperatorFactory
 from streamjobs.operators.operator_run import OperatorRun
-from streamjobs.operators.operator_time import advance_processing_time, advance_watermark
 from streamjobs.operators.planned_states import PlannedState
 from streamjobs.operators.record_function import paused_garbage_collection
 from streamjobs.operators.subtask_backends import SubtaskBackends, SubtaskSnapshot
 from streamjobs.operators.subtask_context import SubtaskContext
 from streamjobs.rows.declared_schema import DeclaredSchema
 from streamjobs.runtime.job_metrics import opening_metrics
+from streamjobs.runtime.opened_subtask import OpenedSubtask, SnapshotReport, timers_due
 from streamjobs.runtime.restore_measures import restore_report
 from streamjobs.runtime.restore_plan import SubtaskRestore
 from streamjobs.runtime.time_metrics import LATE_RECORDS_DROPPED
 from streamjobs.time.timestamps import MIN_TIMESTAMP
 from typeserializers.kernel.type_serializer import TypeSerializer
 
-__all__ = ["Emitted", "OpenedSubtask", "OperatorParts", "Subtask", "SubtaskEpoch"]
+__all__ = ["Emitted", "OperatorParts", "Subtask", "SubtaskEpoch"]
 
 Emitted = Sequence[Emission]
 """Rows of the output (None) and of side outputs, in the order in which they were emitted."""
@@ -99,34 +99,8 @@ class SubtaskEpoch:
     previous_watermark_ms: int = MIN_TIMESTAMP
 
 
-class OpenedSubtask:
-    """A subtask between open and the snapshot, for a runtime in which time comes in band; raises as `Operator`."""
-
-    def __init__(self, operator: OperatorRun, context: SubtaskContext) -> None:
-        self._operator = operator
-        self._context = context
-        self.holds_watermarks = operator.holds_watermarks
-        """Whether the operator says itself which watermarks go on."""
-        self.process_batch = operator.process_batch
-        self.let_watermarks_out = operator.let_watermarks_out
-        self.prepare_snapshot = operator.prepare_snapshot
-
-    @property
-    def has_timers(self) -> bool:
-        """Whether the operator may have any."""
-        return bool(self._context.timer_services)
-
-    def advance_watermark(self, watermark_ms: int) -> None:
-        """Moves event time on: what is due fires, then the operator is told."""
-        advance_watermark(self._operator, self._context, watermark_ms)
-
-    def advance_processing_time(self) -> None:
-        """Fires what is due by the clock."""
-        advance_processing_time(self._operator, self._context)
-
-
 class Subtask:
-    """See the module; runs once, in one go by `run`, or step by step in `opened`."""
+    """See the module; lives once, in one go by `run`, or step by step in `opened`."""
 
     def __init__(self, operator: OperatorParts, epoch: SubtaskEpoch) -> None:
         self._operator = operator
@@ -134,8 +108,6 @@ class Subtask:
         self._clock = _Stopwatch()
         self._acknowledgement: Acknowledgement | None = None
         self._channels: dict[tuple[str, str], ChannelTimestamp] = {}
-        self._timers_due: tuple[int | None, int | None] = (None, None)
-        self._late_records_dropped = 0
         self.restore_reports: Sequence[StateRestoreReport] = ()
         """What became of each restored keyed state that was registered; complete when the run is."""
         self.operator_state_restore_reports: Sequence[StateRestoreReport] = ()
@@ -143,7 +115,7 @@ class Subtask:
 
     @property
     def acknowledgement(self) -> Acknowledgement:
-        """What the subtask tells the coordinator, once it has run to its end; `EpochError` before."""
+        """What the subtask tells the coordinator, once `run` has come to its end; `EpochError` before."""
         if self._acknowledgement is None:
             raise EpochError(f"subtask {self._epoch.subtask_index} of {self._operator.operator_uid!r} has not ended")
         return self._acknowledgement
@@ -157,58 +129,81 @@ class Subtask:
         """
         emitter = CollectingEmitter(self._operator.side_outputs)
         watermark_ms = self._epoch.watermark_ms
-        with paused_garbage_collection(), self.opened(make_function, emitter) as subtask:
-            emitter.is_early = has_time = subtask.has_timers or watermark_ms > MIN_TIMESTAMP
-            for input_index, batch in batches:
-                if emitter.is_early and not batch.is_early:
+        clock = StoppedClock(self._epoch.processing_time_ms)
+        with paused_garbage_collection(), self._over_state(make_function, clock) as (operator, context, backends):
+            with operator.opened(context, emitter):
+                context.check_planned_are_registered()
+                subtask = self._opened(operator, context, backends)
+                emitter.is_early = has_time = subtask.has_timers or watermark_ms > MIN_TIMESTAMP
+                for input_index, batch in batches:
+                    if emitter.is_early and not batch.is_early:
+                        yield self._advanced(subtask, emitter)
+                    elif batch.is_early and has_time and not emitter.is_early:
+                        raise EpochError(
+                            f"operator {self._operator.operator_uid!r}: records came behind a watermark that they "
+                            f"belong before"
+                        )
+                    subtask.process_batch(input_index, batch)
+                    self._note_channels(batch)
+                    yield emitter.taken()
+                if emitter.is_early:
                     yield self._advanced(subtask, emitter)
-                elif batch.is_early and has_time and not emitter.is_early:
-                    raise EpochError(
-                        f"operator {self._operator.operator_uid!r}: records came behind a watermark that they belong "
-                        f"before"
-                    )
-                subtask.process_batch(input_index, batch)
-                self._note_channels(batch)
+                subtask.prepare_snapshot()
                 yield emitter.taken()
-            if emitter.is_early:
-                yield self._advanced(subtask, emitter)
-            subtask.prepare_snapshot()
-            yield emitter.taken()
+                due, late = timers_due(context), operator.late_records_dropped
+            self._clock.lap("process_s")
+            snapshot = backends.snapshot(self._epoch.epoch_id, uuid.uuid4().hex)
+            self._clock.lap("snapshot_s")
+            self.restore_reports = subtask.restore_reports
+            self.operator_state_restore_reports = subtask.operator_state_restore_reports
+            report = SnapshotReport(
+                timers_due=due,
+                late_records_dropped=late,
+                restore_reports=self.restore_reports,
+                operator_state_restore_reports=self.operator_state_restore_reports,
+                metrics={**self._opening_metrics(backends), **backends.metrics_report()},
+            )
+        self._acknowledgement = self._acknowledged(self._epoch.epoch_id, snapshot, report)
 
     @contextlib.contextmanager
-    def opened(
-        self, make_function: Callable[[], Any], emitter: Emitter, clock: Clock | None = None
-    ) -> Iterator[OpenedSubtask]:
-        """The subtask over its state; at the end of the block, which prepared it, it is snapshotted and acknowledges.
+    def opened(self, make_function: Callable[[], Any], emitter: Emitter, clock: Clock) -> Iterator[OpenedSubtask]:
+        """The subtask over its state, until the end of the block; ``clock`` gives the processing time."""
+        with (
+            self._over_state(make_function, clock) as (operator, context, backends),
+            operator.opened(context, emitter),
+        ):
+            context.check_planned_are_registered()
+            yield self._opened(operator, context, backends)
+
+    @contextlib.contextmanager
+    def _over_state(
+        self, make_function: Callable[[], Any], clock: Clock
+    ) -> Iterator[tuple[OperatorRun, SubtaskContext, SubtaskBackends]]:
+        """The operator that is not open yet, its context and the backends.
 
         Making the function imports the modules of the user's that reading restored state may need, so it is made here.
-        ``clock`` is that of the subtask where time moves within an epoch.
         """
         function = make_function()
-        with self._leased_backend(clock or StoppedClock(self._epoch.processing_time_ms)) as backend:
+        with self._leased_backend(clock) as backend:
             self._clock.lap("open_s")
             restored = self._epoch.restore.operator
             with contextlib.closing(SubtaskBackends(backend, restored)) as backends:
                 uid = self._operator.operator_uid
-                operator = OperatorRun(self._operator.operator_factory(function, uid), uid)
-                context = self._context(backends)
-                with operator.opened(context, emitter):
-                    context.check_planned_are_registered()
-                    yield OpenedSubtask(operator, context)
-                    self._note_timers(context)
-                    self._late_records_dropped = operator.late_records_dropped
-                self._clock.lap("process_s")
-                snapshot = backends.snapshot(self._epoch.epoch_id, uuid.uuid4().hex)
-                self._clock.lap("snapshot_s")
-                self.restore_reports = tuple(backend.restore_reports)
-                self.operator_state_restore_reports = tuple(backends.operator_state_restore_reports)
-                metrics = dict(backends.metrics_report())
-        opening = opening_metrics(
-            is_local=backend.is_local,
+                yield (
+                    OperatorRun(self._operator.operator_factory(function, uid), uid),
+                    self._context(backends),
+                    backends,
+                )
+
+    def _opened(self, operator: OperatorRun, context: SubtaskContext, backends: SubtaskBackends) -> OpenedSubtask:
+        return OpenedSubtask(operator, context, backends, self._acknowledged, self._opening_metrics(backends))
+
+    def _opening_metrics(self, backends: SubtaskBackends) -> Mapping[str, ReportValue]:
+        return opening_metrics(
+            is_local=backends.keyed.is_local,
             has_restore=bool(self._epoch.restore.keyed),
             kept_bytes_of_host=self._operator.backend.kept_bytes_of_host(),
         )
-        self._acknowledgement = self._acknowledged(snapshot, {**opening, **metrics})
 
     def _advanced(self, subtask: OpenedSubtask, emitter: CollectingEmitter) -> Emitted:
         subtask.advance_watermark(self._epoch.watermark_ms)
@@ -223,12 +218,6 @@ class Subtask:
             known = self._channels.setdefault((one.source, one.channel), one)
             if one.timestamp_ms > known.timestamp_ms:
                 self._channels[one.source, one.channel] = one
-
-    def _note_timers(self, context: SubtaskContext) -> None:
-        services = context.timer_services
-        event = [due for one in services if (due := one.next_event_time_timer()) is not None]
-        processing = [due for one in services if (due := one.next_processing_time_timer()) is not None]
-        self._timers_due = min(event, default=None), min(processing, default=None)
 
     @contextlib.contextmanager
     def _leased_backend(self, clock: Clock) -> Iterator[KeyedStateBackend]:
@@ -279,27 +268,27 @@ class Subtask:
             watermark_ms=epoch.previous_watermark_ms,
         )
 
-    def _acknowledged(self, snapshot: SubtaskSnapshot, metrics: dict[str, ReportValue]) -> Acknowledgement:
+    def _acknowledged(self, checkpoint_id: int, snapshot: SubtaskSnapshot, report: SnapshotReport) -> Acknowledgement:
         operator, epoch = self._operator, self._epoch
         return Acknowledgement(
             job_id=operator.job_id,
             run_id=operator.run_id,
-            checkpoint_id=epoch.epoch_id,
+            checkpoint_id=checkpoint_id,
             operator_uid=operator.operator_uid,
             subtask_index=epoch.subtask_index,
             attempt_id=epoch.attempt_id,
             digest=snapshot.digest,
             state=snapshot.state,
             channel_timestamps=tuple(self._channels.values()),
-            event_time_timer_ms=self._timers_due[0],
-            processing_time_timer_ms=self._timers_due[1],
-            report=restore_report(self.restore_reports, self.operator_state_restore_reports),
+            event_time_timer_ms=report.timers_due[0],
+            processing_time_timer_ms=report.timers_due[1],
+            report=restore_report(report.restore_reports, report.operator_state_restore_reports),
             metrics={
                 "entries_written": snapshot.entries_written,
                 "bytes_written": snapshot.bytes_written,
-                LATE_RECORDS_DROPPED: self._late_records_dropped,
+                LATE_RECORDS_DROPPED: report.late_records_dropped,
                 **self._clock.laps,
-                **metrics,
+                **report.metrics,
             },
         )
 

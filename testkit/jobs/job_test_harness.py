@@ -228,7 +228,7 @@ class JobTestHarness:
         """Takes a snapshot of the whole job into a new directory, and goes on; returns the path.
 
         It is a savepoint: all operators take it at the same place in the stream, ordinary sinks get what has come out
-        by then, and functions are closed and opened again, as at the end of every epoch.
+        by then, and functions stay open.
         """
         self._run.end_epoch()
         LocalJob(self._run, self._temporary).savepoint(path)

@@ -1,12 +1,13 @@
 """The network of a job as one state machine: which moves there are, and what a move does.
 
-    feed, trigger     from outside: something for a source to read, a barrier for all sources
+    feed, send        from outside: something for a source to read, an errand beside the channels
+    step              one move, which the scheduler chooses
     run               moves until nobody can: everything that was fed is processed, except by who is paused
     advance_processing_time, resume
                       what does not travel on channels: the clock, and the begin of a run that goes on from a checkpoint
 
 Invariants: what a subtask has sent to another arrives in that order; who sends nothing blocks nobody but behind a
-barrier; after `run` all channels are empty.
+barrier; after `run` all channels are empty and no errand waits.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from attrs import frozen
 from checkpointing.barriers.barrier_elements import CheckpointBarrier
 from streamjobs.errors import StreamJobError
 from streamjobs.inprocess.network.channel import Channel
+from streamjobs.inprocess.network.errands import Errand
 from streamjobs.inprocess.network.operator_subtask import OperatorSubtask
 from streamjobs.inprocess.network.output_subtask import OutputSubtask
 from streamjobs.inprocess.network.scheduler import Scheduler
@@ -32,12 +34,24 @@ __all__ = ["Move", "Network"]
 class Move:
     """A subtask takes the next element of a channel, or without one a source reads, or time to align is over.
 
+    Or, without a subtask, an errand is done.
+
     ``make`` does it.
     """
 
-    subtask: OperatorSubtask | OutputSubtask | SourceSubtask[Any]
+    subtask: OperatorSubtask | OutputSubtask | SourceSubtask[Any] | None
     channel: Channel | None
     make: Callable[[], None]
+    errand: Errand | None = None
+
+    def __str__(self) -> str:
+        if self.errand is not None:
+            return str(self.errand)
+        assert self.subtask is not None
+        reader = f"{self.subtask.subtask_id.node}[{self.subtask.subtask_id.index}]"
+        if self.channel is None:
+            return f"{reader} reads" if isinstance(self.subtask, SourceSubtask) else f"{reader} aligns no longer"
+        return f"{reader} takes from {self.channel.sender.node}[{self.channel.sender.index}]"
 
 
 class Network:
@@ -53,14 +67,22 @@ class Network:
         self.sources = tuple(sources)
         self.operators = tuple(operators)
         self.output = output
+        self.errands: list[Errand] = []
+        """What waits to be done beside the channels."""
         self._scheduler = scheduler
         # Downstream first, but the subtasks of one operator in their order.
         places = {one.subtask_id.node: place for place, one in enumerate(operators)}
         behind = sorted(operators, key=lambda one: (-places[one.subtask_id.node], one.subtask_id.index))
         self._readers: tuple[OperatorSubtask | OutputSubtask, ...] = (output, *behind)
 
+    def send(self, errand: Errand) -> None:
+        """Puts an errand among the moves."""
+        self.errands.append(errand)
+
     def moves(self) -> Iterator[Move]:
-        """What can happen next, downstream first."""
+        """What can happen next: errands, the oldest first, then what is downstream first."""
+        for errand in self.errands:
+            yield Move(None, None, partial(self._do, errand), errand)
         for subtask in self._readers:
             for channel in subtask.readable():
                 yield Move(subtask, channel, partial(subtask.step, channel))
@@ -71,19 +93,30 @@ class Network:
             if source.can_move:
                 yield Move(source, None, source.step)
 
-    def run(self) -> None:
-        """Moves until nobody can.
+    def step(self) -> Move | None:
+        """Makes one move and returns it; None if nobody can.
 
         Raises what an operator raises, behind what had been sent to the end of the network by then; the network is not
         to be used any more.
         """
         try:
-            while (move := self._scheduler.choose(self.moves())) is not None:
+            move = self._scheduler.choose(self.moves())
+            if move is not None:
                 move.make()
         except BaseException:
             while channels := self.output.readable():
                 self.output.step(channels[0])
             raise
+        return move
+
+    def run(self) -> None:
+        """Moves until nobody can; raises as `step`."""
+        while self.step() is not None:
+            pass
+        self.check_is_empty()
+
+    def check_is_empty(self) -> None:
+        """Raises `StreamJobError` if something is on its way: where nobody can move, that must not be."""
         if any(channel.waiting() for subtask in self._readers for channel in subtask.channels):
             raise StreamJobError("the network stands still with elements on their way: an error of this runtime")
 
@@ -91,6 +124,10 @@ class Network:
         """Lets all sources send a barrier."""
         for source in self.sources:
             source.trigger(CheckpointBarrier(checkpoint_id=checkpoint_id))
+
+    def _do(self, errand: Errand) -> None:
+        self.errands.remove(errand)
+        errand.make()
 
     def resume(self) -> None:
         """Brings all operators to the watermarks that they were restored with, those in front first.

@@ -121,11 +121,15 @@ class OperatorSubtask:
         if self.watermarks.watermark_ms > self.work.watermark_ms:
             self.work.advance_watermark(self.watermarks.watermark_ms)
 
+    def time(self) -> SubtaskTime:
+        """What it knows of event time now."""
+        return SubtaskTime(self.watermarks.snapshot(), self.output.watermark_ms, self.output.status)
+
     def on_trigger(self, barrier: CheckpointBarrier) -> tuple[SubtaskTime, Mapping[SubtaskId, Sequence[InFlight]]]:
         """Snapshots the operator and sends the barrier on; it is a `BarrierListener`."""
         self.work.snapshot(barrier.checkpoint_id)
         # What the operator holds back it may send when it is snapshotted, and time with it.
-        time = SubtaskTime(self.watermarks.snapshot(), self.output.watermark_ms, self.output.status)
+        time = self.time()
         return time, self.output.send_barrier(barrier)
 
     def on_captured(self, capture: SubtaskCapture) -> None:

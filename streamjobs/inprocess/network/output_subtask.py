@@ -23,6 +23,10 @@ from streamjobs.time.watermark_elements import Watermark, WatermarkElement, Wate
 __all__ = ["OutputListener", "OutputSubtask"]
 
 
+def _tell_nobody(*told: Any) -> None:
+    """For a network whose checkpoints nobody follows."""
+
+
 class OutputListener(Protocol):
     """Who is told what comes out, in the one order in which it does; sinks go by their index."""
 
@@ -34,7 +38,11 @@ class OutputListener(Protocol):
 
 
 class OutputSubtask:
-    """See the module."""
+    """See the module.
+
+    ``on_barrier`` is called with the id of a checkpoint whose records have all come out, ``on_abort`` with that of one
+    that is given up, and why.
+    """
 
     def __init__(
         self,
@@ -43,12 +51,16 @@ class OutputSubtask:
         sink_count: int,
         listener: OutputListener,
         mode: CheckpointingMode = CheckpointingMode.ALIGNED,
+        on_barrier: Callable[[int], None] = _tell_nobody,
+        on_abort: Callable[[int, AbortReason], None] = _tell_nobody,
     ) -> None:
         for channel in channels:
             channel.may_be_overtaken = False
         self.subtask_id = subtask_id
         self.channels = tuple(channels)
         self._listener = listener
+        self._on_barrier = on_barrier
+        self._tell_abort = on_abort
         self._barriers = ChannelBarriers(self.channels, mode, self)
         self._watermarks = [OperatorWatermarks([one]) for one in channels_of_inputs(channels, sink_count)]
 
@@ -71,7 +83,8 @@ class OutputSubtask:
                 watermarks.take(0, channel.sender, sent.status)
 
     def on_trigger(self, barrier: CheckpointBarrier) -> tuple[SubtaskTime, Mapping[SubtaskId, Sequence[InFlight]]]:
-        """Nothing to snapshot: sinks are told of the checkpoint when it is stored; it is a `BarrierListener`."""
+        """Tells that the records of the checkpoint have come out; it is a `BarrierListener`."""
+        self._on_barrier(barrier.checkpoint_id)
         return SubtaskTime(OperatorWatermarkState(MIN_TIMESTAMP, ()), MIN_TIMESTAMP, WatermarkStatus.ACTIVE), {}
 
     def on_captured(self, capture: SubtaskCapture) -> None:
@@ -79,6 +92,7 @@ class OutputSubtask:
 
     def on_abort(self, checkpoint_id: int, reason: AbortReason) -> None:
         """What came out belongs to the next checkpoint."""
+        self._tell_abort(checkpoint_id, reason)
 
     def _take_records(self, channel: Channel, batch: RecordBatch) -> None:
         self._listener.on_records(batch.input_index, batch)

@@ -37,6 +37,9 @@ class SourceWork(Protocol):
     def end_of_input(self) -> None:
         """Sends what an input sends that ends."""
 
+    def channels(self) -> Sequence[ChannelWatermark]:
+        """What is known of its channels, for a checkpoint."""
+
     def restore(self, watermark_ms: int, status: WatermarkStatus, channels: Sequence[ChannelWatermark]) -> None:
         """Goes on from what was sent and what was known of its channels."""
 
@@ -45,10 +48,18 @@ W = TypeVar("W", bound=SourceWork)
 
 
 class SourceSubtask(Generic[W]):
-    """See the module. ``group`` is that of the source, which has joined it under its id."""
+    """See the module. ``group`` is that of the source, which has joined it under its id.
+
+    ``on_barrier`` is called with the id of a checkpoint before the barrier of it is sent.
+    """
 
     def __init__(
-        self, subtask_id: SubtaskId, work: W, output: SubtaskOutput, group: AlignmentGroup[SubtaskId] | None = None
+        self,
+        subtask_id: SubtaskId,
+        work: W,
+        output: SubtaskOutput,
+        group: AlignmentGroup[SubtaskId] | None = None,
+        on_barrier: Callable[[int], None] | None = None,
     ) -> None:
         self.subtask_id = subtask_id
         self.work = work
@@ -59,6 +70,8 @@ class SourceSubtask(Generic[W]):
         self._unread: deque[Callable[[W], None]] = deque()
         self._barriers: deque[CheckpointBarrier] = deque()
         self._reads_on = True
+        self._on_barrier = on_barrier
+        self._last_barrier_id = -1
 
     @property
     def unread(self) -> int:
@@ -102,13 +115,18 @@ class SourceSubtask(Generic[W]):
         self._report()
 
     def trigger(self, barrier: CheckpointBarrier) -> None:
-        """Sends a barrier before anything else is read."""
-        self._barriers.append(barrier)
+        """Sends a barrier before anything else is read; one that is no newer than those before came twice or late."""
+        if barrier.checkpoint_id > self._last_barrier_id:
+            self._last_barrier_id = barrier.checkpoint_id
+            self._barriers.append(barrier)
 
     def step(self) -> None:
         """Sends a barrier, or reads a piece; raises what reading raises."""
         if self._barriers:
-            self.output.send_barrier(self._barriers.popleft())
+            barrier = self._barriers.popleft()
+            if self._on_barrier is not None:
+                self._on_barrier(barrier.checkpoint_id)
+            self.output.send_barrier(barrier)
             return
         self._unread.popleft()(self.work)
         if self.has_ended and not self._unread:

@@ -55,9 +55,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return fresh
 
 
-def test_a_run_sets_up_once_and_tears_down_at_its_end(calls: list[str]) -> None:
+def test_a_run_sets_up_and_opens_once_and_closes_and_tears_down_at_its_end(calls: list[str]) -> None:
     assert [row[1] for row in run("abcde")] == [1] * 5
-    assert calls == ["setup", *["open", "close"] * 3, "teardown after 5 records"]
+    assert calls == ["setup", "open", "close", "teardown after 5 records"]
 
 
 def test_a_run_that_fails_tears_down_too(calls: list[str]) -> None:

@@ -236,7 +236,7 @@ def test_a_job_in_this_process_goes_back_too(tmp_path: Path) -> None:
         run(tmp_path / "job", words)
     assert run(tmp_path / "job", "a", fall_back_to=0)[0] == [("a", 2)]
     assert run(tmp_path / "job", "a", fall_back_to="previous")[0] == [("a", 2)]
-    with pytest.raises(CheckpointNotFoundError, match="no checkpoint 5; there are: 0, 1"):
+    with pytest.raises(CheckpointNotFoundError, match="no checkpoint 5; there are: 0, 4"):
         run(tmp_path / "job", "a", fall_back_to=5)
     assert run(tmp_path / "job", "a")[0] == [("a", 3)]
 

@@ -1,0 +1,316 @@
+"""A run in this process that is driven step by step: by a seed, over a file system of one's own, abandoned anywhere."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checkpointing.coordinator.checkpoint_failures import CheckpointFailureReason
+from checkpointing.coordinator.checkpoint_requests import CheckpointLimits, CheckpointRequestKind
+from checkpointing.errors import StorageError
+from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpointStore
+from checkpointing.storage.file_system import CheckpointFileSystem
+from checkpointing.storage.job_directory import JobDirectory
+from statebackend import ValueStateDescriptor
+from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
+from streamjobs.inprocess import LocalStreamEnvironment
+from streamjobs.inprocess.local_run import LocalRun
+from streamjobs.inprocess.local_source import LocalSource
+from streamjobs.inprocess.network.errands import Errand
+from streamjobs.inprocess.network.scheduler import DownstreamFirst, Shuffled
+from streamjobs.inprocess.run_snapshots import CheckpointSettings
+
+RECORD = "k string, n bigint"
+
+
+class Count(KeyedProcessFunction[str, Any, Any]):
+    def open(self, context: RuntimeContext) -> None:
+        self.count = context.get_state(ValueStateDescriptor("count", int, default=0))
+
+    def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[Any]:
+        self.count.update((self.count.value() or 0) + 1)
+        yield context.current_key, self.count.value()
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def environment_of(results: list[Any], backend: str = "heap", parallelism: int = 2) -> LocalStreamEnvironment:
+    environment = LocalStreamEnvironment(backend=backend, parallelism=parallelism, max_parallelism=8, clock=lambda: 0)
+    counted = environment.from_elements([], RECORD, uid="in").key_by("k").process(Count(), uid="count", schema=RECORD)
+    counted.key_by("k").process(Count(), uid="again", schema=RECORD).sink_to(results)
+    return environment
+
+
+def feed(run: LocalRun, keys: Iterable[str]) -> None:
+    [source] = run.job_network.sources.values()
+    for key in keys:
+        source.feed(partial(LocalSource.read, records=[{"k": key, "n": 1}]))
+
+
+def steps(run: LocalRun) -> list[str]:
+    """Moves until nobody can; what was done."""
+    trace = []
+    while (move := run.step()) is not None:
+        trace.append(str(move))
+    return trace
+
+
+def play(run: LocalRun, keys: Iterable[str]) -> None:
+    """Records that are processed to the end."""
+    feed(run, keys)
+    steps(run)
+
+
+class Dying(CheckpointFileSystem):
+    """Lets so many writes through, and then nothing: the process is dead, as far as it can tell."""
+
+    def __init__(self, root: Path, writes: int | None) -> None:
+        alive = CheckpointFileSystem.from_uri(root)
+        super().__init__(alive.uri, alive._storage)
+        self.writes = writes
+
+    def write_file(self, *arguments: Any, **named: Any) -> Any:
+        self._use()
+        return super().write_file(*arguments, **named)
+
+    def delete(self, *arguments: Any, **named: Any) -> Any:
+        if self.writes is not None and self.writes <= 0:
+            raise StorageError("dead")
+        return super().delete(*arguments, **named)
+
+    def upload(self, *arguments: Any, **named: Any) -> Any:
+        self._use()
+        return super().upload(*arguments, **named)
+
+    def _use(self) -> None:
+        if self.writes is not None:
+            self.writes -= 1
+            if self.writes < 0:
+                raise StorageError("dead")
+
+
+def opened(
+    root: Path,
+    environment: LocalStreamEnvironment,
+    seed: int | None,
+    checkpoints: CheckpointSettings,
+    writes: int | None,
+) -> Any:
+    directory = JobDirectory.open(str(root), "job", 8)
+    file_system = Dying(root, writes)
+    directory.file_system = file_system
+    store = DirectoryCheckpointStore(file_system)
+    store.recover()
+    store.delete_orphans()
+    scheduler = DownstreamFirst() if seed is None else Shuffled(seed)
+    return directory, environment.run_in(directory, store, checkpoints=checkpoints, scheduler=scheduler)
+
+
+def trace_of(root: Path, seed: int) -> tuple[list[str], list[Any]]:
+    results: list[Any] = []
+    directory, opening = opened(
+        root,
+        environment_of(results),
+        seed,
+        CheckpointSettings(limits=CheckpointLimits(max_concurrent_checkpoints=3), tolerable_failures=9),
+        None,
+    )
+    with directory, opening as run:
+        trace: list[str] = []
+        for keys in ("abc", "bca", "aab"):
+            feed(run, keys)
+            run.checkpoints.request(CheckpointRequestKind.ON_DEMAND)
+            trace += [str(move) for _ in range(7) if (move := run.step()) is not None]
+            trace += steps(run)
+        run.checkpoints.request(CheckpointRequestKind.ON_DEMAND)
+        return trace + steps(run), results
+
+
+@settings(max_examples=10)
+@given(st.integers(0, 1 << 30))
+def test_the_same_seed_makes_the_same_moves(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+    root = tmp_path_factory.mktemp("runs")
+    first, second = trace_of(root / "first", seed), trace_of(root / "second", seed)
+    assert first == second
+    assert Counter(row[0] for row in first[1]) == Counter("abcbcaaab")
+
+
+def test_another_seed_makes_other_moves(tmp_path: Path) -> None:
+    traces = {tuple(trace_of(tmp_path / str(seed), seed)[0]) for seed in range(4)}
+    assert len(traces) == 4
+
+
+def test_records_go_on_while_a_snapshot_waits_to_be_written_and_are_not_in_it(tmp_path: Path) -> None:
+    """A scheduler that leaves the writing for last shows it: what is written is what was there at the barrier."""
+
+    class WritesLast:
+        def choose(self, moves: Iterator[Any]) -> Any:
+            known = list(moves)
+            others = [one for one in known if one.errand is None or one.errand.name != "write"]
+            return next(iter(others or known), None)
+
+    results: list[Any] = []
+    environment = environment_of(results, parallelism=1)
+    directory, _ = opened(tmp_path / "job", environment, None, CheckpointSettings(), None)
+    store = DirectoryCheckpointStore(directory.file_system)
+    store.recover()
+    with (
+        directory,
+        environment.run_in(directory, store, checkpoints=CheckpointSettings(), scheduler=WritesLast()) as run,
+    ):
+        play(run, "aa")
+        run.checkpoints.request(CheckpointRequestKind.ON_DEMAND)
+        feed(run, "ab")
+        trace = steps(run)
+        first_write = next(place for place, move in enumerate(trace) if move.startswith("write"))
+        # The barrier was the first thing that the source sent; what it read behind it is at the end of the graph.
+        assert trace[:first_write].count("in[0] reads") == 3
+        assert sorted(results) == [("a", 1), ("a", 2)]
+        assert store.latest() is not None
+    again: list[Any] = []
+    environment = environment_of(again, parallelism=1)
+    directory, opening = opened(tmp_path / "job", environment, None, CheckpointSettings(), None)
+    with directory, opening as run:
+        play(run, "ab")
+        run.take_checkpoint(CheckpointRequestKind.ON_DEMAND)
+    assert sorted(again) == [("a", 3), ("b", 1)]
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_a_run_that_dies_between_any_two_writes_goes_on_from_a_whole_checkpoint(tmp_path: Path, backend: str) -> None:
+    """Every number of writes is tried until the run needs no more; the records of what failed are given again."""
+    keys = ["ab", "bc", "aa"]
+    for writes in range(200):
+        root, results = tmp_path / str(writes), list[Any]()
+        directory, opening = opened(root, environment_of(results, backend), writes, CheckpointSettings(), writes)
+        done, has_died = 0, False
+        with directory, opening as run:
+            try:
+                for piece in keys:
+                    play(run, piece)
+                    run.take_checkpoint(CheckpointRequestKind.ON_DEMAND)
+                    done += 1
+            except StorageError:
+                has_died = True
+        again: list[Any] = []
+        rescaled = environment_of(again, backend, parallelism=3)
+        directory, opening = opened(root, rescaled, writes, CheckpointSettings(), None)
+        with directory, opening as run:
+            known = 0 if run.restored_id is None else run.restored_id + 1
+            # A checkpoint is complete when it is stored; who died behind that has not heard of it.
+            assert known in (done, done + 1) if has_died else known == len(keys)
+            play(run, "".join(keys[known:]))
+            play(run, "abc")
+            run.take_checkpoint(CheckpointRequestKind.ON_DEMAND)
+            last = {row[0]: row[1] for row in again}
+        assert last == {"a": 4, "b": 3, "c": 2}, writes
+        if not has_died:
+            return
+    pytest.fail("the run never came to its end")
+
+
+def test_messages_that_are_doubled_change_nothing(tmp_path: Path) -> None:
+    results: list[Any] = []
+    doubled = CheckpointSettings(post=lambda errand: (errand, errand))
+    for seed in range(10):
+        results.clear()
+        directory, opening = opened(tmp_path / str(seed), environment_of(results), seed, doubled, None)
+        with directory, opening as run:
+            for keys in ("ab", "ca"):
+                feed(run, keys)
+                steps(run)
+                run.take_checkpoint(CheckpointRequestKind.ON_DEMAND)
+        assert sorted(results) == [("a", 1), ("a", 2), ("b", 1), ("c", 1)]
+
+
+@pytest.mark.parametrize("name", ["trigger", "acknowledge"])
+def test_a_checkpoint_of_which_a_message_is_lost_times_out_and_the_next_one_has_its_records(
+    tmp_path: Path, name: str
+) -> None:
+    clock, lost = Clock(), list[Errand]()
+
+    def lose_first(errand: Errand) -> Iterable[Errand]:
+        if errand.name == name and not lost:
+            lost.append(errand)
+            return ()
+        return (errand,)
+
+    results: list[Any] = []
+    settings_of = CheckpointSettings(timeout_ms=100, tolerable_failures=1, now_ms=clock, post=lose_first)
+    directory, opening = opened(tmp_path / "job", environment_of(results), None, settings_of, None)
+    with directory, opening as run:
+        play(run, "ab")
+        request = run.checkpoints.request(CheckpointRequestKind.ON_DEMAND)
+        steps(run)
+        assert run.checkpoints.take_answer(request) is None
+        assert lost
+        clock.now_ms = 100
+        steps(run)
+        answer = run.checkpoints.take_answer(request)
+        assert answer is not None
+        assert answer.failure is CheckpointFailureReason.EXPIRED
+        assert results == []
+        assert run.take_checkpoint(CheckpointRequestKind.ON_DEMAND) == 1
+        assert sorted(results) == [("a", 1), ("b", 1)]
+
+
+def test_checkpoints_by_the_clock_keep_the_pause_between_them(tmp_path: Path) -> None:
+    clock = Clock()
+    settings_of = CheckpointSettings(now_ms=clock, limits=CheckpointLimits(minimum_pause_ms=50))
+    directory, opening = opened(tmp_path / "job", environment_of([]), None, settings_of, None)
+    with directory, opening as run:
+        run.checkpoints.start(interval_ms=30)
+        ids = []
+        for now_ms in range(0, 200, 10):
+            clock.now_ms = now_ms
+            feed(run, "a")
+            steps(run)
+            ids.append(run.epochs)
+    # At 30; 60 is too early, so at 80; 110 is too early, so at 130; then at 180.
+    assert [ids.index(count) * 10 for count in (1, 2, 3, 4)] == [30, 80, 130, 180]
+
+
+def test_files_of_a_checkpoint_that_failed_go_when_a_newer_one_is_complete(tmp_path: Path) -> None:
+    clock = Clock()
+
+    def lose(errand: Errand) -> Iterable[Errand]:
+        is_last = errand.name == "acknowledge" and errand.checkpoint_id == 0 and str(errand.task) == "count[1]"
+        return () if is_last else (errand,)
+
+    settings_of = CheckpointSettings(timeout_ms=10, tolerable_failures=1, now_ms=clock, post=lose)
+    directory, opening = opened(tmp_path / "job", environment_of([]), None, settings_of, None)
+    with directory, opening as run:
+        play(run, "abcdefgh")
+        run.checkpoints.request(CheckpointRequestKind.ON_DEMAND)
+        steps(run)
+        clock.now_ms = 10
+        steps(run)
+        play(run, "i")
+        assert run.take_checkpoint(CheckpointRequestKind.ON_DEMAND) == 1
+        store = run.parts.store
+        referred = {file.path for one in store.all() for file in one.files}
+        there = set(directory.file_system.list_files("shared"))
+        # The next one is built upon files of the one that failed, which are not deleted; what is not needed is.
+        assert any("-000000000000-" in path for path in referred)
+        assert referred == there
+    again: list[Any] = []
+    directory, opening = opened(tmp_path / "job", environment_of(again), 3, CheckpointSettings(), None)
+    with directory, opening as run:
+        play(run, "a")
+        run.take_checkpoint(CheckpointRequestKind.ON_DEMAND)
+    assert again == [("a", 2)]
