@@ -62,7 +62,7 @@ from streamjobs.spark.session import (
     ensure_python_interpreter,
     is_on_one_host,
 )
-from streamjobs.spark.sources.source_identity import check_sources_named, check_trigger, read_sources
+from streamjobs.spark.sources.source_identity import check_sources_named, check_trigger, read_schemas, read_sources
 from streamjobs.spark.sources.source_log import (
     SOURCE_LOG_DIRECTORY,
     SourceLogPlan,
@@ -206,12 +206,15 @@ class SparkStreamEnvironment:
         check_trigger(pipeline.source, trigger)
         check_sources_named(pipeline.graph.source_uids, restore_source_progress, allow_dropped_sources)
         sources = read_sources(pipeline.graph, pipeline.source)
+        schemas = read_schemas(pipeline.source)
 
         def judge(point: StartingPoint) -> Mapping[str, SchemaReport]:
             # A directory that was begun from the savepoint has gone on since: what counts is what it holds now.
             found = self._judged(pipeline, point, allow_non_restored_state)
             require_compatible(found)
-            planned_source_log(CheckpointFileSystem.from_uri(self.job_dir), point, sources, allow_dropped_sources)
+            planned_source_log(
+                CheckpointFileSystem.from_uri(self.job_dir), point, sources, allow_dropped_sources, schemas
+            )
             self._check_sink(pipeline, point)
             return found
 
@@ -223,7 +226,7 @@ class SparkStreamEnvironment:
             judge,
         )
         try:
-            source_log = planned_source_log(directory.file_system, point, sources, allow_dropped_sources)
+            source_log = planned_source_log(directory.file_system, point, sources, allow_dropped_sources, schemas)
             return self._start(name, directory, pipeline, point, source_log, reports, dict(trigger or {}), fall_back_to)
         except BaseException:
             directory.close()

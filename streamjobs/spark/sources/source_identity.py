@@ -5,11 +5,12 @@ that was moved it would read every file again, or fail with the name of one; the
 cannot parse. So a checkpoint names Spark's sources as Spark's own plan does, ``FileSource[/data/in]`` or ``rate``, with
 the uid of the source of the program that each is of: a DataFrame may have several in it.
 
-The schema of a source is not part of it: it may evolve, and what of it concerns the state is judged with the state.
+The schema of a source is not part of its identity, for it may evolve; it is noted beside it (`source_schemas`).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
@@ -20,9 +21,10 @@ from pyspark.sql import DataFrame
 from checkpointing.metadata.checkpoint_sections import ReadSource
 from streamjobs.api.stream_graph import JobGraph
 from streamjobs.errors import JobDefinitionError
+from streamjobs.spark.sources.source_order_file import Schema
 from streamjobs.user_errors import shown
 
-__all__ = ["check_sources_named", "check_trigger", "read_sources"]
+__all__ = ["check_sources_named", "check_trigger", "read_schemas", "read_sources"]
 
 _TRIGGERS: Final = ("processingTime", "availableNow", "once")
 
@@ -45,6 +47,11 @@ def read_sources(graph: JobGraph, united: DataFrame) -> tuple[ReadSource, ...]:
     return tuple(
         ReadSource(str(leaf.sourceName()), uid, log) for leaf, uid, log in zip(leaves, uids, logs, strict=True)
     )
+
+
+def read_schemas(united: DataFrame) -> tuple[Schema, ...]:
+    """The schemas of the sources that `read_sources` gives, in the same order."""
+    return tuple(json.loads(leaf.schema().json()) for leaf in _streaming_leaves(united))
 
 
 def check_sources_named(

@@ -22,6 +22,7 @@ from typing import Final
 
 from attrs import evolve, frozen
 
+from checkpointing.metadata.checkpoint_metadata import SOURCE_PROGRESS_DIRECTORY
 from checkpointing.metadata.checkpoint_sections import ReadSource
 from checkpointing.storage.checkpoint_directories import SET_ASIDE_DIRECTORY
 from checkpointing.storage.file_system import CheckpointFileSystem
@@ -34,7 +35,13 @@ from streamjobs.runtime.checkpoint_writing import batch_of
 from streamjobs.runtime.starting_point import StartingPoint
 from streamjobs.spark.sources.source_matching import check_kept, former_sources, with_uids
 from streamjobs.spark.sources.source_offsets import OffsetLines
-from streamjobs.spark.sources.source_order_file import SOURCE_ORDER_FILE_NAME, read_source_order, source_order
+from streamjobs.spark.sources.source_order_file import (
+    SOURCE_ORDER_FILE_NAME,
+    Schema,
+    SourceOrder,
+    read_source_order,
+    source_order,
+)
 from streamjobs.spark.sources.source_progress import (
     STAGING_PREFIX,
     appear_at_once,
@@ -44,6 +51,7 @@ from streamjobs.spark.sources.source_progress import (
     whole_source_log,
 )
 from streamjobs.spark.sources.source_rearrangement import RearrangedLog, Rearrangement
+from streamjobs.spark.sources.source_schemas import check_schemas
 from streamjobs.time.former_sources import without_sources
 
 __all__ = [
@@ -90,13 +98,14 @@ class SourceLogPlan:
     """What a start is to make of the log, and of what the state says of it.
 
     ``of_log`` is None if nobody knows whose its lines are, ``of_state`` if the state says nothing of it, or it does not
-    count.
+    count. ``schemas`` are those of the sources ``now``; none if they are not known.
     """
 
     now: tuple[ReadSource, ...]
     of_log: Rearrangement | None
     of_state: Rearrangement | None
     begins_from_savepoint: bool
+    schemas: tuple[Schema, ...] = ()
 
     def state(self, state: RestoredState | None) -> RestoredState | None:
         """The state to go on from, whose positions and watermarks are those of the job's sources."""
@@ -129,18 +138,21 @@ class SourceLogPlan:
             assert self.of_log is not None
             file_system.delete_directory(SOURCE_LOG_DIRECTORY)
             saved = SavedSourceProgress(point.state.file_system, point.state.metadata)
-            restore_source_progress(RearrangedLog(saved, self.of_log), location)
+            restore_source_progress(RearrangedLog(saved, self.of_log, self.schemas), location)
             return
         has_log = SOURCE_LOG_DIRECTORY in file_system.list_directories()
         if self.of_log is not None and not self.of_log.changes_nothing and has_log:
             has_begun = newest_planned_batch(location) is not None
             files = whole_source_log(location) if has_begun else {}
-            appear_at_once(RearrangedLog(files, self.of_log), file_system.location(_REARRANGED))
+            appear_at_once(RearrangedLog(files, self.of_log, self.schemas), file_system.location(_REARRANGED))
             set_aside = f"{SET_ASIDE_DIRECTORY}/{free_set_aside_name(file_system)}"
             file_system.move_directory(SOURCE_LOG_DIRECTORY, set_aside)
             file_system.move_directory(_REARRANGED, SOURCE_LOG_DIRECTORY)
-        elif read_source_order(file_system, SOURCE_LOG_DIRECTORY) != self.now:
-            file_system.write_file(f"{SOURCE_LOG_DIRECTORY}/{SOURCE_ORDER_FILE_NAME}", source_order(self.now))
+        else:
+            found = read_source_order(file_system, SOURCE_LOG_DIRECTORY)
+            if found is None or found.sources != self.now or (self.schemas and found.schemas != self.schemas):
+                path = f"{SOURCE_LOG_DIRECTORY}/{SOURCE_ORDER_FILE_NAME}"
+                file_system.write_file(path, source_order(self.now, self.schemas))
 
 
 def planned_source_log(
@@ -148,12 +160,14 @@ def planned_source_log(
     point: StartingPoint,
     now: tuple[ReadSource, ...],
     allowed_dropped: Collection[str] = (),
+    schemas: tuple[Schema, ...] = (),
 ) -> SourceLogPlan:
     """What a start from this point is to do; touches nothing.
 
-    ``now`` is what the job reads. Raises `JobRestoreError` if the state has read sources that the job does not have, or
-    that are others now, or if the log does not have what the state has read, and `SourceProgressMismatchError` if it
-    says that something else was read.
+    ``now`` is what the job reads, with these schemas, if they are known. Raises `JobRestoreError` if the state has read
+    sources that the job does not have, or that are others now, or that had columns which do not go on (see
+    `source_schemas`), or if the log does not have what the state has read, and `SourceProgressMismatchError` if it says
+    that something else was read.
     """
     log = source_log_directory(file_system)
     origin, state = point.origin, point.state
@@ -161,7 +175,8 @@ def planned_source_log(
     begun_anew: frozenset[str] = frozenset()
     if counts and not point.is_own and origin is not None:
         begun_anew = frozenset(origin.begun_anew)
-    order = None if point.is_new_origin else read_source_order(file_system, log)
+    found = None if point.is_new_origin else read_source_order(file_system, log)
+    order = None if found is None else found.sources
     of_state = None
     where = "" if state is None else state.file_system.location("")
     if counts and state is not None:
@@ -172,8 +187,10 @@ def planned_source_log(
     if counts and not point.is_own and (point.is_new_origin or not file_system.exists(f"{log}/metadata")):
         of_log: Rearrangement | None = of_state or Rearrangement(now, now)
         assert of_log is not None
+        assert state is not None
         _check_logs_known(of_log, where)
-        return SourceLogPlan(now=now, of_log=of_log, of_state=of_state, begins_from_savepoint=True)
+        _check_schemas(read_source_order(state.file_system, SOURCE_PROGRESS_DIRECTORY), now, schemas, where, begun_anew)
+        return SourceLogPlan(now=now, of_log=of_log, of_state=of_state, begins_from_savepoint=True, schemas=schemas)
     of_log = of_state
     if order is not None:
         of_log = Rearrangement(with_uids(order, now), now)
@@ -181,11 +198,25 @@ def planned_source_log(
             # Of what it has planned of a source that is no more, no state knows.
             gone = {one.uid for one in order if one.uid is not None}
             check_kept(of_log.former, now, file_system.location(log), gone)
+            _check_schemas(found, now, schemas, file_system.location(log))
     if of_log is not None:
         _check_logs_known(of_log, file_system.location(log))
-    plan = SourceLogPlan(now=now, of_log=of_log, of_state=of_state, begins_from_savepoint=False)
+    plan = SourceLogPlan(now=now, of_log=of_log, of_state=of_state, begins_from_savepoint=False, schemas=schemas)
     _check_log(file_system, log, plan, state)
     return plan
+
+
+def _check_schemas(
+    found: SourceOrder | None,
+    now: tuple[ReadSource, ...],
+    schemas: tuple[Schema, ...],
+    where: str,
+    begun_anew: Collection[str] = (),
+) -> None:
+    """Raises unless the columns of what ``where`` has read go on in those of the job, where both are known."""
+    if found is not None and schemas:
+        former = SourceOrder(with_uids(found.sources, now), found.schemas)
+        check_schemas(former, SourceOrder(now, schemas), where, begun_anew)
 
 
 def _check_logs_known(of_log: Rearrangement, where: str) -> None:

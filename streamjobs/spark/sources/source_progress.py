@@ -134,6 +134,7 @@ def capture_source_progress(spark_checkpoint_directory: str, batch_id: int) -> M
     for earlier in batches:
         read_offsets(spark_checkpoint_directory, earlier)
     names = ["metadata", *(f"offsets/{batch}" for batch in batches)]
+    names += [SOURCE_ORDER_FILE_NAME] if fs.exists(SOURCE_ORDER_FILE_NAME) else []
     names += [f"commits/{batch}" for batch in batches if fs.exists(f"commits/{batch}")]
     fs.size("metadata")
 
@@ -142,7 +143,7 @@ def capture_source_progress(spark_checkpoint_directory: str, batch_id: int) -> M
     if order is None:
         log_offsets = _log_offsets(fs, f"offsets/{batch_id}", offsets, entries)
     else:
-        log_offsets = _log_offsets_in_order(fs, f"offsets/{batch_id}", offsets, entries, order)
+        log_offsets = _log_offsets_in_order(fs, f"offsets/{batch_id}", offsets, entries, order.sources)
     for source in sorted({*entries, *log_offsets}):
         own = entries.get(source, [])
         if source in log_offsets:

@@ -13,7 +13,7 @@ Nothing else of the log says which source it is about.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -23,7 +23,7 @@ from checkpointing.metadata.checkpoint_sections import ReadSource
 from streamjobs.errors import SourceProgressMismatchError
 from streamjobs.spark.sources.source_matching import check_one_log_each, lines_of
 from streamjobs.spark.sources.source_offsets import NO_OFFSET, OffsetLines
-from streamjobs.spark.sources.source_order_file import SOURCE_ORDER_FILE_NAME, source_order
+from streamjobs.spark.sources.source_order_file import SOURCE_ORDER_FILE_NAME, Schema, source_order
 
 __all__ = ["RearrangedLog", "Rearrangement"]
 
@@ -84,11 +84,17 @@ class Rearrangement:
 
 
 class RearrangedLog(Mapping[str, bytes]):
-    """The files of a log after a rearrangement: relative name to content, which is read when it is asked for."""
+    """The files of a log after a rearrangement: relative name to content, which is read when it is asked for.
 
-    def __init__(self, files: Mapping[str, bytes], rearrangement: Rearrangement) -> None:
+    ``schemas`` are those of the sources now; none if they are not known.
+    """
+
+    def __init__(
+        self, files: Mapping[str, bytes], rearrangement: Rearrangement, schemas: Sequence[Schema] = ()
+    ) -> None:
         self._files = files
         self._rearrangement = rearrangement
+        self._schemas = tuple(schemas)
         self._names = {name: name for name in files if not name.startswith(_SOURCES)}
         self._names[SOURCE_ORDER_FILE_NAME] = SOURCE_ORDER_FILE_NAME
         by_log: dict[str, list[str]] = {}
@@ -103,7 +109,7 @@ class RearrangedLog(Mapping[str, bytes]):
 
     def __getitem__(self, name: str) -> bytes:
         if name == SOURCE_ORDER_FILE_NAME:
-            return source_order(self._rearrangement.now)
+            return source_order(self._rearrangement.now, self._schemas)
         content = self._files[self._names[name]]
         return self._rearrangement.offsets(content) if _OFFSETS.fullmatch(name) else content
 

@@ -23,7 +23,13 @@ from streamjobs.spark.sources.source_log import (
     planned_source_log,
     source_log_directory,
 )
-from streamjobs.spark.sources.source_order_file import SOURCE_ORDER_FILE_NAME, read_source_order, source_order
+from streamjobs.spark.sources.source_order_file import (
+    SOURCE_ORDER_FILE_NAME,
+    Schema,
+    SourceOrder,
+    read_source_order,
+    source_order,
+)
 
 AB, BCA = sources("a", "b"), sources("b", "c", "a")
 
@@ -62,12 +68,12 @@ class Job:
         if order is not None:
             self.fs.write_file(f"spark/{SOURCE_ORDER_FILE_NAME}", source_order(order))
 
-    def plan(self, now: tuple[ReadSource, ...], *dropped: str) -> SourceLogPlan:
-        return planned_source_log(self.fs, self.point, now, dropped)
+    def plan(self, now: tuple[ReadSource, ...], *dropped: str, schemas: tuple[Schema, ...] = ()) -> SourceLogPlan:
+        return planned_source_log(self.fs, self.point, now, dropped, schemas)
 
-    def begin(self, now: tuple[ReadSource, ...], *dropped: str) -> CheckpointMetadata:
+    def begin(self, now: tuple[ReadSource, ...], *dropped: str, schemas: tuple[Schema, ...] = ()) -> CheckpointMetadata:
         """What a start does with the log; returns what it goes on from."""
-        plan = self.plan(now, *dropped)
+        plan = self.plan(now, *dropped, schemas=schemas)
         end_interrupted_rearrangement(self.fs)
         plan.carry_out(self.fs, self.point)
         state = plan.state(self.point.state)
@@ -148,7 +154,7 @@ def test_logs_that_cannot_be_told_apart_are_refused_when_the_sources_change(tmp_
     with pytest.raises(JobRestoreError, match="an earlier release wrote it"):
         job.plan((*alike, ReadSource("other", "c", "2")))
     job.begin(alike)
-    assert read_source_order(job.fs, "spark") == alike
+    assert read_source_order(job.fs, "spark") == SourceOrder(alike, (None, None))
 
 
 def test_a_log_without_a_batch_is_begun_anew_in_another_order(tmp_path: Path) -> None:
@@ -261,3 +267,51 @@ def test_the_log_of_a_savepoint_is_begun_in_the_order_of_the_job(tmp_path: Path)
     job.point = from_savepoint(tmp_path / "savepoint", is_new_origin=False)
     assert job.begin(sources("a", "b", "c")).source_offsets == v1("-", "b4", "-")
     assert job.log()["offsets/5"] == v1("a5", "b5", "c5")
+
+
+def read_with(**types: str) -> tuple[Schema, ...]:
+    """Schemas of one column each."""
+    return tuple(
+        {"type": "struct", "fields": [{"name": name, "type": type_, "nullable": True, "metadata": {}}]}
+        for name, type_ in types.items()
+    )
+
+
+def test_a_source_with_other_columns_is_refused_before_the_start_and_those_that_go_on_are_noted(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    # An earlier release has noted none.
+    job.begin(AB, schemas=read_with(a="integer", b="long"))
+    assert read_source_order(job.fs, "spark") == SourceOrder(AB, read_with(a="integer", b="long"))
+    before = job.log()
+    for now, schemas in ((AB, read_with(a="date", b="long")), (BCA, read_with(b="long", c="long", a="date"))):
+        with pytest.raises(JobRestoreError, match=r"'a' of the job, FileSource\[/a\], .*a was integer and is date"):
+            job.plan(now, schemas=schemas)
+    assert job.log() == before
+    job.begin(AB, schemas=read_with(a="long", b="long"))
+    assert read_source_order(job.fs, "spark") == SourceOrder(AB, read_with(a="long", b="long"))
+    with pytest.raises(JobRestoreError, match="a was long and is integer"):
+        job.plan(AB, schemas=read_with(a="integer", b="long"))
+    job.begin(BCA, schemas=read_with(b="long", c="date", a="long"))
+    assert read_source_order(job.fs, "spark") == SourceOrder(BCA, read_with(b="long", c="date", a="long"))
+
+
+def test_columns_do_not_matter_before_anything_was_planned(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.begin(AB, schemas=read_with(a="integer", b="long"))
+    for path in job.fs.list_files("spark/offsets"):
+        job.fs.delete(path)
+    job.plan(AB, schemas=read_with(a="date", b="long"))
+
+
+def test_a_savepoint_says_with_which_columns_its_sources_were_read(tmp_path: Path) -> None:
+    was = read_with(a="integer", b="long")
+    point = from_savepoint(tmp_path / "savepoint", is_new_origin=True)
+    assert point.state is not None
+    point.state.file_system.write_file(f"source-progress/{SOURCE_ORDER_FILE_NAME}", source_order(AB, was))
+    job = Job(tmp_path / "job")
+    job.point = point
+    with pytest.raises(JobRestoreError, match="b was long and is date"):
+        job.plan(AB, schemas=read_with(a="integer", b="date"))
+    # This one begins anew.
+    job.begin(AB, schemas=read_with(a="date", b="long"))
+    assert read_source_order(job.fs, "spark") == SourceOrder(AB, read_with(a="date", b="long"))

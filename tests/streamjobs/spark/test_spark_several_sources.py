@@ -57,12 +57,14 @@ class Place:
                 os.utime(staged, (1_000_000_000 + number, 1_000_000_000 + number))
                 os.rename(staged, directory / f"{number:05d}.json")
 
+    columns = "source string, number int, at bigint"
+
     def stream(self, name: str) -> DataFrame:
         if name == "rate":
             rate = self.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 2)
             rows = rate.option("startTimestamp", 0).option("advanceMillisPerBatch", 1).load()
             return rows.selectExpr("'rate' AS source", "CAST(value AS INT) AS number", "value AS at")
-        files = self.spark.readStream.schema("source string, number int, at bigint").option("maxFilesPerTrigger", 1)
+        files = self.spark.readStream.schema(self.columns).option("maxFilesPerTrigger", 1)
         return files.json(str(self.directory / name))
 
     def execute(self, sources: Sequence[str | tuple[str, str | None]], sink: Any, job: str, **execute: Any) -> Any:
@@ -194,6 +196,28 @@ def test_a_fall_back_goes_behind_a_change_of_the_sources(place: Place) -> None:
     assert read == {"a": [(1, 2), (2, 3)], "b": [(1, 2)], "c": first(1)}
     assert place.job.fall_back_report is not None
     assert place.job.fall_back_report.given_up == (1, 2)
+
+
+def test_a_source_with_columns_that_do_not_go_on_is_refused_before_the_start(place: Place) -> None:
+    place.grow(a=2)
+    assert place.run(["a"]) == {"a": first(2)}
+    place.job.savepoint(place.directory / "savepoint")
+    place.columns = "source string, number string, at bigint"
+    place.grow(a=3)
+    for job, execute in (("job", {}), ("new", {"from_savepoint": place.directory / "savepoint"})):
+        with pytest.raises(
+            JobRestoreError, match=r"'a' of the job, .*: number was integer and is string.*_progress=False"
+        ) as refused:
+            place.run(["a"], job, **execute)
+        assert "\n" not in str(refused.value)
+    assert not (place.directory / "new" / "spark").exists()
+    place.columns = "at bigint, gate string, source string, number int"
+    assert place.run(["a"]) == {"a": [(2, 3)]}
+    assert place.run(["a"], "new", from_savepoint=place.directory / "savepoint") == {"a": [(2, 3)]}
+    # One that is gone again may come back otherwise: nothing was ever read with it.
+    place.columns = "source string, number bigint, at bigint"
+    place.grow(a=4)
+    assert place.run(["a"]) == {"a": [(3, 4)]}
 
 
 def test_one_frame_in_two_sources_is_read_once(place: Place) -> None:
