@@ -30,6 +30,7 @@ from typing import Final
 from attrs import field, frozen
 
 from statebackend.keyed.private_directory import PrivateDirectoryError, lock_directory
+from statebackend.rocksdb.brought_files import BroughtFiles
 
 _BOOT_ID_PATH: Final = "/proc/sys/kernel/random/boot_id"
 
@@ -51,6 +52,8 @@ class LocalStateDirectory:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.brought = BroughtFiles(os.path.dirname(path), _boot_id())
+        """What the subtasks of the operator share on this host."""
         self._lock_descriptor = lock_directory(path)
         self._is_private = self._lock_descriptor is None
         if not self._is_private:

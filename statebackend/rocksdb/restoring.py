@@ -4,6 +4,9 @@
 * The handles were written by this backend: their files are linked or copied, and ingested in order.
 * Canonical savepoints: their rows are written as sorted files, one for each of theirs.
 
+Of a handle that is not all the subtask's own only its range is taken over. Its files are brought once for all subtasks
+of the operator on a host (`statebackend.rocksdb.brought_files`).
+
 When the key groups changed, or the files are in another store, the next snapshot writes a new base, so that a file in a
 handle never holds a key outside the handle's range and never depends on a savepoint.
 """
@@ -56,6 +59,8 @@ def open_or_restore(target: RestoreTarget, restored: RestoredStates) -> bool:
     """
     database = target.database
     if _open_local(database, restored):
+        # All subtasks of the operator have opened their state since it was brought here.
+        database.directory.brought.discard()
         return True
     database.create()
     for state in restored.meta.states if restored.meta is not None else ():
@@ -88,8 +93,8 @@ def _open_local(database: LocalDatabase, restored: RestoredStates) -> bool:
 
 def _import_native(target: RestoreTarget, table: RocksDBTable, restored: RestoredHandle, state: StateMeta) -> None:
     database = target.database
-    handle, files = restored.handle, stored_files(restored.handle, state)
-    if not (database.key_groups.start <= handle.key_group_start and handle.key_group_end <= database.key_groups.end):
+    files = stored_files(restored.handle, state)
+    if not _is_whole(database, restored):
         _import_own_range(database, table, restored, files)
         return
     for stored in files:
@@ -104,6 +109,12 @@ def _import_native(target: RestoreTarget, table: RocksDBTable, restored: Restore
         table.files.needs_base = True
 
 
+def _is_whole(database: LocalDatabase, restored: RestoredHandle) -> bool:
+    """Whether all key groups of a handle are the subtask's own."""
+    held = restored.handle
+    return database.key_groups.contains_range(KeyGroupRange(held.key_group_start, held.key_group_end))
+
+
 def _import_own_range(
     database: LocalDatabase, table: RocksDBTable, restored: RestoredHandle, files: list[StoredFile]
 ) -> None:
@@ -114,7 +125,7 @@ def _import_own_range(
             family = whole.column_family("whole")
             for number, stored in enumerate(files):
                 path = os.path.join(directory, f"{number}.sst")
-                restored.file_system.download(stored.handle, path)
+                database.directory.brought.bring(restored.file_system, stored.handle, path)
                 family.ingest(path)
             database.ingest(table, _rows_within(family, database.key_groups))
         finally:
@@ -132,7 +143,10 @@ def _import_canonical(target: RestoreTarget, table: RocksDBTable, restored: Rest
     raw_entries = _raw_elements if state.kind is PRIORITY_QUEUE else _raw_keyed_entries
     for stored in stored_files(restored.handle, state):
         local = database.directory.new_file(".parquet")
-        restored.file_system.download(stored.handle, local)
+        if _is_whole(database, restored):
+            restored.file_system.download(stored.handle, local)
+        else:
+            database.directory.brought.bring(restored.file_system, stored.handle, local)
         database.ingest(table, raw_entries(target, state, read_canonical(local, database.key_groups)))
         os.unlink(local)
 
