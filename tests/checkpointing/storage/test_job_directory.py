@@ -265,7 +265,11 @@ def test_every_change_of_the_origin_is_found(tmp_path) -> None:
             assert read_origin(fs) == ORIGIN
     for wrong in (
         {"savepoint_uri": ""},
+        {"savepoint_uri": "/" * 8193},
+        {"savepoint_uri": 5},
         {"savepoint_id": -1},
+        {"savepoint_job_id": ""},
+        {"savepoint_timestamp_ms": -1},
         {"with_source_progress": 1},
         {"begun_anew": [""]},
         {"begun_anew": 5},
@@ -274,6 +278,9 @@ def test_every_change_of_the_origin_is_found(tmp_path) -> None:
         path.write_bytes(sealed_json({**attrs.asdict(ORIGIN), **wrong}, 2))
         with pytest.raises(CorruptJobIdentityError, match=r"origin\.json is not valid"):
             read_origin(fs)
+    longest = attrs.evolve(ORIGIN, savepoint_uri="/" * 8192, savepoint_timestamp_ms=0)
+    write_origin(fs, longest)
+    assert read_origin(fs) == longest
     path.write_bytes(sealed_json({"more": "x"}, 3))
     with pytest.raises(CorruptJobIdentityError, match="format version 3; this release reads 1 and 2"):
         read_origin(fs)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 from test_source_matching import sources, unnamed, v1
 
 from checkpointing import CheckpointFileSystem, CheckpointKind, CheckpointMetadata
@@ -315,3 +316,13 @@ def test_a_savepoint_says_with_which_columns_its_sources_were_read(tmp_path: Pat
     # This one begins anew.
     job.begin(AB, schemas=read_with(a="date", b="long"))
     assert read_source_order(job.fs, "spark") == SourceOrder(AB, read_with(a="date", b="long"))
+
+
+def test_a_source_that_began_anew_goes_on_once_the_job_has_a_checkpoint_of_its_own(tmp_path: Path) -> None:
+    job = Job(tmp_path / "job")
+    origin = from_savepoint(tmp_path / "savepoint", is_new_origin=False).origin
+    assert origin is not None
+    assert origin.begun_anew == ("a",)
+    job.point = evolve(job.point, origin=origin)
+    assert job.begin(BCA).source_offsets == v1("b4", "-", "a4")
+    assert job.log() == log_of(BCA, "a", "b")

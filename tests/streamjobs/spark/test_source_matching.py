@@ -22,7 +22,7 @@ from checkpointing.metadata.checkpoint_sections import (
 from streamjobs.api.uids import is_uid_of_place
 from streamjobs.errors import JobDefinitionError, JobRestoreError, SourceProgressMismatchError
 from streamjobs.spark.sources.source_identity import check_sources_named
-from streamjobs.spark.sources.source_matching import check_kept, former_sources
+from streamjobs.spark.sources.source_matching import check_kept, former_sources, with_uids
 from streamjobs.spark.sources.source_order_file import SOURCE_ORDER_FILE_NAME, source_order
 from streamjobs.spark.sources.source_rearrangement import RearrangedLog, Rearrangement
 from streamjobs.time.former_sources import under_present_uids, without_sources
@@ -220,6 +220,15 @@ def watermarks(*names: str) -> WatermarkState:
                 inputs=(InputWatermark(3, tuple(InputChannel(name, place) for place, name in enumerate(names))),),
             ),
         ),
+    )
+
+
+def test_a_source_that_is_given_a_uid_keeps_the_log_that_it_had() -> None:
+    now = (ReadSource("FileSource[/in]", "flights", "1"), ReadSource("rate", "rate", "0"))
+    former = (ReadSource("FileSource[/in]", None, "0"), ReadSource("rate", None, None))
+    assert with_uids(former, now) == (
+        ReadSource("FileSource[/in]", "flights", "0"),
+        ReadSource("rate", "rate", "0"),
     )
 
 

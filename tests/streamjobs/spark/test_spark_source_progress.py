@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from checkpointing.errors import UnsafePathError
+from checkpointing.metadata.checkpoint_sections import ReadSource
+from checkpointing.storage.file_system import CheckpointFileSystem
+from streamjobs.spark.sources.source_order_file import SOURCE_ORDER_FILE_NAME, source_order
 from streamjobs.spark.sources.source_progress import (
     SourceProgressError,
     capture_source_progress,
@@ -111,6 +114,30 @@ def test_a_source_that_has_not_read_yet_gets_no_entries(tmp_path: Path) -> None:
     write_file_log(tmp_path / "q", "1", {"0": [0]})
     files = capture_source_progress(str(tmp_path / "q"), 0)
     assert [name for name in sorted(files) if name.startswith("sources")] == ["sources/0/0"]
+
+
+def test_a_source_whose_offset_only_looks_like_one_of_files_keeps_its_log_whole(tmp_path: Path) -> None:
+    write_log(tmp_path / "q", 0, log_offset=lambda batch: '{"logOffset":true}')
+    (tmp_path / "q" / "sources" / "0").mkdir(parents=True)
+    (tmp_path / "q" / "sources" / "0" / "7").write_text("of its own")
+    order = [ReadSource("another", "another", "0")]
+    CheckpointFileSystem.from_uri(tmp_path / "q").write_file(SOURCE_ORDER_FILE_NAME, source_order(order))
+    assert "sources/0/7" in capture_source_progress(str(tmp_path / "q"), 0)
+
+
+def test_the_first_entry_of_a_log_is_cut_as_the_others_are(tmp_path: Path) -> None:
+    write_log(tmp_path / "q", 0, log_offset=offset_of)
+    write_file_log(tmp_path / "q", "0", {"0": [0], "1": [1]})
+    order = [ReadSource("FileSource[/in]", "files", "0")]
+    CheckpointFileSystem.from_uri(tmp_path / "q").write_file(SOURCE_ORDER_FILE_NAME, source_order(order))
+    files = capture_source_progress(str(tmp_path / "q"), 0)
+    assert [name for name in files if name.startswith("sources")] == ["sources/0/0"]
+    assert SOURCE_ORDER_FILE_NAME in files
+    # An entry that the offset needs and that is gone is told, be it the first.
+    (tmp_path / "q" / "sources" / "0" / "0").unlink()
+    (tmp_path / "q" / "sources" / "0" / "1").unlink()
+    with pytest.raises(SourceProgressError, match="sources/0/0 is missing"):
+        capture_source_progress(str(tmp_path / "q"), 0)
 
 
 def test_named_sources_are_found_by_name(tmp_path: Path) -> None:

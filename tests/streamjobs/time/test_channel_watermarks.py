@@ -191,6 +191,17 @@ def test_where_there_is_no_room_the_longest_idle_channels_are_forgotten() -> Non
     assert source.names == ["b", "c", "d"]
 
 
+@pytest.mark.parametrize("most", [3, 4, 5])
+def test_where_there_is_room_no_idle_channel_is_forgotten(most: int) -> None:
+    source = One(idleness_ms=100, most=most)
+    source.epoch(0, a=11, b=21, c=31)
+    source.epoch(1)
+    source.epoch(200)
+    assert [one.is_idle for one in source.channels.snapshot()] == [True, True, True]
+    assert source.epoch(250, c=41) == [WatermarkStatus.ACTIVE.value, 40]
+    assert source.names == ["a", "b", "c"]
+
+
 def test_more_channels_than_there_is_room_for_are_refused_and_change_nothing() -> None:
     source = One(idleness_ms=100, most=2)
     source.epoch(0, a=11, b=21)

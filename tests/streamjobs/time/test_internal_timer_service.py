@@ -120,6 +120,18 @@ def test_time_never_goes_back(timers: Timers) -> None:
     assert timers.fired == [(5, 0, "a")]
 
 
+def test_time_never_goes_back_either_where_timers_fire_together(timers: Timers) -> None:
+    fired: list[Any] = []
+    timers.service.advance_watermark_together(10, fired.extend)
+    timers.at(0).register_event_time_timer("a", 5)
+    for time in (10, 7):
+        timers.service.advance_watermark_together(time, fired.extend)
+    assert timers.service.current_watermark() == 10
+    assert fired == []
+    timers.service.advance_watermark_together(11, fired.extend)
+    assert [(timer.timestamp, timer.namespace) for timer, _ in fired] == [(5, "a")]
+
+
 def test_timers_are_in_the_snapshot_and_go_with_their_key_groups(
     harness: BackendHarness, timers: Timers, state_backend: Any
 ) -> None:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import datetime
+
 import pytest
 
-from streamjobs.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, clamped
+from streamjobs.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, clamped, timestamp_of
 
 
 @pytest.mark.parametrize(
@@ -17,3 +19,23 @@ from streamjobs.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, clamped
 )
 def test_a_time_beyond_the_range_becomes_its_nearest_end(timestamp_ms: int, expected: int) -> None:
     assert clamped(timestamp_ms) == expected
+
+
+@pytest.mark.parametrize("value", [MIN_TIMESTAMP, -1, 0, MAX_TIMESTAMP, None])
+def test_a_number_of_64_bits_is_a_timestamp(value: int | None) -> None:
+    assert timestamp_of(value) == value
+
+
+@pytest.mark.parametrize("value", [MIN_TIMESTAMP - 1, MAX_TIMESTAMP + 1, True, 1.0, "1"])
+def test_what_is_no_number_of_64_bits_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match="is no timestamp"):
+        timestamp_of(value)
+
+
+def test_a_moment_is_cut_off_towards_the_past() -> None:
+    utc = datetime.timezone.utc
+    assert timestamp_of(datetime.datetime(1970, 1, 1, 0, 0, 1, 999, utc)) == 1000
+    assert timestamp_of(datetime.datetime(1969, 12, 31, 23, 59, 59, 999_999, utc)) == -1
+    assert timestamp_of(datetime.datetime(1970, 1, 1, 0, 0, 1)) == 1000
+    east = datetime.timezone(datetime.timedelta(hours=2))
+    assert timestamp_of(datetime.datetime(1970, 1, 1, 2, tzinfo=east)) == 0
