@@ -24,6 +24,7 @@ T = TypeVar("T")
 
 _CONDITION_FAILED = (409, 412)
 _MISSING = 404
+_MAX_BYTES = 16 << 20
 _PASSING_CODES = frozenset({"RequestTimeout", "SlowDown", "ThrottlingException", "Throttling", "InternalError"})
 
 
@@ -84,6 +85,11 @@ class S3ConditionalObjects:
             if _status(error) == _MISSING and error.response["Error"].get("Code") != "NoSuchBucket":
                 return None
             raise
+        if answer["ContentLength"] > _MAX_BYTES:
+            raise StorageError(
+                f"s3://{self._bucket}/{self._key(path)} has {answer['ContentLength']} bytes, more than the limit of "
+                f"{_MAX_BYTES}: no driver has written it. Bring back the original from a backup"
+            )
         return VersionedObject(answer["Body"].read(), answer["ETag"])
 
     def _put(self, path: str, content: bytes, version: str | None) -> str | None:

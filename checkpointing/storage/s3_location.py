@@ -16,6 +16,7 @@ too. pyarrow moves the bytes; conditional writes, which pyarrow does not have, a
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -29,6 +30,14 @@ from checkpointing.storage.store_uri import without_secrets
 __all__ = ["S3Location"]
 
 _PARAMETERS: Final = ("endpoint_override", "scheme", "region", "tls_ca_file_path")
+_CREDENTIALS: Final = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_PROFILE",
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "AWS_CONFIG_FILE",
+)
 _REGION_WITHOUT_MEANING: Final = "us-east-1"
 _CONNECT_TIMEOUT_S: Final = 5.0
 _READ_TIMEOUT_S: Final = 10.0
@@ -102,30 +111,7 @@ class S3Location:
 
     def conditional_client(self) -> Any:
         """boto3's client. Raises `StorageError` if boto3 is not installed, naming the extra that brings it."""
-        try:
-            import boto3
-            import botocore.config
-        except ImportError as error:
-            raise StorageError(
-                "conditional writes on S3 need boto3, which is not installed: pip install 'statebackend[s3]'"
-            ) from error
-        session = boto3.session.Session(
-            aws_access_key_id=self.access_key or None, aws_secret_access_key=self.secret_key or None
-        )
-        return session.client(
-            "s3",
-            region_name=self._region(),
-            endpoint_url=f"{self.scheme}://{self.endpoint_override}" if self.endpoint_override else None,
-            use_ssl=self.scheme == "https",
-            verify=self.tls_ca_file_path or None,
-            config=botocore.config.Config(
-                connect_timeout=_CONNECT_TIMEOUT_S,
-                read_timeout=_READ_TIMEOUT_S,
-                # Who writes under a condition must know of every attempt: a second one may meet the first.
-                retries={"mode": "standard", "total_max_attempts": 1},
-                s3={"addressing_style": "path" if self.endpoint_override else "auto"},
-            ),
-        )
+        return _conditional_client(self, self._region(), tuple(map(os.environ.get, _CREDENTIALS)))
 
     def _region(self) -> str:
         said = self.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
@@ -134,6 +120,35 @@ class S3Location:
         if self.endpoint_override:
             return _REGION_WITHOUT_MEANING
         return str(pyarrow.fs.resolve_s3_region(self.bucket))
+
+
+@functools.lru_cache(maxsize=8)
+def _conditional_client(location: S3Location, region: str, credentials: tuple[str | None, ...]) -> Any:
+    """One for all who ask alike: to make it takes longer than to use it, and threads may share it."""
+    try:
+        import boto3
+        import botocore.config
+    except ImportError as error:
+        raise StorageError(
+            "conditional writes on S3 need boto3, which is not installed: pip install 'statebackend[s3]'"
+        ) from error
+    session = boto3.session.Session(
+        aws_access_key_id=location.access_key or None, aws_secret_access_key=location.secret_key or None
+    )
+    return session.client(
+        "s3",
+        region_name=region,
+        endpoint_url=f"{location.scheme}://{location.endpoint_override}" if location.endpoint_override else None,
+        use_ssl=location.scheme == "https",
+        verify=location.tls_ca_file_path or None,
+        config=botocore.config.Config(
+            connect_timeout=_CONNECT_TIMEOUT_S,
+            read_timeout=_READ_TIMEOUT_S,
+            # Who writes under a condition must know of every attempt: a second one may meet the first.
+            retries={"mode": "standard", "total_max_attempts": 1},
+            s3={"addressing_style": "path" if location.endpoint_override else "auto"},
+        ),
+    )
 
 
 def _authority(netloc: str) -> tuple[str, str, str]:

@@ -15,6 +15,7 @@ bucket that is not there, a certificate) is reported at once.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
@@ -122,7 +123,8 @@ class S3Storage:
 
     def delete(self, path: str, durable: bool) -> None:
         """Remove a file; a missing one is fine."""
-        self._try(lambda: self.files.delete(path, durable))
+        with contextlib.suppress(FileNotFoundError):
+            self._try(lambda: self.files.filesystem.delete_file(f"{self.location.root}/{path}"))
 
     def delete_directory(self, path: str) -> None:
         """Remove all files that are listed below a directory."""

@@ -121,6 +121,8 @@ class ObjectEpochFiles:
                     self._bring(file, staging, target, epoch_id)
                 self._fs.write_file(mark, committable)
             self._delete(staging, files)
+            # What such a store keeps in the place of a directory.
+            self._fs.delete_directory(staging)
 
     def abort(self, epoch_id: int, attempt_id: str) -> None:
         """Removes what is listed of what the attempt has staged; the rest goes when the job is started again."""

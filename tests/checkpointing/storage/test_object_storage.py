@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 import re
+import sys
 import traceback
 from collections.abc import Callable
 
@@ -204,7 +205,8 @@ class TestConditionalWrites:
         assert len(pauses) == 2
 
     def test_without_boto3_one_line_says_what_to_install(self, fs, monkeypatch) -> None:
-        monkeypatch.setitem(__import__("sys").modules, "boto3", None)
+        monkeypatch.setitem(sys.modules, "boto3", None)
+        monkeypatch.setenv("AWS_PROFILE", "of-nobody-who-has-asked-before")
         with pytest.raises(StorageError, match=r"pip install 'statebackend\[s3\]'"):
             fs.conditional  # noqa: B018
 
