@@ -170,8 +170,8 @@ class _Building:
         )
         inputs_of_all = (one for node in self._parts.graph.operators for one in node.operator_inputs)
         broadcast = upstream_of(one.edge for one in inputs_of_all if isinstance(one, BroadcastInput))
-        in_order = [sources[node] for node in sorted(sources, key=lambda node: node not in broadcast)]
-        network = Network(in_order, operators, end, self._parts.scheduler)
+        read_first = {one.subtask_id for node, one in sources.items() if node in broadcast}
+        network = Network(list(sources.values()), operators, end, self._parts.scheduler, read_first)
         return JobNetwork(network, sources, subtasks)
 
     def _source(self, node: SourceNode) -> SourceSubtask[LocalSource]:

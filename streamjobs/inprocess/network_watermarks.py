@@ -6,7 +6,7 @@ of them, idle if all are. Behind an aligned barrier they have seen the same of t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from checkpointing.metadata.checkpoint_sections import (
@@ -40,9 +40,14 @@ def operator_watermarks(network: Network) -> Mapping[str, int]:
 
 
 class BarrierTimes:
-    """Where event time stood at the barrier of one checkpoint, noted as it comes to each subtask."""
+    """Where event time stood at the barrier of one checkpoint, noted as it comes to each subtask.
 
-    def __init__(self) -> None:
+    ``source_order`` has the sources in the order of the program, by which those without a uid are known: in which order
+    the barrier came to them says nothing.
+    """
+
+    def __init__(self, source_order: Sequence[SubtaskId]) -> None:
+        self._source_order = tuple(source_order)
         self._sources: dict[SubtaskId, tuple[NodeWatermark, tuple[ChannelWatermark, ...]]] = {}
         self._operators: dict[SubtaskId, SubtaskTime] = {}
 
@@ -66,17 +71,20 @@ class BarrierTimes:
         subtasks: dict[str, list[SubtaskTime]] = {}
         for subtask_id, one in sorted(self._operators.items()):
             subtasks.setdefault(subtask_id.node, []).append(one)
-        sources = (node for node, _ in self._sources.values())
+        sources = (node for node, _ in self._noted_sources())
         return (*sources, *(_of_operator(name, several) for name, several in subtasks.items()))
 
     def channels(self) -> tuple[ChannelWatermark, ...]:
         """What sources knew of their channels."""
-        return tuple(channel for _, channels in self._sources.values() for channel in channels)
+        return tuple(channel for _, channels in self._noted_sources() for channel in channels)
+
+    def _noted_sources(self) -> Iterator[tuple[NodeWatermark, tuple[ChannelWatermark, ...]]]:
+        return (self._sources[one] for one in self._source_order if one in self._sources)
 
 
 def node_watermarks(network: Network) -> tuple[NodeWatermark, ...]:
     """What all sources and operators know of event time now."""
-    times = BarrierTimes()
+    times = BarrierTimes([one.subtask_id for one in network.sources])
     for source in network.sources:
         times.note_source(source)
     for subtask in network.operators:

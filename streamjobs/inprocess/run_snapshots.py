@@ -352,7 +352,8 @@ class RunSnapshots:
         self._checkpoints.acknowledge(acknowledgement)
 
     def _times_of(self, checkpoint_id: int) -> BarrierTimes:
-        return self._times.setdefault(checkpoint_id, BarrierTimes())
+        source_order = [one.subtask_id for one in self._sources.values()]
+        return self._times.setdefault(checkpoint_id, BarrierTimes(source_order))
 
     def _forget(self, checkpoint_id: int) -> None:
         pending = self._checkpoints.coordinator.pending_ids

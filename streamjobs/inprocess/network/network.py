@@ -12,7 +12,7 @@ barrier; after `run` all channels are empty and no errand waits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from attrs import frozen
 from checkpointing.barriers.barrier_elements import CheckpointBarrier
 from streamjobs.errors import StreamJobError
 from streamjobs.inprocess.network.channel import Channel
+from streamjobs.inprocess.network.elements import SubtaskId
 from streamjobs.inprocess.network.errands import Errand
 from streamjobs.inprocess.network.operator_subtask import OperatorSubtask
 from streamjobs.inprocess.network.output_subtask import OutputSubtask
@@ -55,7 +56,10 @@ class Move:
 
 
 class Network:
-    """See the module; ``operators`` come in the order of the graph, the subtasks of one in theirs."""
+    """See the module; ``operators`` come in the order of the graph, the subtasks of one in theirs.
+
+    ``sources`` come in the order of the program; those of ``read_first`` read before the others if all could.
+    """
 
     def __init__(
         self,
@@ -63,8 +67,10 @@ class Network:
         operators: Sequence[OperatorSubtask],
         output: OutputSubtask,
         scheduler: Scheduler,
+        read_first: Collection[SubtaskId] = (),
     ) -> None:
         self.sources = tuple(sources)
+        self._in_reading_order = sorted(sources, key=lambda one: one.subtask_id not in read_first)
         self.operators = tuple(operators)
         self.output = output
         self.errands: list[Errand] = []
@@ -89,7 +95,7 @@ class Network:
         for subtask in self.operators:
             if subtask.barriers.is_timer_due:
                 yield Move(subtask, None, subtask.barriers.time_out)
-        for source in sorted(self.sources, key=lambda one: one.lead_ms):
+        for source in sorted(self._in_reading_order, key=lambda one: one.lead_ms):
             if source.can_move:
                 yield Move(source, None, source.step)
 
