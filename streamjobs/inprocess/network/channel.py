@@ -15,9 +15,9 @@ An unaligned barrier comes out before what lies in the channel, and needs no roo
 
 An aligned barrier with a time to align stays in its place and is announced to the reader, who may let it overtake.
 
-Invariants: elements come out in the order in which they were put, barriers that overtake apart; barriers come out in
-the order of their checkpoints; what a barrier has overtaken when it comes out is all that was put before it and not
-taken; nothing is taken between the two.
+Invariants: elements come out in the order in which they were put, barriers that overtake apart, which come out in the
+order of their checkpoints; what a barrier has overtaken when it comes out is all that was put before it and not taken,
+since nothing else is taken before it; the two parts of that, the reader's and the sender's, have every element once.
 """
 
 from __future__ import annotations

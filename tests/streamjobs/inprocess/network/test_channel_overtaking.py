@@ -1,0 +1,160 @@
+"""A channel whose barriers overtake: what comes out in which order, and whose part what is overtaken is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkpointing.barriers.barrier_elements import CheckpointBarrier
+from checkpointing.errors import IllegalTransitionError
+from streamjobs.inprocess.network.channel import Channel
+from streamjobs.inprocess.network.elements import EndOfInput, InFlight, OvertakingBarrier, RecordBatch, SubtaskId
+from streamjobs.time.watermark_elements import END_OF_TIME, Watermark
+
+
+def channel(capacity: int = 2) -> Channel:
+    return Channel(SubtaskId("s", 0), SubtaskId("r", 0), (0,), capacity)
+
+
+def record(number: int) -> RecordBatch:
+    return RecordBatch(0, [number])
+
+
+def unaligned(checkpoint_id: int) -> CheckpointBarrier:
+    return CheckpointBarrier(checkpoint_id=checkpoint_id, is_unaligned=True)
+
+
+def timed(checkpoint_id: int) -> CheckpointBarrier:
+    return CheckpointBarrier(checkpoint_id=checkpoint_id, alignment_timeout_ms=5)
+
+
+def test_what_lies_beyond_the_room_is_the_senders_part_and_the_rest_the_readers() -> None:
+    made = channel(capacity=2)
+    for number in range(4):
+        made.put(record(number))
+    assert made.put_barrier(unaligned(1), splits=True) == [record(2), record(3)]
+    made.put(record(4))
+    assert made.take() == OvertakingBarrier(unaligned(1), [record(0), record(1)])
+    assert [made.take() for _ in range(5)] == [record(number) for number in range(5)]
+
+
+def test_where_the_sender_keeps_nothing_all_is_the_readers_part() -> None:
+    made = channel(capacity=1)
+    made.put(record(0))
+    made.put(record(1))
+    assert made.put_barrier(unaligned(1), splits=False) == []
+    assert made.take() == OvertakingBarrier(unaligned(1), [record(0), record(1)])
+
+
+def test_neither_the_end_nor_another_barrier_is_in_flight() -> None:
+    made = channel(capacity=9)
+    for element in (Watermark(3), END_OF_TIME, EndOfInput.END, CheckpointBarrier(checkpoint_id=1)):
+        made.put(element)
+    made.put_barrier(unaligned(2), splits=True)
+    assert made.take() == OvertakingBarrier(unaligned(2), [Watermark(3)])
+
+
+def test_in_a_channel_that_may_not_be_overtaken_a_barrier_stays_in_its_place() -> None:
+    made = Channel(SubtaskId("s", 0), SubtaskId("r", 0), (0,), 2, may_be_overtaken=False)
+    made.put(record(0))
+    assert made.put_barrier(unaligned(1), splits=True) == ()
+    made.put_barrier(timed(2), splits=True)
+    assert not made.is_urgent
+    assert [made.take(), made.take(), made.take()] == [record(0), unaligned(1), timed(2)]
+
+
+def test_a_barrier_with_a_time_to_align_is_announced_and_can_overtake_later() -> None:
+    made = channel(capacity=1)
+    made.put(record(0))
+    made.put_barrier(timed(1), splits=True)
+    made.put(record(1))
+    assert made.is_urgent
+    assert made.take_announced() == timed(1)
+    assert not made.is_urgent
+    made.let_overtake(1)
+    assert made.take() == OvertakingBarrier(timed(1), [record(0)])
+    assert [made.take(), made.take()] == [record(0), record(1)]
+    made.let_overtake(1)
+
+
+def test_who_has_taken_a_barrier_is_not_told_that_it_is_coming() -> None:
+    made = channel()
+    made.put_barrier(timed(1), splits=True)
+    assert made.take() == timed(1)
+    assert made.take_announced() is None
+
+
+def test_a_blocked_channel_tells_what_is_coming_but_delivers_nothing() -> None:
+    made = channel()
+    made.is_blocked = True
+    made.put_barrier(timed(1), splits=True)
+    made.put_barrier(unaligned(2), splits=True)
+    assert made.is_urgent
+    assert made.take_announced() == timed(1)
+    assert not made.is_urgent
+    assert not made.can_be_read
+
+
+def test_what_was_restored_is_in_front_and_counted_until_it_is_taken() -> None:
+    made = channel()
+    made.put_restored([record(0)])
+    made.put_restored([record(1)])
+    made.put(record(2))
+    with pytest.raises(IllegalTransitionError, match="has sent to"):
+        made.put_restored([record(3)])
+    assert (made.restored, made.take(), made.restored, made.take(), made.restored) == (2, record(0), 1, record(1), 0)
+
+
+moves = st.lists(st.sampled_from(["put", "time", "unaligned", "timed", "overtake", "take"]), max_size=40)
+
+
+@given(moves, st.integers(1, 4), st.booleans())
+def test_parts_are_what_was_sent_before_a_barrier_and_not_taken_and_all_comes_out_in_order(
+    script: Sequence[str], capacity: int, splits: bool
+) -> None:
+    made = channel(capacity)
+    sent: list[InFlight] = []
+    before: dict[int, int] = {}
+    senders: dict[int, Sequence[InFlight]] = {}
+    taken: list[InFlight] = []
+    barriers: list[int] = []
+    for checkpoint_id, move in enumerate([*script, *["take"] * (2 * len(script))]):
+        if move in ("put", "time"):
+            sent.append(record(checkpoint_id) if move == "put" else Watermark(checkpoint_id))
+            made.put(sent[-1])
+        elif move in ("unaligned", "timed"):
+            barrier = unaligned(checkpoint_id) if move == "unaligned" else timed(checkpoint_id)
+            before[checkpoint_id] = len(sent)
+            senders[checkpoint_id] = made.put_barrier(barrier, splits=splits)
+        elif move == "overtake":
+            # Only the oldest that is on its way is ever let overtake: a newer one takes the place of others.
+            made.let_overtake(min((one for one in before if one not in barriers), default=-1))
+        elif made.can_be_read:
+            _take(made, taken, barriers, sent, before, senders)
+    assert taken == sent
+    assert sorted(barriers) == sorted(before)
+
+
+def _take(
+    made: Channel,
+    taken: list[InFlight],
+    barriers: list[int],
+    sent: Sequence[InFlight],
+    before: dict[int, int],
+    senders: dict[int, Sequence[InFlight]],
+) -> None:
+    element = made.take()
+    if isinstance(element, OvertakingBarrier):
+        checkpoint_id = element.barrier.checkpoint_id
+        parts = [*element.overtaken, *senders[checkpoint_id]]
+        assert parts == list(sent[len(taken) : before[checkpoint_id]])
+        barriers.append(checkpoint_id)
+    elif isinstance(element, CheckpointBarrier):
+        assert len(taken) == before[element.checkpoint_id]
+        barriers.append(element.checkpoint_id)
+    else:
+        assert isinstance(element, RecordBatch | Watermark)
+        taken.append(element)
