@@ -2,7 +2,7 @@
 
     sources s0 (s1)  ->  a, keyed  ->  b, keyed by half as many keys  ->  the end
 
-A record is (source, place in its feed, key). What a subtask remembers goes by key; keys go to subtasks as key groups do.
+A record is (source, place in its feed, key). What a subtask remembers goes by key, and keys to subtasks as key groups.
 A second source is another input of ``a``, a union with the first, or broadcast. `Run.checkpoints` are those of a run
 that are complete: where the sources were, what was remembered, what was in flight, what had come out.
 """
@@ -240,7 +240,6 @@ class Run:
 
     def note(self, subtask: SubtaskId, checkpoint_id: int, capture: SubtaskCapture) -> None:
         assert subtask not in self._captures.setdefault(checkpoint_id, {})
-        assert (checkpoint_id, AbortReason.CANCELLED) not in self.aborted or True
         self._captures[checkpoint_id][subtask] = capture
         parts = (*capture.inputs.values(), *capture.outputs.values())
         self.in_flight_count += sum(isinstance(one, RecordBatch) for part in parts for one in part)
@@ -301,9 +300,7 @@ class Run:
                 send = partial(self._send, output, "b" if uid == "a" else "end", 0, False)
                 work = Work(uid, index, output, send, self)
                 inputs = 2 if uid == "a" and shape.second in ("input", "broadcast") else 1
-                operators.append(
-                    OperatorSubtask(own, channels, inputs, work, output, shape.mode, lambda: self.now_ms)
-                )
+                operators.append(OperatorSubtask(own, channels, inputs, work, output, shape.mode, lambda: self.now_ms))
                 self.works.append(work)
         last = [self._channel(SubtaskId("b", index), END, outputs) for index in range(parallelism)]
         output = OutputSubtask(END, last, 1, self, shape.mode)
@@ -331,9 +328,7 @@ class Run:
         outputs[sender].channels.append(channel)
         return channel
 
-    def _send(
-        self, output: SubtaskOutput, to: str, input_index: int, is_broadcast: bool, row: Any, at_ms: int
-    ) -> None:
+    def _send(self, output: SubtaskOutput, to: str, input_index: int, is_broadcast: bool, row: Any, at_ms: int) -> None:
         keys = {"a": KEYS, "b": KEYS // 2}.get(to)
         key = row.key if to == "a" else row.key // 2
         for channel in output.channels:
@@ -445,9 +440,7 @@ def _of_node(
     begin: Checkpoint, subtask: OperatorSubtask
 ) -> tuple[OperatorWatermarkState[SubtaskId], int, WatermarkStatus]:
     """What a checkpoint's metadata has of time: all subtasks of a node as one, at the earliest of them."""
-    times = [
-        _read_back(capture).time for own, capture in begin.captures.items() if own.node == subtask.subtask_id.node
-    ]
+    times = [_read_back(capture).time for own, capture in begin.captures.items() if own.node == subtask.subtask_id.node]
     valves = []
     for index, valve in enumerate(subtask.watermarks.snapshot().inputs):
         of_nodes = [one for time in times for one in time.own.inputs[index].channels]

@@ -73,9 +73,7 @@ def test_a_sender_with_nothing_on_its_way_holds_the_others_where_it_is() -> None
 
 
 def test_nobody_waits_for_a_sender_that_was_behind_its_valve() -> None:
-    merged = merged_channels(
-        "s", {(S0, R0): [b("a"), Watermark(20)], (S1, R0): [b("b")]}, {R0: at(10, s0=10, s1=4)}
-    )
+    merged = merged_channels("s", {(S0, R0): [b("a"), Watermark(20)], (S1, R0): [b("b")]}, {R0: at(10, s0=10, s1=4)})
     assert shown(merged.elements) == "a 20 b"
     assert merged.begins.watermark_ms == 10
 
@@ -145,9 +143,10 @@ def _send(
             channels[sender, readers[one]].append(b(name))
             times_before[name] = list(times)
             continue
-        is_idle = bool([time for time in times if isinstance(time, WatermarkStatus)]) and next(
-            time for time in reversed(times) if isinstance(time, WatermarkStatus)
-        ) is IDLE
+        is_idle = (
+            bool([time for time in times if isinstance(time, WatermarkStatus)])
+            and next(time for time in reversed(times) if isinstance(time, WatermarkStatus)) is IDLE
+        )
         element: WatermarkElement = Watermark(place) if one == "W" else WatermarkStatus(one)
         # An outlet sends neither time while it is idle nor a status twice.
         if (one == "W" and is_idle) or (isinstance(element, WatermarkStatus) and element.is_idle is is_idle):
@@ -157,9 +156,7 @@ def _send(
             channels[sender, reader].append(element)
 
 
-def _check(
-    elements: Sequence[InFlight], in_flight: Mapping[tuple[SubtaskId, SubtaskId], Sequence[InFlight]]
-) -> None:
+def _check(elements: Sequence[InFlight], in_flight: Mapping[tuple[SubtaskId, SubtaskId], Sequence[InFlight]]) -> None:
     names = [one.records[0] for one in elements if isinstance(one, RecordBatch)]
     expected = {way: [one.records[0] for one in of if isinstance(one, RecordBatch)] for way, of in in_flight.items()}
     assert sorted(names) == sorted(name for of_channel in expected.values() for name in of_channel)
