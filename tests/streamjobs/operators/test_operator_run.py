@@ -38,6 +38,9 @@ class Noting(Operator):
     def on_watermark(self, timestamp_ms: int) -> None:
         self._note("on_watermark")
 
+    def let_watermarks_out(self) -> None:
+        self._note("let_watermarks_out")
+
     def on_event_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
         self._note("on_event_time_timer")
 
@@ -57,6 +60,7 @@ class Noting(Operator):
 CALLS: dict[str, tuple[Call, Callable[[OperatorRun], None]]] = {
     "process_batch": (Call.PROCESS_BATCH, lambda run: run.process_batch(0, BATCH)),
     "on_watermark": (Call.WATERMARK, lambda run: run.on_watermark(5)),
+    "let_watermarks_out": (Call.WATERMARK, lambda run: run.let_watermarks_out()),
     "on_event_time_timer": (Call.TIMER, lambda run: run.on_event_time_timer(5, "k", 0, None)),
     "on_event_time_timers": (Call.TIMER, lambda run: run.on_event_time_timers([])),
     "on_processing_time_timer": (Call.TIMER, lambda run: run.on_processing_time_timer(5, "k", 0, None)),

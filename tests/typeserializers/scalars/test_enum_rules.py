@@ -44,6 +44,21 @@ def test_the_verdict_says_what_happens_to_the_bytes(old: list[str], new: list[st
     assert resolve_compatibility(serializer.snapshot_configuration(), serializer).is_as_is
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "rules"),
+    [
+        ("ABC", "ABC", []),
+        ("ABC", "BAC", ["enum-constants-reordered"]),
+        ("ABC", "ABCD", ["enum-constants-added"]),
+        ("ABC", "DCBA", ["enum-constants-added"]),
+    ],
+)
+def test_a_verdict_names_what_has_changed(old: str, new: str, rules: list[str]) -> None:
+    verdict = judge(list(old), enum_of(*new))
+    assert [finding.rule for finding in verdict.findings] == rules
+    assert {finding.verdict for finding in verdict.findings} <= {FieldVerdict.RECONFIGURE}
+
+
 def test_a_removed_constant_that_looks_like_a_new_one_gets_a_hint() -> None:
     verdict = judge(["CRIMSON", "GREEN"], enum_of("CRIMSONS", "GREEN"))
     (finding,) = verdict.findings
