@@ -32,6 +32,8 @@ from statebackend.metrics import StateMetricsConfig
 from streamjobs.api.data_stream import DataStream
 from streamjobs.api.stream_graph import JobGraph, SourceNode, StreamGraph
 from streamjobs.errors import JobDefinitionError
+from streamjobs.inprocess.checkpoint_choices import CheckpointChoices, settings_of
+from streamjobs.inprocess.continuous_run import ElementBatches, run_continuously
 from streamjobs.inprocess.element_feed import ElementFeed
 from streamjobs.inprocess.job import LocalJob
 from streamjobs.inprocess.local_operator import ElementSource, LocalOperator, PreparedGraph, prepare_graph, rows_of
@@ -73,6 +75,15 @@ class LocalStreamEnvironment:
     Without ``job_dir`` its checkpoints live in a temporary directory for as long as the environment or one of its jobs
     does. With
     ``epoch_size`` an epoch, and so a checkpoint, ends after that many elements; without, all elements are one epoch.
+
+    With ``checkpoint_interval_ms`` sources are read on and on, and a checkpoint is taken every so often while records
+    go on; state is written by threads beside them. ``checkpointing_mode`` is ``"exactly_once"`` or, without channels
+    that stand still at barriers, ``"at_least_once"``. With ``unaligned_checkpoints`` barriers overtake records, which
+    are part of the checkpoint then: at once, or behind ``aligned_checkpoint_timeout_ms``. At most
+    ``max_concurrent_checkpoints`` are under way, ``min_pause_between_checkpoints_ms`` lies between the end of one and
+    the begin of the next, and one that takes longer than ``checkpoint_timeout_ms`` is given up.
+    ``tolerable_failed_checkpoints`` in a row may fail; one more ends the job.
+
     ``metrics`` turns metrics of keyed state on (see `LocalJob.metrics`). ``rules`` judge and carry out what restored
     state becomes; None: those of this library. ``clock`` gives the time, in milliseconds,
     that an epoch has for state with a time-to-live; it is asked once per epoch.
@@ -86,6 +97,14 @@ class LocalStreamEnvironment:
         parallelism: int = 1,
         max_parallelism: int = 128,
         epoch_size: int | None = None,
+        checkpoint_interval_ms: int | None = None,
+        checkpointing_mode: Literal["exactly_once", "at_least_once"] = "exactly_once",
+        unaligned_checkpoints: bool = False,
+        aligned_checkpoint_timeout_ms: int = 0,
+        max_concurrent_checkpoints: int = 1,
+        min_pause_between_checkpoints_ms: int = 0,
+        checkpoint_timeout_ms: int = 600_000,
+        tolerable_failed_checkpoints: int = 0,
         metrics: StateMetricsConfig | None = None,
         rules: EvolutionRules | None = None,
         clock: Clock = wall_clock,
@@ -96,6 +115,23 @@ class LocalStreamEnvironment:
             raise JobDefinitionError(str(error)) from error
         if epoch_size is not None and epoch_size < 1:
             raise JobDefinitionError(f"epoch_size is {epoch_size}; an epoch needs at least one element")
+        if epoch_size is not None and checkpoint_interval_ms is not None:
+            raise JobDefinitionError(
+                "epoch_size takes a checkpoint after so many elements, checkpoint_interval_ms after so much time: "
+                "leave one of them"
+            )
+        self._checkpoints = settings_of(
+            CheckpointChoices(
+                interval_ms=checkpoint_interval_ms,
+                mode=checkpointing_mode,
+                is_unaligned=unaligned_checkpoints,
+                aligned_timeout_ms=aligned_checkpoint_timeout_ms,
+                max_concurrent=max_concurrent_checkpoints,
+                min_pause_ms=min_pause_between_checkpoints_ms,
+                timeout_ms=checkpoint_timeout_ms,
+                tolerable_failures=tolerable_failed_checkpoints,
+            )
+        )
         self.backend = state_backend(backend)
         self.parallelism = parallelism
         self.max_parallelism = max_parallelism
@@ -149,15 +185,24 @@ class LocalStreamEnvironment:
         checked = self._checked(sources_tell_time=False)
         records = {node: _records_of(node.source) for node in checked.graph.sources}
         warn_of_held_timers(checked.event_time, name)
-        driving = _Driving(DownstreamFirst())
+        driving = _Driving(DownstreamFirst(), checkpoints=self._checkpoints)
         with self._opened(checked, name, from_savepoint, allow_non_restored_state, fall_back_to, driving) as run:
-            feed = ElementFeed(run.job_network.sources, records, self._epoch_size)
-            while feed.has_more:
-                run.run_epoch([feed.feed, run.emit_periodically])
+            self._read_all(run, records)
             if drain:
                 run.drain()
             run.finish()
             return LocalJob(run, self._temporary)
+
+    def _read_all(self, run: LocalRun, records: Mapping[SourceNode, Sequence[Any]]) -> None:
+        """Reads all elements: epoch by epoch, or with checkpoints by the clock."""
+        sources, interval_ms = run.job_network.sources, self._checkpoints.interval_ms
+        if interval_ms is not None:
+            feeds = {sources[node]: ElementBatches(of_node) for node, of_node in records.items()}
+            run_continuously(run, feeds, interval_ms=interval_ms, clock=self.clock)
+            return
+        feed = ElementFeed(sources, records, self._epoch_size)
+        while feed.has_more:
+            run.run_epoch([feed.feed, run.emit_periodically])
 
     @contextlib.contextmanager
     def opened_run(
@@ -180,7 +225,7 @@ class LocalStreamEnvironment:
         told what comes out, and ``checkpoints`` says how they are taken. Raises as `execute`.
         """
         checked = self._checked(sources_tell_time)
-        driving = _Driving(scheduler or DownstreamFirst(), capacity, listener, checkpoints or CheckpointSettings())
+        driving = _Driving(scheduler or DownstreamFirst(), capacity, listener, checkpoints or self._checkpoints)
         with self._opened(checked, name, from_savepoint, allow_non_restored_state, fall_back_to, driving) as run:
             yield run
 

@@ -7,6 +7,7 @@ tells holds for the inputs that have none, and two that differ are refused.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -173,10 +174,13 @@ class _KeyedLocalInput:
             key_groups = list(map(columns.key_group_of, keys))
         except KeyHashError as error:
             raise self._unlike(str(error)) from error
-        shares: list[list[int]] = [[] for _ in range(parallelism)]
-        for index, key_group in enumerate(key_groups):
-            shares[subtask_of_key_group(key_group, parallelism, columns.max_parallelism)].append(index)
         whole = ObjectBatch(stream.records, keys, key_groups, stream.timestamps)
+        if parallelism == 1:
+            return [whole]
+        shares: list[list[int]] = [[] for _ in range(parallelism)]
+        add_to = [shares[subtask].append for subtask in _subtasks(parallelism, columns.max_parallelism)]
+        for index, key_group in enumerate(key_groups):
+            add_to[key_group](index)
         return [_picked(whole, share) for share in shares]
 
     def _keys_of(self, records: Sequence[Any], columns: KeyColumns) -> list[Any]:
@@ -247,6 +251,13 @@ _INPUTS: Final[Mapping[type, Callable[[Any, str, str, KnownStream], LocalInput]]
 }
 
 _WHOLE_NUMBERS: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
+
+
+@functools.lru_cache(maxsize=64)
+def _subtasks(parallelism: int, max_parallelism: int) -> tuple[int, ...]:
+    """The subtask of each key group."""
+    groups = range(max_parallelism)
+    return tuple(subtask_of_key_group(key_group, parallelism, max_parallelism) for key_group in groups)
 
 
 def _picked(batch: ObjectBatch, places: Sequence[int]) -> ObjectBatch:

@@ -160,6 +160,13 @@ class LocalRun:
         with self._running():
             self.network.run()
 
+    def proceed(self) -> None:
+        """Makes all moves that there are, until nobody can move without more to read; timers that are due fire."""
+        with self._running():
+            self._resume()
+            while self._step(0.0) is not None:
+                pass
+
     def step(self, wait_s: float = 0.0) -> Move | None:
         """Makes one move and returns it; None if nobody can, and no timer was due.
 

@@ -11,6 +11,7 @@ when `fire_due` is called.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -129,6 +130,9 @@ class RunCheckpoints:
         self._now_ms = now_ms
         self._send = send
         self._last_request_id = 0
+        self._events: deque[CoordinatorEvent] = deque()
+        self._is_handling = False
+        self._interval_ms = 0
         self._answers: dict[int, CheckpointAnswer] = {}
         self._errors: dict[int, BaseException] = {}
         self._last_error: BaseException | None = None
@@ -148,6 +152,7 @@ class RunCheckpoints:
 
     def start(self, interval_ms: int) -> None:
         """Checkpoints are taken every so often from now on."""
+        self._interval_ms = interval_ms
         self._handle(SchedulerStarted(interval_ms, self._now_ms()))
 
     def stop(self) -> None:
@@ -209,6 +214,10 @@ class RunCheckpoints:
                 self._handle(TimedOut(checkpoint_id, now_ms))
         if self._periodic_ms is None or self._periodic_ms > now_ms:
             return bool(late)
+        if any(one.kind.is_periodic for one in self.coordinator.waiting_requests):
+            # One that waits is enough: those that came meanwhile would follow it without a pause.
+            self._periodic_ms = now_ms + self._interval_ms
+            return True
         self._periodic_ms = None
         self._last_request_id += 1
         self._tell_tasks_of_now()
@@ -219,8 +228,17 @@ class RunCheckpoints:
         self._handle(TasksChanged(self._run.checkpoint_tasks()))
 
     def _handle(self, event: CoordinatorEvent) -> None:
-        for action in self.coordinator.handle(event):
-            _CARRY_OUT[type(action)](self, action)
+        """Tells the coordinator, and carries out what it asks for; what happens by that is told it behind that."""
+        self._events.append(event)
+        if self._is_handling:
+            return
+        self._is_handling = True
+        try:
+            while self._events:
+                for action in self.coordinator.handle(self._events.popleft()):
+                    _CARRY_OUT[type(action)](self, action)
+        finally:
+            self._is_handling = False
 
     def _assign_id(self, action: AssignId) -> None:
         request_id = action.request.request_id

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import GeneratorType
 from typing import Any, Final
 
 from streamjobs.user_errors import shown
 
-__all__ = ["check_results"]
+__all__ = ["PLAIN_RESULTS", "check_results"]
 
 _CHARACTERS: Final = 80
+
+PLAIN_RESULTS: Final = frozenset({GeneratorType, list, tuple})
+"""Classes of which every object is what it may be: `check_results` need not look at it, and takes its time."""
 
 
 def check_results(result: Any, method: str) -> None:

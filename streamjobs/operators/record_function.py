@@ -15,13 +15,12 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import GeneratorType
 from typing import Any
 
 from statebackend.keyed.key_context import KeySetter
 from streamjobs.api.functions import ProcessContext
 from streamjobs.operators.function_calls import call_failure, of_key, of_record
-from streamjobs.operators.function_results import check_results
+from streamjobs.operators.function_results import PLAIN_RESULTS, check_results
 from streamjobs.operators.operator import InputBatch
 from streamjobs.operators.ordered_output import OrderedOutput
 
@@ -77,7 +76,7 @@ class RecordFunctionAdapter:
                 set_key(key, key_group)
                 result = function(record, context)
                 if result is not None:
-                    if result.__class__ is not GeneratorType:
+                    if result.__class__ not in PLAIN_RESULTS:
                         check_results(result, self._method)
                     emit(result)
         except Exception as error:
@@ -103,7 +102,7 @@ class RecordFunctionAdapter:
                 set_key(key, key_group)
                 result = function(record, context)
                 if result is not None:
-                    if result.__class__ is not GeneratorType:
+                    if result.__class__ not in PLAIN_RESULTS:
                         check_results(result, self._method)
                     for row in result:
                         add(None, row, timestamp)

@@ -285,6 +285,31 @@ def test_checkpoints_by_the_clock_keep_the_pause_between_them(tmp_path: Path) ->
     assert [ids.index(count) * 10 for count in (1, 2, 3, 4)] == [30, 80, 130, 180]
 
 
+def test_requests_of_the_clock_do_not_pile_up_behind_a_checkpoint_that_takes_long(tmp_path: Path) -> None:
+    clock = Clock()
+    hold: list[Errand] = []
+
+    def keep(errand: Errand) -> Iterable[Errand]:
+        if errand.name == "trigger" and errand.checkpoint_id == 0:
+            hold.append(errand)
+            return ()
+        return (errand,)
+
+    settings_of = CheckpointSettings(now_ms=clock, post=keep)
+    directory, opening = opened(tmp_path / "job", environment_of([]), None, settings_of, None)
+    with directory, opening as run:
+        run.checkpoints.start(interval_ms=1)
+        for clock.now_ms in range(2000):
+            steps(run)
+        assert len(run.checkpoints.coordinator.waiting_requests) == 1
+        run.checkpoints.stop()
+        for errand in hold:
+            run.network.send(errand)
+        play(run, "a")
+        assert run.checkpoints.is_idle
+        assert run.take_checkpoint(CheckpointRequestKind.ON_DEMAND) is not None
+
+
 def test_files_of_a_checkpoint_that_failed_go_when_a_newer_one_is_complete(tmp_path: Path) -> None:
     clock = Clock()
 

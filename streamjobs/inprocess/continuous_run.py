@@ -1,0 +1,87 @@
+"""Sources that are read on and on, while checkpoints are taken by the clock.
+
+A source is given its next batch when it has read the last one, so that what waits is bounded and a barrier has little
+in front of it. Behind each batch its strategy is asked for watermarks. The clock of the job is looked at between
+batches, at most once in `TICK_MS`: what is due by it fires, and sources look at it. When all sources are at their ends
+one more checkpoint is taken, which has everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, Protocol
+
+from streamjobs.inprocess.local_run import LocalRun
+from streamjobs.inprocess.local_source import LocalSource
+from streamjobs.inprocess.network.source_subtask import SourceSubtask
+
+__all__ = ["BATCH_RECORDS", "BatchFeed", "ElementBatches", "run_continuously"]
+
+BATCH_RECORDS: Final = 2048
+"""The most records of a source that travel as one batch."""
+
+TICK_MS: Final = 200
+"""How often the clock of the job is looked at; that of Flink's automatic watermarks."""
+
+
+class BatchFeed(Protocol):
+    """What one source reads, batch by batch."""
+
+    def feed_next(self, source: SourceSubtask[LocalSource]) -> bool:
+        """Gives a source its next batch; returns whether there was one."""
+
+
+class ElementBatches:
+    """The elements of a list; one of an alignment group is read record by record, so that others know how far it is."""
+
+    def __init__(self, records: Sequence[Any]) -> None:
+        self._records = records
+        self._place = 0
+
+    def feed_next(self, source: SourceSubtask[LocalSource]) -> bool:
+        piece = self._records[self._place : self._place + BATCH_RECORDS]
+        self._place += len(piece)
+        source.read_on(self._place < len(self._records))
+        if not piece:
+            return False
+        if source.is_aligned:
+            for record in piece:
+                source.feed(partial(_read_and_look_at_time, records=[record]))
+        else:
+            source.feed(partial(_read_and_look_at_time, records=piece))
+        return True
+
+
+def run_continuously(
+    run: LocalRun,
+    feeds: Mapping[SourceSubtask[LocalSource], BatchFeed],
+    *,
+    interval_ms: int,
+    clock: Callable[[], int],
+) -> None:
+    """Reads all that the feeds have, with a checkpoint every so often and one at the end.
+
+    Raises what a function of the user's raises, and what made a checkpoint fail when no more failures are endured.
+    """
+    open_feeds = dict(feeds)
+    run.begin_epoch()
+    run.checkpoints.start(interval_ms)
+    ticked_ms = clock()
+    while open_feeds:
+        for source in [one for one in open_feeds if not one.unread]:
+            if not open_feeds[source].feed_next(source):
+                del open_feeds[source]
+        run.proceed()
+        now_ms = clock()
+        if now_ms - ticked_ms >= TICK_MS:
+            ticked_ms = now_ms
+            run.advance_processing_time(now_ms)
+    run.process()
+    run.checkpoints.stop()
+    run.end_epoch()
+
+
+def _read_and_look_at_time(source: LocalSource, records: Sequence[Any]) -> None:
+    source.read(records)
+    source.emit_periodically()

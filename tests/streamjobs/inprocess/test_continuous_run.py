@@ -1,0 +1,165 @@
+"""Jobs in this process whose checkpoints are taken by the clock, while records go on."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpointStore
+from checkpointing.storage.file_system import CheckpointFileSystem
+from statebackend import ValueStateDescriptor
+from streamjobs import (
+    JobDefinitionError,
+    KeyedProcessFunction,
+    ProcessContext,
+    RuntimeContext,
+    UserFunctionError,
+    WatermarkStrategy,
+)
+from streamjobs.inprocess import LocalStreamEnvironment
+
+RECORD = "k string, n bigint"
+MODES: dict[str, dict[str, Any]] = {
+    "aligned": {},
+    "unaligned": {"unaligned_checkpoints": True},
+    "unaligned after a time": {"unaligned_checkpoints": True, "aligned_checkpoint_timeout_ms": 1},
+    "at least once": {"checkpointing_mode": "at_least_once"},
+    "several at once": {"max_concurrent_checkpoints": 3},
+}
+
+
+class Count(KeyedProcessFunction[str, Any, Any]):
+    """Counts, and fails at a record that says so."""
+
+    def open(self, context: RuntimeContext) -> None:
+        self.count = context.get_state(ValueStateDescriptor("count", int, default=0))
+
+    def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[Any]:
+        if value["n"] == -1:
+            raise ArithmeticError("poison")
+        self.count.update((self.count.value() or 0) + 1)
+        yield context.current_key, self.count.value()
+
+
+def elements(count: int, keys: int = 7) -> list[Any]:
+    return [{"k": f"k{number % keys}", "n": number} for number in range(count)]
+
+
+def run(given: list[Any], job_dir: Path | None = None, parallelism: int = 2, **options: Any) -> tuple[Any, list[Any]]:
+    results: list[Any] = []
+    environment = LocalStreamEnvironment(
+        job_dir=job_dir, parallelism=parallelism, checkpoint_interval_ms=options.pop("interval_ms", 1), **options
+    )
+    counted = environment.from_elements(given, RECORD).key_by("k").process(Count(), uid="count", schema=RECORD)
+    counted.key_by("k").process(Count(), uid="again", schema=RECORD).sink_to(results)
+    return environment.execute("job"), results
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("mode", MODES)
+def test_every_record_counts_once_in_state_and_output(tmp_path: Path, backend: str, mode: str) -> None:
+    job, results = run(elements(30_000), tmp_path / "job", backend=backend, **MODES[mode])
+    assert job.epochs > 1
+    assert Counter(row[0] for row in results) == Counter(row["k"] for row in elements(30_000))
+    last = {row[0]: row[1] for row in results}
+    again, more = run(elements(7), tmp_path / "job", parallelism=3, backend=backend, **MODES[mode])
+    assert {row[0]: row[1] for row in more} == {key: count + 1 for key, count in last.items()}
+    again.savepoint(tmp_path / "savepoint")
+
+
+def test_a_job_that_fails_goes_on_from_a_checkpoint_that_output_agrees_with(tmp_path: Path) -> None:
+    given = elements(20_000)
+    given[15_000]["n"] = -1
+    results: list[Any] = []
+    environment = LocalStreamEnvironment(job_dir=tmp_path / "job", parallelism=2, checkpoint_interval_ms=1)
+    counted = environment.from_elements(given, RECORD).key_by("k").process(Count(), uid="count", schema=RECORD)
+    counted.sink_to(results)
+    with pytest.raises(UserFunctionError, match="poison"):
+        environment.execute("job")
+    told = Counter(row[0] for row in results)
+    assert 0 < told.total() < 15_000
+    again: list[Any] = []
+    environment = LocalStreamEnvironment(job_dir=tmp_path / "job", parallelism=1)
+    environment.from_elements(elements(7), RECORD).key_by("k").process(Count(), uid="count", schema=RECORD).sink_to(
+        again
+    )
+    environment.execute("job")
+    # What the sink has is exactly what the state of the last checkpoint has counted.
+    assert {row[0]: row[1] - 1 for row in again} == told
+
+
+def test_no_file_is_left_that_no_checkpoint_needs(tmp_path: Path) -> None:
+    run(elements(20_000), tmp_path / "job", max_concurrent_checkpoints=2)
+    file_system = CheckpointFileSystem.from_uri(tmp_path / "job")
+    store = DirectoryCheckpointStore(file_system)
+    store.recover()
+    needed = {file.path for one in store.all() for file in one.files}
+    assert set(file_system.list_files("shared")) == needed
+
+
+def test_time_of_the_job_goes_on_between_batches() -> None:
+    fired: list[int] = []
+    clock = itertools.count(1000, 300)
+
+    class Timed(KeyedProcessFunction[str, Any, Any]):
+        def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[Any]:
+            if value["n"] == 0:
+                timers = context.timer_service
+                timers.register_processing_time_timer(timers.current_processing_time() + 500)
+            yield from ()
+
+        def on_timer(self, timestamp: int, context: Any) -> Iterator[Any]:
+            fired.append(timestamp)
+            yield from ()
+
+    environment = LocalStreamEnvironment(checkpoint_interval_ms=1000, clock=lambda: next(clock))
+    environment.from_elements(elements(10_000), RECORD).key_by("k").process(
+        Timed(), uid="timed", schema=RECORD
+    ).sink_to([])
+    environment.execute("job")
+    assert len(fired) == 1
+
+
+def test_watermarks_come_behind_each_batch_and_a_drain_behind_the_last() -> None:
+    results: list[Any] = []
+
+    class Late(KeyedProcessFunction[str, Any, Any]):
+        def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[Any]:
+            context.timer_service.register_event_time_timer(value["n"] + 1)
+            yield from ()
+
+        def on_timer(self, timestamp: int, context: Any) -> Iterator[Any]:
+            yield context.current_key, timestamp
+
+    environment = LocalStreamEnvironment(parallelism=2, checkpoint_interval_ms=1)
+    timed = environment.from_elements(elements(5000), RECORD).assign_timestamps_and_watermarks(
+        WatermarkStrategy.for_bounded_out_of_orderness(10).with_timestamps("n")
+    )
+    timed.key_by("k").process(Late(), uid="late", schema=RECORD).sink_to(results)
+    environment.execute("job", drain=True)
+    assert sorted(row[1] for row in results) == list(range(1, 5001))
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"epoch_size": 5}, "leave one of them"),
+        ({"interval_ms": 0}, "checkpoint_interval_ms is 0"),
+        ({"checkpointing_mode": "twice"}, "checkpointing_mode is 'twice'"),
+        ({"max_concurrent_checkpoints": 0}, "max_concurrent_checkpoints"),
+        ({"checkpoint_timeout_ms": 0}, "checkpoint_timeout_ms is 0"),
+        ({"tolerable_failed_checkpoints": -1}, "tolerable_failures"),
+        ({"checkpointing_mode": "at_least_once", "unaligned_checkpoints": True}, "barriers overtake nothing"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_touched(
+    tmp_path: Path, options: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(JobDefinitionError, match=told):
+        run(elements(1), tmp_path / "job", **options)
+    assert not (tmp_path / "job").exists()
