@@ -52,6 +52,30 @@ def test_an_id_that_was_given_out_is_not_given_out_again_after_another_recovery(
     assert store.next_checkpoint_id() == 3
 
 
+def test_a_checkpoint_that_cannot_be_dropped_keeps_its_files_and_goes_another_time(
+    fs: CheckpointFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [fs.write_file(f"shared/{number}", b"rows") for number in range(4)]
+    store = DirectoryCheckpointStore(fs, 1)
+    store.recover()
+    store.add(metadata_of(0, (files[0],)))
+    delete = LocalStorage.delete
+
+    def refused(storage: LocalStorage, path: str, durable: bool) -> None:
+        if path.endswith("chk-000000000000/_metadata"):
+            raise OSError("the store is down")
+        delete(storage, path, durable)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStorage, "delete", refused)
+        store.add(metadata_of(1, (files[1],)))
+        assert fs.exists("shared/0")
+        assert [one.checkpoint_id for one in store.all()] == [0, 1]
+    store.add(metadata_of(2, (files[2],)))
+    assert [one.checkpoint_id for one in store.all()] == [2]
+    assert fs.list_files("shared") == ("shared/2", "shared/3")
+
+
 def test_a_damaged_checkpoint_stays_until_as_many_newer_ones_as_are_retained_outlive_it(
     fs: CheckpointFileSystem,
 ) -> None:
