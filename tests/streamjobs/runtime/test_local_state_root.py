@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import tempfile
 import time
@@ -185,6 +186,41 @@ def test_other_jobs_are_looked_at_after_a_start_and_from_time_to_time(host: Host
     os.utime(host.root / "swept", (long_ago, long_ago))
     host.epoch(evolve(job, began_s=0.0))
     assert other.job_id not in host.left()
+
+
+def test_a_host_that_was_looked_over_says_so_each_time(host: Host) -> None:
+    job = evolve(host.job("a"), began_s=0.0)
+    host.epoch(job)
+    swept = host.root / "swept"
+    long_ago = time.time() - 2 * SWEEP_INTERVAL_S
+    os.utime(swept, (long_ago, long_ago))
+    host.epoch(job)
+    assert swept.stat().st_mtime > time.time() - SWEEP_INTERVAL_S
+
+
+def test_a_host_is_looked_over_by_one_at_a_time(host: Host) -> None:
+    other, job = host.job("other"), evolve(host.job("a"), began_s=0.0)
+    host.epoch(other)
+    host.age(other, RETENTION_S + SHORTLY_S)
+    swept = host.root / "swept"
+    long_ago = time.time() - 2 * SWEEP_INTERVAL_S
+    os.utime(swept, (long_ago, long_ago))
+    with open(swept, "rb") as looked_over:
+        # Whoever is at it holds the file, be it only to read.
+        fcntl.flock(looked_over, fcntl.LOCK_SH)
+        host.epoch(job)
+        assert other.job_id in host.left()
+    host.epoch(job)
+    assert other.job_id not in host.left()
+
+
+def test_a_job_does_not_clear_away_its_own_when_its_job_directory_cannot_be_seen(host: Host) -> None:
+    job = host.job("other")
+    host.epoch(job)
+    remove(host)
+    with job.open(2):
+        assert (host.root / job.job_id / "JOB").exists()
+        assert host.left() == {job.job_id: {"00002"}}
 
 
 def test_a_lock_file_of_a_driver_that_is_gone_is_not_held(tmp_path: Path) -> None:
