@@ -78,6 +78,30 @@ def test_timers_of_keys_and_namespaces_fire_once_each_in_the_order_of_time(timer
     assert timers.service.next_processing_time_timer() is None
 
 
+def test_the_earliest_timer_alone_is_waited_for_also_if_it_is_registered_later_or_while_one_fires(
+    timers: Timers,
+) -> None:
+    for time in (20, 30, 20, 10, 30):
+        timers.at(time).register_processing_time_timer("a", time)
+    assert timers.service.next_processing_time_timer() == 10
+    timers.at(0).register_processing_time_timer("b", 5)
+    assert timers.service.next_processing_time_timer() == 5
+    waited = []
+
+    def fire(timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
+        timers.fire(timestamp_ms, key, key_group, namespace)
+        if timestamp_ms < 30:
+            timers.at(key).register_processing_time_timer(namespace, timestamp_ms + 7)
+
+    while (due_ms := timers.service.next_processing_time_timer()) is not None:
+        waited.append(due_ms)
+        timers.now_ms = due_ms
+        timers.service.advance_processing_time(fire)
+    assert waited == sorted(set(waited))
+    assert len(timers.fired) == len(set(timers.fired))
+    assert {time for time, *_ in timers.fired} == set(waited)
+
+
 def test_deleted_timers_never_fire_and_no_other_key_loses_its_own(timers: Timers) -> None:
     for key in (0, 1):
         timers.at(key).register_event_time_timer("a", 10)
