@@ -36,6 +36,11 @@ class ArrowStorage:
     def make_root(self) -> None:
         """Nothing: directories appear with their files."""
 
+    @property
+    def has_conditional_writes(self) -> bool:
+        """No."""
+        return False
+
     def conditional(self) -> None:
         """None: `pyarrow.fs` has no conditional writes."""
 

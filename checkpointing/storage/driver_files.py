@@ -22,7 +22,7 @@ from checkpointing.storage.fall_back_file import FALL_BACK_FILE_NAME
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.time_epoch_file import TIME_EPOCH_FILE_NAME
 
-__all__ = ["DRIVERS_DIRECTORY", "copy_driver_files", "driver_files_of"]
+__all__ = ["DRIVERS_DIRECTORY", "copy_driver_files", "driver_files_of", "driver_root"]
 
 DRIVERS_DIRECTORY: Final = "drivers"
 
@@ -31,8 +31,13 @@ _FILES: Final = (TIME_EPOCH_FILE_NAME, FALL_BACK_FILE_NAME)
 _TRIES: Final = 100
 
 
+def driver_root(file_system: CheckpointFileSystem, driver_directory: str | None) -> CheckpointFileSystem:
+    """Below which driver files are: the job directory at the root of `file_system`, or a directory of their own."""
+    return file_system if driver_directory is None else CheckpointFileSystem.from_uri(driver_directory)
+
+
 def driver_files_of(file_system: CheckpointFileSystem, directory: str) -> CheckpointFileSystem:
-    """Those in a directory of the job directory at the root of `file_system`; "" is that itself."""
+    """Those in a directory below the root of `file_system`; "" is that itself."""
     return CheckpointFileSystem.from_uri(file_system.location(directory)) if directory else file_system
 
 

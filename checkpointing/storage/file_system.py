@@ -45,6 +45,10 @@ class Storage(Protocol):
     def local_path(self, path: str) -> str | None:
         """Where the file is on the local disk; None if it is elsewhere."""
 
+    @property
+    def has_conditional_writes(self) -> bool:
+        """Whether `conditional` has something to give."""
+
     def conditional(self) -> ConditionalObjects | None:
         """Its files as objects that are written under conditions; None for a store that has no such writes."""
 
@@ -137,6 +141,11 @@ class CheckpointFileSystem:
         It has no credentials; where the URI had some, they must then be in the environment.
         """
         return self._uri
+
+    @property
+    def has_conditional_writes(self) -> bool:
+        """Whether it is a store with conditional writes; asks nobody."""
+        return self._storage.has_conditional_writes
 
     @property
     def conditional(self) -> ConditionalObjects | None:

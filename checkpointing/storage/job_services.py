@@ -1,12 +1,13 @@
 """How a driver leads a job, and where it is noted what the job has completed: together, for the one fences the other.
 
-    DirectoryServices             the lock file, or another leadership that is given, and the directory itself
-    ZooKeeperHighAvailability     see `zookeeper_high_availability`
+    DirectoryServices               the lock file, or another leadership that is given, and the directory itself
+    ObjectStoreHighAvailability     see `object_store_high_availability`
+    ZooKeeperHighAvailability       see `zookeeper_high_availability`
 
 A start looks first, without leading, leads, which a stand-by waits for, and takes over. *Driver files* are what a
 driver changes in place, without anybody to check whether it still leads: Spark's log of the sources, the epoch that is
 open, a fall-back that has begun. Where a driver that has lost its leadership may live on, each has its own
-(`driver_files`).
+(`driver_files`). They are in the job directory, or in a directory of their own on a disk: `driver_directory`.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from checkpointing.storage.checkpoint_directories import DirectoryPointers
 from checkpointing.storage.checkpoint_pointers import CheckpointPointers
+from checkpointing.storage.driver_files import driver_root
 from checkpointing.storage.driver_lock import DriverLockFile
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_directory import JobDirectory, JobIdentity
@@ -38,6 +40,9 @@ class JobRecords:
 
 class JobServices(LeadershipProvider, Protocol):
     """Those of the jobs of a program. Methods raise `StorageError` where nothing can be found out."""
+
+    def with_driver_directory(self, driver_directory: str) -> JobServices:
+        """The same with driver files below that directory of a disk, which all drivers of the job reach."""
 
     def kept_in(self, job_name: str) -> str | None:
         """Where the checkpoints of the job are noted; None: in its directory."""
@@ -63,6 +68,11 @@ class DirectoryServices:
     """All is noted in the job directory; a `JobServices`. By default its lock file says who leads."""
 
     leadership: LeadershipProvider = field(factory=DriverLockFile)
+    driver_directory: str | None = None
+
+    def with_driver_directory(self, driver_directory: str) -> DirectoryServices:
+        """See `JobServices`."""
+        return evolve(self, driver_directory=driver_directory)
 
     def kept_in(self, job_name: str) -> str | None:
         """In the directory."""
@@ -75,9 +85,10 @@ class DirectoryServices:
     @contextmanager
     def looking(self, file_system: CheckpointFileSystem, identity: JobIdentity | None) -> Iterator[JobRecords]:
         """What is in the directory."""
-        yield JobRecords(file_system, DirectoryPointers(file_system), file_system)
+        yield JobRecords(file_system, DirectoryPointers(file_system), driver_root(file_system, self.driver_directory))
 
     def take_over(self, directory: JobDirectory) -> JobRecords:
         """What is in the directory."""
         file_system = directory.file_system
-        return JobRecords(file_system, DirectoryPointers(file_system, directory.leadership), file_system)
+        pointers = DirectoryPointers(file_system, directory.leadership)
+        return JobRecords(file_system, pointers, driver_root(file_system, self.driver_directory))

@@ -53,6 +53,11 @@ class LocalStorage:
         """The real path of `path`."""
         return os.path.join(self.root, path) if path else self.root
 
+    @property
+    def has_conditional_writes(self) -> bool:
+        """No."""
+        return False
+
     def conditional(self) -> None:
         """None: drivers on a disk exclude each other by a lock."""
 

@@ -21,7 +21,7 @@ from checkpointing.errors import CheckpointError, InvariantViolationError, JobDi
 from checkpointing.storage.checkpoint_directories import DirectoryPointers
 from checkpointing.storage.completed_record import CompletedCheckpoint, CompletedRecord
 from checkpointing.storage.conditional_objects import ConditionalObjects
-from checkpointing.storage.driver_files import DRIVERS_DIRECTORY, copy_driver_files, driver_files_of
+from checkpointing.storage.driver_files import DRIVERS_DIRECTORY, copy_driver_files, driver_files_of, driver_root
 from checkpointing.storage.driver_lease import DEFAULT_LEASE_MS, DriverLease, ObjectStoreLease
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.high_availability_file import read_kept_in, write_kept_in
@@ -53,6 +53,10 @@ class ObjectStoreHighAvailability:
     def __attrs_post_init__(self) -> None:
         self._lease()
 
+    def with_driver_directory(self, driver_directory: str) -> ObjectStoreHighAvailability:
+        """See `JobServices`."""
+        return evolve(self, driver_directory=driver_directory)
+
     def kept_in(self, job_name: str) -> str | None:
         """In an object of the directory."""
         return KEPT_IN
@@ -66,18 +70,19 @@ class ObjectStoreHighAvailability:
         """See `JobServices`. A directory that was never led so is looked at as it is."""
         if identity is None or read_kept_in(file_system) is None:
             with DirectoryServices().looking(file_system, identity) as records:
-                yield evolve(records, driver_files=self._driver_root(file_system))
+                yield evolve(records, driver_files=driver_root(file_system, self.driver_directory))
             return
         pointers = ObjectPointers(file_system, _objects(file_system), identity.job_id)
         pointers.check_there()
-        yield JobRecords(file_system, pointers, driver_files_of(self._driver_root(file_system), pointers.driver_files))
+        root = driver_root(file_system, self.driver_directory)
+        yield JobRecords(file_system, pointers, driver_files_of(root, pointers.driver_files))
 
     def take_over(self, directory: JobDirectory) -> JobRecords:
         """See `JobServices` and the module."""
         leadership, file_system = directory.leadership, directory.file_system
         if not isinstance(leadership, DriverLease):
             raise InvariantViolationError("the job directory was opened with another leadership")
-        root = self._driver_root(file_system)
+        root = driver_root(file_system, self.driver_directory)
         has_driver_files = root.local_path() is not None
         own = f"{DRIVERS_DIRECTORY}/{leadership.token}" if has_driver_files else ""
         others = root.list_directories(DRIVERS_DIRECTORY) if has_driver_files else ()
@@ -100,9 +105,6 @@ class ObjectStoreHighAvailability:
             with contextlib.suppress(CheckpointError):
                 root.delete_directory(f"{DRIVERS_DIRECTORY}/{name}")
         return JobRecords(file_system, pointers, driver_files_of(root, own))
-
-    def _driver_root(self, file_system: CheckpointFileSystem) -> CheckpointFileSystem:
-        return file_system if self.driver_directory is None else CheckpointFileSystem.from_uri(self.driver_directory)
 
     def _lease(self) -> ObjectStoreLease:
         return ObjectStoreLease(lease_ms=self.lease_ms, is_stand_by=self.is_stand_by)

@@ -67,6 +67,11 @@ class S3Storage:
         files = ArrowStorage(location.file_system(attempts_at_once), location.root)
         return cls(location, files, BoundedRetries() if retries is None else retries)
 
+    @property
+    def has_conditional_writes(self) -> bool:
+        """Yes."""
+        return True
+
     def conditional(self) -> ConditionalObjects:
         """Its objects, to be written under conditions. Raises `StorageError` if boto3 is not installed."""
         location = self.location

@@ -41,7 +41,7 @@ _IN_PROGRESS_TEXT = b"A savepoint is being written here. Without _metadata it is
 def create_savepoint_directory(uri: str | os.PathLike[str]) -> CheckpointFileSystem:
     """Reserve an absent or empty directory for a savepoint; `SavepointExistsError` for any other."""
     fs = CheckpointFileSystem.from_uri(uri)
-    present = fs.list_files(include_temporary=True)
+    present = _present(fs)
     if present:
         raise SavepointExistsError(_refusal(fs, present))
     fs.write_file(_IN_PROGRESS, _IN_PROGRESS_TEXT)
@@ -86,7 +86,7 @@ def write_savepoint(fs: CheckpointFileSystem, metadata: CheckpointMetadata) -> F
         metadata.kind is CheckpointKind.SAVEPOINT,
         f"{metadata.kind.value} {metadata.checkpoint_id} is not a savepoint",
     )
-    present = fs.list_files(include_temporary=True)
+    present = _present(fs)
     surplus = set(present) - {file.path for file in metadata.files} - {_IN_PROGRESS}
     if METADATA_FILE_NAME in present or (surplus and _IN_PROGRESS not in present):
         raise SavepointExistsError(_refusal(fs, sorted(surplus)))
@@ -122,6 +122,13 @@ def read_savepoint(uri: str | os.PathLike[str]) -> tuple[CheckpointFileSystem, C
         )
     fs.verify_present(metadata.files)
     return fs, metadata
+
+
+def _present(fs: CheckpointFileSystem) -> tuple[str, ...]:
+    """What is there: all that is listed, and what decides, which an object store may not list yet."""
+    listed = fs.list_files(include_temporary=True)
+    unlisted = (name for name in (METADATA_FILE_NAME, _IN_PROGRESS) if name not in listed and fs.exists(name))
+    return (*listed, *unlisted)
 
 
 def _refusal(fs: CheckpointFileSystem, present: tuple[str, ...] | list[str]) -> str:

@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from checkpointing.errors import (
     CheckpointError,
@@ -30,7 +30,7 @@ from checkpointing.errors import (
 from checkpointing.handles.checksum import checksum_of_bytes
 from checkpointing.handles.state_handles import FileHandle
 from checkpointing.storage.checkpoint_directories import DirectoryPointers, checkpoint_directory
-from checkpointing.storage.driver_files import DRIVERS_DIRECTORY, copy_driver_files, driver_files_of
+from checkpointing.storage.driver_files import DRIVERS_DIRECTORY, copy_driver_files, driver_files_of, driver_root
 from checkpointing.storage.driver_lock import DriverLockFile
 from checkpointing.storage.fall_back_file import read_fall_back
 from checkpointing.storage.file_system import CheckpointFileSystem
@@ -79,6 +79,7 @@ class ZooKeeperHighAvailability:
     connection_timeout_s: float = field(default=15.0, kw_only=True)
     stand_by_timeout_s: float | None = field(default=None, kw_only=True)
     client_options: Mapping[str, Any] = field(factory=dict, kw_only=True, repr=False)
+    driver_directory: str | None = field(default=None, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         checked_root(self.root)
@@ -89,6 +90,10 @@ class ZooKeeperHighAvailability:
             raise InvariantViolationError(
                 f"stand_by_timeout_s is {limit!r}; it takes seconds from 0 on, or None for no limit"
             )
+
+    def with_driver_directory(self, driver_directory: str) -> ZooKeeperHighAvailability:
+        """See `JobServices`."""
+        return evolve(self, driver_directory=driver_directory)
 
     def kept_in(self, job_name: str) -> str | None:
         """The node of the job."""
@@ -106,7 +111,7 @@ class ZooKeeperHighAvailability:
     def looking(self, file_system: CheckpointFileSystem, identity: JobIdentity | None) -> Iterator[JobRecords]:
         """See `JobServices`. A directory that was never led so is looked at as it is."""
         if identity is None or read_kept_in(file_system) is None:
-            with DirectoryServices().looking(file_system, identity) as records:
+            with DirectoryServices(driver_directory=self.driver_directory).looking(file_system, identity) as records:
                 yield records
             return
         nodes = self._nodes(identity.job_name)
@@ -114,7 +119,8 @@ class ZooKeeperHighAvailability:
             session.sync(nodes.directory)
             self._check_same_job(file_system, identity, nodes, session)
             pointers = ZooKeeperPointers(file_system, nodes, session)
-            yield JobRecords(file_system, pointers, driver_files_of(file_system, _directory(nodes, session)))
+            root = driver_root(file_system, self.driver_directory)
+            yield JobRecords(file_system, pointers, driver_files_of(root, _directory(nodes, session)))
 
     def take_over(self, directory: JobDirectory) -> JobRecords:
         """See `JobServices` and the module."""
@@ -127,8 +133,9 @@ class ZooKeeperHighAvailability:
         if read_kept_in(file_system) is None:
             self._begin(directory, leadership)
         own = f"{DRIVERS_DIRECTORY}/{uuid.uuid4().hex}"
-        others = file_system.list_directories(DRIVERS_DIRECTORY)
-        copy_driver_files(file_system, _directory(nodes, session), own)
+        root = driver_root(file_system, self.driver_directory)
+        others = root.list_directories(DRIVERS_DIRECTORY)
+        copy_driver_files(root, _directory(nodes, session), own)
         noted = encode_text(own)
         _carry_out(
             leadership,
@@ -139,9 +146,9 @@ class ZooKeeperHighAvailability:
         for name in others:
             # A former driver may be writing there still; what is left goes the next time.
             with contextlib.suppress(CheckpointError):
-                file_system.delete_directory(f"{DRIVERS_DIRECTORY}/{name}")
+                root.delete_directory(f"{DRIVERS_DIRECTORY}/{name}")
         pointers = ZooKeeperPointers(file_system, nodes, session, leadership)
-        return JobRecords(file_system, pointers, driver_files_of(file_system, own))
+        return JobRecords(file_system, pointers, driver_files_of(root, own))
 
     def _begin(self, directory: JobDirectory, leadership: ZooKeeperLeadership) -> None:
         """Takes the checkpoints of a directory into ZooKeeper, all at once; nobody leads it by its lock meanwhile."""

@@ -13,10 +13,24 @@ import pytest
 from attrs import evolve
 from object_store import SECRET_KEY, Bucket, Fault, FaultyProxy
 
-from checkpointing import CheckpointFileSystem, FileHandle, MissingFileError, StorageError
+from checkpointing import (
+    CheckpointFileSystem,
+    CheckpointKind,
+    CheckpointMetadata,
+    FileHandle,
+    KeyedStateHandle,
+    MissingFileError,
+    OperatorState,
+    SavepointExistsError,
+    StorageError,
+    SubtaskState,
+    read_savepoint,
+    write_savepoint,
+)
 from checkpointing.storage.bounded_retries import BoundedRetries
 from checkpointing.storage.s3_location import S3Location
 from checkpointing.storage.s3_storage import S3Storage
+from checkpointing.storage.savepoint_directory import create_savepoint_directory
 from checkpointing.storage.store_uri import secrets_of, without_secrets
 
 LARGE = bytes(range(256)) * 47_000
@@ -314,3 +328,47 @@ def test_a_result_is_not_asked_for_twice() -> None:
     answers: list[Callable[[], int]] = [lambda: 1 // 0, lambda: 7]
     assert BoundedRetries(first_pause_s=0).run(lambda: answers.pop(0)(), lambda error: True) == 7
     assert answers == []
+
+
+class TestSavepoints:
+    """Of which an object store lists nothing yet."""
+
+    def test_one_is_written_and_read_by_names(self, fs, bucket, faulty_store) -> None:
+        uri = bucket.uri("savepoint", port=faulty_store.port)
+        faulty_store.fail(Fault.EMPTY_LISTING, "GET", "list-type")
+        target = create_savepoint_directory(uri)
+        state = target.write_file("state/a", b"content")
+        write_savepoint(target, savepoint_of(state))
+        assert read_savepoint(uri)[1] == savepoint_of(state)
+        assert [key for key in bucket.keys if not key.endswith("/")] == ["savepoint/_metadata", "savepoint/state/a"]
+
+    @pytest.mark.parametrize("present", ["_metadata", "_in_progress"])
+    def test_one_that_is_there_already_is_not_overwritten(self, bucket, faulty_store, present) -> None:
+        uri = bucket.uri("savepoint", port=faulty_store.port)
+        bucket.write(f"savepoint/{present}", b"theirs")
+        faulty_store.fail(Fault.EMPTY_LISTING, "GET", "list-type")
+        with pytest.raises(SavepointExistsError, match="Nothing was changed"):
+            create_savepoint_directory(uri)
+        assert bucket.read(f"savepoint/{present}") == b"theirs"
+
+    def test_one_that_another_completed_meanwhile_is_not_overwritten(self, bucket, faulty_store) -> None:
+        uri = bucket.uri("savepoint", port=faulty_store.port)
+        target = create_savepoint_directory(uri)
+        bucket.write("savepoint/_metadata", b"theirs")
+        faulty_store.fail(Fault.EMPTY_LISTING, "GET", "list-type")
+        with pytest.raises(SavepointExistsError):
+            write_savepoint(target, savepoint_of(target.write_file("state/a", b"content")))
+        assert bucket.read("savepoint/_metadata") == b"theirs"
+
+
+def savepoint_of(file: FileHandle) -> CheckpointMetadata:
+    state = SubtaskState(KeyedStateHandle("state", "heap", 0, 3, b"meta", (file,)))
+    return CheckpointMetadata(
+        checkpoint_id=1,
+        kind=CheckpointKind.SAVEPOINT,
+        job_id="job",
+        job_name="flights",
+        timestamp_ms=5,
+        max_parallelism=4,
+        operators=(OperatorState("counter", "Counter", 4, (state,)),),
+    )
