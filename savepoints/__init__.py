@@ -7,14 +7,18 @@ export's tasks where it likes. What a *job* may restore, and with which words it
 import statebackend_floors  # noqa: F401  first: it names a file that stands in the place of a package
 from savepoints.export import SavepointReport, export_tasks, finish_savepoint
 from savepoints.handle_export import ExportedSubtask, ExportTask, ScratchSpace
+from savepoints.reading.stored_entries import StateEntry
 from savepoints.restored_state import RestoredState
+from savepoints.savepoint import Savepoint
 
 __all__ = [
     "ExportTask",
     "ExportedSubtask",
     "RestoredState",
+    "Savepoint",
     "SavepointReport",
     "ScratchSpace",
+    "StateEntry",
     "export_tasks",
     "finish_savepoint",
 ]

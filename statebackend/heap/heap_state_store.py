@@ -26,8 +26,9 @@ from statebackend.heap.entry_table import HeapTable, UnreadableEntryError
 from statebackend.heap.entry_table_creation import create_raw_table, create_table, reading_table
 from statebackend.heap.heap_state_table import HeapStateTable
 from statebackend.heap.increment_task import FrozenHeapState, HeapSnapshotTask, SnapshotTarget
-from statebackend.heap.state_content import Source, StateContent
+from statebackend.heap.state_content import StateContent
 from statebackend.keyed.backend_parameters import KeyedStateBackendParameters, KeyedStateSnapshotTask, RestoredHandle
+from statebackend.keyed.canonical_file import CanonicalFile
 from statebackend.keyed.entry_migration import EntryMigration
 from statebackend.keyed.restored_states import RestoredStates
 from statebackend.keyed.state_files import StateFiles, StoredFile, stored_files
@@ -70,7 +71,7 @@ class HeapStateStore(StateStore):
             for state in meta.states:
                 files = stored_files(handle.handle, state)
                 content = self.tables[state.name].content
-                content.sources += tuple(Source(handle.file_system, stored.handle) for stored in files)
+                content.sources += tuple(CanonicalFile(handle.file_system, stored.handle) for stored in files)
                 content.files = StateFiles(files) if is_own else StateFiles(needs_base=True)
 
     def create_table(self, schema: StateSchema) -> HeapStateTable:
@@ -175,7 +176,7 @@ class HeapStateStore(StateStore):
             batches: list[CanonicalBatch] = []
             if table is not None and table.content.table is not None:
                 for file in stored[len(table.content.files.stored) :]:
-                    batches += Source(restored.file_system, file.handle).batches(
+                    batches += CanonicalFile(restored.file_system, file.handle).batches(
                         self.key_groups, self.parameters.local_directory
                     )
             additions.append((state, stored, batches))
@@ -265,7 +266,7 @@ class HeapStateStore(StateStore):
         # A snapshot of a state without entries may be under way, and says nothing about what is taken up here.
         table.content = StateContent(StateFiles(stored), table=entries)
         if entries is None:
-            table.content.sources = tuple(Source(self.parameters.file_system, file.handle) for file in stored)
+            table.content.sources = tuple(CanonicalFile(self.parameters.file_system, file.handle) for file in stored)
             return
         for batch in batches:
             entries.load_batch(batch, entries.form.load)

@@ -36,8 +36,9 @@ from statebackend.canonical.canonical_entries import (
 )
 from statebackend.heap.entry_table import HeapTable
 from statebackend.heap.history import FrozenEntries
-from statebackend.heap.state_content import Source, StateContent
+from statebackend.heap.state_content import StateContent
 from statebackend.keyed.backend_parameters import KeyedStateSnapshot
+from statebackend.keyed.canonical_file import CanonicalFile
 from statebackend.keyed.change_digest import ChangeDigest
 from statebackend.keyed.private_directory import scratch_directory
 from statebackend.keyed.snapshot_task import SnapshotTask
@@ -61,7 +62,7 @@ class FrozenHeapState:
     meta: StateMeta
     content: StateContent
     files: StateFiles
-    sources: tuple[Source, ...]
+    sources: tuple[CanonicalFile, ...]
     table: HeapTable
     serializers: Mapping[str, TypeSerializer[Any]]
     entries: FrozenEntries | None
@@ -206,7 +207,7 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
         return heapq.merge(*map(self._rows_of_file, files), key=itemgetter(0, 1, 2))
 
     def _rows_of_file(self, stored: StoredFile) -> Iterator[CanonicalRow]:
-        source = Source(self._target.file_system, stored.handle)
+        source = CanonicalFile(self._target.file_system, stored.handle)
         for batch in self._watched(source.batches(self._target.key_groups, self._target.local_directory)):
             yield from zip(*batch, strict=True)
 

@@ -1,7 +1,4 @@
-"""The types a key may have: Spark's names for them, and the serializers that store them.
-
-The names are Spark's simple strings, also where no Spark is involved, because a savepoint must mean the same in every
-environment. A key of several columns is a tuple.
+"""What a job says of the types of its keys, of which `statebackend.api.key_columns` has the table.
 
 A key of type timestamp is an instant. In state, and as the current key, it is a datetime in UTC, whatever the time zone
 of the session: with the bytes of a zone in it the state of a key would be lost when the session's zone changes.
@@ -13,33 +10,10 @@ import datetime
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from statebackend.api.key_columns import KEY_COLUMNS, serializer_of_key
 from streamjobs.api.stream_graph import name_of_input
 from streamjobs.errors import JobDefinitionError
-from typeserializers.containers.tuples import TupleSerializer
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.scalars.byte_arrays import BytesSerializer
-from typeserializers.scalars.fixed_width import (
-    BooleanSerializer,
-    ByteSerializer,
-    IntSerializer,
-    LongSerializer,
-    ShortSerializer,
-)
-from typeserializers.scalars.strings import StringSerializer
-from typeserializers.scalars.void import VoidSerializer
-from typeserializers.times.python_times import PythonDateSerializer, PythonDateTimeSerializer
-
-_SERIALIZERS: Final[Mapping[str, TypeSerializer[Any]]] = {
-    "string": StringSerializer(),
-    "bigint": LongSerializer(),
-    "int": IntSerializer(),
-    "smallint": ShortSerializer(),
-    "tinyint": ByteSerializer(),
-    "boolean": BooleanSerializer(),
-    "binary": BytesSerializer(),
-    "date": PythonDateSerializer(),
-    "timestamp": PythonDateTimeSerializer(),
-}
 
 _INSTEAD: Final[Mapping[str, str]] = {
     "float": "two zeros and many NaNs make 'the same key' a matter of opinion: cast it to a whole number or to string",
@@ -58,16 +32,13 @@ def key_serializer_for(column_types: Sequence[str], operator_uid: str) -> TypeSe
 
     Raises `JobDefinitionError` for a type that cannot be a key.
     """
-    if not column_types:
-        return VoidSerializer()
     for column_type in column_types:
-        if column_type not in _SERIALIZERS:
+        if column_type not in KEY_COLUMNS:
             raise JobDefinitionError(
                 f"operator {operator_uid!r}: a column of type {column_type} cannot be a key; "
-                f"{_instead_of(column_type)}. Keys are {', '.join(_SERIALIZERS)}"
+                f"{_instead_of(column_type)}. Keys are {', '.join(KEY_COLUMNS)}"
             )
-    serializers = [_SERIALIZERS[column_type] for column_type in column_types]
-    return serializers[0] if len(serializers) == 1 else TupleSerializer(serializers)
+    return serializer_of_key(column_types)
 
 
 def check_keys_agree(operator_uid: str, types_of_inputs: Mapping[int, Sequence[str]]) -> None:

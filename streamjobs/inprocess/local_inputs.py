@@ -14,13 +14,13 @@ from typing import Any, Final, Protocol
 from attrs import frozen
 
 from statebackend.api.key_groups import subtask_of_key_group
+from statebackend.api.key_hash import KeyHashError, key_group_hasher
 from streamjobs.api.key_types import canonical_key, check_keys_agree
 from streamjobs.api.stream_graph import BroadcastInput, KeyedInput, OperatorNode, SpreadInput
 from streamjobs.inprocess.keys import column_types, field_getter
 from streamjobs.inprocess.local_stream import LocalStream
 from streamjobs.operators.input_batch import ObjectBatch, check_keys, place_of_input
 from streamjobs.rows.declared_schema import DeclaredSchema, unknown_column
-from streamjobs.runtime.key_hash import KeyHashError, key_group_hasher
 
 __all__ = ["KeyColumns", "KnownStream", "LocalInput", "known_key_types", "local_inputs"]
 

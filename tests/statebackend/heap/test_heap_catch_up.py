@@ -11,7 +11,7 @@ from statebackend import ValueStateDescriptor
 from statebackend.api.errors import StateBackendClosedError
 from statebackend.api.key_groups import KeyGroupRange
 from statebackend.canonical import canonical_entries
-from statebackend.heap import state_content
+from statebackend.keyed import canonical_file
 from statebackend.keyed.backend_parameters import RestoredHandle
 from statebackend.keyed.state_backend import SubtaskIdentity
 from statebackend.keyed.state_files import MAX_FILES
@@ -449,7 +449,7 @@ def test_a_snapshot_that_ends_after_a_catch_up_says_nothing_about_it(harness):
 
 @pytest.mark.parametrize("at_once", [1 << 30, 0])
 def test_a_large_file_is_read_by_way_of_the_local_directory(harness, monkeypatch, at_once):
-    monkeypatch.setattr(state_content, "READ_AT_ONCE_BYTES", at_once)
+    monkeypatch.setattr(canonical_file, "READ_AT_ONCE_BYTES", at_once)
     backend = open_heap(harness)
     fill(harness, backend, KEYS)
     first = harness.snapshot(backend).handle

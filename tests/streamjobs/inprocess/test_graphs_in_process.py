@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from statebackend import StateMigrationException, ValueStateDescriptor
+from statebackend.api.key_hash import KeyHashError
 from streamjobs import (
     JobDefinitionError,
     KeyedProcessFunction,
@@ -19,7 +20,6 @@ from streamjobs import (
 )
 from streamjobs.inprocess import LocalStreamEnvironment
 from streamjobs.rows.row_writer import RowMismatchError
-from streamjobs.runtime.key_hash import KeyHashError
 
 ODD = OutputTag[Any]("odd", schema="key string, number int")
 SEEN = "key string, number int, times int"

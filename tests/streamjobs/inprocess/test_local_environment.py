@@ -21,6 +21,7 @@ from statebackend import (
     StateRegistrationError,
     ValueStateDescriptor,
 )
+from statebackend.api.key_hash import KeyHashError
 from streamjobs import (
     JobDefinitionError,
     JobRestoreError,
@@ -32,7 +33,6 @@ from streamjobs import (
 )
 from streamjobs.errors import EpochError
 from streamjobs.inprocess import LocalJob, LocalStreamEnvironment
-from streamjobs.runtime.key_hash import KeyHashError
 from typeserializers import AttrsSerializer, IntSerializer, former_names
 
 

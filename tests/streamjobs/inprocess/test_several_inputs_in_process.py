@@ -28,9 +28,9 @@ from several_inputs import (
 )
 
 from statebackend.api.errors import StateMigrationException
+from statebackend.api.key_hash import KeyHashError
 from streamjobs import JobDefinitionError, NullKeyError
 from streamjobs.inprocess import LocalJob, LocalStreamEnvironment
-from streamjobs.runtime.key_hash import KeyHashError
 
 Sinks = tuple[list[Any], list[Any], list[Any], list[Any]]
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from streamjobs.runtime.key_hash import (
+from statebackend.api.key_hash import (
     KeyHashError,
     key_group_hasher,
     key_group_of_columns,
