@@ -15,6 +15,7 @@ from statebackend.keyed.state_verdicts import SchemaReport
 from statebackend.metrics import KeyedStateMetrics
 from streamjobs.errors import EpochError
 from streamjobs.inprocess.local_run import LocalRun
+from streamjobs.runtime.barrier_metrics import OperatorBarriers
 from streamjobs.runtime.job_metrics import OperatorMetrics, metrics_of_epochs
 from streamjobs.runtime.time_metrics import TimeMetrics
 
@@ -34,6 +35,7 @@ class LocalJob:
         """How many epochs ran."""
         self.state_metrics_by_epoch: Sequence[OperatorMetrics] = run.state_metrics
         """The metrics of keyed state by operator uid in each epoch; empty mappings if metrics are off."""
+        self._barriers = run.barriers
         self._watermarks = run.watermarks()
         self._time_metrics = run.time_metrics()
         self._store = parts.store
@@ -57,6 +59,10 @@ class LocalJob:
     def time_metrics(self) -> Mapping[str, TimeMetrics]:
         """Watermark, lag and late records dropped, by operator uid and by name of source."""
         return self._time_metrics
+
+    def barrier_metrics(self) -> Mapping[str, OperatorBarriers]:
+        """How long barriers took and how much they overtook, by operator uid, over all checkpoints of the run."""
+        return dict(self._barriers.operators)
 
     def savepoint(self, path: str | os.PathLike[str]) -> SavepointReport:
         """Writes a savepoint of the job's state to a new directory; every environment and backend can restore it."""

@@ -51,6 +51,7 @@ from streamjobs.inprocess.run_checkpoints import CheckpointFailedError
 from streamjobs.inprocess.run_operators import RunOperators, RunOperatorsParts
 from streamjobs.inprocess.run_snapshots import CheckpointSettings, RunSnapshots, RunSnapshotsParts
 from streamjobs.operators.record_function import paused_garbage_collection
+from streamjobs.runtime.barrier_metrics import BarrierTotals
 from streamjobs.runtime.event_time import EventTime
 from streamjobs.runtime.job_metrics import OperatorMetrics
 from streamjobs.runtime.processing_time import not_before
@@ -117,6 +118,11 @@ class LocalRun:
     def state_metrics(self) -> Sequence[OperatorMetrics]:
         """The metrics of keyed state by operator uid, of each complete checkpoint."""
         return self._snapshots.state_metrics
+
+    @property
+    def barriers(self) -> BarrierTotals:
+        """How long the barriers of complete checkpoints took, and what they overtook."""
+        return self._snapshots.barriers
 
     @property
     def schema_reports(self) -> Mapping[str, SchemaReport]:

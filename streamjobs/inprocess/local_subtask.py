@@ -30,6 +30,7 @@ from streamjobs.inprocess.network.elements import RecordBatch
 from streamjobs.inprocess.network.subtask_capture import SubtaskCapture
 from streamjobs.operators.input_batch import ObjectBatch
 from streamjobs.operators.operator import Emission
+from streamjobs.runtime.barrier_metrics import SubtaskBarriers
 from streamjobs.runtime.opened_subtask import FrozenSubtask, OpenedSubtask
 from streamjobs.runtime.restore_plan import SubtaskRestore
 from streamjobs.runtime.subtask import OperatorParts, Subtask, SubtaskEpoch
@@ -91,10 +92,22 @@ class SnapshotWork:
             made = of_nothing(self.task, self.checkpoint_id)
         else:
             made = self.subtask.acknowledged(self.frozen)
+        made = evolve(made, metrics={**made.metrics, **self._barriers.report()})
         inputs, outputs = self._channels.input_channels, self._channels.output_channels
         if inputs is None and outputs is None:
             return made
         return evolve(made, state=evolve(made.state, input_channels=inputs, output_channels=outputs))
+
+    @property
+    def _barriers(self) -> SubtaskBarriers:
+        metrics = self.capture.metrics
+        return SubtaskBarriers(
+            is_unaligned=self.capture.is_unaligned,
+            start_delay_ms=metrics.start_delay_ms,
+            alignment_ms=metrics.alignment_ms,
+            capture_ms=metrics.capture_ms,
+            in_flight_bytes=self._channels.in_flight_bytes,
+        )
 
 
 @define(kw_only=True, eq=False)

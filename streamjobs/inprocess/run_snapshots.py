@@ -49,6 +49,7 @@ from streamjobs.inprocess.network_watermarks import BarrierTimes
 from streamjobs.inprocess.record_sinks import SinkRecords, give_to_sinks
 from streamjobs.inprocess.run_checkpoints import RunCheckpoints
 from streamjobs.inprocess.snapshot_writers import InlineWriter, SnapshotWriter, ThreadedWriter
+from streamjobs.runtime.barrier_metrics import BarrierTotals
 from streamjobs.runtime.broadcast_copies import check_broadcast_copies
 from streamjobs.runtime.checkpoint_writing import store_checkpoint
 from streamjobs.runtime.epoch_events import Epoch
@@ -114,6 +115,8 @@ class RunSnapshots:
         """How many checkpoints were complete, or would have been if anything had state."""
         self.state_metrics: list[OperatorMetrics] = []
         """The metrics of keyed state by operator uid, of each complete checkpoint."""
+        self.barriers = BarrierTotals()
+        """How long the barriers of complete checkpoints took, and what they overtook."""
         self.late_records: Counter[str] = Counter()
         """How many records each operator has dropped, by uid."""
         self.forms: RecordForms = {}
@@ -279,7 +282,9 @@ class RunSnapshots:
         """Gives the sinks what came out before its barrier."""
         self.completed_count += 1
         self._epoch.epoch_id = max(self._epoch.epoch_id, checkpoint_id + 1)
-        self.state_metrics.append(metrics_of_epoch(self._acknowledgements.get(checkpoint_id, ())))
+        acknowledgements = self._acknowledgements.get(checkpoint_id, ())
+        self.state_metrics.append(metrics_of_epoch(acknowledgements))
+        self.barriers.note(acknowledgements)
         self._forget(checkpoint_id)
         states = self._given_up.taken(checkpoint_id, self.last_id, is_quiet=self._is_quiet)
         if states:

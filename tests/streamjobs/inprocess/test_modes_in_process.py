@@ -14,6 +14,7 @@ import pytest
 from checkpointing.barriers.checkpointing_mode import CheckpointingMode
 from checkpointing.coordinator.checkpoint_requests import CheckpointLimits, CheckpointRequestKind
 from checkpointing.errors import CorruptFileError
+from checkpointing.handles.state_handles import FileHandle, OpaqueStateHandle
 from statebackend import ListStateDescriptor
 from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
 from streamjobs.errors import JobRestoreError
@@ -227,6 +228,40 @@ class ReadsFirst:
         known = list(moves)
         errands = [one for one in known if one.errand is not None]
         return next(iter(errands or known[-1:]), None)
+
+
+def test_a_checkpoint_says_how_long_its_barriers_took_and_what_they_overtook(tmp_path: Path) -> None:
+    clock = Clock()
+    environment = environment_of(tmp_path, [], 2)
+    checkpoints = settings_of(CheckpointingMode.UNALIGNED, clock)
+    with environment.opened_run(checkpoints=checkpoints, capacity=8, scheduler=ReadsFirst()) as run:
+        run.step()
+        Feeding(run, [(key, 0) for key in "aAbBcCdD"], 0).feed(8)
+        for _ in range(6):
+            run.step()
+        request = run.checkpoints.request(CheckpointRequestKind.ON_DEMAND)
+        while run.checkpoints.take_answer(request) is None:
+            run.step()
+            clock.now_ms += 1
+        newest_one = run.parts.store.latest()
+        assert newest_one is not None
+        one, two = (run.barriers.operators[uid] for uid in ("one", "two"))
+        assert run.barriers.newest.keys() == {(uid, index) for uid in ("one", "two") for index in range(2)}
+        sizes = {
+            (operator.uid, index): sum(file.size_bytes for file in files)
+            for operator in newest_one.operators
+            for index, state in enumerate(operator.subtasks)
+            for files in [[*_files(state.input_channels), *_files(state.output_channels)]]
+        }
+        assert {name: known.in_flight_bytes for name, known in run.barriers.newest.items()} == sizes
+        assert one.in_flight_bytes > 0
+        assert (one.snapshots, one.unaligned_snapshots, two.snapshots) == (2, 2, 2)
+        assert 0 < one.longest_start_delay_ms <= two.longest_start_delay_ms
+        assert two.longest_capture_ms > 0
+
+
+def _files(part: OpaqueStateHandle | None) -> Sequence[FileHandle]:
+    return () if part is None else part.files
 
 
 def test_a_savepoint_has_nothing_in_flight_in_a_job_whose_checkpoints_have(tmp_path: Path) -> None:
