@@ -72,9 +72,13 @@ class ConnectedStreams(Generic[S]):
     _second: StreamEdge
     _keys: tuple[tuple[Any, ...], tuple[Any, ...]] | None = None
 
-    def key_by(self, first: Any, second: Any) -> ConnectedStreams[S]:
-        """The keys of both: each a column, or a list of columns, in the environment's own terms."""
-        return ConnectedStreams(self._add, self._first, self._second, (as_columns(first), as_columns(second)))
+    def key_by(self, first: Any, second: Any = None) -> ConnectedStreams[S]:
+        """The keys of both: each a column, or a list of columns, in the environment's own terms.
+
+        Without a second, both streams have their keys in columns of the same names.
+        """
+        keys = as_columns(first), as_columns(first if second is None else second)
+        return ConnectedStreams(self._add, self._first, self._second, keys)
 
     def process(
         self,

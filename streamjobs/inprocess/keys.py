@@ -21,18 +21,17 @@ _TYPE_NAMES: Final[Mapping[type, str]] = {
 }
 
 
-def field_getter(key: Any, operator_uid: str, given_to: str) -> Callable[[Any], Any]:
+def field_getter(key: Any, place: str, given_to: str) -> Callable[[Any], Any]:
     """A function from a record to one column: a field by name, or what the given function returns.
 
-    The getter raises `JobDefinitionError` for a record without the field; ``given_to`` is ``key_by`` or ``order_by``.
+    The getter raises `JobDefinitionError` for a record without the field. ``place`` is how errors call who was given
+    the column, by the method ``given_to``.
     """
     if callable(key):
         function: Callable[[Any], Any] = key
         return function
     if not isinstance(key, str):
-        raise JobDefinitionError(
-            f"operator {operator_uid!r}: {given_to} takes field names or functions, not {type(key).__name__}"
-        )
+        raise JobDefinitionError(f"{place}: {given_to} takes field names or functions, not {type(key).__name__}")
     path = key.split(".")
 
     def get(record: Any) -> Any:
@@ -41,8 +40,7 @@ def field_getter(key: Any, operator_uid: str, given_to: str) -> Callable[[Any], 
             return _field(record, key) if _has_field(record, key) else functools.reduce(_field, path, record)
         except (KeyError, AttributeError) as error:
             raise JobDefinitionError(
-                f"operator {operator_uid!r}: {given_to}({key!r}), but a record has no field of that name: "
-                f"{shown(record, 200)}"
+                f"{place}: {given_to}({key!r}), but a record has no field of that name: {shown(record, 200)}"
             ) from error
 
     return get

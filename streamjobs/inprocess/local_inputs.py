@@ -276,7 +276,7 @@ def _getters(columns: Sequence[Any], uid: str, given_to: str, stream: KnownStrea
         schema = stream.row_schema if isinstance(column, str) else None
         if schema is not None and schema.type_of(column) is None:
             raise unknown_column(uid, given_to, column, schema.names)
-    return [field_getter(column, uid, given_to) for column in columns]
+    return [field_getter(column, f"operator {uid!r}", given_to) for column in columns]
 
 
 def _nulls_first(value: Any) -> tuple[bool, Any]:

@@ -14,7 +14,7 @@ from attrs import frozen
 from checkpointing.metadata.checkpoint_sections import ChannelWatermark
 from streamjobs.api.stream_graph import SourceNode, StreamEdge, TimestampsNode
 from streamjobs.api.watermark_strategy import WatermarkStrategy
-from streamjobs.errors import StreamJobError, UserFunctionError
+from streamjobs.errors import JobDefinitionError, StreamJobError, UserFunctionError
 from streamjobs.inprocess.chain import Chain
 from streamjobs.inprocess.keys import field_getter
 from streamjobs.inprocess.local_stream import LocalStream
@@ -91,7 +91,7 @@ class LocalSource:
         try:
             elements = self._timestamps.time.on_periodic_emit(self._clock())
         except Exception as error:
-            raise UserFunctionError(f"{self._name}: its watermark generator raised {told(error)}") from error
+            raise UserFunctionError(f"source {self._name!r}: its watermark generator raised {told(error)}") from error
         self._send(elements)
 
     def end_of_input(self) -> None:
@@ -155,10 +155,10 @@ class LocalSource:
 
     def _timestamps_of(self, node: TimestampsNode) -> _Timestamps:
         strategy: WatermarkStrategy[Any] = node.strategy
-        get_timestamp = field_getter(strategy.timestamps, self._name, "with_timestamps")
+        get_timestamp = self._getter(node, strategy.timestamps, "with_timestamps")
         channel_of_record = None
         if strategy.channel is not None:
-            get_channel = field_getter(strategy.channel, self._name, "with_channel")
+            get_channel = self._getter(node, strategy.channel, "with_channel")
 
             def channel_of_record(record: Any) -> str:
                 return str(get_channel(record))
@@ -167,17 +167,29 @@ class LocalSource:
             node, get_timestamp, channel_of_record, strategy.timestamps_and_watermarks(None, channel_of_record)
         )
 
+    def _getter(self, node: TimestampsNode, column: Any, given_to: str) -> Callable[[Any], Any]:
+        """What gets a column of the records, which are those of the source itself if no step lies in between."""
+        edge = node.inputs[0]
+        source = edge.node.source if isinstance(edge.node, SourceNode) else None
+        schema = getattr(source, "schema", None)
+        if schema is not None and isinstance(column, str) and schema.type_of(column) is None:
+            raise JobDefinitionError(
+                f"source {self._name!r}: {given_to}({column!r}) does not fit its records, which have the columns "
+                f"{', '.join(schema.names)}"
+            )
+        return field_getter(column, f"source {self._name!r}", given_to)
+
     def _timed(self, given: _Timestamps, record: Any) -> tuple[int | None, bool, Sequence[WatermarkElement]]:
         try:
             time_ms = timestamp_of(given.timestamp_of_record(record))
         except (TypeError, ValueError) as error:
-            raise StreamJobError(f"{self._name}, record {shown(record, 200)}: {error}") from error
+            raise StreamJobError(f"source {self._name!r}, record {shown(record, 200)}: {error}") from error
         try:
             made = given.time.on_record(record, time_ms, self._clock())
         except StreamJobError:
             raise
         except Exception as error:
-            what = f"{self._name}, record {shown(record, 200)}: its watermark generator raised {told(error)}"
+            what = f"source {self._name!r}, record {shown(record, 200)}: its watermark generator raised {told(error)}"
             raise UserFunctionError(what) from error
         if time_ms is not None and not made.is_beyond_limit:
             channel = "" if given.channel_of_record is None else given.channel_of_record(record)

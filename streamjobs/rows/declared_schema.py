@@ -181,7 +181,7 @@ def place_of_output(operator_uid: str, tag_name: str | None = None) -> str:
     return operator if tag_name is None else f"{operator}, side output {tag_name!r}"
 
 
-OF_PROCESS: Final = "process(..., schema='name type, ...'), the schema of what it emits"
+OF_PROCESS: Final = "schema='name type, ...' beside its uid, the schema of what it emits"
 OF_OUTPUT_TAG: Final = "OutputTag(name, schema='name type, ...'), the schema of its rows"
 """How the schemas of outputs and side outputs are given."""
 

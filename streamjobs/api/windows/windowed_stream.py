@@ -11,7 +11,7 @@ chain; they all take
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from attrs import evolve, field, frozen
 
@@ -186,9 +186,12 @@ class WindowedStream(Generic[S]):
         return self._add(definition, uid=uid, name=name or own_name, schema=schema)
 
 
+_SUCH_AS: Final = "a window assigner, such as TumblingEventTimeWindows.of('1 hour')"
+
+
 def checked_assigner(given: Any) -> WindowAssigner[Any]:
     """What `window` was given; `JobDefinitionError` for what is no assigner."""
-    assigner: WindowAssigner[Any] = _instance(given, WindowAssigner, "window()", "a window assigner")
+    assigner: WindowAssigner[Any] = _instance(given, WindowAssigner, "window()", _SUCH_AS)
     return assigner
 
 

@@ -171,7 +171,7 @@ def test_what_is_no_timestamp_is_told_with_its_record() -> None:
     stream = env.from_elements([("a", 1, 1)], SCHEMA).assign_timestamps_and_watermarks(bounded("k"))
     windows = stream.key_by("k").window(TumblingEventTimeWindows.of(SIZE))
     windows.process(Summed(), uid="sums", schema="k string, start bigint, v bigint").sink_to([])
-    with pytest.raises(StreamJobError, match=r"source-0, record .*'a' is no timestamp"):
+    with pytest.raises(StreamJobError, match=r"source 'source-0', record .*'a' is no timestamp"):
         env.execute()
 
 
@@ -257,7 +257,8 @@ def test_what_a_generator_raises_is_told_with_its_source_and_record() -> None:
         def on_event(self, event: Any, timestamp_ms: int, output: WatermarkOutput) -> None:
             raise ArithmeticError("boom")
 
-    with pytest.raises(UserFunctionError, match=r"source-0, record .*watermark generator raised ArithmeticError: boom"):
+    told = r"source 'source-0', record .*watermark generator raised ArithmeticError: boom"
+    with pytest.raises(UserFunctionError, match=told):
         late_with(WatermarkStrategy.for_generator(Broken), [("a", 1, 1)])
 
     class Timeless(AtMarks):
@@ -315,3 +316,15 @@ def test_a_savepoint_carries_watermarks_and_open_windows_to_another_backend_and_
     assert sorted(map(tuple, late)) == too_late
     assert too_late
     assert second
+
+
+@pytest.mark.parametrize("method", ["with_timestamps", "with_channel"])
+def test_a_column_that_a_source_has_not_is_refused_before_its_records_are_read(method: str) -> None:
+    env = LocalStreamEnvironment()
+    strategy: Any = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("t")
+    strategy = getattr(strategy, method)("tt")
+    timed = env.from_elements([], "k string, t bigint", uid="clicks").assign_timestamps_and_watermarks(strategy)
+    windows = timed.key_by("k").window(TumblingEventTimeWindows.of(10))
+    windows.count(uid="counts", schema="k string, start bigint, until bigint, n bigint").sink_to([])
+    with pytest.raises(JobDefinitionError, match=rf"source 'clicks': {method}\('tt'\) does not fit .* columns k, t$"):
+        env.execute()

@@ -286,7 +286,7 @@ def changed_by(calls: int, at: int) -> tuple[list[int], list[int]]:
 def test_timers_that_delete_and_register_timers_with_one_input_idle_across_restarts(events: list[Any]) -> None:
     def build(job: HarnessJob) -> None:
         first, second = (job.source(name, SCHEMA) for name in "01")
-        both = first.connect(second).key_by("k", "k").process(Reminders(), uid="reminders", schema=OUT)
+        both = first.connect(second).key_by("k").process(Reminders(), uid="reminders", schema=OUT)
         job.output("out", both)
 
     time = Inputs([MIN_TIMESTAMP] * 2)

@@ -55,7 +55,7 @@ def test_what_is_no_schema_is_refused_with_what_is_wrong(ddl: str, told: str) ->
 
 
 def test_an_output_needs_a_schema_of_a_kind_that_is_known() -> None:
-    with pytest.raises(JobDefinitionError, match=r"^here: pass process\(..., schema='name type, ...'\)"):
+    with pytest.raises(JobDefinitionError, match=r"^here: pass schema='name type, ...' beside its uid"):
         output_schema(None, "here", OF_PROCESS)
     with pytest.raises(JobDefinitionError, match=r"^here: schema must be DDL or a StructType, not int"):
         output_schema(7, "here", OF_PROCESS)

@@ -72,7 +72,7 @@ def test_a_source_without_timestamps_that_holds_timers_is_told_once_with_operato
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     job = Job()
-    both = job.timed.connect(job.untimed).key_by("k", "k").process(TimedBoth(), uid="both", schema=SCHEMA)
+    both = job.timed.connect(job.untimed).key_by("k").process(TimedBoth(), uid="both", schema=SCHEMA)
     [told] = job.warnings(both, caplog)
     assert told.startswith("job 'the job': operator 'both', its second input: the records of source 'untimed' come")
     assert "behind source 'untimed' too, with .with_idleness(...)" in told
@@ -103,7 +103,7 @@ def test_windows_over_a_union_with_a_source_without_timestamps_are_told(caplog: 
 def test_what_holds_no_timers_is_not_told(case: str, caplog: pytest.LogCaptureFixture) -> None:
     job = Job()
     if case == "no timers":
-        stream = job.timed.connect(job.untimed).key_by("k", "k").process(Both(), uid="both", schema=SCHEMA)
+        stream = job.timed.connect(job.untimed).key_by("k").process(Both(), uid="both", schema=SCHEMA)
     elif case == "no event time":
         job.timed.sink_to([], uid="other")
         stream = job.untimed.key_by("k").process(Timed(), uid="timers", schema=SCHEMA)

@@ -130,7 +130,7 @@ def test_state_of_another_type_is_refused_before_anything_is_touched(tmp_path: P
 def test_an_output_without_a_schema_and_an_unknown_column_are_refused(tmp_path: Path) -> None:
     environment = LocalStreamEnvironment(job_dir=tmp_path / "job")
     environment.from_elements([{"key": "a"}]).key_by("key").process(Count(), uid="count").sink_to([])
-    with pytest.raises(JobDefinitionError, match=r"operator 'count': pass process\(..., schema='name type, ...'\)"):
+    with pytest.raises(JobDefinitionError, match=r"operator 'count': pass schema='name type, ...' beside its uid"):
         environment.execute("job")
     with pytest.raises(JobDefinitionError, match="which has the columns key: there is no column 'other'"):
         run(tmp_path / "job", [{"key": "a"}], key="other", schema="key string")

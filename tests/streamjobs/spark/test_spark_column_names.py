@@ -128,12 +128,12 @@ class Outer:
     ],
 )
 def test_in_process_a_dotted_name_means_what_it_means_on_spark(record: Any, expected: str) -> None:
-    assert field_getter("a.b", "uid", "key_by")(record) == expected
+    assert field_getter("a.b", "operator 'uid'", "key_by")(record) == expected
 
 
 def test_in_process_a_column_with_the_name_of_a_method_is_the_column() -> None:
     from pyspark.sql import Row
 
-    assert field_getter("count", "uid", "key_by")(Row(count=7)) == 7
+    assert field_getter("count", "operator 'uid'", "key_by")(Row(count=7)) == 7
     with pytest.raises(JobDefinitionError, match=r"operator 'uid': key_by\('a.c'\), but a record has no field"):
-        field_getter("a.c", "uid", "key_by")({"a": {"b": 1}})
+        field_getter("a.c", "operator 'uid'", "key_by")({"a": {"b": 1}})
