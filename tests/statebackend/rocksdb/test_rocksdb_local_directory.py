@@ -199,6 +199,15 @@ def test_a_directory_can_be_locked_again_once_it_is_closed(tmp_path):
         directory.close()
 
 
+def test_files_on_their_way_go_when_the_directory_is_closed(tmp_path):
+    path = str(tmp_path / "subtask")
+    directory = LocalStateDirectory(path)
+    with open(directory.new_file(".sst"), "w") as file:
+        file.write("that nobody has taken")
+    directory.close()
+    assert os.listdir(path) == ["lock"]
+
+
 def die_in_the_middle_of_an_epoch(harness, handle, connection):
     backend = harness.open(RocksDBStateBackend(cache_entries=1), handle, local="local")
     assert backend.is_local

@@ -225,5 +225,10 @@ def test_a_cache_that_holds_nothing_is_refused():
         RocksDBStateBackend(cache_entries=0)
     with pytest.raises(ValueError, match=r"cache_entries is 1\.5; it is a whole number"):
         RocksDBStateBackend(cache_entries=1.5)  # type: ignore[arg-type]
+    for name, least in (("memory_budget_bytes", 1 << 20), ("cache_bytes", 1), ("cache_entries", 1)):
+        assert getattr(RocksDBStateBackend(**{name: least}), name) == least
+        for wrong in (least - 1, True, float(least)):
+            with pytest.raises(ValueError, match=f"{name} is "):
+                RocksDBStateBackend(**{name: wrong})
     with pytest.raises(ValueError, match="memory_budget_bytes is '64MB'; it is a whole number"):
         RocksDBStateBackend(memory_budget_bytes="64MB")  # type: ignore[arg-type]
