@@ -28,10 +28,14 @@ from streamjobs import (
 from streamjobs.inprocess import LocalStreamEnvironment
 from streamjobs.operators.input_batch import ObjectBatch
 from streamjobs.operators.keyed_process import KeyedProcessOperator
+from streamjobs.operators.keyed_timers import KeyedTimers
 from streamjobs.runtime.state_registration import registered_states
+from streamjobs.time.internal_timer_service import CurrentKey, InternalTimerService, timer_queue_descriptors
 from streamjobs.time.timestamps import MIN_TIMESTAMP
 from testkit.backends.harness import BackendHarness
 from testkit.operators import OperatorTestHarness
+from typeserializers import StringSerializer
+from typeserializers.scalars.void import VoidNamespaceSerializer
 
 BACKENDS = pytest.mark.parametrize(
     "state_backend", [HeapStateBackend(), RocksDBStateBackend()], ids=["heap", "rocksdb"]
@@ -134,6 +138,32 @@ def test_a_time_that_is_no_time_is_refused_and_nothing_is_registered(
     with pytest.raises(UserFunctionError, match="operator 'operator', key 'a', record"):
         run.records(("a", time, None))
     assert run.entries() == {}
+
+
+@pytest.mark.parametrize("is_event_time", [True, False])
+def test_a_timer_that_a_function_deletes_does_not_fire_and_no_other_goes_with_it(
+    tmp_path: Path, is_event_time: bool
+) -> None:
+    backend = BackendHarness(str(tmp_path)).open(HeapStateBackend(), key_serializer=StringSerializer())
+    event, processing = timer_queue_descriptors("timers", StringSerializer(), VoidNamespaceSerializer())
+    current = CurrentKey()
+    queues = backend.get_priority_queue(event), backend.get_priority_queue(processing)
+    service: Any = InternalTimerService(*queues, current, lambda: 100)
+    timers: Any = KeyedTimers(service)
+    current.key, current.key_group = "a", 0
+    kind = "event_time" if is_event_time else "processing_time"
+    for time in (5, 7):
+        getattr(timers, f"register_{kind}_timer")(time)
+    getattr(timers, f"delete_{kind}_timer")(5)
+    fired: list[int] = []
+
+    def fire(timestamp_ms: int, *_: Any) -> None:
+        fired.append(timestamp_ms)
+
+    service.advance_processing_time(fire)
+    assert fired == ([] if is_event_time else [7])
+    service.advance_watermark(100, fire)
+    assert fired == [7]
 
 
 class Asking(KeyedProcessFunction[str, Any, Any]):

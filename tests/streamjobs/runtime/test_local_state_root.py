@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -221,6 +222,18 @@ def test_a_job_does_not_clear_away_its_own_when_its_job_directory_cannot_be_seen
     with job.open(2):
         assert (host.root / job.job_id / "JOB").exists()
         assert host.left() == {job.job_id: {"00002"}}
+
+
+def test_what_could_not_be_removed_stays_known(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    other, job = host.job("other"), host.job("a")
+    host.epoch(other)
+    remove(host)
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", lambda *_, **__: None)
+        host.epoch(job)
+    assert (host.root / other.job_id / "JOB").exists()
+    host.epoch(host.job("a"))
+    assert other.job_id not in host.left()
 
 
 def test_a_lock_file_of_a_driver_that_is_gone_is_not_held(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from checkpointing import CheckpointFileSystem
+from checkpointing import ChannelTimestamp, CheckpointFileSystem
 from statebackend import ValueStateDescriptor
 from statebackend.keyed.backend_registry import state_backend
 from streamjobs import KeyedProcessFunction, OutputTag, ProcessContext, RuntimeContext, UserFunctionError
@@ -157,6 +157,17 @@ def test_a_subtask_that_is_given_up_or_fails_leaves_what_was_there(world: World)
             _ = subtask.acknowledgement
     assert world.calls == ["close"] * 3
     assert world.run("a") == [[(None, [("a", 2)])], []]
+
+
+def test_of_each_channel_the_largest_timestamp_of_all_batches_is_acknowledged(world: World) -> None:
+    subtask = world.subtask()
+    batches = [
+        (0, ObjectBatch(["a"], ["a"], [1], channel_timestamps=tuple(ChannelTimestamp(*one) for one in seen)))
+        for seen in ([("s", "x", 5), ("s", "y", 9)], [("s", "x", 7), ("t", "x", 1)], [("s", "x", 6), ("s", "y", 8)])
+    ]
+    list(subtask.run(lambda: Count(world.calls), batches))
+    seen = {(one.source, one.channel): one.timestamp_ms for one in subtask.acknowledgement.channel_timestamps}
+    assert seen == {("s", "x"): 7, ("s", "y"): 9, ("t", "x"): 1}
 
 
 class HoldsBack(Operator):

@@ -140,6 +140,13 @@ def test_the_first_entry_of_a_log_is_cut_as_the_others_are(tmp_path: Path) -> No
         capture_source_progress(str(tmp_path / "q"), 0)
 
 
+def test_a_log_that_the_offsets_say_there_is_and_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    write_log(tmp_path / "q", 0, log_offset=lambda batch: '{"logOffset":1}\n{"logOffset":0}')
+    write_file_log(tmp_path / "q", "0", {"0": [0], "1": [1]})
+    with pytest.raises(SourceProgressError, match="cannot be told which of them belong to sources/0"):
+        capture_source_progress(str(tmp_path / "q"), 0)
+
+
 def test_named_sources_are_found_by_name(tmp_path: Path) -> None:
     write_log(
         tmp_path / "q",

@@ -93,6 +93,20 @@ def test_two_constants_that_became_one_keep_both_ordinals() -> None:
     assert len(snapshot.restore_serializer().constants) == 2
 
 
+def test_two_constants_that_became_a_third_keep_both_ordinals() -> None:
+    class Colour(enum.Enum):
+        SCARLET = 1
+        RED = SCARLET
+        CRIMSON = SCARLET
+        BLUE = 2
+
+    serializer = judge(["RED", "CRIMSON", "BLUE"], Colour).reconfigured_serializer
+    assert serializer.constants == ("SCARLET", "CRIMSON", "BLUE")
+    read = [serializer.from_bytes(bytes((0, 0, 0, ordinal))) for ordinal in range(3)]
+    assert read == [Colour.SCARLET, Colour.SCARLET, Colour.BLUE]
+    assert [serializer.to_bytes(constant)[-1] for constant in Colour] == [0, 2]
+
+
 def test_another_enum_is_refused_unless_it_declares_the_former_name() -> None:
     old = ts.EnumSerializer(enum_of("A"), name="old.Name").snapshot_configuration()
     verdict = resolve_compatibility(old, ts.EnumSerializer(enum_of("A"), name="new.Name"))
