@@ -97,7 +97,7 @@ def test_two_constants_that_became_a_third_keep_both_ordinals() -> None:
     class Colour(enum.Enum):
         SCARLET = 1
         RED = SCARLET
-        CRIMSON = SCARLET
+        CRIMSON = RED
         BLUE = 2
 
     serializer = judge(["RED", "CRIMSON", "BLUE"], Colour).reconfigured_serializer
