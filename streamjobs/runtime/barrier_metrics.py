@@ -1,7 +1,8 @@
 """How long barriers took, and what they overtook, for people.
 
-Each subtask says it with its acknowledgement, and a run sums it up by operator. They travel in acknowledgements, of which checkpoints keep nothing. What is kept here does not grow with the number
-of checkpoints. A subtask whose metrics cannot be read is left out, and fails nothing.
+Each subtask says it with its acknowledgement, of which checkpoints keep nothing, and a run sums it up by operator: what
+is kept does not grow with the number of checkpoints. A subtask whose metrics cannot be read is left out, and fails
+nothing.
 """
 
 from __future__ import annotations
