@@ -30,6 +30,7 @@ class Suite(Protocol):
 
 SUITE_MODULES = {
     "backends": "benchmarks.backends.suite",
+    "inprocess": "benchmarks.inprocess.suite",
     "scale": "benchmarks.scale.suite",
     "serializers": "benchmarks.serializers.suite",
     "spark_stateful": "benchmarks.spark_stateful.suite",

@@ -23,7 +23,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from streamjobs.errors import StreamJobError
 
-__all__ = ["Sink", "SinkError", "SinkThatTakesBack", "reads_once", "sink_identity"]
+__all__ = ["RecordSink", "Sink", "SinkError", "SinkThatTakesBack", "reads_once", "sink_identity"]
 
 
 class SinkError(StreamJobError):
@@ -61,6 +61,30 @@ class Sink(Protocol):
 
         What other jobs have staged in the same place may be all that there is of their completed epochs.
         """
+
+
+@runtime_checkable
+class RecordSink(Protocol):
+    """The contract of a sink of a job in one process, in the same two phases; a class may be a `Sink` as well.
+
+    It is called by one thread. What was staged may be committed with a later epoch than it was staged for, but under
+    the id that it was staged with. ``identity`` is as for a `Sink`.
+    """
+
+    def stage_records(self, records: Sequence[Any], epoch_id: int, attempt_id: str) -> bytes:
+        """Writes records where no reader sees them; returns what `commit` needs, which becomes part of a checkpoint.
+
+        They are durable when it returns. ``attempt_id`` is as for a `Sink`. Any exception ends the run.
+        """
+
+    def commit(self, epoch_id: int, committable: bytes) -> None:
+        """Makes staged records visible. Called when a checkpoint with them is complete, and again after a crash."""
+
+    def abort(self, epoch_id: int, attempt_id: str) -> None:
+        """Forgets what was staged; no checkpoint has it."""
+
+    def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
+        """Removes what this job has staged under later ids; called once per run, before anything is staged."""
 
 
 @runtime_checkable

@@ -65,18 +65,23 @@ def run_continuously(
     Raises what a function of the user's raises, and what made a checkpoint fail when no more failures are endured.
     """
     open_feeds = dict(feeds)
-    run.begin_epoch()
-    run.checkpoints.start(interval_ms)
     ticked_ms = clock()
-    while open_feeds:
-        for source in [one for one in open_feeds if not one.unread]:
-            if not open_feeds[source].feed_next(source):
-                del open_feeds[source]
-        run.proceed()
+
+    def feed_all() -> bool:
+        nonlocal ticked_ms
         now_ms = clock()
         if now_ms - ticked_ms >= TICK_MS:
             ticked_ms = now_ms
             run.advance_processing_time(now_ms)
+        for source in [one for one in open_feeds if not one.unread]:
+            if not open_feeds[source].feed_next(source):
+                del open_feeds[source]
+        return bool(open_feeds)
+
+    run.begin_epoch()
+    run.checkpoints.start(interval_ms)
+    while run.read_on(feed_all):
+        pass
     run.process()
     run.checkpoints.stop()
     run.end_epoch()

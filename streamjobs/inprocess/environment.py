@@ -36,13 +36,14 @@ from streamjobs.inprocess.checkpoint_choices import CheckpointChoices, settings_
 from streamjobs.inprocess.continuous_run import ElementBatches, run_continuously
 from streamjobs.inprocess.element_feed import ElementFeed
 from streamjobs.inprocess.job import LocalJob
-from streamjobs.inprocess.local_operator import ElementSource, LocalOperator, PreparedGraph, prepare_graph, rows_of
+from streamjobs.inprocess.local_operator import ElementSource, PreparedGraph, prepare_graph, rows_of
 from streamjobs.inprocess.local_run import LocalJobParts, LocalRun
 from streamjobs.inprocess.network.channel import DEFAULT_CAPACITY
 from streamjobs.inprocess.network.output_subtask import OutputListener
 from streamjobs.inprocess.network.scheduler import DownstreamFirst, Scheduler
 from streamjobs.inprocess.record_sinks import check_sinks
 from streamjobs.inprocess.run_snapshots import CheckpointSettings
+from streamjobs.inprocess.staged_sinks import StagedSinks
 from streamjobs.rows.declared_schema import parsed_schema
 from streamjobs.runtime.event_time import EventTime
 from streamjobs.runtime.held_timers import warn_of_held_timers
@@ -253,7 +254,7 @@ class LocalStreamEnvironment:
         latest = store.latest()
         state = None if latest is None else RestoredState(latest, directory.file_system)
         point = StartingPoint(state, is_own=state is not None)
-        reports = self._judged(point, checked.prepared.operators, allow_non_restored_state)
+        reports = self._judged(point, checked, allow_non_restored_state)
         driving = _Driving(scheduler, capacity, listener, checkpoints)
         parts = self._parts(checked, directory, store, allow_non_restored_state, driving)
         with contextlib.closing(LocalRun(parts, point, reports)) as run:
@@ -264,6 +265,8 @@ class LocalStreamEnvironment:
         event_time = EventTime.of_sources(graph) if sources_tell_time else EventTime.of(graph)
         prepared = prepare_graph(graph, self.parallelism, self.max_parallelism)
         check_sinks(graph)
+        # Two that write to the same place are refused by its construction.
+        StagedSinks(graph)
         return _CheckedJob(graph, event_time, prepared)
 
     @contextlib.contextmanager
@@ -276,17 +279,18 @@ class LocalStreamEnvironment:
         fall_back_to: int | str | None,
         driving: _Driving,
     ) -> Iterator[LocalRun]:
-        operators = checked.prepared.operators
         directory, point, reports = locked_start(
             self._job_dir,
             name,
             self.max_parallelism,
             lambda: self._starting_point(from_savepoint, fall_back_to),
-            lambda found: self._judged(found, operators, allow_non_restored_state),
+            lambda found: self._judged(found, checked, allow_non_restored_state),
         )
         with directory:
             store = DirectoryCheckpointStore(directory.file_system, leadership=directory.leadership)
             target = point.own_checkpoint if fall_back_to is not None else None
+            if target is not None:
+                StagedSinks(checked.graph).take_back(target.checkpoint_id, directory.identity.job_id)
             store.recover(fall_back_to=None if target is None else target.checkpoint_id)
             store.delete_orphans()
             if point.is_new_origin and point.origin is not None:
@@ -339,11 +343,13 @@ class LocalStreamEnvironment:
         return starting_point(file_system, newest, from_savepoint, False)
 
     def _judged(
-        self, point: StartingPoint, operators: Mapping[str, LocalOperator], allow_non_restored_state: bool
+        self, point: StartingPoint, checked: _CheckedJob, allow_non_restored_state: bool
     ) -> Mapping[str, SchemaReport]:
+        if point.own_checkpoint is not None:
+            StagedSinks(checked.graph).check_commits(point.own_checkpoint)
         reports = judged(
             point.state,
-            operators,
+            checked.prepared.operators,
             backend=self.backend,
             parallelism=self.parallelism,
             max_parallelism=self.max_parallelism,

@@ -50,6 +50,7 @@ from streamjobs.inprocess.record_sinks import SinkRecords
 from streamjobs.inprocess.run_checkpoints import CheckpointFailedError
 from streamjobs.inprocess.run_operators import RunOperators, RunOperatorsParts
 from streamjobs.inprocess.run_snapshots import CheckpointSettings, RunSnapshots, RunSnapshotsParts
+from streamjobs.inprocess.staged_sinks import StagedSinks
 from streamjobs.operators.record_function import paused_garbage_collection
 from streamjobs.runtime.barrier_metrics import BarrierTotals
 from streamjobs.runtime.event_time import EventTime
@@ -96,9 +97,12 @@ class LocalRun:
         """What was set up for this run; to be closed at its end."""
         self.current = CurrentEpoch()
         """The epoch that is under way, and the processing time."""
-        output = SinkRecords(parts.graph, parts.listener)
+        self._staged = StagedSinks(parts.graph)
+        identity = parts.directory.identity
+        output = SinkRecords(parts.graph, parts.listener, self._staged, f"{identity.job_id}.{parts.directory.run_id}")
         self._local_directory = tempfile.TemporaryDirectory(prefix="statebackend-subtasks-")
         self._restored = point.state
+        self._own_checkpoint = point.own_checkpoint
         self._previous_time_ms = None if point.state is None else point.state.metadata.processing_time_ms
         self._is_resumed = self._has_failed = False
         self._operators = RunOperators(self._operators_parts(), reports)
@@ -166,12 +170,21 @@ class LocalRun:
         with self._running():
             self.network.run()
 
-    def proceed(self) -> None:
-        """Makes all moves that there are, until nobody can move without more to read; timers that are due fire."""
+    def read_on(self, feed: Callable[[], bool]) -> bool:
+        """Calls ``feed`` whenever all that it gave is processed, until it has nothing, or a checkpoint is complete.
+
+        Returns whether there is more. Timers that are due fire meanwhile. The garbage collector of Python stands still
+        for as long, and has its turn between two calls.
+        """
         with self._running():
             self._resume()
-            while self._step(0.0) is not None:
-                pass
+            completed = self.epochs
+            while feed():
+                while self._step(0.0) is not None:
+                    pass
+                if self.epochs != completed:
+                    return True
+        return False
 
     def step(self, wait_s: float = 0.0) -> Move | None:
         """Makes one move and returns it; None if nobody can, and no timer was due.
@@ -284,6 +297,7 @@ class LocalRun:
         if self._is_resumed:
             return
         self._is_resumed = True
+        self._staged.recover(self._own_checkpoint, self.parts.directory.identity.job_id)
         watermarks = None if self._restored is None else self._restored.metadata.watermarks
         if self.parts.event_time is not None and watermarks is not None:
             state = self.parts.event_time.of_checkpoint(watermarks)
@@ -321,6 +335,7 @@ class LocalRun:
             event_time=parts.event_time,
             restored_id=None if point.state is None else point.state.metadata.checkpoint_id,
             restored_from=point.restored_from,
+            staged=self._staged,
         )
 
     def _network_parts(self, output: SinkRecords) -> NetworkParts:

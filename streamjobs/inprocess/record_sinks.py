@@ -1,8 +1,8 @@
 """The sinks of a job in this process: functions that are called with each record, and lists that are added to.
 
-A sink has no two phases here: it is told of an epoch once, behind the checkpoint, and keeps what it is given or loses
-it. So what is none is refused before the first epoch, and what one of them raises keeps the records from none of the
-others.
+Such a sink has no two phases: it is told of an epoch once, behind the checkpoint, and keeps what it is given or loses
+it. What one of them raises keeps the records from none of the others. Sinks with two phases are in `staged_sinks`; what
+is neither is refused before the first epoch.
 """
 
 from __future__ import annotations
@@ -11,21 +11,27 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from streamjobs.api.sink import RecordSink
 from streamjobs.api.stream_graph import JobGraph, SinkNode
 from streamjobs.inprocess.network.elements import RecordBatch
 from streamjobs.inprocess.network.output_subtask import OutputListener
+from streamjobs.inprocess.staged_sinks import StagedSinks
 from streamjobs.runtime.job_sinks import no_sink
 from streamjobs.time.watermark_elements import WatermarkElement
 
 __all__ = ["SinkRecords", "check_sinks", "give_to_sinks"]
 
-_ADVICE: Final = "pass a list, which is added to, or a function, which is called with each record"
+_ADVICE: Final = (
+    "pass a list, which is added to, a function, which is called with each record, or a RecordSink "
+    "(streamjobs.api.sink), which has two phases"
+)
 
 
 def check_sinks(graph: JobGraph) -> None:
     """Raises `JobDefinitionError` for what is no sink."""
     for node in graph.sinks:
-        if not callable(node.sink) and not callable(getattr(node.sink, "extend", None)):
+        is_plain = callable(node.sink) or callable(getattr(node.sink, "extend", None))
+        if not is_plain and not isinstance(node.sink, RecordSink):
             raise no_sink(node.sink, _ADVICE)
 
 
@@ -41,10 +47,15 @@ def give_to_sinks(records: Iterable[tuple[SinkNode, Sequence[Any]]]) -> None:
 
 
 class SinkRecords:
-    """What has come out for each sink, by the checkpoint that it belongs to; an `OutputListener`."""
+    """What has come out for each sink, by the checkpoint that it belongs to; an `OutputListener`.
 
-    def __init__(self, graph: JobGraph, listener: OutputListener | None) -> None:
+    What is for sinks with two phases is ``staged`` when its barrier comes.
+    """
+
+    def __init__(self, graph: JobGraph, listener: OutputListener | None, staged: StagedSinks, attempt_id: str) -> None:
         self._sinks = graph.sinks
+        self._staged = staged
+        self._attempt_id = attempt_id
         self._listener = listener
         self._records: list[list[Any]] = [[] for _ in graph.sinks]
         self._cut: dict[int, list[list[Any]]] = {}
@@ -62,6 +73,10 @@ class SinkRecords:
 
     def cut(self, checkpoint_id: int) -> None:
         """What came out so far belongs to that checkpoint; what comes now, to a later one."""
+        for index, records in enumerate(self._records):
+            if index in self._staged:
+                self._staged.stage(index, records, checkpoint_id, self._attempt_id)
+                self._records[index] = []
         pieces = self._cut.setdefault(checkpoint_id, [[] for _ in self._sinks])
         for piece, records in zip(pieces, self._records, strict=True):
             piece += records
@@ -70,8 +85,11 @@ class SinkRecords:
     def taken(self, checkpoint_id: int) -> list[tuple[SinkNode, Sequence[Any]]]:
         """The records of each sink that belong to a checkpoint or to one before it, in order."""
         pieces = [self._cut.pop(known) for known in sorted(self._cut) if known <= checkpoint_id]
-        whole = [[record for piece in pieces for record in piece[index]] for index in range(len(self._sinks))]
-        return list(zip(self._sinks, whole, strict=True))
+        return [
+            (sink, [record for piece in pieces for record in piece[index]])
+            for index, sink in enumerate(self._sinks)
+            if index not in self._staged
+        ]
 
 
 def _give(sink: Any, records: Sequence[Any]) -> None:

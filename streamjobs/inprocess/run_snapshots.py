@@ -49,6 +49,7 @@ from streamjobs.inprocess.network_watermarks import BarrierTimes
 from streamjobs.inprocess.record_sinks import SinkRecords, give_to_sinks
 from streamjobs.inprocess.run_checkpoints import RunCheckpoints
 from streamjobs.inprocess.snapshot_writers import InlineWriter, SnapshotWriter, ThreadedWriter
+from streamjobs.inprocess.staged_sinks import StagedSinks
 from streamjobs.runtime.barrier_metrics import BarrierTotals
 from streamjobs.runtime.broadcast_copies import check_broadcast_copies
 from streamjobs.runtime.checkpoint_writing import store_checkpoint
@@ -103,6 +104,7 @@ class RunSnapshotsParts:
     event_time: EventTime | None
     restored_id: int | None
     restored_from: SavepointIdentity | None
+    staged: StagedSinks
 
 
 class RunSnapshots:
@@ -252,7 +254,8 @@ class RunSnapshots:
         """Stores a checkpoint, unless nothing has state: then there is nothing to go on from."""
         check_broadcast_copies(completed)
         operators = tuple(one for one in completed.operators if any(state != _NOTHING for state in one.subtasks))
-        if not operators:
+        committables = self._parts.staged.committables(completed.checkpoint_id)
+        if not operators and not committables:
             return
         epoch = Epoch(completed.checkpoint_id, completed.checkpoint_id, b"")
         event_time = self._parts.event_time
@@ -273,8 +276,8 @@ class RunSnapshots:
             ),
             processing_time_ms=self._epoch.processing_time_ms,
             restored_from=self._parts.restored_from,
-            sink_committables={},
-            sink_identities={},
+            sink_committables=committables,
+            sink_identities=self._parts.staged.identities(committables),
             watermarks=watermarks,
         )
 
@@ -289,7 +292,10 @@ class RunSnapshots:
         states = self._given_up.taken(checkpoint_id, self.last_id, is_quiet=self._is_quiet)
         if states:
             self._parts.store.discard(states, frozenset())
-        give_to_sinks(self._output.taken(checkpoint_id))
+        with contextlib.ExitStack() as stack:
+            # What a plain sink raises keeps no other from what is its own.
+            stack.callback(give_to_sinks, self._output.taken(checkpoint_id))
+            self._parts.staged.commit(checkpoint_id)
 
     def checkpoint_failed(self, checkpoint_id: int) -> None:
         """Nobody waits for what is being written for it."""

@@ -1,0 +1,111 @@
+"""A running count per key, as a job in this process and as a dataflow of bytewax: the same records, keys and results.
+
+Both take pairs of a text and a number, look the key up by a lambda, keep a count per key in state, and emit key and
+count for each record to a sink that drops them. Both run in this process on one worker. With checkpoints, both take one
+a second, into files below a temporary directory: ours is a `KeyedProcessFunction` with a `ValueState` on the heap, and
+writes what has changed beside the job; theirs is a `stateful_map` with recovery, which writes to SQLite.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from statebackend import ValueStateDescriptor
+from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
+from streamjobs.inprocess import LocalStreamEnvironment
+
+__all__ = ["bytewax_count", "our_count", "records_of"]
+
+Record = tuple[str, int]
+
+INTERVAL_MS: Final = 1000
+BYTEWAX_BATCH: Final = 1000
+"""Records that the source of bytewax gives at once."""
+
+
+def records_of(count: int, keys: int, seed: int = 1) -> list[Record]:
+    """Records of random keys."""
+    numbers = random.Random(seed)
+    return [(f"key-{numbers.randrange(keys):06d}", place) for place in range(count)]
+
+
+class Count(KeyedProcessFunction[str, Record, Record]):
+    """Counts the records of each key."""
+
+    def open(self, context: RuntimeContext) -> None:
+        self.count = context.get_state(ValueStateDescriptor("count", int, default=0))
+
+    def process_element(self, value: Record, context: ProcessContext[str]) -> Iterable[Record]:
+        count = (self.count.value() or 0) + 1
+        self.count.update(count)
+        return ((context.current_key, count),)
+
+
+class Dropped:
+    """A sink that drops what it is given."""
+
+    def extend(self, records: Sequence[Any]) -> None:
+        """Keeps nothing."""
+
+
+def our_count(records: Sequence[Record], *, has_checkpoints: bool, clock: Callable[[], float]) -> float:
+    """Records a second, by a clock in seconds, of the job in this process."""
+    interval_ms = INTERVAL_MS if has_checkpoints else None
+    environment = LocalStreamEnvironment(parallelism=1, backend="heap", checkpoint_interval_ms=interval_ms)
+    stream = environment.from_elements(records).key_by(lambda record: record[0])
+    stream.process(Count(), uid="count", schema="k string, n bigint").sink_to(Dropped())
+    began_s = clock()
+    environment.execute("count")
+    speed = len(records) / (clock() - began_s)
+    environment.close()
+    return speed
+
+
+def bytewax_count(records: Sequence[Record], *, has_checkpoints: bool, clock: Callable[[], float]) -> float:
+    """Records a second, by a clock in seconds, of the dataflow of bytewax."""
+    import datetime
+
+    import bytewax.operators as op
+    from bytewax.dataflow import Dataflow
+    from bytewax.outputs import DynamicSink, StatelessSinkPartition
+    from bytewax.recovery import RecoveryConfig, init_db_dir
+    from bytewax.testing import TestingSource, run_main
+
+    class DroppingPartition(StatelessSinkPartition[Any]):
+        def write_batch(self, items: list[Any]) -> None:
+            """Keeps nothing."""
+
+    class DroppingSink(DynamicSink[Any]):
+        def build(self, step_id: str, worker_index: int, worker_count: int) -> StatelessSinkPartition[Any]:
+            return DroppingPartition()
+
+    def counted(count: int | None, record: Record) -> tuple[int, int]:
+        count = (count or 0) + 1
+        return count, count
+
+    flow = Dataflow("count")
+    keyed = op.key_on("key", op.input("in", flow, TestingSource(records, BYTEWAX_BATCH)), lambda record: record[0])
+    op.output("out", op.stateful_map("count", keyed, counted), DroppingSink())
+    with tempfile.TemporaryDirectory(prefix="statebackend-bytewax-") as directory:
+        recovery = None
+        if has_checkpoints:
+            init_db_dir(Path(directory), 1)
+            recovery = RecoveryConfig(directory)
+        began_s = clock()
+        run_main(flow, epoch_interval=datetime.timedelta(milliseconds=INTERVAL_MS), recovery_config=recovery)
+        return len(records) / (clock() - began_s)
+
+
+def wall_s() -> float:
+    """The time that passes, in seconds."""
+    return time.perf_counter()
+
+
+def processor_s() -> float:
+    """The processor time of all threads of this process, in seconds."""
+    return time.process_time()

@@ -1,0 +1,142 @@
+"""Sinks with two phases in this process: what came out before a barrier is staged, and committed when it is complete.
+
+What a checkpoint has to commit is all that was staged up to its barrier and not committed yet: what belongs to a
+checkpoint that failed is committed with the next one that does not. It stands in the checkpoint (`sink_committables`),
+so that whoever dies between the completion and the commit leaves it to the next start.
+
+    committables := count epoch*        count is 4 bytes, big-endian
+    epoch        := id length bytes     of 8, 4 and length bytes: the id it was staged with, what `stage_records` gave
+
+    00000001 0000000000000007 00000002 6f6b      epoch 7, of which the sink has said "ok"
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
+from streamjobs.api.sink import RecordSink, SinkError, SinkThatTakesBack, sink_identity
+from streamjobs.api.stream_graph import JobGraph
+from streamjobs.runtime.job_sinks import JobSinks
+
+__all__ = ["StagedSinks", "decode_committables", "encode_committables"]
+
+_COUNT: Final = struct.Struct(">I")
+_EPOCH: Final = struct.Struct(">QI")
+
+
+def encode_committables(staged: Mapping[int, bytes]) -> bytes:
+    """What was staged, by id, as bytes."""
+    parts = [_COUNT.pack(len(staged))]
+    for epoch_id, committable in sorted(staged.items()):
+        parts += [_EPOCH.pack(epoch_id, len(committable)), committable]
+    return b"".join(parts)
+
+
+def decode_committables(data: bytes) -> dict[int, bytes]:
+    """What was staged, by id; raises `SinkError` for bytes that are none."""
+    try:
+        [count] = _COUNT.unpack_from(data)
+        place, staged = _COUNT.size, dict[int, bytes]()
+        for _ in range(count):
+            epoch_id, length = _EPOCH.unpack_from(data, place)
+            place += _EPOCH.size
+            if length > len(data) - place:
+                raise SinkError(f"the committable of epoch {epoch_id} is cut off")
+            staged[epoch_id] = data[place : place + length]
+            place += length
+    except struct.error as error:
+        raise SinkError(f"what a sink has to commit is damaged: {error}") from error
+    if place != len(data):
+        raise SinkError(f"what a sink has to commit is damaged: it ends at byte {place} of {len(data)}")
+    return staged
+
+
+class _StagedSink:
+    """A sink with what it has staged and not committed, in the form that `JobSinks` commits."""
+
+    def __init__(self, sink: RecordSink) -> None:
+        self.sink = sink
+        self.identity = sink_identity(sink)
+        self.staged: dict[int, bytes] = {}
+
+    def stage(self, frame: Any, epoch_id: int, attempt_id: str) -> bytes:
+        """Stages records; returns nothing, since what is to be committed is asked for when a checkpoint is stored."""
+        self.staged[epoch_id] = self.sink.stage_records(frame, epoch_id, attempt_id)
+        return b""
+
+    def committables(self, checkpoint_id: int) -> bytes:
+        """What a checkpoint has to commit."""
+        return encode_committables({known: one for known, one in self.staged.items() if known <= checkpoint_id})
+
+    def commit(self, epoch_id: int, committable: bytes) -> None:
+        """Makes all visible that a checkpoint has to commit."""
+        for staged_id, staged in decode_committables(committable).items():
+            self.sink.commit(staged_id, staged)
+            self.staged.pop(staged_id, None)
+
+    def abort(self, epoch_id: int, attempt_id: str) -> None:
+        """Forgets what was staged."""
+        if self.staged.pop(epoch_id, None) is not None:
+            self.sink.abort(epoch_id, attempt_id)
+
+    def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
+        """See `RecordSink`."""
+        self.sink.recover(last_completed_epoch_id, job_id)
+
+
+class StagedSinks:
+    """Those sinks of a job that have two phases; others are `record_sinks`' business.
+
+    Raises `JobDefinitionError` if two of them say that they write to the same place.
+    """
+
+    def __init__(self, graph: JobGraph) -> None:
+        self._by_index = {
+            index: (node.uid, _StagedSink(node.sink))
+            for index, node in enumerate(graph.sinks)
+            if isinstance(node.sink, RecordSink)
+        }
+        self._sinks = JobSinks(dict(self._by_index.values()))
+
+    def __contains__(self, sink_index: object) -> bool:
+        return sink_index in self._by_index
+
+    def check_commits(self, metadata: CheckpointMetadata) -> None:
+        """Raises `JobRestoreError` if what a checkpoint has to commit is of another sink."""
+        self._sinks.check_commits(metadata)
+
+    def take_back(self, last_epoch_id: int, job_id: str) -> None:
+        """Lets sinks that can hide what they have shown of later epochs, for a job that goes back."""
+        for _, staged in self._by_index.values():
+            if isinstance(staged.sink, SinkThatTakesBack):
+                staged.sink.take_back(last_epoch_id, job_id)
+
+    def recover(self, latest: CheckpointMetadata | None, job_id: str) -> None:
+        """Commits what a checkpoint has to commit, once more; then removes what later attempts have left."""
+        if latest is not None:
+            self._sinks.commit_again(latest)
+        self._sinks.recover(None if latest is None else latest.checkpoint_id, job_id)
+
+    def stage(self, sink_index: int, records: Sequence[Any], checkpoint_id: int, attempt_id: str) -> None:
+        """Stages the records of a sink that came out before a barrier, if there are any."""
+        if records:
+            self._by_index[sink_index][1].stage(records, checkpoint_id, attempt_id)
+
+    def committables(self, checkpoint_id: int) -> dict[str, bytes]:
+        """What a checkpoint has to commit, by uid; sinks that have nothing are left out."""
+        made = {uid: sink.committables(checkpoint_id) for uid, sink in self._by_index.values()}
+        return {uid: one for uid, one in made.items() if one != _NOTHING}
+
+    def identities(self, committables: Mapping[str, bytes]) -> dict[str, str]:
+        """Which sinks those are."""
+        return {uid: identity for uid, identity in self._sinks.identities.items() if uid in committables}
+
+    def commit(self, checkpoint_id: int) -> None:
+        """Makes visible what a checkpoint that is complete has to commit."""
+        self._sinks.commit(checkpoint_id, self.committables(checkpoint_id))
+
+
+_NOTHING: Final = encode_committables({})

@@ -1,0 +1,45 @@
+"""The suite `inprocess` runs whole at a small scale, and its contenders count the same."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import pytest
+
+from benchmarks.inprocess import suite
+from benchmarks.inprocess.keyed_count import Count, our_count, records_of
+from streamjobs.inprocess import LocalStreamEnvironment
+
+RECORDS = records_of(300, 10)
+
+
+def test_each_contender_is_measured_and_what_was_asked_for_is_said() -> None:
+    pytest.importorskip("bytewax.dataflow", reason="bytewax has no build for this Python")
+    parser = argparse.ArgumentParser()
+    suite.add_arguments(parser)
+    given = ["--records", "300", "--keys", "10", "--rounds", "1", "--clock", "processor"]
+    results = list(suite.run(parser.parse_args(given)))
+    assert [(result.peer_name, result.aim) for result in results] == [
+        ("bytewax with recovery", 0.8),
+        ("bytewax without", None),
+        ("bytewax without", 0.8),
+        ("required", 1.0),
+    ]
+    assert all(result.ours for result in results)
+    assert all(result.peer for result in results)
+
+
+@pytest.mark.parametrize("has_checkpoints", [True, False])
+def test_ours_is_measured_with_and_without_checkpoints(has_checkpoints: bool) -> None:
+    assert our_count(RECORDS, has_checkpoints=has_checkpoints, clock=time.perf_counter) > 0
+
+
+def test_our_program_counts_per_key() -> None:
+    results: list[tuple[str, int]] = []
+    environment = LocalStreamEnvironment()
+    stream = environment.from_elements(RECORDS).key_by(lambda record: record[0])
+    stream.process(Count(), uid="count", schema="k string, n bigint").sink_to(results)
+    environment.execute("count")
+    last = {key: count for key, count in results}  # noqa: C416
+    assert sum(last.values()) == len(RECORDS) == len(results)
