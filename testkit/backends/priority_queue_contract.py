@@ -170,6 +170,20 @@ class PriorityQueueContract(ContractBase):
         for _ in range(4):
             model.poll()
 
+    def test_elements_of_which_very_many_were_removed_can_be_added_again(self, backend: KeyedStateBackend) -> None:
+        queue = backend.get_priority_queue(TIMERS)
+        # None of those that go is the head, so a queue may put off what it does about them.
+        for time in range(1500):
+            queue.add(timer(time), time % 10)
+        for time in range(1499, 0, -1):
+            assert queue.remove(timer(time), time % 10) is False
+        assert queue.size() == 1
+        again = range(1, 1500, 3)
+        for time in again:
+            assert queue.add(timer(time), time % 10) is False
+        assert queue.size() == 1 + len(again)
+        assert [queue.poll() for _ in range(2 + len(again))] == [timer(0), *map(timer, again), None]
+
     @pytest.mark.parametrize("layout", LAYOUTS)
     def test_elements_are_polled_in_order_over_all_key_groups(
         self, harness: BackendHarness, layout: tuple[int, int, int]
