@@ -3,6 +3,9 @@
     drivers/<32 hex>/spark/...            as they are in a job directory that only one driver can write to
     drivers/<32 hex>/time-epoch.json ...
 
+These are in the job directory; or, where the program names a directory of a disk for them, in that, below the id of the
+job, as they must be for Spark where the job directory is on no disk.
+
 A driver that was paused for so long that another one leads may wake up in the middle of a write, and no file system
 asks who leads. What it writes is therefore where nobody looks any more: the next leader copies the files of the one
 before it, and goes on with the copy. Which directory counts is noted where leadership is.
@@ -15,6 +18,7 @@ after a crash. A driver that does not lead finishes one batch at the most, so th
 
 from __future__ import annotations
 
+import os
 from typing import Final
 
 from checkpointing.errors import MissingFileError, StorageError
@@ -29,11 +33,20 @@ DRIVERS_DIRECTORY: Final = "drivers"
 _IN_A_JOB_DIRECTORY: Final = ("spark", "spark-rearranged")
 _FILES: Final = (TIME_EPOCH_FILE_NAME, FALL_BACK_FILE_NAME)
 _TRIES: Final = 100
+_OF_NO_JOB: Final = "of-no-job"
 
 
-def driver_root(file_system: CheckpointFileSystem, driver_directory: str | None) -> CheckpointFileSystem:
-    """Below which driver files are: the job directory at the root of `file_system`, or a directory of their own."""
-    return file_system if driver_directory is None else CheckpointFileSystem.from_uri(driver_directory)
+def driver_root(
+    file_system: CheckpointFileSystem, driver_directory: str | None, job_id: str | None
+) -> CheckpointFileSystem:
+    """Below which the driver files of a job are; None is a job that is none yet, and has none.
+
+    They are in the job directory at the root of `file_system`, or in `driver_directory` below the id of the job:
+    another one may have the same.
+    """
+    if driver_directory is None:
+        return file_system
+    return CheckpointFileSystem.from_uri(os.path.join(driver_directory, job_id or _OF_NO_JOB))
 
 
 def driver_files_of(file_system: CheckpointFileSystem, directory: str) -> CheckpointFileSystem:

@@ -135,7 +135,7 @@ def _default_lock_path(file_system: CheckpointFileSystem) -> str:
     if file_system.local_path() is None:
         raise JobDirectoryError(
             f"{file_system.uri} is not on a local disk and cannot be locked: pass lock_path, a local file "
-            "that every driver of this job uses."
+            "that every driver of this job uses (DirectoryServices(DriverLockFile(lock_path)))."
         )
     file_system.make_root()
     path = file_system.local_path(LOCK_FILE_NAME)

@@ -85,10 +85,13 @@ class DirectoryServices:
     @contextmanager
     def looking(self, file_system: CheckpointFileSystem, identity: JobIdentity | None) -> Iterator[JobRecords]:
         """What is in the directory."""
-        yield JobRecords(file_system, DirectoryPointers(file_system), driver_root(file_system, self.driver_directory))
+        root = driver_root(file_system, self.driver_directory, None if identity is None else identity.job_id)
+        yield JobRecords(file_system, DirectoryPointers(file_system), root)
 
     def take_over(self, directory: JobDirectory) -> JobRecords:
         """What is in the directory."""
         file_system = directory.file_system
         pointers = DirectoryPointers(file_system, directory.leadership)
-        return JobRecords(file_system, pointers, driver_root(file_system, self.driver_directory))
+        return JobRecords(
+            file_system, pointers, driver_root(file_system, self.driver_directory, directory.identity.job_id)
+        )

@@ -70,11 +70,16 @@ class ObjectStoreHighAvailability:
         """See `JobServices`. A directory that was never led so is looked at as it is."""
         if identity is None or read_kept_in(file_system) is None:
             with DirectoryServices().looking(file_system, identity) as records:
-                yield evolve(records, driver_files=driver_root(file_system, self.driver_directory))
+                yield evolve(
+                    records,
+                    driver_files=driver_root(
+                        file_system, self.driver_directory, None if identity is None else identity.job_id
+                    ),
+                )
             return
         pointers = ObjectPointers(file_system, _objects(file_system), identity.job_id)
         pointers.check_there()
-        root = driver_root(file_system, self.driver_directory)
+        root = driver_root(file_system, self.driver_directory, None if identity is None else identity.job_id)
         yield JobRecords(file_system, pointers, driver_files_of(root, pointers.driver_files))
 
     def take_over(self, directory: JobDirectory) -> JobRecords:
@@ -82,7 +87,7 @@ class ObjectStoreHighAvailability:
         leadership, file_system = directory.leadership, directory.file_system
         if not isinstance(leadership, DriverLease):
             raise InvariantViolationError("the job directory was opened with another leadership")
-        root = driver_root(file_system, self.driver_directory)
+        root = driver_root(file_system, self.driver_directory, directory.identity.job_id)
         has_driver_files = root.local_path() is not None
         own = f"{DRIVERS_DIRECTORY}/{leadership.token}" if has_driver_files else ""
         others = root.list_directories(DRIVERS_DIRECTORY) if has_driver_files else ()

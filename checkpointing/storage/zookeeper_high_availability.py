@@ -119,7 +119,7 @@ class ZooKeeperHighAvailability:
             session.sync(nodes.directory)
             self._check_same_job(file_system, identity, nodes, session)
             pointers = ZooKeeperPointers(file_system, nodes, session)
-            root = driver_root(file_system, self.driver_directory)
+            root = driver_root(file_system, self.driver_directory, None if identity is None else identity.job_id)
             yield JobRecords(file_system, pointers, driver_files_of(root, _directory(nodes, session)))
 
     def take_over(self, directory: JobDirectory) -> JobRecords:
@@ -133,7 +133,7 @@ class ZooKeeperHighAvailability:
         if read_kept_in(file_system) is None:
             self._begin(directory, leadership)
         own = f"{DRIVERS_DIRECTORY}/{uuid.uuid4().hex}"
-        root = driver_root(file_system, self.driver_directory)
+        root = driver_root(file_system, self.driver_directory, directory.identity.job_id)
         others = root.list_directories(DRIVERS_DIRECTORY)
         copy_driver_files(root, _directory(nodes, session), own)
         noted = encode_text(own)
