@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from streamjobs import KeyedProcessFunction, OutputTag, ProcessContext, StreamJobError, WatermarkStrategy
 from streamjobs.api.data_stream import DataStream, ProcessedStream
 from streamjobs.time.watermark_generators import WatermarkGenerator, WatermarkOutput
-from testkit.jobs import Emitted, EmittedElement, EmittedWatermark, HarnessJob, JobTestHarness
+from testkit.jobs import Emitted, EmittedElement, EmittedWatermark, JobTestHarness
 from tests.streamjobs.operators.golden_traces import (
     RECORD,
     RULES,
@@ -51,30 +51,30 @@ class Echo(KeyedProcessFunction[str, Any, Any]):
         yield value.key, [value.value]
 
 
-def keyed_process(streams: Sequence[DataStream], given: Given) -> ProcessedStream:
-    return streams[0].key_by("key").process(Play(given), uid="play", schema=SAID)
+def keyed_process(streams: Sequence[DataStream], given: Given, uid: str) -> ProcessedStream:
+    return streams[0].key_by("key").process(Play(given), uid=uid, schema=SAID)
 
 
-def union_keyed_process(streams: Sequence[DataStream], given: Given) -> ProcessedStream:
-    return keyed_process([streams[0].union(*streams[1:])], given)
+def union_keyed_process(streams: Sequence[DataStream], given: Given, uid: str) -> ProcessedStream:
+    return keyed_process([streams[0].union(*streams[1:])], given, uid)
 
 
-def keyed_co_process(streams: Sequence[DataStream], given: Given) -> ProcessedStream:
+def keyed_co_process(streams: Sequence[DataStream], given: Given, uid: str) -> ProcessedStream:
     first, second = (stream.key_by("key") for stream in streams)
-    return first.connect(second).process(CoPlay(given), uid="play", schema=SAID)
+    return first.connect(second).process(CoPlay(given), uid=uid, schema=SAID)
 
 
-def keyed_broadcast(streams: Sequence[DataStream], given: Given) -> ProcessedStream:
+def keyed_broadcast(streams: Sequence[DataStream], given: Given, uid: str) -> ProcessedStream:
     connected = streams[0].key_by("key").connect(streams[1].broadcast(RULES))
-    return connected.process(BroadcastPlay(given), uid="play", schema=SAID)
+    return connected.process(BroadcastPlay(given), uid=uid, schema=SAID)
 
 
-def broadcast(streams: Sequence[DataStream], given: Given) -> ProcessedStream:
+def broadcast(streams: Sequence[DataStream], given: Given, uid: str) -> ProcessedStream:
     connected = streams[0].connect(streams[1].broadcast(RULES))
-    return connected.process(KeylessBroadcastPlay(), uid="play", schema=SAID)
+    return connected.process(KeylessBroadcastPlay(), uid=uid, schema=SAID)
 
 
-def interval_join(streams: Sequence[DataStream], given: Given) -> ProcessedStream:
+def interval_join(streams: Sequence[DataStream], given: Given, uid: str) -> ProcessedStream:
     left, right = (stream.key_by("key") for stream in streams)
     join = left.interval_join(right).between(given["lower"], given["upper"])
     if not given.get("lowerInclusive", True):
@@ -85,24 +85,24 @@ def interval_join(streams: Sequence[DataStream], given: Given) -> ProcessedStrea
         join = join.side_output_left_late_data(OutputTag(given["lateLeftTag"], RECORD))
     if "lateRightTag" in given:
         join = join.side_output_right_late_data(OutputTag(given["lateRightTag"], RECORD))
-    return join.process(ShowPair(), uid="join", schema=SAID)
+    return join.process(ShowPair(), uid=uid, schema=SAID)
 
 
-def window_join(streams: Sequence[DataStream], given: Given) -> ProcessedStream:
-    return join_of(*streams, given)
+def window_join(streams: Sequence[DataStream], given: Given, uid: str) -> ProcessedStream:
+    return join_of(*streams, given, uid)
 
 
-def assign_timestamps(streams: Sequence[DataStream], given: Given) -> ProcessedStream:
+def assign_timestamps(streams: Sequence[DataStream], given: Given, uid: str) -> ProcessedStream:
     kind: WatermarkStrategy[Any] = (
         WatermarkStrategy.for_generator(Punctuated)
         if given["strategy"]["type"] == "punctuated"
         else WatermarkStrategy.for_bounded_out_of_orderness(given["strategy"]["bound"])
     )
     timed = streams[0].assign_timestamps_and_watermarks(kind.with_timestamps("value"))
-    return timed.key_by("key").process(Echo(), uid="echo", schema=ELEMENT)
+    return timed.key_by("key").process(Echo(), uid=uid, schema=ELEMENT)
 
 
-BUILDERS: Mapping[str, Callable[[Sequence[DataStream], Given], ProcessedStream]] = {
+BUILDERS: Mapping[str, Callable[[Sequence[DataStream], Given, str], ProcessedStream]] = {
     "keyed_process": keyed_process,
     "union_keyed_process": union_keyed_process,
     "keyed_co_process": keyed_co_process,
@@ -120,8 +120,18 @@ WINDOWED = ("window", "window_join", "co_group")
 PLAYED = ("window", *BUILDERS)
 
 
-def build(scenario: Given, job: HarnessJob) -> None:
-    """The job of a scenario."""
+class TracedJob(Protocol):
+    """What plays the sources of a scenario and shows its outputs."""
+
+    def source(self, name: str, schema: str) -> DataStream:
+        """A stream that is played."""
+
+    def output(self, name: str, stream: DataStream) -> None:
+        """Lets a stream be seen."""
+
+
+def build(scenario: Given, job: TracedJob, uid: str = "operator") -> None:
+    """The job of a scenario; ``uid`` begins those of its operators."""
     operators = operators_of(scenario)
     schema = ELEMENT if operators[0]["type"] in WINDOWED else RECORD
     inputs = {0, *(event.get("input", 0) for event in scenario["input"])} | set(range(_inputs_of(operators[0])))
@@ -129,10 +139,10 @@ def build(scenario: Given, job: HarnessJob) -> None:
     stream: DataStream = streams[0]
     for index, given in enumerate(operators):
         if given["type"] == "window":
-            made = windows_of(stream.key_by("key"), given, f"windows-{index}")
+            made = windows_of(stream.key_by("key"), given, f"{uid}-{index}")
             sides = {given.get("lateTag"): ELEMENT, given["function"].get("clearSide"): SAID}
         else:
-            made = BUILDERS[given["type"]](streams, given)
+            made = BUILDERS[given["type"]](streams, given, f"{uid}-{index}")
             sides = dict.fromkeys(given.get("sideTags", ()), SAID)
             sides |= {given.get("lateLeftTag"): RECORD, given.get("lateRightTag"): RECORD}
         for tag, of_tag in sides.items():
@@ -186,7 +196,8 @@ def as_recorded(at: int, one: EmittedElement) -> dict[str, Any] | None:
     """An element in the form of the traces; None for time at side outputs, which is that of the main one."""
     if isinstance(one, Emitted):
         side = {} if one.output == OUT else {"side": one.output}
-        return {"at": at, **side, "out": _shown(one), "ts": one.timestamp_ms, "wm": one.watermark_ms}
+        shown = shown_record(one.record.asDict(), one.output != OUT)
+        return {"at": at, **side, "out": shown, "ts": one.timestamp_ms, "wm": one.watermark_ms}
     if one.output != OUT:
         return None
     if isinstance(one, EmittedWatermark):
@@ -194,11 +205,10 @@ def as_recorded(at: int, one: EmittedElement) -> dict[str, Any] | None:
     return {"at": at, "status": one.status.value}
 
 
-def _shown(one: Emitted) -> Any:
-    row = one.record.asDict()
+def shown_record(row: Mapping[str, Any], is_side: bool) -> Any:
+    """A record of the main output or a side output as the traces show it."""
     if "said" in row:
         return json.loads(row["said"])
     if "do" in row:
         return {"key": row["key"], "value": row["value"]}
-    is_late = one.output != OUT
-    return {"key": row["key"], "value": sum(row["values"])} if is_late else row
+    return {"key": row["key"], "value": sum(row["values"])} if is_side else dict(row)

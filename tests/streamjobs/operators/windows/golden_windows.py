@@ -221,12 +221,12 @@ def trigger_of(given: Mapping[str, Any]) -> Trigger[Any, Any]:
     return TRIGGERS[given["type"]](given)
 
 
-def join_of(first: DataStream, second: DataStream, given: Mapping[str, Any]) -> ProcessedStream:
+def join_of(first: DataStream, second: DataStream, given: Mapping[str, Any], uid: str) -> ProcessedStream:
     """A join or a co-group of a trace."""
     joined = first.join(second) if given["type"] == "window_join" else first.co_group(second)
     pair = joined.where("key").equal_to("key").window(ASSIGNERS[given["assigner"]["type"]](given["assigner"]))
     function = pair_of if given["type"] == "window_join" else group_of
-    return pair.allowed_lateness(given.get("allowedLateness", 0)).apply(function, uid="join", schema=SAID)
+    return pair.allowed_lateness(given.get("allowedLateness", 0)).apply(function, uid=uid, schema=SAID)
 
 
 def pair_of(left: Any, right: Any) -> Any:
