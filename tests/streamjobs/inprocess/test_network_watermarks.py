@@ -160,3 +160,16 @@ def test_the_end_of_time_is_not_kept(tmp_path: Path) -> None:
         harness.source("second").send(("a", 60, 1))
         harness.advance_processing_time(1)
         assert of_operators(harness.watermarks()) == {"small": 44, "large": 44}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sources_are_in_the_order_of_the_program_in_whatever_order_the_barrier_comes_to_them(
+    tmp_path: Path, seed: int
+) -> None:
+    # Of sources without uids a checkpoint knows the order alone.
+    with JobTestHarness(build, seed=seed) as harness:
+        harness.source("second").send(("a", 7, 1))
+        harness.advance_processing_time(1)
+        state = state_of(harness.snapshot(tmp_path / "snapshot"))
+    assert [one.node for one in state.nodes if not one.inputs] == ["source-0", "source-1"]
+    assert [one.source for one in state.channels] == ["source-0", "source-1"]
