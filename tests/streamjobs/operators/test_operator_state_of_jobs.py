@@ -512,6 +512,14 @@ def test_the_digest_of_an_acknowledgement_covers_keyed_and_operator_state(tmp_pa
     assert len({digest("c", 1, 1), digest("d", 2, 1), digest("e", 1, 2)}) == 3
 
 
+def test_a_closed_subtask_begins_no_operator_state(tmp_path: Path) -> None:
+    state = subtask_state(tmp_path)
+    state.keyed.close()
+    with pytest.raises(StateBackendClosedError):
+        state.register_operator_state(SplitListStateDescriptor("elements", int))
+    assert state.operator_state_names == ()
+
+
 def test_unchanged_operator_state_is_referred_to_and_not_written_again() -> None:
     class Once(Probe):
         def on_open(self, context: RuntimeContext) -> None:

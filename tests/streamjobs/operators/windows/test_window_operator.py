@@ -435,6 +435,18 @@ def test_state_per_window_is_cleared_by_the_function_and_no_window_has_that_of_a
     assert run.entries() == {}
 
 
+def test_a_function_over_windows_may_have_nothing_to_say(harness: BackendHarness) -> None:
+    class Silent(ProcessWindowFunction[Any, Any, Any, Any]):
+        def process(self, key: Any, context: Any, elements: list[Any]) -> Any:
+            return [len(elements)] if len(elements) > 1 else None
+
+    run = WindowRun(harness, HEAP, windows().process(Silent(), element_type=int))
+    run.records(("a", 1, 1), ("b", 1, 2), ("b", 1, 3))
+    run.watermark(MAX_TIMESTAMP)
+    assert run.rows() == [2]
+    assert run.entries() == {}
+
+
 def test_a_trigger_of_ones_own_has_state_per_window_and_timers(harness: BackendHarness) -> None:
     descriptor = ValueStateDescriptor("first", int)
 
