@@ -33,6 +33,10 @@ from checkpointing.storage.sealed_json import sealed_json
 from testkit.stores import CompletedCheckpointStoreContract, LedStore
 from testkit.stores.led_store import checkpoint, file_handle
 
+REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
+GOLDEN = REPOSITORY / "tests" / "checkpointing" / "golden"
+FORMATS = REPOSITORY / "docs" / "formats-checkpoint.md"
+
 SERVICES = ObjectStoreHighAvailability(lease_ms=3_600_000)
 
 
@@ -295,6 +299,16 @@ RECORD = CompletedRecord(
 
 def test_a_record_is_read_as_it_was_written() -> None:
     assert CompletedRecord.from_bytes(RECORD.to_bytes(), "here") == RECORD
+
+
+def test_the_golden_files_are_read_and_written_again_byte_by_byte() -> None:
+    lease = (GOLDEN / "driver-lease-1.json").read_bytes()
+    assert LeaseRecord.from_bytes(lease, "golden").to_bytes() == lease
+    completed = (GOLDEN / "completed-checkpoints-1.json").read_bytes()
+    record = CompletedRecord.from_bytes(completed, "golden")
+    assert record.to_bytes() == completed
+    assert [one.checkpoint_id for one in (*record.completed, *record.set_aside)] == [7, 8, 9]
+    assert lease.decode() in FORMATS.read_text("utf-8")
 
 
 @pytest.mark.parametrize(
