@@ -16,8 +16,9 @@ it sends on overtakes again.
 A channel that has ended is waited for like any other, since it still carries barriers; one that is closed is not.
 
 Invariants: those of `subtask_capture`; a blocked channel has delivered the barrier of the checkpoint that is pending;
-an element is captured if its channel has not delivered the barrier of a checkpoint that has been triggered unaligned;
-a checkpoint that is over when its barrier comes out has neither effect nor channel state.
+an element is captured if its channel has not delivered the barrier of a checkpoint that has been triggered unaligned,
+and is what it was then, whatever is done to its records later; a checkpoint that is over when its barrier comes out has
+neither effect nor channel state.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ from streamjobs.inprocess.network.elements import (
     OvertakingBarrier,
     SubtaskId,
     is_in_flight,
+    kept,
 )
 from streamjobs.inprocess.network.subtask_capture import BarrierMetrics, SubtaskCapture, SubtaskTime
 
@@ -130,7 +132,7 @@ class ChannelBarriers:
         """To be told of each record, watermark and status that a channel delivers."""
         if channel in self._captured and is_in_flight(element):
             assert self._capture is not None
-            self._capture.inputs.setdefault(channel.sender, []).append(element)
+            self._capture.inputs.setdefault(channel.sender, []).append(kept(element))
 
     def announced(self, channel: Channel, barrier: CheckpointBarrier) -> None:
         """A barrier has come into a channel, behind what the channel has still to deliver."""
@@ -153,6 +155,7 @@ class ChannelBarriers:
         self._handle(ChannelEnded(self._places[channel], self._now_ms()))
 
     def _arrive(self, channel: Channel, barrier: CheckpointBarrier, overtaken: Sequence[InFlight]) -> None:
+        overtaken = list(map(kept, overtaken))
         known = self._sent_on
         if known is None or barrier.checkpoint_id > known.checkpoint_id:
             self._sent_on = barrier
@@ -163,7 +166,7 @@ class ChannelBarriers:
             assert self._capture is not None
             if self._capture.checkpoint_id == barrier.checkpoint_id:
                 self._capture.inputs.setdefault(channel.sender, []).extend(overtaken)
-                overtaken = ()
+                overtaken = []
         # Of a checkpoint that is triggered only now, the capture begins with what this barrier has overtaken.
         self._arriving = (channel, overtaken)
         self._handle(BarrierArrived(self._places[channel], barrier, self._now_ms()))
@@ -188,7 +191,8 @@ class ChannelBarriers:
             barrier = evolve(known, is_unaligned=known.is_unaligned or is_unaligned)
         time, outputs = self._listener.on_trigger(barrier)
         metrics = BarrierMetrics(start_delay_ms=action.start_delay_ms, alignment_ms=action.alignment_ms)
-        self._capture = _Capture(barrier.checkpoint_id, time, metrics, outputs)
+        own = {reader: list(map(kept, elements)) for reader, elements in outputs.items()}
+        self._capture = _Capture(barrier.checkpoint_id, time, metrics, own)
         if is_unaligned:
             if self._arriving is not None and self._arriving[1]:
                 channel, overtaken = self._arriving

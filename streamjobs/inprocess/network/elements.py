@@ -8,11 +8,12 @@ restore.
 
 from __future__ import annotations
 
+import copy
 import enum
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from checkpointing.barriers.barrier_elements import CheckpointBarrier
 from streamjobs.time.timestamps import MIN_TIMESTAMP
@@ -27,6 +28,7 @@ __all__ = [
     "RecordBatch",
     "SubtaskId",
     "is_in_flight",
+    "kept",
 ]
 
 
@@ -79,6 +81,11 @@ class OvertakingBarrier:
 InFlight: TypeAlias = RecordBatch | WatermarkElement
 
 ChannelElement: TypeAlias = InFlight | CheckpointBarrier | CancelledCheckpoint | EndOfInput
+
+
+def kept(element: InFlight) -> InFlight:
+    """The element for a checkpoint that is written later: what a function makes of its records does not reach it."""
+    return evolve(element, records=copy.deepcopy(element.records)) if isinstance(element, RecordBatch) else element
 
 
 def is_in_flight(element: ChannelElement) -> bool:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpointing.barriers.barrier_elements import CheckpointBarrier
+from checkpointing.barriers.checkpointing_mode import CheckpointingMode
 from checkpointing.errors import IllegalTransitionError
-from streamjobs.inprocess.network.channel import Channel
+from streamjobs.inprocess.network.channel import Channel, SubtaskOutput
 from streamjobs.inprocess.network.elements import EndOfInput, InFlight, OvertakingBarrier, RecordBatch, SubtaskId
+from streamjobs.inprocess.network.operator_subtask import OperatorSubtask
+from streamjobs.inprocess.network.subtask_capture import SubtaskCapture
+from streamjobs.time.timestamps import MIN_TIMESTAMP
 from streamjobs.time.watermark_elements import END_OF_TIME, Watermark
 
 
@@ -106,6 +111,51 @@ def test_what_was_restored_is_in_front_and_counted_until_it_is_taken() -> None:
     with pytest.raises(IllegalTransitionError, match="has sent to"):
         made.put_restored([record(3)])
     assert (made.restored, made.take(), made.restored, made.take(), made.restored) == (2, record(0), 1, record(1), 0)
+
+
+class Changing:
+    """An operator that changes the records that it is given."""
+
+    watermark_ms = MIN_TIMESTAMP
+    holds_watermarks = False
+
+    def __init__(self) -> None:
+        self.captures: list[SubtaskCapture] = []
+
+    def process(self, batch: RecordBatch) -> None:
+        for record_ in batch.records:
+            record_.append("changed")
+
+    def snapshot(self, checkpoint_id: int) -> None:
+        pass
+
+    def complete_snapshot(self, capture: SubtaskCapture) -> None:
+        self.captures.append(capture)
+
+
+def test_what_a_function_does_to_its_records_does_not_reach_what_was_captured() -> None:
+    own, work, output = SubtaskId("o", 0), Changing(), SubtaskOutput()
+    channels = [Channel(SubtaskId("s", index), own, (0,), 9) for index in range(2)]
+    out = Channel(own, SubtaskId("r", 0), (0,), 1)
+    output.channels.append(out)
+    subtask = OperatorSubtask(own, channels, 1, cast(Any, work), output, CheckpointingMode.UNALIGNED)
+    sent = [["beyond 0"], ["beyond 1"]]
+    for one in sent:
+        out.put(RecordBatch(0, [one]))
+    channels[0].put(RecordBatch(0, [["overtaken"]]))
+    channels[1].put(RecordBatch(0, [["before"]]))
+    channels[0].put_barrier(unaligned(1), splits=False)
+    for channel_ in (channels[0], channels[0], channels[1]):
+        subtask.step(channel_)
+    sent[1].append("changed")
+    channels[1].put_barrier(unaligned(1), splits=False)
+    subtask.step(channels[1])
+    [capture] = work.captures
+    assert {sender.index: elements[0].records for sender, elements in capture.inputs.items()} == {  # type: ignore[union-attr]
+        0: [["overtaken"]],
+        1: [["before"]],
+    }
+    assert [one.records for one in capture.outputs[SubtaskId("r", 0)]] == [[["beyond 1"]]]  # type: ignore[union-attr]
 
 
 moves = st.lists(st.sampled_from(["put", "time", "unaligned", "timed", "overtake", "take"]), max_size=40)
