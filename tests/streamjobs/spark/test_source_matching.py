@@ -89,6 +89,13 @@ def test_an_order_and_back_again_is_the_log_that_it_was(one: list[str], other: l
     assert there.changes_nothing is (one == other)
 
 
+def test_offsets_in_the_order_of_the_job_are_not_looked_into() -> None:
+    there = Rearrangement(sources("a", "b"), sources("a", "b"))
+    assert there.changes_nothing
+    for content in (b"of a format that is not known", b"", v1("only one")):
+        assert there.offsets(content) == content
+
+
 def test_a_source_of_several_streams_keeps_each_of_them() -> None:
     former = (*sources("a", "b"), ReadSource("rate", "b", "2"))
     now = (ReadSource("FileSource[/b]", "b", "0"), ReadSource("rate", "b", "1"), ReadSource("FileSource[/a]", "a", "2"))
