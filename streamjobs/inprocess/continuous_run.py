@@ -8,6 +8,7 @@ one more checkpoint is taken, which has everything.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
@@ -21,6 +22,9 @@ __all__ = ["BATCH_RECORDS", "BatchFeed", "ElementBatches", "run_continuously"]
 BATCH_RECORDS: Final = 2048
 """The most records of a source that travel as one batch."""
 
+PAUSE_S: Final = 0.005
+"""How long is waited when no source has anything to read."""
+
 TICK_MS: Final = 200
 """How often the clock of the job is looked at; that of Flink's automatic watermarks."""
 
@@ -28,8 +32,8 @@ TICK_MS: Final = 200
 class BatchFeed(Protocol):
     """What one source reads, batch by batch."""
 
-    def feed_next(self, source: SourceSubtask[LocalSource]) -> bool:
-        """Gives a source its next batch; returns whether there was one."""
+    def feed_next(self, source: SourceSubtask[LocalSource], most: int) -> bool:
+        """Gives a source its next batch, of at most so many records, if there is one; returns whether more may be."""
 
 
 class ElementBatches:
@@ -39,8 +43,8 @@ class ElementBatches:
         self._records = records
         self._place = 0
 
-    def feed_next(self, source: SourceSubtask[LocalSource]) -> bool:
-        piece = self._records[self._place : self._place + BATCH_RECORDS]
+    def feed_next(self, source: SourceSubtask[LocalSource], most: int) -> bool:
+        piece = self._records[self._place : self._place + most]
         self._place += len(piece)
         source.read_on(self._place < len(self._records))
         if not piece:
@@ -74,8 +78,11 @@ def run_continuously(
             ticked_ms = now_ms
             run.advance_processing_time(now_ms)
         for source in [one for one in open_feeds if not one.unread]:
-            if not open_feeds[source].feed_next(source):
+            if not open_feeds[source].feed_next(source, BATCH_RECORDS):
                 del open_feeds[source]
+        if open_feeds and not any(one.unread for one in feeds):
+            # Nothing to read yet: the cores are left to others until it is asked again.
+            time.sleep(PAUSE_S)
         return bool(open_feeds)
 
     run.begin_epoch()

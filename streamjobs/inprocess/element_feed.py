@@ -29,7 +29,7 @@ class ElementFeed:
     ) -> None:
         self._sources = [(sources[node], of_node) for node, of_node in records.items()]
         self._places = [0] * len(self._sources)
-        self._epoch_size = epoch_size or max(1, *(len(of_node) for _, of_node in self._sources))
+        self._epoch_size = epoch_size or max([1, *(len(of_node) for _, of_node in self._sources)])
 
     @property
     def has_more(self) -> bool:

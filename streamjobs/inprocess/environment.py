@@ -9,9 +9,10 @@ as on Spark. Output reaches the sink when the epoch's checkpoint is complete.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from attrs import field, frozen
@@ -30,25 +31,31 @@ from statebackend.keyed.state_backend import StateBackend
 from statebackend.keyed.state_verdicts import SchemaReport
 from statebackend.metrics import StateMetricsConfig
 from streamjobs.api.data_stream import DataStream
+from streamjobs.api.replayable_source import ReplayableSource
 from streamjobs.api.stream_graph import JobGraph, SourceNode, StreamGraph
+from streamjobs.api.uids import check_uid
 from streamjobs.errors import JobDefinitionError
 from streamjobs.inprocess.checkpoint_choices import CheckpointChoices, settings_of
-from streamjobs.inprocess.continuous_run import ElementBatches, run_continuously
+from streamjobs.inprocess.continuous_run import BATCH_RECORDS, BatchFeed, ElementBatches, run_continuously
 from streamjobs.inprocess.element_feed import ElementFeed
 from streamjobs.inprocess.job import LocalJob
 from streamjobs.inprocess.local_operator import ElementSource, PreparedGraph, prepare_graph, rows_of
 from streamjobs.inprocess.local_run import LocalJobParts, LocalRun
+from streamjobs.inprocess.local_source import LocalSource
 from streamjobs.inprocess.network.channel import DEFAULT_CAPACITY
 from streamjobs.inprocess.network.output_subtask import OutputListener
 from streamjobs.inprocess.network.scheduler import DownstreamFirst, Scheduler
+from streamjobs.inprocess.network.source_subtask import SourceSubtask
 from streamjobs.inprocess.record_sinks import check_sinks
 from streamjobs.inprocess.run_snapshots import CheckpointSettings
+from streamjobs.inprocess.split_feed import ReplayedSource, SplitFeed
 from streamjobs.inprocess.staged_sinks import StagedSinks
 from streamjobs.rows.declared_schema import parsed_schema
 from streamjobs.runtime.event_time import EventTime
 from streamjobs.runtime.held_timers import warn_of_held_timers
 from streamjobs.runtime.job_start import Engine, check_written_by, judged, locked_start, require_compatible
 from streamjobs.runtime.starting_point import StartingPoint, check_no_fall_back, starting_point
+from streamjobs.user_errors import shown
 
 
 @frozen
@@ -158,6 +165,21 @@ class LocalStreamEnvironment:
         declared = None if schema is None else parsed_schema(schema, "from_elements")
         return DataStream(self._graph, self._graph.add_source(SourceNode(ElementSource(list(elements), declared), uid)))
 
+    def from_source(self, source: ReplayableSource, schema: str | None = None, *, uid: str) -> DataStream:
+        """A stream of the records of a source that can be read again; ``schema`` as for `from_elements`.
+
+        How far its splits are read stands in checkpoints and savepoints under ``uid``, so that a job that is started
+        again reads on behind the records that its state has. Raises `JobDefinitionError` for what is no such source.
+        """
+        if not isinstance(source, ReplayableSource):
+            raise JobDefinitionError(
+                f"from_source was given {shown(source, 80)}, which is no ReplayableSource (streamjobs.api): it has "
+                f"splits() and read()"
+            )
+        check_uid("source", "from_source", "how far it is read", uid)
+        declared = None if schema is None else parsed_schema(schema, "from_source")
+        return DataStream(self._graph, self._graph.add_source(SourceNode(ReplayedSource(source, declared), uid)))
+
     def execute(
         self,
         name: str = "job",
@@ -195,15 +217,21 @@ class LocalStreamEnvironment:
             return LocalJob(run, self._temporary)
 
     def _read_all(self, run: LocalRun, records: Mapping[SourceNode, Sequence[Any]]) -> None:
-        """Reads all elements: epoch by epoch, or with checkpoints by the clock."""
+        """Reads all there is: epoch by epoch, or with checkpoints by the clock."""
         sources, interval_ms = run.job_network.sources, self._checkpoints.interval_ms
+        feeds: dict[SourceSubtask[LocalSource], BatchFeed] = {}
+        for uid, node in zip(run.parts.graph.source_uids, run.parts.graph.sources, strict=True):
+            if uid in run.positions:
+                feeds[sources[node]] = SplitFeed(uid, node.source, run.positions[uid])
+            elif interval_ms is not None:
+                feeds[sources[node]] = ElementBatches(records[node])
         if interval_ms is not None:
-            feeds = {sources[node]: ElementBatches(of_node) for node, of_node in records.items()}
             run_continuously(run, feeds, interval_ms=interval_ms, clock=self.clock)
             return
-        feed = ElementFeed(sources, records, self._epoch_size)
-        while feed.has_more:
-            run.run_epoch([feed.feed, run.emit_periodically])
+        lists = {node: of_node for node, of_node in records.items() if sources[node] not in feeds}
+        feed, epoch_size = ElementFeed(sources, lists, self._epoch_size), self._epoch_size
+        while feed.has_more or feeds:
+            run.run_epoch(itertools.chain([feed.feed], _split_feeds(feeds, epoch_size), [run.emit_periodically]))
 
     @contextlib.contextmanager
     def opened_run(
@@ -356,6 +384,7 @@ class LocalStreamEnvironment:
             allow_non_restored_state=allow_non_restored_state,
             rules=self.rules.verdicts,
             takes_channel_state=True,
+            sources=_replayed(checked.graph),
         )
         require_compatible(reports)
         return reports
@@ -365,5 +394,30 @@ class LocalStreamEnvironment:
         self._temporary.cleanup()
 
 
-def _records_of(source: ElementSource) -> Sequence[Any]:
+def _replayed(graph: JobGraph) -> list[str]:
+    """The uids of the replayable sources."""
+    sources = zip(graph.source_uids, graph.sources, strict=True)
+    return [uid for uid, node in sources if isinstance(node.source, ReplayedSource)]
+
+
+def _split_feeds(
+    feeds: dict[SourceSubtask[LocalSource], BatchFeed], epoch_size: int | None
+) -> Iterator[Callable[[], None]]:
+    """What gives sources what they read in one epoch: a batch of each, or all they have if it has no size.
+
+    Those that are at their ends are taken out.
+    """
+
+    def feed() -> None:
+        for source, one in list(feeds.items()):
+            if not one.feed_next(source, epoch_size or BATCH_RECORDS):
+                del feeds[source]
+
+    while feeds:
+        yield feed
+        if epoch_size is not None:
+            return
+
+
+def _records_of(source: ElementSource | ReplayedSource) -> Sequence[Any]:
     return source.elements if source.schema is None else rows_of(source.elements, source.schema)

@@ -50,6 +50,7 @@ from streamjobs.inprocess.record_sinks import SinkRecords
 from streamjobs.inprocess.run_checkpoints import CheckpointFailedError
 from streamjobs.inprocess.run_operators import RunOperators, RunOperatorsParts
 from streamjobs.inprocess.run_snapshots import CheckpointSettings, RunSnapshots, RunSnapshotsParts
+from streamjobs.inprocess.split_feed import positions_of
 from streamjobs.inprocess.staged_sinks import StagedSinks
 from streamjobs.operators.record_function import paused_garbage_collection
 from streamjobs.runtime.barrier_metrics import BarrierTotals
@@ -105,6 +106,9 @@ class LocalRun:
         self._own_checkpoint = point.own_checkpoint
         self._previous_time_ms = None if point.state is None else point.state.metadata.processing_time_ms
         self._is_resumed = self._has_failed = False
+        uids = zip(parts.graph.source_uids, (node.source for node in parts.graph.sources), strict=True)
+        self.positions = positions_of(dict(uids), point.state, parts.directory.file_system)
+        """How far replayable sources are read, by uid."""
         self._operators = RunOperators(self._operators_parts(), reports)
         self._snapshots = RunSnapshots(self._snapshots_parts(point), output, self.current)
         self.job_network = build_network(self._network_parts(output))
@@ -291,6 +295,8 @@ class LocalRun:
         self._snapshots.close()
         for subtask in self.job_network.subtasks:
             subtask.close()
+        for positions in self.positions.values():
+            positions.close()
         self._snapshots.discard_given_up()
 
     def _resume(self) -> None:
@@ -336,6 +342,7 @@ class LocalRun:
             restored_id=None if point.state is None else point.state.metadata.checkpoint_id,
             restored_from=point.restored_from,
             staged=self._staged,
+            positions=self.positions,
         )
 
     def _network_parts(self, output: SinkRecords) -> NetworkParts:

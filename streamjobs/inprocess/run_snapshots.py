@@ -48,7 +48,8 @@ from streamjobs.inprocess.network.subtask_capture import SubtaskCapture
 from streamjobs.inprocess.network_watermarks import BarrierTimes
 from streamjobs.inprocess.record_sinks import SinkRecords, give_to_sinks
 from streamjobs.inprocess.run_checkpoints import RunCheckpoints
-from streamjobs.inprocess.snapshot_writers import InlineWriter, SnapshotWriter, ThreadedWriter
+from streamjobs.inprocess.snapshot_writers import InlineWriter, SnapshotWriter, ThreadedWriter, Work
+from streamjobs.inprocess.split_feed import SourcePositions
 from streamjobs.inprocess.staged_sinks import StagedSinks
 from streamjobs.runtime.barrier_metrics import BarrierTotals
 from streamjobs.runtime.broadcast_copies import check_broadcast_copies
@@ -105,6 +106,7 @@ class RunSnapshotsParts:
     restored_id: int | None
     restored_from: SavepointIdentity | None
     staged: StagedSinks
+    positions: Mapping[str, SourcePositions]
 
 
 class RunSnapshots:
@@ -227,7 +229,11 @@ class RunSnapshots:
     def barrier_at_source(self, subtask_id: SubtaskId, checkpoint_id: int) -> None:
         """A source sends a barrier."""
         self._times_of(checkpoint_id).note_source(self._sources[subtask_id.node])
-        self._acknowledge_nothing(_task(subtask_id), checkpoint_id)
+        task, positions = _task(subtask_id), self._parts.positions.get(subtask_id.node)
+        if positions is None:
+            self._acknowledge_nothing(task, checkpoint_id)
+        else:
+            self._writer.submit(positions.freeze(checkpoint_id, task, self._nothing_of(task, checkpoint_id)))
 
     def barrier_at_the_end(self, subtask_id: SubtaskId, checkpoint_id: int) -> None:
         """A barrier has come to the end of the network."""
@@ -303,7 +309,9 @@ class RunSnapshots:
         self._forget(checkpoint_id)
 
     def notify_complete(self, task: TaskId, checkpoint_id: int) -> None:
-        """Tells a subtask of an operator; the end of the network has its records given already."""
+        """Tells a subtask or a source; the end of the network has its records given already."""
+        if task.operator_uid in self._parts.positions:
+            self._parts.positions[task.operator_uid].notify_checkpoint_complete(checkpoint_id)
         if task in self._subtasks:
             self._subtasks[task].notify_checkpoint_complete(checkpoint_id)
 
@@ -352,7 +360,7 @@ class RunSnapshots:
     def _decline(self, checkpoint_id: int, task: TaskId, detail: str) -> None:
         self._checkpoints.decline(checkpoint_id, task, CheckpointFailureReason.DECLINED_NOT_READY, detail)
 
-    def _written(self, work: SnapshotWork, error: BaseException | None) -> None:
+    def _written(self, work: Work, error: BaseException | None) -> None:
         if error is not None:
             reason = CheckpointFailureReason.ASYNCHRONOUS_PART_FAILED
             self._checkpoints.decline(work.checkpoint_id, work.task, reason, str(error), error)

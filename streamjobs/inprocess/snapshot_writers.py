@@ -11,12 +11,34 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
-from streamjobs.inprocess.local_subtask import SnapshotWork
+from checkpointing.coordinator.acknowledgement import Acknowledgement, TaskId
 from streamjobs.inprocess.network.errands import Errand
 
-__all__ = ["Finished", "InlineWriter", "SnapshotWriter", "ThreadedWriter"]
+__all__ = ["Finished", "InlineWriter", "SnapshotWriter", "ThreadedWriter", "Work"]
 
-Finished = Callable[[SnapshotWork, BaseException | None], None]
+
+class Work(Protocol):
+    """What is to be written for a checkpoint, and then acknowledged."""
+
+    @property
+    def checkpoint_id(self) -> int:
+        """The checkpoint that it is of."""
+
+    @property
+    def task(self) -> TaskId:
+        """Whose it is."""
+
+    def write(self) -> None:
+        """Writes the files, on any thread."""
+
+    def cancel(self) -> None:
+        """Nobody waits for it any more; on any thread."""
+
+    def acknowledgement(self, of_nothing: Callable[[TaskId, int], Acknowledgement]) -> Acknowledgement:
+        """What is acknowledged when it is written; ``of_nothing`` makes that of a task without state."""
+
+
+Finished = Callable[[Work, BaseException | None], None]
 """Is told, on the thread of the run, that a snapshot is written, or what was raised."""
 
 
@@ -27,7 +49,7 @@ class SnapshotWriter(Protocol):
     def is_writing(self) -> bool:
         """Whether anything is under way outside of the moves of the run."""
 
-    def submit(self, work: SnapshotWork) -> None:
+    def submit(self, work: Work) -> None:
         """Has a snapshot written."""
 
     def collect(self, wait_s: float = 0.0) -> bool:
@@ -50,7 +72,7 @@ class InlineWriter:
         self._finished = finished
         self._given_up: set[int] = set()
 
-    def submit(self, work: SnapshotWork) -> None:
+    def submit(self, work: Work) -> None:
         self._send(Errand("write", work.checkpoint_id, work.task, lambda: self._write(work)))
 
     def collect(self, wait_s: float = 0.0) -> bool:
@@ -62,7 +84,7 @@ class InlineWriter:
     def close(self) -> None:
         """Nothing: the backends give up what nobody writes."""
 
-    def _write(self, work: SnapshotWork) -> None:
+    def _write(self, work: Work) -> None:
         if work.checkpoint_id in self._given_up:
             work.cancel()
             return
@@ -81,14 +103,14 @@ class ThreadedWriter:
         self._send = send
         self._finished = finished
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="statebackend-snapshot")
-        self._written: queue.SimpleQueue[tuple[SnapshotWork, BaseException | None]] = queue.SimpleQueue()
-        self._under_way: list[SnapshotWork] = []
+        self._written: queue.SimpleQueue[tuple[Work, BaseException | None]] = queue.SimpleQueue()
+        self._under_way: list[Work] = []
 
     @property
     def is_writing(self) -> bool:
         return bool(self._under_way)
 
-    def submit(self, work: SnapshotWork) -> None:
+    def submit(self, work: Work) -> None:
         self._under_way.append(work)
         self._executor.submit(self._write, work)
 
@@ -113,7 +135,7 @@ class ThreadedWriter:
             work.cancel()
         self._executor.shutdown(wait=True)
 
-    def _write(self, work: SnapshotWork) -> None:
+    def _write(self, work: Work) -> None:
         error: BaseException | None = None
         try:
             work.write()

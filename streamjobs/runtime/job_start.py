@@ -11,7 +11,7 @@ Only behind that is anything written.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol, TypeVar
 
 from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
@@ -96,21 +96,23 @@ def judged(
     allow_non_restored_state: bool,
     rules: VerdictRules = RULES,
     takes_channel_state: bool = False,
+    sources: Collection[str] = (),
 ) -> Mapping[str, SchemaReport]:
     """The verdicts, by ``rules``, on the state that a job would continue from, by operator uid; touches nothing.
 
-    ``takes_channel_state`` says whether records that were on their way go on from where they were.
+    ``sources`` are those that go on from positions in the state, by uid. ``takes_channel_state`` says whether records
+    that were on their way go on from where they were.
     Incompatible state is in the reports. Raises `JobRestoreError` for what does not fit the job, `MissingFileError` or
     `CorruptFileError` for a file of the state.
     """
     if restored is None:
         return {}
-    check_operators(restored, list(operators), max_parallelism, allow_non_restored_state)
+    check_operators(restored, [*operators, *sources], max_parallelism, allow_non_restored_state)
     if not takes_channel_state:
         check_no_channel_state(restored, operators)
     check_backend(restored, backend)
     check_merges(restored, operators, parallelism)
-    check_files(restored, operators)
+    check_files(restored, [*operators, *sources])
     reports: dict[str, SchemaReport] = {}
     for uid, operator in operators.items():
         metas = restored.keyed_metas_of(uid)

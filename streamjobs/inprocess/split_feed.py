@@ -1,0 +1,171 @@
+"""A replayable source as what a source of a run reads, and its positions as state.
+
+Splits are read in turns, a batch of each. A position counts as read when its records have been sent on: what was given
+to the source and not read when a barrier came is read again behind a restore. The positions are an operator state under
+the uid of the source, a list that is split: `name of the split, position`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from attrs import define, evolve, field, frozen
+
+from checkpointing.coordinator.acknowledgement import Acknowledgement, TaskId
+from checkpointing.handles.operator_states import OperatorState
+from checkpointing.handles.relative_path import path_segment
+from checkpointing.handles.state_handles import SubtaskState
+from checkpointing.storage.file_system import CheckpointFileSystem
+from savepoints.restored_state import RestoredState
+from statebackend import SplitListStateDescriptor
+from statebackend.operator_state import (
+    OperatorStateBackend,
+    OperatorStateBackendParameters,
+    OperatorStateSnapshotTask,
+    encode_operator_state,
+    restored_operator_state,
+)
+from streamjobs.api.replayable_source import ReplayableSource
+from streamjobs.errors import JobRestoreError, StreamJobError
+from streamjobs.inprocess.local_operator import rows_of
+from streamjobs.inprocess.local_source import LocalSource
+from streamjobs.inprocess.network.source_subtask import SourceSubtask
+from streamjobs.rows.declared_schema import DeclaredSchema
+
+__all__ = ["ReplayedSource", "SourcePositions", "SplitFeed", "SplitWork", "positions_of"]
+
+_STATE: Final = SplitListStateDescriptor("splits", tuple[str, int])
+
+
+@frozen
+class ReplayedSource:
+    """A source of the program's own, and the schema of its records if that is declared."""
+
+    source: ReplayableSource = field(eq=False)
+    schema: DeclaredSchema | None = None
+    elements: tuple[Any, ...] = field(default=(), init=False)
+    """None are known before it is read."""
+
+
+@define(eq=False)
+class SplitWork:
+    """The positions of a source at a barrier, to be written and acknowledged; ``made`` is it without them."""
+
+    checkpoint_id: int
+    task: TaskId
+    made: Acknowledgement
+    _snapshot: OperatorStateSnapshotTask
+    _state: SubtaskState = field(factory=SubtaskState, init=False)
+
+    def write(self) -> None:
+        """Writes them, on any thread."""
+        self._state = SubtaskState(operator=encode_operator_state(self._snapshot.run().handle))
+
+    def cancel(self) -> None:
+        """Nobody waits for it any more."""
+        self._snapshot.cancel()
+
+    def acknowledgement(self, of_nothing: Callable[[TaskId, int], Acknowledgement]) -> Acknowledgement:
+        """What is acknowledged when it is written."""
+        return evolve(self.made, state=self._state)
+
+
+class SourcePositions:
+    """How far the splits of a source are read, and that as state; belongs to the thread of the run."""
+
+    def __init__(self, uid: str, source: ReplayableSource, restored: RestoredState | None, own: CheckpointFileSystem):
+        """Raises `JobRestoreError` if a split is gone that is not read to its end, for all that is known."""
+        former = None if restored is None else restored.operator(uid)
+        files = own if restored is None else restored.file_system
+        self._backend = OperatorStateBackend(
+            OperatorStateBackendParameters(
+                operator_uid=uid,
+                file_system=own,
+                file_prefix=f"shared/{path_segment(uid)}/00000",
+                restore=_restored(former, files),
+            )
+        )
+        self._state = self._backend.get_state(_STATE)
+        known = dict(self._state.get() or ())
+        there = dict(source.splits())
+        gone = sorted(known.keys() - there.keys())
+        if gone:
+            raise JobRestoreError(
+                f"source {uid!r} has no split {gone[0]!r} any more, which was read up to position {known[gone[0]]}: "
+                f"what follows there would be lost. Bring it back, or give the source another uid and pass "
+                f"allow_non_restored_state=True to read all splits anew"
+            )
+        self.now: dict[str, int] = {**there, **known}
+        """The position of each split behind what was sent on."""
+
+    def freeze(self, checkpoint_id: int, task: TaskId, made: Acknowledgement) -> SplitWork:
+        """The positions as they are now, to be written."""
+        self._state.update(sorted(self.now.items()))
+        return SplitWork(checkpoint_id, task, made, self._backend.prepare_snapshot(checkpoint_id, uuid.uuid4().hex))
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """Later checkpoints may refer to the files of this one."""
+        self._backend.notify_checkpoint_complete(checkpoint_id)
+
+    def close(self) -> None:
+        """Gives up what is being written."""
+        self._backend.close()
+
+
+class SplitFeed:
+    """A `BatchFeed` of a replayable source, from its positions on."""
+
+    def __init__(self, uid: str, source: ReplayedSource, positions: SourcePositions) -> None:
+        self._uid = uid
+        self._source = source
+        self._positions = positions
+        self._next = dict(positions.now)
+        self._open = deque(sorted(self._next))
+
+    def feed_next(self, source: SourceSubtask[LocalSource], most: int) -> bool:
+        for _ in range(len(self._open)):
+            split = self._open[0]
+            self._open.rotate(-1)
+            before = self._next[split]
+            got = self._source.source.read(split, before, most)
+            if got.position < before or len(got.records) > most:
+                raise StreamJobError(
+                    f"source {self._uid!r}, split {split!r}: reading {most} records from position {before} gave "
+                    f"{len(got.records)} and position {got.position}; a position never goes back"
+                )
+            self._next[split] = got.position
+            if got.is_at_end:
+                self._open.remove(split)
+            schema = self._source.schema
+            rows = list(got.records) if schema is None else rows_of(got.records, schema, f"source {self._uid!r}")
+            if rows or got.position > before:
+                source.feed(partial(self._read, split=split, position=got.position, rows=rows))
+                return True
+        return bool(self._open)
+
+    def _read(self, source: LocalSource, split: str, position: int, rows: Sequence[Any]) -> None:
+        source.read(rows)
+        self._positions.now[split] = position
+        source.emit_periodically()
+
+
+def _restored(former: OperatorState | None, files: CheckpointFileSystem) -> Any:
+    if former is None:
+        return None
+    [whole] = restored_operator_state([subtask.operator for subtask in former.subtasks], files, 1)
+    return whole if whole.states else None
+
+
+def positions_of(
+    sources: Mapping[str, Any], restored: RestoredState | None, own: CheckpointFileSystem
+) -> dict[str, SourcePositions]:
+    """The positions of all replayable sources of a run, by uid."""
+    return {
+        uid: SourcePositions(uid, one.source, restored, own)
+        for uid, one in sources.items()
+        if isinstance(one, ReplayedSource)
+    }
