@@ -22,6 +22,9 @@ Elements are polled in order over all key groups, so no group has anything left 
 
 Invariant between two calls: the top of the heap is alive, or the heap is empty.
 
+While there is no heap nothing has changed since the changes were last taken, so the head is the one of then. A store
+that keeps it can say what the head is without reading a page.
+
 RocksDB's own queue in Flink caches a sorted set per key group and asks the store whenever it runs empty; the heap over
 all groups saves the comparison of their heads.
 """
@@ -68,11 +71,14 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
         "_page_sizes",
         "in_store",
         "lower_bound",
+        "stored_head",
     )
 
     def __init__(self, name: str, serializer: TypeSerializer[T], key_groups: KeyGroupRange, max_changes: int) -> None:
         super().__init__(name, serializer, key_groups)
         self.lower_bound = b""
+        self.stored_head: bytes | None = None
+        """The first entry of what the store holds, empty bytes if there is none, None if it is not known."""
         self._max_changes = max_changes
         self._changes: dict[bytes, bool] = {}
         self.in_store: dict[bytes, bool] = {}
@@ -106,6 +112,8 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
         smaller than ``lower_bound`` then. Who has a use for ``in_store`` takes it before.
         """
         changes = self._changes
+        if self._heap is not None:
+            self.stored_head = self._heap[0] if self._heap else b""
         if changes:
             # All that was changed was removed if nothing is left.
             first = self._heap[0] if self._heap else max(changes)
@@ -116,6 +124,7 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
     def close(self) -> None:
         """Makes every later access an error."""
         self._forget()
+        self.stored_head = None
         self._is_closed = True
 
     def add_entry(self, entry: bytes) -> bool:
@@ -159,6 +168,8 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
     def head(self) -> bytes | None:
         heap = self._heap
         if heap is None:
+            if self.stored_head is not None:
+                return self.stored_head or None
             heap = self._readied_heap()
         return heap[0] if heap else None
 

@@ -1,5 +1,9 @@
 """The tables of a subtask's local database: where the entries of each state are, and how sorted files get into them.
 
+A database that holds what is wanted is opened when somebody first asks for a row or changes one, and in an epoch that
+touches none it stays closed. If it turns out to be unfit only then, it is filled anew from the handles that it was a
+copy of. It may turn out so before anything has changed, and no later.
+
 Nothing is ever written through the memtable. A file of changes is *both* ingested into the state's column family *and*
 kept, under a second link, for the checkpoint's store. A state is replaced as a whole by moving it into a fresh column
 family, so that nothing is half-replaced when something fails.
@@ -9,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from statebackend.api.key_groups import KeyGroupRange
@@ -20,14 +24,16 @@ from statebackend.rocksdb.engine import FILES_AT_LEVEL_ZERO, ColumnFamily, Rocks
 from statebackend.rocksdb.file_chain import FileChain
 from statebackend.rocksdb.increments import marks_of, merge_increments
 from statebackend.rocksdb.local_directory import LocalStateDirectory, LocalVersion
+from statebackend.rocksdb.priority_queue import QueueEnds
 from statebackend.rocksdb.table import RocksDBTable, TableSharing
+from statebackend.rocksdb.unopened_family import UnopenedFamily
 
 MAX_LOCAL_FILES: Final = 64
 """Files of one state, beyond those that RocksDB has merged, with which a local database is thrown away."""
 
 
 class LocalDatabase:
-    """The database in a subtask's local directory; without an engine until `create` or `open_version`.
+    """The database in a subtask's local directory; nothing may be asked of it before `create` or `expect_version`.
 
     ``version`` is another number after every change of what the database holds.
     """
@@ -46,7 +52,10 @@ class LocalDatabase:
         self._sharing = sharing
         self._family_numbers = itertools.count()
         self._memory_budget_bytes = memory_budget_bytes
-        self._lower_bounds: Mapping[str, bytes] = {}
+        self._process = os.getpid()
+        self._expected: LocalVersion | None = None
+        self._fill_anew: Callable[[], None] = lambda: None
+        self._unopenable: BaseException | None = None
         self._engine: RocksDBEngine | None = None
 
     def create(self) -> None:
@@ -54,7 +63,40 @@ class LocalDatabase:
         self.directory.wipe()
         self._engine = RocksDBEngine(self.directory.database_path, self._memory_budget_bytes)
 
-    def open_version(self, version: LocalVersion) -> bool:
+    def expect_version(self, version: LocalVersion, fill_anew: Callable[[], None]) -> None:
+        """Lets the database be opened when it is first needed.
+
+        If it is not fit for use then, ``fill_anew`` fills the tables, each of which has been given an empty place.
+        """
+        self._expected, self._fill_anew = version, fill_anew
+
+    def _open_expected(self, version: LocalVersion) -> None:
+        if self.is_inherited:
+            raise RocksDBError(
+                f"the database at {self.directory.database_path} belongs to process {self._process}; open it anew here"
+            )
+        if self._unopenable is not None:
+            raise RocksDBError(
+                f"the local database could not be opened before: {self._unopenable}"
+            ) from self._unopenable
+        try:
+            is_fit = self._open_version(version)
+            if not is_fit:
+                self.create()
+            for table in self.tables.values():
+                place = table.place if is_fit else f"{next(self._family_numbers)}:{table.name}"
+                table.move_to(self._opened().column_family(place), table.files)
+            self._expected = None
+            if not is_fit:
+                self._fill_anew()
+        except BaseException as error:
+            # A table that is filled by half must not be read.
+            for table in self.tables.values():
+                table.move_to(UnopenedFamily(table.place, self._family), table.files)
+            self._expected, self._unopenable = version, error
+            raise
+
+    def _open_version(self, version: LocalVersion) -> bool:
         """Opens the database that the directory holds, if it is fit for use.
 
         It is not if it is damaged, lacks a column family of that version, holds marks, or consists of many files: each
@@ -75,20 +117,25 @@ class LocalDatabase:
             engine.close()
             return False
         self._family_numbers = itertools.count(1 + max((_family_number(name) for name in present), default=-1))
-        self._lower_bounds = version.lower_bounds
         self._engine = engine
         return True
 
     @property
     def engine(self) -> RocksDBEngine:
-        """The open engine."""
-        assert self._engine is not None
-        return self._engine
+        """The engine, which is opened if it is not; raises `RocksDBError`, or what filling the database anew does."""
+        if self._expected is not None:
+            self._open_expected(self._expected)
+        return self._opened()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the engine has been opened."""
+        return self._engine is not None
 
     @property
     def is_inherited(self) -> bool:
-        """Whether this process is a forked child of the one that opened the engine."""
-        return self._engine is not None and self._engine.is_inherited
+        """Whether this process is a forked child of the one that the database is of."""
+        return os.getpid() != self._process
 
     def add_table(self, schema: StateSchema) -> RocksDBTable:
         """An empty table."""
@@ -97,11 +144,12 @@ class LocalDatabase:
         table = self.tables[name] = RocksDBTable(schema, self._sharing, self._new_column_family(name), FileChain())
         return table
 
-    def adopt_table(self, schema: StateSchema, place: str, files: FileChain) -> None:
-        """A table whose rows the database has already."""
+    def adopt_table(self, schema: StateSchema, version: LocalVersion, files: FileChain) -> None:
+        """A table whose rows the expected version of the database has."""
         name = schema.meta.name
-        table = self.tables[name] = RocksDBTable(schema, self._sharing, self.engine.column_family(place), files)
-        table.lower_bound = self._lower_bounds.get(name, b"")
+        rows = UnopenedFamily(version.column_families[name], self._family)
+        table = self.tables[name] = RocksDBTable(schema, self._sharing, rows, files)
+        table.queue_ends = QueueEnds(version.lower_bounds.get(name, b""), version.heads.get(name))
 
     def write_sorted(self, entries: Iterable[Change]) -> SstWriter | None:
         """Writes entries to a file of their own, changing nothing else; None if there are none."""
@@ -165,12 +213,14 @@ class LocalDatabase:
     def close(self, snapshot_taken: str | None) -> None:
         """Closes the engine and the directory, which holds exactly the snapshot of that state id, if one is given."""
         families = {name: table.place for name, table in self.tables.items()}
-        bounds = {name: table.lower_bound for name, table in self.tables.items() if table.lower_bound}
+        ends = {name: table.queue_ends for name, table in self.tables.items()}
+        bounds = {name: one.lower_bound for name, one in ends.items() if one.lower_bound}
+        heads = {name: one.head for name, one in ends.items() if one.head is not None}
         try:
             if self._engine is not None:
                 self._engine.close()
-            if snapshot_taken is not None:
-                self.directory.write_version(LocalVersion(snapshot_taken, families, bounds))
+            if snapshot_taken is not None and self._unopenable is None:
+                self.directory.write_version(LocalVersion(snapshot_taken, families, bounds, heads))
         finally:
             self.directory.close()
 
@@ -199,6 +249,13 @@ class LocalDatabase:
     def _change(self) -> None:
         self.version += 1
         self.directory.begin_change()
+
+    def _opened(self) -> RocksDBEngine:
+        assert self._engine is not None
+        return self._engine
+
+    def _family(self, place: str) -> ColumnFamily:
+        return self.engine.column_family(place)
 
     def _new_column_family(self, name: str) -> ColumnFamily:
         return self.engine.column_family(f"{next(self._family_numbers)}:{name}")

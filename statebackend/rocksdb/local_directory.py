@@ -1,7 +1,7 @@
 """A subtask's directory on the local disk: the database, and which version of the state it holds.
 
     <directory>/lock       held while a backend is open
-    <directory>/VERSION    JSON: state id, boot id, column families, lower bounds; absent during changes
+    <directory>/VERSION    JSON: state id, boot id, column families, lower bounds, heads; absent during changes
     <directory>/db/        the RocksDB database
     <directory>/files/     sorted files on their way in or out
 
@@ -39,12 +39,14 @@ _BOOT_ID_PATH: Final = "/proc/sys/kernel/random/boot_id"
 class LocalVersion:
     """What a local database holds: the state id of the snapshot, and the column family of each state.
 
-    ``lower_bounds`` are bytes below which a priority queue has no element.
+    ``lower_bounds`` are bytes below which a priority queue has no element, ``heads`` the first entries of queues of
+    which they are known, empty bytes for a queue without elements.
     """
 
     state_id: str
     column_families: Mapping[str, str]
     lower_bounds: Mapping[str, bytes] = field(factory=dict)
+    heads: Mapping[str, bytes] = field(factory=dict)
 
 
 class LocalStateDirectory:
@@ -85,8 +87,11 @@ class LocalStateDirectory:
                 content = json.load(file)
             if content["boot_id"] != _boot_id() or not os.path.isdir(self.database_path):
                 return None
-            bounds = {name: bytes.fromhex(bound) for name, bound in dict(content.get("lower_bounds", {})).items()}
-            return LocalVersion(str(content["state_id"]), dict(content["column_families"]), bounds)
+            bounds, heads = (
+                {name: bytes.fromhex(known) for name, known in dict(content.get(field_name, {})).items()}
+                for field_name in ("lower_bounds", "heads")
+            )
+            return LocalVersion(str(content["state_id"]), dict(content["column_families"]), bounds, heads)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -102,6 +107,7 @@ class LocalStateDirectory:
             "boot_id": _boot_id(),
             "column_families": dict(version.column_families),
             "lower_bounds": {name: bound.hex() for name, bound in version.lower_bounds.items()},
+            "heads": {name: head.hex() for name, head in version.heads.items()},
         }
         temporary = f"{self._version_path}.new"
         with contextlib.suppress(OSError):

@@ -9,13 +9,16 @@ serializer to be taken apart: a queue that nobody registers travels on by its by
 
 What was polled is a deletion in the database until files are compacted, and a scan has to step over each. So scans of a
 key group begin at the lower bound of the queue, which is kept with the local database. It is only lost by a restore,
-whose first scan finds the heads behind the deletions in the files, once.
+whose first scan finds the heads behind the deletions in the files, once. Beside it lies the first entry, so that
+nothing is read to see that nothing is due.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import TypeVar
+
+from attrs import frozen
 
 from statebackend.api.key_groups import KeyGroupRange
 from statebackend.queues.paged_priority_queue import PagedPriorityQueue
@@ -24,6 +27,17 @@ from statebackend.rocksdb.composite_key import KEY_GROUP, VOID_NAMESPACE_BYTES
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 T = TypeVar("T")
+
+
+@frozen
+class QueueEnds:
+    """Where a queue begins: bytes below which it has no element, and its first entry.
+
+    The latter is empty if there are no elements, None if it is not known.
+    """
+
+    lower_bound: bytes = b""
+    head: bytes | None = None
 
 
 def split_element_key(raw: bytes) -> tuple[int, bytes, bytes, bytes]:
@@ -39,7 +53,7 @@ def _rows_of(entries: dict[bytes, bool]) -> Changes:
 class RocksDBPriorityQueue(PagedPriorityQueue[T]):
     """See the module."""
 
-    __slots__ = ("_bounds", "_keep_lower_bound", "stored_rows")
+    __slots__ = ("_bounds", "_keep_ends", "stored_rows")
 
     def __init__(
         self,
@@ -48,14 +62,15 @@ class RocksDBPriorityQueue(PagedPriorityQueue[T]):
         key_groups: KeyGroupRange,
         stored_rows: StoredRows,
         bounds: CacheBounds,
-        lower_bound: bytes,
-        keep_lower_bound: Callable[[bytes], None],
+        ends: QueueEnds,
+        keep_ends: Callable[[QueueEnds], None],
     ) -> None:
         super().__init__(name, serializer, key_groups, bounds.entries)
         self.stored_rows = stored_rows
-        self.lower_bound = lower_bound
+        self.lower_bound = ends.lower_bound
+        self.stored_head = ends.head
         self._bounds = bounds
-        self._keep_lower_bound = keep_lower_bound
+        self._keep_ends = keep_ends
 
     @property
     def cache_misses(self) -> None:
@@ -71,7 +86,7 @@ class RocksDBPriorityQueue(PagedPriorityQueue[T]):
         """What changed since the last call, in no order."""
         in_store = self.in_store
         changes = self.take_changes()
-        self._keep_lower_bound(self.lower_bound)
+        self._keep_ends(QueueEnds(self.lower_bound, self.stored_head))
         return Drained.from_changes(_rows_of(changes), _rows_of(in_store))
 
     def write_back(self) -> None:

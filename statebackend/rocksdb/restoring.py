@@ -1,6 +1,6 @@
 """How a local database comes to hold a snapshot, from the cheapest way to the dearest.
 
-* The local database holds exactly the wanted snapshot: it is opened as it is.
+* The local database holds exactly the wanted snapshot: it is opened as it is, when it is first needed.
 * The handles were written by this backend: their files are linked or copied, and ingested in order.
 * Canonical savepoints: their rows are written as sorted files, one for each of theirs.
 
@@ -42,23 +42,27 @@ ROCKSDB_BACKEND: Final = "rocksdb"
 
 @frozen(eq=False)
 class RestoreTarget:
-    """A database to be filled; the functions are those of the store that it is the database of."""
+    """A database to be filled; the functions are those of the store that it is the database of.
+
+    ``note_restore`` hears that a database that was taken for the wanted one has to be restored after all.
+    """
 
     database: LocalDatabase
     may_refer_to: Callable[[RestoredHandle], bool]
     next_chunk_number: Callable[[], int]
+    note_restore: Callable[[], None]
 
 
 Importer = Callable[[RestoreTarget, RocksDBTable, RestoredHandle, StateMeta], None]
 
 
 def open_or_restore(target: RestoreTarget, restored: RestoredStates) -> bool:
-    """Fills the database with what the handles hold; returns whether it did so already.
+    """Fills the database with what the handles hold; returns whether it seems to do so already.
 
     Raises what the file system raises for missing and damaged files.
     """
     database = target.database
-    if _open_local(database, restored):
+    if _expect_local(target, restored):
         # All subtasks of the operator have opened their state since it was brought here.
         database.directory.brought.discard()
         return True
@@ -72,7 +76,8 @@ def open_or_restore(target: RestoreTarget, restored: RestoredStates) -> bool:
     return False
 
 
-def _open_local(database: LocalDatabase, restored: RestoredStates) -> bool:
+def _expect_local(target: RestoreTarget, restored: RestoredStates) -> bool:
+    database = target.database
     version = database.directory.read_version()
     if version is None or len(restored.handles) != 1 or restored.handles[0][0].handle.backend != ROCKSDB_BACKEND:
         return False
@@ -82,12 +87,22 @@ def _open_local(database: LocalDatabase, restored: RestoredStates) -> bool:
         version.state_id != handle.state_id
         or KeyGroupRange(handle.key_group_start, handle.key_group_end) != database.key_groups
         or sorted(version.column_families) != sorted(names)
-        or not database.open_version(version)
     ):
         return False
+
+    def fill_anew() -> None:
+        target.note_restore()
+        for state in meta.states:
+            table = database.tables[state.name]
+            files = table.files
+            _import_native(target, table, restored.handles[0][0], state)
+            # What was frozen meanwhile is of these; and they say what the table holds, wherever they are.
+            table.files = files
+
+    database.expect_version(version, fill_anew)
     for state in meta.states:
         files = FileChain(stored_files(handle, state))
-        database.adopt_table(StateSchema(state.with_files(())), version.column_families[state.name], files)
+        database.adopt_table(StateSchema(state.with_files(())), version, files)
     return True
 
 

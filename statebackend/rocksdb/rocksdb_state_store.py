@@ -103,7 +103,7 @@ class RocksDBStateStore(StateStore):
     def restore(self, restored: RestoredStates) -> None:
         if restored.meta is not None:
             self.sequence = restored.meta.sequence
-        target = RestoreTarget(self.database, self.may_refer_to, self.next_chunk_number)
+        target = RestoreTarget(self.database, self.may_refer_to, self.next_chunk_number, self._note_restore)
         self.is_local = open_or_restore(target, restored)
         self._first_new_chunk = self.sequence
 
@@ -157,6 +157,9 @@ class RocksDBStateStore(StateStore):
             task.is_out.wait()
         self._settle()
         self.database.close(self._local_state_id())
+
+    def _note_restore(self) -> None:
+        self.is_local = False
 
     def _frozen(self, table: RocksDBTable) -> FrozenRocksDBTable:
         frozen = table.files.freeze(self._order)

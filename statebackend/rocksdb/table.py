@@ -32,7 +32,8 @@ from statebackend.rocksdb.expired_rows import places_of_rows
 from statebackend.rocksdb.file_chain import FileChain
 from statebackend.rocksdb.list_state import ChunkSource, RocksDBListState
 from statebackend.rocksdb.map_state import RocksDBMapState
-from statebackend.rocksdb.priority_queue import RocksDBPriorityQueue, split_element_key
+from statebackend.rocksdb.priority_queue import QueueEnds, RocksDBPriorityQueue, split_element_key
+from statebackend.rocksdb.unopened_family import UnopenedFamily
 from statebackend.rocksdb.value_state import create_value_state
 from statebackend.ttl.expiry_sweep import Pass, PassStart
 from typeserializers.kernel.known_serializers import restored_with
@@ -64,13 +65,15 @@ class TableSharing:
 
 
 class RocksDBTable(StateTable):
-    """See the module. ``handle`` is this epoch's; ``lower_bound`` are bytes below which a queue has no element."""
+    """See the module. ``handle`` is this epoch's, ``queue_ends`` say where a queue begins that is written out."""
 
-    def __init__(self, schema: StateSchema, sharing: TableSharing, family: ColumnFamily, files: FileChain) -> None:
+    def __init__(
+        self, schema: StateSchema, sharing: TableSharing, family: ColumnFamily | UnopenedFamily, files: FileChain
+    ) -> None:
         super().__init__(schema)
         self.files = files
         self.handle: WriteBackCache | None = None
-        self.lower_bound = b""
+        self.queue_ends = QueueEnds()
         self._sharing = sharing
         self._family = family
 
@@ -100,8 +103,8 @@ class RocksDBTable(StateTable):
             sharing.key_groups,
             self._family,
             sharing.bounds,
-            self.lower_bound,
-            self._keep_lower_bound,
+            self.queue_ends,
+            self._keep_queue_ends,
         )
         return handle
 
@@ -173,7 +176,7 @@ class RocksDBTable(StateTable):
         """Moves a finished file into the rows; its entries override all earlier ones."""
         self._family.ingest(path)
 
-    def move_to(self, family: ColumnFamily, files: FileChain) -> None:
+    def move_to(self, family: ColumnFamily | UnopenedFamily, files: FileChain) -> None:
         """Makes what is there the whole content; the caller drops what was there before."""
         self._family, self.files = family, files
         if self.handle is not None:
@@ -189,8 +192,8 @@ class RocksDBTable(StateTable):
         raw_keys = self._sharing.raw_keys(self.schema.serializers[NAMESPACE_ROLE])
         return self.name, context, raw_keys, self._family, self._sharing.bounds
 
-    def _keep_lower_bound(self, lower_bound: bytes) -> None:
-        self.lower_bound = lower_bound
+    def _keep_queue_ends(self, ends: QueueEnds) -> None:
+        self.queue_ends = ends
 
     def _addresses(self, rows: Iterable[tuple[bytes, bytes]]) -> Iterator[Address]:
         split = self.split_key()

@@ -6,7 +6,9 @@ import signal
 
 import pytest
 
+from checkpointing.errors import MissingFileError
 from statebackend import ValueStateDescriptor
+from statebackend.api.errors import StateBackendClosedError, StateBackendError
 from statebackend.rocksdb.local_directory import LocalStateDirectory, LocalVersion
 from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from testkit.backends.contract_base import VALUE, contents, fill, filled
@@ -61,7 +63,7 @@ def test_the_scans_of_a_queue_begin_where_its_elements_do(harness):
         backend = harness.open(ROCKSDB, *([handle] if handle else []), local="local")
         assert backend.is_local is (handle is not None)
         table = backend._store.tables.get("timers")
-        return backend, None if table is None else table.lower_bound
+        return backend, None if table is None else table.queue_ends.lower_bound
 
     def after(backend):
         handle = harness.snapshot(backend).handle
@@ -107,8 +109,93 @@ def test_a_database_is_without_version_while_it_is_open(harness):
     handle, _ = epoch(harness, None, 0)
     assert os.path.exists(version_path(harness))
     backend = harness.open(ROCKSDB, handle, local="local")
-    assert not os.path.exists(version_path(harness))
     fill(harness, backend, KEYS, 1)
+    assert contents(harness, backend) == filled(KEYS, 0, 1)
+    assert not os.path.exists(version_path(harness))
+    backend.close()
+    assert not os.path.exists(version_path(harness))
+
+
+def test_a_database_of_which_nothing_is_asked_is_not_opened_and_holds_the_next_snapshot_too(harness, monkeypatch):
+    def refuse(*arguments):
+        raise AssertionError("opened")
+
+    handle, _ = epoch(harness, None, 0)
+    with monkeypatch.context() as patched:
+        patched.setattr("statebackend.rocksdb.local_database.RocksDBEngine", refuse)
+        for _ in range(3):
+            backend = harness.open(ROCKSDB, handle, local="local")
+            backend.get_state(VALUE)
+            # What fails, or is killed, before its snapshot changes nothing.
+            backend.close()
+            backend = harness.open(ROCKSDB, handle, local="local")
+            backend.get_state(VALUE)
+            assert backend.is_local
+            snapshot = harness.snapshot(backend)
+            assert (snapshot.entries_written, snapshot.handle.files) == (0, handle.files)
+            assert snapshot.handle.state_id != handle.state_id
+            handle = snapshot.handle
+            backend.close()
+            assert os.path.exists(version_path(harness))
+    handle, is_local = epoch(harness, handle, 1)
+    assert is_local
+    assert contents(harness, harness.open(ROCKSDB, handle, local="local")) == filled(KEYS, 0, 1)
+
+
+def test_the_first_element_of_a_queue_is_known_without_the_database(harness):
+    def next_epoch(handle, change):
+        backend = harness.open(ROCKSDB, *([handle] if handle else []), local="local")
+        queue = backend.get_priority_queue(TIMERS)
+        first, key_group = queue.peek(), queue.peek_key_group()
+        was_open = backend._store.database.is_open
+        change(queue)
+        handle = harness.snapshot(backend).handle
+        backend.close()
+        return handle, first, key_group, was_open
+
+    def poll(queue):
+        queue.poll()
+
+    handle, first, _, _ = next_epoch(None, lambda queue: queue.add_all([(timer(5), 3), (timer(7), 4), (timer(9), 3)]))
+    assert first is None
+    for expected in [(timer(5), 3, False), (timer(7), 4, False), (timer(9), 3, False), (None, None, False)]:
+        # A look, and nothing else, leaves all as it is.
+        handle, *found = next_epoch(handle, lambda queue: None)
+        assert tuple(found) == expected
+        handle, *found = next_epoch(handle, poll)
+        assert tuple(found) == expected
+    handle, *found = next_epoch(handle, lambda queue: queue.add(timer(8), 1))
+    assert found == [None, None, False]
+    handle, *found = next_epoch(handle, lambda queue: queue.add(timer(2), 2))
+    assert found == [timer(8), 1, False]
+    handle, *found = next_epoch(handle, lambda queue: queue.remove(timer(2), 2))
+    assert found == [timer(2), 2, False]
+    # Nothing is known of a queue behind a restore, and nothing is said of one that was closed.
+    backend = harness.open(ROCKSDB, handle)
+    queue = backend.get_priority_queue(TIMERS)
+    assert (queue.peek(), queue.peek_key_group()) == (timer(8), 1)
+    backend.close()
+    with pytest.raises(StateBackendClosedError):
+        queue.peek()
+
+
+def test_a_database_that_can_neither_be_opened_nor_filled_anew_is_an_error_each_time_and_has_no_version(harness):
+    handle, _ = epoch(harness, None, 0)
+    damage(harness)
+    os.unlink(harness.store_path(handle.files[0].path))
+    backend = harness.open(ROCKSDB, handle, local="local")
+    state = backend.get_state(VALUE)
+    harness.at(backend, 1)
+    with pytest.raises(MissingFileError):
+        state.value()
+    # A function may have caught it.
+    for _ in range(2):
+        with pytest.raises(StateBackendError, match="could not be opened"):
+            state.value()
+    with pytest.raises(StateBackendError, match="could not be opened"):
+        contents(harness, backend)
+    snapshot = harness.snapshot(backend)
+    assert snapshot.handle.files == handle.files
     backend.close()
     assert not os.path.exists(version_path(harness))
 
@@ -143,12 +230,25 @@ def test_a_damaged_version_is_no_version(harness, content):
 
 def test_a_damaged_database_is_restored(harness):
     handle, _ = epoch(harness, None, 0)
+    damage(harness)
+    backend = harness.open(ROCKSDB, handle, local="local")
+    assert contents(harness, backend) == filled(KEYS, 0)
+    assert not backend.is_local
+    fill(harness, backend, KEYS, 1)
+    snapshot = harness.snapshot(backend)
+    assert set(handle.files) < set(snapshot.handle.files)
+    backend.close()
+    # What was filled anew is as good as what was damaged.
+    for local in ("local", None):
+        again = harness.open(ROCKSDB, snapshot.handle, local=local)
+        assert again.is_local is (local is not None)
+        assert contents(harness, again) == filled(KEYS, 0, 1)
+
+
+def damage(harness):
     database = os.path.join(harness.directory, "local", "local", "db")
     files = [name for name in os.listdir(database) if name.endswith(".sst")]
     os.unlink(os.path.join(database, files[0]))
-    backend = harness.open(ROCKSDB, handle, local="local")
-    assert not backend.is_local
-    assert contents(harness, backend) == filled(KEYS, 0)
 
 
 def test_a_database_of_many_files_is_restored(harness, monkeypatch):
@@ -160,8 +260,8 @@ def test_a_database_of_many_files_is_restored(harness, monkeypatch):
         assert is_local
     monkeypatch.setattr("statebackend.rocksdb.local_database.MAX_LOCAL_FILES", 0)
     backend = harness.open(ROCKSDB, handle, local="local")
-    assert not backend.is_local
     assert contents(harness, backend) == filled(KEYS, 0, *offsets)
+    assert not backend.is_local
 
 
 def test_another_parallelism_restores(harness):

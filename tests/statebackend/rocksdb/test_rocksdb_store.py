@@ -204,6 +204,20 @@ def test_a_forked_child_of_a_backend_leaves_its_directory_alone(tmp_path):
     harness.close()
 
 
+def test_a_forked_child_does_not_open_what_its_parent_has_not_opened(tmp_path):
+    harness = BackendHarness(str(tmp_path))
+    backend = harness.open(RocksDBStateBackend(), local="shared")
+    fill(harness, backend, range(10))
+    handle = harness.snapshot(backend).handle
+    backend.close()
+    backend = harness.open(RocksDBStateBackend(), handle, local="shared")
+    assert in_child(lambda: contents(harness, backend)) == "RocksDBError"
+    assert in_child(backend.close) == "None"
+    assert backend.is_local
+    assert contents(harness, backend) == filled(range(10), 0)
+    harness.close()
+
+
 def test_the_cache_is_written_out_early_when_it_is_full_and_nobody_notices(tmp_path):
     harness = BackendHarness(str(tmp_path))
     small = RocksDBStateBackend(cache_entries=3)
