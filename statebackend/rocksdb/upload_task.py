@@ -88,8 +88,7 @@ class RocksDBSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
         states = []
         for number, table in enumerate(self.frozen_state.tables):
             self.raise_if_cancelled()
-            with self._directory.scratch() as directory:
-                files = self._store_table(table, f"{self._prefix}-{number}", directory)
+            files = self._files_of(table, f"{self._prefix}-{number}")
             table.stored = files.stored
             states.append((table.meta, files))
         handle = self._handle_of(states)
@@ -114,10 +113,18 @@ class RocksDBSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
             # The backend's close waits for this, whatever happened.
             self.is_out.set()
 
-    def _store_table(self, table: FrozenRocksDBTable, stem: str, directory: str) -> StateFiles:
-        """Brings everything of a state into the store, merging files where there are too many."""
+    def _files_of(self, table: FrozenRocksDBTable, stem: str) -> StateFiles:
+        """Brings what is new of a state into the store."""
         files = table.frozen.as_files()
         table.is_exact = table.was_exact
+        if table.whole is None and not files.pending and files.increments_to_merge() is None:
+            # A directory that is made and removed waits for the disk.
+            return files
+        with self._directory.scratch() as directory:
+            return self._store_table(table, files, stem, directory)
+
+    def _store_table(self, table: FrozenRocksDBTable, files: StateFiles, stem: str, directory: str) -> StateFiles:
+        """Brings everything of a state into the store, merging files where there are too many."""
         if table.whole is not None:
             files = self._base(table, files, directory)
         elif len(files.pending) > MAX_FILES_OF_ONE_SNAPSHOT:
