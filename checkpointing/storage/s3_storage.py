@@ -49,6 +49,7 @@ _PASSING: Final = frozenset(
 )
 """What may be otherwise the next time; of an upload in parts also that it is unknown, which begins again."""
 
+_READ_AT_ONCE_BYTES: Final = 16 << 20
 _FIRST_STATUS_OF_SERVERS: Final = 500
 _TOO_MANY: Final = 429
 
@@ -101,7 +102,10 @@ class S3Storage:
         return self._try(lambda: self.files.read(path))
 
     def open_input(self, path: str) -> pyarrow.NativeFile:
-        """A seekable file object. Who reads from it meets errors that are not tried again here."""
+        """A seekable file object. Of a large file, who reads from it meets errors that are not tried again here."""
+        size_bytes = self.size_bytes(path)
+        if size_bytes is not None and size_bytes <= _READ_AT_ONCE_BYTES:
+            return pyarrow.BufferReader(self.read(path))
         return self._try(lambda: self.files.open_input(path))
 
     def size_bytes(self, path: str) -> int | None:

@@ -58,12 +58,16 @@ def test_what_passes_is_tried_again(fs, faulty_store, tmp_path, fault) -> None:
     assert fs.size("x") == 7
     failed_to_read = faulty_store.fail(fault, "GET", "/job/x", times=2)
     assert fs.read_file(handle) == b"content"
+    failed_to_open = faulty_store.fail(fault, "GET", "/job/x", times=2)
+    with fs.open_input("x") as source:
+        source.seek(3)
+        assert source.read() == b"tent"
     failed_to_list = faulty_store.fail(fault, "GET", "list-type", times=2)
     assert fs.list_files() == ("x",)
     failed_to_delete = faulty_store.fail(fault, "DELETE", "/job/x", times=2)
     fs.delete("x")
     assert not fs.exists("x")
-    assert [one() for one in (failed, failed_to_look, failed_to_read, failed_to_list)] == [2] * 4
+    assert [one() for one in (failed, failed_to_look, failed_to_read, failed_to_open, failed_to_list)] == [2] * 5
     # Where the first took effect, the second finds nothing to delete.
     assert failed_to_delete() in (1, 2)
 
