@@ -7,7 +7,7 @@ in a network, which gives nothing up.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from attrs import define, field
@@ -23,7 +23,10 @@ from checkpointing.barriers.exactly_once_handler import (
 )
 from streamjobs.inprocess.network.channel import Channel, SubtaskOutput
 from streamjobs.inprocess.network.elements import CancelledCheckpoint, EndOfInput, RecordBatch, SubtaskId
+from streamjobs.inprocess.network.network import Network
 from streamjobs.inprocess.network.operator_subtask import OperatorSubtask
+from streamjobs.inprocess.network.output_subtask import OutputSubtask
+from streamjobs.inprocess.network.scheduler import DownstreamFirst
 from streamjobs.inprocess.network.subtask_capture import SubtaskCapture
 from streamjobs.time.timestamps import MIN_TIMESTAMP
 from tests.checkpointing.barriers import (
@@ -236,3 +239,29 @@ def test_a_checkpoint_is_what_was_put_before_its_barriers(kind: str, count: int,
 
 def _records_of(batches: Sequence[Any]) -> list[int]:
     return [record for batch in batches for record in batch.records]
+
+
+def test_what_was_in_flight_is_taken_before_anything_new_but_barriers_that_overtake() -> None:
+    task = Task(CheckpointingMode.UNALIGNED, 2)
+    new, restored = task.channels
+    restored.put_restored([RecordBatch(0, [1]), RecordBatch(0, [2])])
+    new.put(RecordBatch(0, [3]))
+    restored.put(RecordBatch(0, [4]))
+    assert task.subtask.readable() == [restored]
+    new.put_barrier(CheckpointBarrier(checkpoint_id=1, is_unaligned=True), splits=False)
+    assert task.subtask.readable() == [new, restored]
+    task.subtask.step(new)
+    assert task.subtask.readable() == [restored]
+    for _ in range(2):
+        task.subtask.step(restored)
+    assert (task.processed, task.subtask.readable()) == ([1, 2], [new, restored])
+
+
+def test_a_network_that_resumes_takes_what_was_in_flight_first() -> None:
+    task = Task(CheckpointingMode.UNALIGNED, 2)
+    new, restored = task.channels
+    restored.put_restored([RecordBatch(0, [1])])
+    new.put(RecordBatch(0, [2]))
+    end = OutputSubtask(SubtaskId("reader", 0), [task.out], 1, cast(Any, None))
+    Network([], [task.subtask], end, DownstreamFirst()).resume()
+    assert task.processed == [1, 2]
