@@ -14,7 +14,7 @@ from typing import Any, Final
 import statebackend
 from snapshots.value_text import cut
 
-__all__ = ["one_line", "shown", "shown_instance", "told"]
+__all__ = ["cited", "one_line", "shown_instance", "told"]
 
 _STATES: Final = os.path.join(os.path.dirname(statebackend.__file__), "")
 
@@ -32,10 +32,10 @@ def one_line(text: str) -> str:
 
 def shown_instance(given: object) -> str:
     """What was given in the place of an instance of some class: of a class, that it wants an instance."""
-    return f"the class {given.__name__}; make an instance" if isinstance(given, type) else shown(given, 80)
+    return f"the class {given.__name__}; make an instance" if isinstance(given, type) else cited(given, 80)
 
 
-def shown(value: Any, characters: int) -> str:
+def cited(value: Any, characters: int) -> str:
     """The value as text of one line; what is longer is cut, and says so."""
     try:
         text = one_line(repr(value))

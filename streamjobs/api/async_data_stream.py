@@ -10,7 +10,7 @@ from streamjobs.api.data_stream import DataStream, KeyedStream, ProcessedStream
 from streamjobs.api.stream_graph import KeyedInput, SpreadInput
 from streamjobs.errors import JobDefinitionError
 from streamjobs.time.durations import Duration, duration_ms
-from streamjobs.user_errors import shown, shown_instance
+from streamjobs.user_errors import cited, shown_instance
 
 __all__ = ["AsyncDataStream"]
 
@@ -78,14 +78,14 @@ def _definition(
 ) -> AsyncWaitDefinition:
     method = f"{order.value}_wait()"
     if not isinstance(stream, (DataStream, KeyedStream)):
-        raise JobDefinitionError(f"{method} takes a stream first, not {shown(stream, 80)}")
+        raise JobDefinitionError(f"{method} takes a stream first, not {cited(stream, 80)}")
     if not isinstance(function, AsyncFunction):
         raise JobDefinitionError(f"{method} takes an instance of an AsyncFunction, not {shown_instance(function)}")
     if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
-        raise JobDefinitionError(f"capacity of {method} is {shown(capacity, 40)}; it is a whole number of 1 or more")
+        raise JobDefinitionError(f"capacity of {method} is {cited(capacity, 40)}; it is a whole number of 1 or more")
     if retry is not None and not isinstance(retry, AsyncRetryStrategy):
         raise JobDefinitionError(
-            f"retry of {method} is {shown(retry, 80)}; it is None, AsyncRetryStrategy.fixed_delay(...) or "
+            f"retry of {method} is {cited(retry, 80)}; it is None, AsyncRetryStrategy.fixed_delay(...) or "
             f"AsyncRetryStrategy.exponential_backoff(...)"
         )
     return AsyncWaitDefinition(

@@ -23,7 +23,7 @@ from streamjobs.api.functions import RuntimeContext
 from streamjobs.api.lifecycle import WorkerLifecycle
 from streamjobs.errors import JobDefinitionError
 from streamjobs.time.durations import Duration, duration_ms
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import cited
 
 __all__ = ["DEFAULT_CAPACITY", "AsyncContext", "AsyncFunction", "AsyncRetryStrategy"]
 
@@ -78,7 +78,7 @@ class AsyncFunction(WorkerLifecycle, ABC, Generic[I, O]):
 def _check_attempts(strategy: AsyncRetryStrategy, attribute: Attribute[Any], value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise JobDefinitionError(
-            f"max_attempts of an AsyncRetryStrategy is {shown(value, 40)}; it is a number of 1 or more, which counts "
+            f"max_attempts of an AsyncRetryStrategy is {cited(value, 40)}; it is a number of 1 or more, which counts "
             f"the first attempt"
         )
 
@@ -86,7 +86,7 @@ def _check_attempts(strategy: AsyncRetryStrategy, attribute: Attribute[Any], val
 def _check_multiplier(strategy: AsyncRetryStrategy, attribute: Attribute[Any], value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 <= value < float("inf"):
         raise JobDefinitionError(
-            f"multiplier of an AsyncRetryStrategy is {shown(value, 40)}; it is a number of 1 or more"
+            f"multiplier of an AsyncRetryStrategy is {cited(value, 40)}; it is a number of 1 or more"
         )
 
 

@@ -34,7 +34,7 @@ from streamjobs.api.functions import (
 from streamjobs.api.lifecycle import WorkerLifecycle
 from streamjobs.api.timer_service import TimeDomain, TimerService
 from streamjobs.errors import JobDefinitionError
-from streamjobs.user_errors import shown, shown_instance
+from streamjobs.user_errors import cited, shown_instance
 
 __all__ = [
     "BroadcastContext",
@@ -241,7 +241,7 @@ def _check_descriptors(definition: Any, attribute: Any, descriptors: tuple[objec
     for one in descriptors:
         if not isinstance(one, BroadcastStateDescriptor):
             raise JobDefinitionError(
-                f"broadcast() takes a BroadcastStateDescriptor for each state, not {shown(one, 80)}"
+                f"broadcast() takes a BroadcastStateDescriptor for each state, not {cited(one, 80)}"
             )
 
 

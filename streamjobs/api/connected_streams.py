@@ -29,7 +29,7 @@ from streamjobs.api.windows.window_assigners import WindowAssigner
 from streamjobs.api.windows.window_definition import WindowDefinition
 from streamjobs.api.windows.window_joins import PairFunction, WindowedStreamPair
 from streamjobs.errors import JobDefinitionError
-from streamjobs.user_errors import shown, shown_instance
+from streamjobs.user_errors import cited, shown_instance
 
 __all__ = [
     "AddOperator",
@@ -133,7 +133,7 @@ class MultipleConnectedStreams(Generic[S]):
         if isinstance(orders, str) or len(orders) != len(self._inputs):
             raise JobDefinitionError(
                 f"order_by of {len(self._inputs)} streams has an entry for each of them, such as ['time', ()], and is "
-                f"{shown(order_by, 80)}"
+                f"{cited(order_by, 80)}"
             )
         inputs = tuple(
             evolve(one, order_by=as_columns(columns)) for one, columns in zip(self._inputs, orders, strict=True)

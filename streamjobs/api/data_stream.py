@@ -53,7 +53,7 @@ from streamjobs.api.windows.window_definition import WindowDefinition
 from streamjobs.api.windows.window_joins import CoGroupWindowFunction, JoinWindowFunction, PairFunction
 from streamjobs.api.windows.windowed_stream import WindowedStream
 from streamjobs.errors import JobDefinitionError
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import cited
 
 
 class DataStream:
@@ -98,7 +98,7 @@ class DataStream:
         """
         for other in others:
             if not isinstance(other, DataStream):
-                raise JobDefinitionError(f"union() takes streams, not {shown(other, 80)}")
+                raise JobDefinitionError(f"union() takes streams, not {cited(other, 80)}")
         if not others:
             raise JobDefinitionError("union() needs at least one other stream")
         edges = (self.edge, *(other.edge for other in others))
@@ -115,7 +115,7 @@ class DataStream:
         if not isinstance(strategy, WatermarkStrategy):
             given: object = strategy
             raise JobDefinitionError(
-                f"assign_timestamps_and_watermarks() takes a WatermarkStrategy, not {shown(given, 80)}; make one with "
+                f"assign_timestamps_and_watermarks() takes a WatermarkStrategy, not {cited(given, 80)}; make one with "
                 f"WatermarkStrategy.for_bounded_out_of_orderness('10 minutes').with_timestamps('column')"
             )
         if strategy.timestamps is None:
@@ -148,7 +148,7 @@ class DataStream:
             return BroadcastConnectedStream(self._add_operator, SpreadInput(self.edge), other)
         if not isinstance(other, DataStream):
             raise JobDefinitionError(
-                f"connect() of a stream without keys takes another one, not {shown(other, 80)}; call key_by() on this "
+                f"connect() of a stream without keys takes another one, not {cited(other, 80)}; call key_by() on this "
                 f"one too, or give both their keys by connect(...).key_by(...)"
             )
         return ConnectedStreams(self._add_operator, self.edge, other.edge)
@@ -178,7 +178,7 @@ class DataStream:
     def _joined(self, other: object, method: str, kind: PairFunction) -> JoinedStreams[ProcessedStream]:
         if not isinstance(other, DataStream):
             raise JobDefinitionError(
-                f"{method} takes another stream, not {shown(other, 80)}; its keys are given by where() and equal_to()"
+                f"{method} takes another stream, not {cited(other, 80)}; its keys are given by where() and equal_to()"
             )
         return JoinedStreams(self._add_operator, self.edge, other.edge, kind)
 
@@ -207,7 +207,7 @@ class ProcessedStream(DataStream):
         """
         if not isinstance(tag, OutputTag):
             given: object = tag
-            raise JobDefinitionError(f"side_output() takes an OutputTag, not {shown(given, 80)}")
+            raise JobDefinitionError(f"side_output() takes an OutputTag, not {cited(given, 80)}")
         return DataStream(self.graph, StreamEdge(self.edge.node, tag))
 
 
@@ -306,7 +306,7 @@ class KeyedStream:
         if not isinstance(other, KeyedStream):
             raise JobDefinitionError(
                 f"{method} of a keyed stream takes another keyed stream"
-                f"{' or a broadcast one' if method == 'connect()' else ''}, not {shown(other, 80)}; call key_by() on it"
+                f"{' or a broadcast one' if method == 'connect()' else ''}, not {cited(other, 80)}; call key_by() on it"
                 f"{', or broadcast()' if method == 'connect()' else ''}"
             )
         return other

@@ -37,7 +37,7 @@ from streamjobs.api.lifecycle import WorkerLifecycle
 from streamjobs.api.operator_state_store import OperatorStateStore
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.api.timer_service import TimeDomain, TimerService
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import cited
 
 if TYPE_CHECKING:
     from statebackend.kinds.value_kind import DefaultedValueStateDescriptor
@@ -140,7 +140,7 @@ class RuntimeContext(ABC):
             if isinstance(descriptor, OperatorStateDescriptor):
                 how = "operator state is registered with the methods of context.operator_state, such as get_list_state"
             raise StateRegistrationError(
-                f"operator {self.operator_uid!r}: {kind.getter} was given {shown(descriptor, 120)}; {how}"
+                f"operator {self.operator_uid!r}: {kind.getter} was given {cited(descriptor, 120)}; {how}"
             )
         return self.register(descriptor)
 
@@ -170,7 +170,7 @@ class CallContext:
             take(value)
         elif not isinstance(tag, OutputTag):
             given: object = tag
-            raise TypeError(f"output() takes an OutputTag and a record, and was given {shown(given, 80)}")
+            raise TypeError(f"output() takes an OutputTag and a record, and was given {cited(given, 80)}")
 
     def __getattr__(self, name: str) -> Any:
         advice = "; state is registered in open(), which keeps the handle in self" if "state" in name else ""

@@ -18,7 +18,7 @@ from streamjobs.api.join_functions import ProcessJoinFunction
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.errors import JobDefinitionError
 from streamjobs.time.durations import Duration, duration_ms
-from streamjobs.user_errors import shown, shown_instance
+from streamjobs.user_errors import cited, shown_instance
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 __all__ = ["AddIntervalJoin", "IntervalJoin", "IntervalJoinDefinition"]
@@ -35,7 +35,7 @@ def _check_function(definition: Any, attribute: Any, function: Any) -> None:
 
 def _check_tag(definition: Any, attribute: Any, tag: object) -> None:
     if tag is not None and not isinstance(tag, OutputTag):
-        raise JobDefinitionError(f"late records of an interval join go to an OutputTag, not to {shown(tag, 80)}")
+        raise JobDefinitionError(f"late records of an interval join go to an OutputTag, not to {cited(tag, 80)}")
 
 
 @frozen(kw_only=True)

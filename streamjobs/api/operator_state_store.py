@@ -19,7 +19,7 @@ from statebackend.api.operator_state_descriptors import (
     UnionListStateDescriptor,
 )
 from statebackend.api.states import ListState, State
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import cited
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -63,7 +63,7 @@ class OperatorStateStore:
             if given is not None:
                 how += f"; a {given.value} state is registered with {_REGISTRATION[given][0]}"
             raise StateRegistrationError(
-                f"operator {self._operator_uid!r}: operator_state.{method} was given {shown(descriptor, 120)}; {how}"
+                f"operator {self._operator_uid!r}: operator_state.{method} was given {cited(descriptor, 120)}; {how}"
             )
         return self._register(descriptor)
 

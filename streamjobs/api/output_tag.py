@@ -7,7 +7,7 @@ from typing import Any, Final, Generic, TypeVar
 from attrs import Attribute, field, frozen
 
 from streamjobs.errors import JobDefinitionError
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import cited
 
 T = TypeVar("T")
 
@@ -18,7 +18,7 @@ MAX_TAG_CHARACTERS: Final = 200
 def _check_name(tag: OutputTag[Any], attribute: Attribute[Any], name: object) -> None:
     if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > MAX_TAG_CHARACTERS:
         raise JobDefinitionError(
-            f"the name of an OutputTag is {shown(name, 40)}; it is a printable text of 1 to {MAX_TAG_CHARACTERS} "
+            f"the name of an OutputTag is {cited(name, 40)}; it is a printable text of 1 to {MAX_TAG_CHARACTERS} "
             f"characters"
         )
 

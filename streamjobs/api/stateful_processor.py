@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from attrs import frozen
 
 from streamjobs.errors import JobDefinitionError
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import cited
 
 __all__ = [
     "ExpiredTimerInfo",
@@ -40,7 +40,7 @@ class TimeMode(Enum):
             if isinstance(name, str) and name.lower() == mode.value.lower():
                 return mode
         known = ", ".join(repr(mode.value) for mode in cls)
-        raise JobDefinitionError(f"{where}: time_mode is {shown(name, 80)}, and may be {known}")
+        raise JobDefinitionError(f"{where}: time_mode is {cited(name, 80)}, and may be {known}")
 
 
 _OUTPUT_MODES: Final = ("append", "update")
@@ -55,7 +55,7 @@ def checked_output_mode(name: object, where: str) -> str:
         if isinstance(name, str) and name.lower() == "complete"
         else ""
     )
-    raise JobDefinitionError(f"{where}: output_mode is {shown(name, 80)}, and may be 'append' or 'update'{advice}")
+    raise JobDefinitionError(f"{where}: output_mode is {cited(name, 80)}, and may be 'append' or 'update'{advice}")
 
 
 class TimerValues:
@@ -132,6 +132,6 @@ def checked_processor(processor: Any, where: str, *, has_initial_state: bool = F
     missing = [name for name in methods if not callable(getattr(processor, name, None))]
     if missing:
         raise JobDefinitionError(
-            f"{where}: {shown(processor, 80)} is no StatefulProcessor: it lacks {', '.join(missing)}"
+            f"{where}: {cited(processor, 80)} is no StatefulProcessor: it lacks {', '.join(missing)}"
         )
     return processor

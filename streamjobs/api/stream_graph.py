@@ -25,7 +25,7 @@ from streamjobs.api.output_tag import OutputTag
 from streamjobs.api.uids import check_uid, uid_of_place
 from streamjobs.api.watermark_strategy import WatermarkStrategy
 from streamjobs.errors import JobDefinitionError
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import cited
 
 __all__ = [
     "ONLY_SINK",
@@ -253,8 +253,8 @@ class JobGraph:
             known = by_name.setdefault(edge.tag.name, edge.tag)
             if known.schema != edge.tag.schema:
                 raise JobDefinitionError(
-                    f"the side output {known.name!r} is read with the schema {shown(known.schema, 80)} and with "
-                    f"{shown(edge.tag.schema, 80)}; use one OutputTag for both"
+                    f"the side output {known.name!r} is read with the schema {cited(known.schema, 80)} and with "
+                    f"{cited(edge.tag.schema, 80)}; use one OutputTag for both"
                 )
         return tuple(by_name[name] for name in sorted(by_name))
 

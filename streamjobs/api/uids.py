@@ -10,7 +10,7 @@ import unicodedata
 from typing import Final
 
 from streamjobs.errors import JobDefinitionError
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import cited
 
 __all__ = ["MAX_UID_CHARACTERS", "check_uid", "is_uid_of_place", "uid_of_place"]
 
@@ -33,7 +33,7 @@ def check_uid(who: str, method: str, what: str, uid: object) -> None:
         )
     if len(uid) > MAX_UID_CHARACTERS:
         raise JobDefinitionError(
-            f"the uid of the {who} has {len(uid)} characters, and {MAX_UID_CHARACTERS} are the most: {shown(uid, 40)}"
+            f"the uid of the {who} has {len(uid)} characters, and {MAX_UID_CHARACTERS} are the most: {cited(uid, 40)}"
         )
     if any(unicodedata.category(character) in ("Cc", "Cs") for character in uid):
         raise JobDefinitionError(

@@ -19,7 +19,7 @@ from streamjobs.time.channel_watermarks import SourceTime
 from streamjobs.time.durations import Duration, duration_ms
 from streamjobs.time.timestamps_and_watermarks import TimestampsAndWatermarks
 from streamjobs.time.watermark_generators import BoundedOutOfOrdernessWatermarks, NoWatermarks, WatermarkGenerator
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import cited
 
 __all__ = ["FUTURE_RECORDS", "WatermarkAlignment", "WatermarkStrategy"]
 
@@ -87,7 +87,7 @@ class WatermarkStrategy(Generic[T]):
         """
         if isinstance(factory, WatermarkGenerator):
             raise JobDefinitionError(
-                f"for_generator was given {shown(factory, 80)}, one generator; every source, and every channel of it, "
+                f"for_generator was given {cited(factory, 80)}, one generator; every source, and every channel of it, "
                 f"needs its own, so give what makes one, such as the class {type(factory).__name__}"
             )
         _check_callable(factory, 0, "the factory of for_generator", "no argument")
@@ -125,7 +125,7 @@ class WatermarkStrategy(Generic[T]):
         `JobDefinitionError` for what is no duration or less than nothing, and for what is no `OutputTag`.
         """
         if tag is not None and not isinstance(tag, OutputTag):
-            raise JobDefinitionError(f"the tag of with_future_limit is {shown(tag, 80)}; it must be an OutputTag")
+            raise JobDefinitionError(f"the tag of with_future_limit is {cited(tag, 80)}; it must be an OutputTag")
         limit_ms = duration_ms(limit, "the limit of with_future_limit", at_least_ms=0)
         return evolve(self, future_limit_ms=limit_ms, future_tag=FUTURE_RECORDS if tag is None else tag)
 
@@ -135,7 +135,7 @@ class WatermarkStrategy(Generic[T]):
         Raises `JobDefinitionError` for a group without a name and for what is no duration or less than nothing.
         """
         if not isinstance(group, str) or not group.strip():
-            raise JobDefinitionError(f"the group of with_watermark_alignment is {shown(group, 40)}; it needs a name")
+            raise JobDefinitionError(f"the group of with_watermark_alignment is {cited(group, 40)}; it needs a name")
         drift_ms = duration_ms(max_drift, "the drift of with_watermark_alignment", at_least_ms=0)
         return evolve(self, alignment=WatermarkAlignment(group, drift_ms))
 
@@ -170,7 +170,7 @@ class WatermarkStrategy(Generic[T]):
         generator = self.generator_factory()
         if not isinstance(generator, WatermarkGenerator):
             raise JobDefinitionError(
-                f"the factory of for_generator made {shown(generator, 80)}; it must make a WatermarkGenerator"
+                f"the factory of for_generator made {cited(generator, 80)}; it must make a WatermarkGenerator"
             )
         return generator
 
@@ -181,14 +181,14 @@ def _check_column(given: Any, method: str) -> None:
         if not given.strip():
             raise JobDefinitionError(f"{method} was given an empty name; give {what}")
     elif given is None or isinstance(given, _NO_COLUMN):
-        raise JobDefinitionError(f"{method} was given {shown(given, 80)}; give {what}")
+        raise JobDefinitionError(f"{method} was given {cited(given, 80)}; give {what}")
     elif callable(given):
         _check_callable(given, 1, f"the function of {method}", "one argument, the record")
 
 
 def _check_callable(function: Any, arguments: int, what: str, which: str) -> None:
     if not callable(function):
-        raise JobDefinitionError(f"{what} is {shown(function, 80)}, which cannot be called")
+        raise JobDefinitionError(f"{what} is {cited(function, 80)}, which cannot be called")
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -197,4 +197,4 @@ def _check_callable(function: Any, arguments: int, what: str, which: str) -> Non
     try:
         signature.bind(*[None] * arguments)
     except TypeError:
-        raise JobDefinitionError(f"{what} is {shown(function, 80)}; it is called with {which}") from None
+        raise JobDefinitionError(f"{what} is {cited(function, 80)}; it is called with {which}") from None

@@ -55,7 +55,7 @@ from streamjobs.runtime.event_time import EventTime
 from streamjobs.runtime.held_timers import warn_of_held_timers
 from streamjobs.runtime.job_start import Engine, check_written_by, judged, locked_start, require_compatible
 from streamjobs.runtime.starting_point import StartingPoint, check_no_fall_back, starting_point
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import cited
 
 
 @frozen
@@ -173,7 +173,7 @@ class LocalStreamEnvironment:
         """
         if not isinstance(source, ReplayableSource):
             raise JobDefinitionError(
-                f"from_source was given {shown(source, 80)}, which is no ReplayableSource (streamjobs.api): it has "
+                f"from_source was given {cited(source, 80)}, which is no ReplayableSource (streamjobs.api): it has "
                 f"splits() and read()"
             )
         check_uid("source", "from_source", "how far it is read", uid)

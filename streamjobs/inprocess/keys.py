@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from streamjobs.errors import JobDefinitionError
 from streamjobs.rows.declared_schema import DeclaredSchema
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import cited
 
 _TYPE_NAMES: Final[Mapping[type, str]] = {
     str: "string",
@@ -40,7 +40,7 @@ def field_getter(key: Any, place: str, given_to: str) -> Callable[[Any], Any]:
             return _field(record, key) if _has_field(record, key) else functools.reduce(_field, path, record)
         except (KeyError, AttributeError) as error:
             raise JobDefinitionError(
-                f"{place}: {given_to}({key!r}), but a record has no field of that name: {shown(record, 200)}"
+                f"{place}: {given_to}({key!r}), but a record has no field of that name: {cited(record, 200)}"
             ) from error
 
     return get
@@ -76,7 +76,7 @@ def column_types(
         name = _TYPE_NAMES.get(type(value))
         if name is None:
             raise JobDefinitionError(
-                f"operator {operator_uid!r}: the key {key!r} is {shown(value, 80)}, a {type(value).__name__}, "
+                f"operator {operator_uid!r}: the key {key!r} is {cited(value, 80)}, a {type(value).__name__}, "
                 f"which cannot be a key; keys are {', '.join(kind.__name__ for kind in _TYPE_NAMES)}"
             )
         types.append(name)

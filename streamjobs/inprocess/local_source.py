@@ -22,7 +22,7 @@ from streamjobs.inprocess.network.channel import SubtaskOutput
 from streamjobs.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, timestamp_of
 from streamjobs.time.timestamps_and_watermarks import TimedChannel, TimestampsAndWatermarks
 from streamjobs.time.watermark_elements import END_OF_TIME, WatermarkElement, WatermarkStatus
-from streamjobs.user_errors import shown, told
+from streamjobs.user_errors import cited, told
 
 __all__ = ["LocalSource"]
 
@@ -183,13 +183,13 @@ class LocalSource:
         try:
             time_ms = timestamp_of(given.timestamp_of_record(record))
         except (TypeError, ValueError) as error:
-            raise StreamJobError(f"source {self._name!r}, record {shown(record, 200)}: {error}") from error
+            raise StreamJobError(f"source {self._name!r}, record {cited(record, 200)}: {error}") from error
         try:
             made = given.time.on_record(record, time_ms, self._clock())
         except StreamJobError:
             raise
         except Exception as error:
-            what = f"source {self._name!r}, record {shown(record, 200)}: its watermark generator raised {told(error)}"
+            what = f"source {self._name!r}, record {cited(record, 200)}: its watermark generator raised {told(error)}"
             raise UserFunctionError(what) from error
         if time_ms is not None and not made.is_beyond_limit:
             channel = "" if given.channel_of_record is None else given.channel_of_record(record)

@@ -14,7 +14,7 @@ from statebackend.api.broadcast_state import BroadcastState, ReadOnlyBroadcastSt
 from statebackend.api.errors import StateBackendError, StateRegistrationError
 from statebackend.api.operator_state_descriptors import BroadcastStateDescriptor, OperatorStateDescriptor
 from statebackend.api.states import State
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import cited
 
 __all__ = ["BroadcastWriteError", "GuardedBroadcastStates"]
 
@@ -52,7 +52,7 @@ class GuardedBroadcastStates:
         if known is None or (known[0] is not descriptor and known[0] != descriptor):
             names = ", ".join(map(repr, self._states)) or "none"
             raise StateRegistrationError(
-                f"get_broadcast_state was given {shown(descriptor, 120)}, and the broadcast states of the operator are "
+                f"get_broadcast_state was given {cited(descriptor, 120)}, and the broadcast states of the operator are "
                 f"{names}: pass it to broadcast(...) too, or register it in open() with "
                 f"context.operator_state.get_broadcast_state"
             )

@@ -13,7 +13,7 @@ from checkpointing.errors import CheckpointError
 from snapshots.errors import StateFormatError
 from statebackend.api.errors import StateBackendError
 from streamjobs.errors import MissingTimestampError, StreamJobError, UserFunctionError
-from streamjobs.user_errors import one_line, shown, told
+from streamjobs.user_errors import cited, one_line, told
 
 __all__ = ["call_failure", "call_user", "missing_timestamp", "of_key", "of_record"]
 
@@ -23,12 +23,12 @@ _RECORD_CHARACTERS: Final = 200
 
 def of_key(uid: str, key: Any) -> str:
     """An operator and a key, as errors name them."""
-    return f"operator {uid!r}, key {shown(key, _KEY_CHARACTERS)}"
+    return f"operator {uid!r}, key {cited(key, _KEY_CHARACTERS)}"
 
 
 def of_record(record: Any) -> str:
     """A record, as errors name it."""
-    return f"record {shown(record, _RECORD_CHARACTERS)}"
+    return f"record {cited(record, _RECORD_CHARACTERS)}"
 
 
 def call_failure(error: Exception, where: str, method: str) -> Exception:

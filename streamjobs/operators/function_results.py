@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from types import GeneratorType
 from typing import Any, Final
 
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import cited
 
 __all__ = ["PLAIN_RESULTS", "check_results"]
 
@@ -24,11 +24,11 @@ def check_results(result: Any, method: str) -> None:
     is_record = hasattr(result, "_fields") or hasattr(result, "asDict")
     if is_record or isinstance(result, (str, bytes, bytearray, Mapping)):
         raise TypeError(
-            f"{method} returned {shown(result, _CHARACTERS)}, which is one record and not an iterable of "
+            f"{method} returned {cited(result, _CHARACTERS)}, which is one record and not an iterable of "
             f"records; yield it, or return a list of records"
         )
     if not isinstance(result, Iterable):
         raise TypeError(
-            f"{method} returned {shown(result, _CHARACTERS)}, which is not an iterable of records; "
+            f"{method} returned {cited(result, _CHARACTERS)}, which is not an iterable of records; "
             f"yield the records, or return a list of them"
         )

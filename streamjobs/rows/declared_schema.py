@@ -20,7 +20,7 @@ import pyarrow as pa
 from attrs import evolve, field, frozen
 
 from streamjobs.errors import JobDefinitionError
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import cited
 
 __all__ = [
     "OF_OUTPUT_TAG",
@@ -123,7 +123,7 @@ def parsed_schema(ddl: str, where: str) -> DeclaredSchema:
         return DeclaredSchema(_Parser(ddl).schema())
     except _SyntaxError as error:
         raise JobDefinitionError(
-            f"{where}: the schema {shown(ddl, 200)} cannot be read: {error}; write it as 'name type, ...' with types "
+            f"{where}: the schema {cited(ddl, 200)} cannot be read: {error}; write it as 'name type, ...' with types "
             f"such as string, bigint, double, timestamp, decimal(10,2), array<int>, struct<a: int>"
         ) from None
 
@@ -218,7 +218,7 @@ class _Parser:
         while position < end:
             match = _TOKEN.match(ddl, position)
             if match is None:
-                raise _SyntaxError(f"{shown(ddl[position:], 20)} is not expected there")
+                raise _SyntaxError(f"{cited(ddl[position:], 20)} is not expected there")
             kind = match.lastgroup or ""
             self._tokens.append((kind, match[kind].replace("``", "`") if kind == "quoted" else match[kind]))
             position = match.end()

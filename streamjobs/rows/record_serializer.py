@@ -26,7 +26,7 @@ import pyarrow as pa
 from attrs import frozen
 
 from streamjobs.errors import JobDefinitionError
-from streamjobs.rows.row import Row, row_class
+from streamjobs.rows.row import RecordRow, row_class
 from typeserializers.containers.lists import ListSerializer
 from typeserializers.containers.maps import MapSerializer
 from typeserializers.containers.nullable import NullableSerializer
@@ -70,7 +70,7 @@ class StoredRecords:
     """The tuple of the columns' values of a stored record."""
 
 
-def stored_records(schema: pa.Schema, where: str, base: type[tuple[Any, ...]] = Row) -> StoredRecords:
+def stored_records(schema: pa.Schema, where: str, base: type[tuple[Any, ...]] = RecordRow) -> StoredRecords:
     """The form of records of that schema; ``base`` is the base of the rows' class.
 
     Raises `JobDefinitionError`, whose message begins with ``where``, for a type that no state can have.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from streamjobs.rows.row import is_row_class
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import cited
 
 __all__ = ["values_in_order"]
 
@@ -38,4 +38,4 @@ def _values(names: tuple[str, ...], record: Any) -> tuple[Any, ...]:
             return tuple([record[name] for name in names])
     elif not isinstance(record, tuple) and all(hasattr(record, name) for name in names):
         return tuple([getattr(record, name) for name in names])
-    raise TypeError(f"{shown(record, 120)} is no record of the columns {', '.join(names)}")
+    raise TypeError(f"{cited(record, 120)} is no record of the columns {', '.join(names)}")

@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, ClassVar
 
-__all__ = ["Row", "is_row_class", "row_class"]
+__all__ = ["RecordRow", "is_row_class", "row_class"]
 
 
-class Row(tuple[Any, ...]):
+class RecordRow(tuple[Any, ...]):
     """The base of rows where there is no Spark."""
 
     __slots__ = ()
@@ -39,13 +39,13 @@ class Row(tuple[Any, ...]):
         return _row_of, (tuple(self.__fields__), tuple(self))
 
 
-def _row_of(names: tuple[str, ...], values: Iterable[Any]) -> Row:
-    made: Row = tuple.__new__(row_class(names), values)
+def _row_of(names: tuple[str, ...], values: Iterable[Any]) -> RecordRow:
+    made: RecordRow = tuple.__new__(row_class(names), values)
     return made
 
 
 def _as_dict(value: Any) -> Any:
-    if isinstance(value, Row):
+    if isinstance(value, RecordRow):
         return value.asDict(recursive=True)
     if isinstance(value, list):
         return [_as_dict(item) for item in value]
@@ -64,7 +64,7 @@ def _tuple_with_accessors(length: int) -> type[Any]:
 
 
 @lru_cache(maxsize=1024)
-def row_class(names: tuple[str, ...], base: type[tuple[Any, ...]] = Row) -> type[Any]:
+def row_class(names: tuple[str, ...], base: type[tuple[Any, ...]] = RecordRow) -> type[Any]:
     """The class of rows with these columns; make rows with `tuple.__new__(cls, values)`."""
     positions: dict[str, int] = {}
     for position, name in enumerate(names):

@@ -23,8 +23,8 @@ from typing import Any
 import pyarrow as pa
 
 from streamjobs.errors import StreamJobError
-from streamjobs.rows.row import Row, row_class
-from streamjobs.user_errors import one_line, shown
+from streamjobs.rows.row import RecordRow, row_class
+from streamjobs.user_errors import cited, one_line
 
 __all__ = ["RowReader", "UnreadableRowError", "column_values", "key_values", "keys_of_columns"]
 
@@ -50,7 +50,7 @@ def _cell(read: Callable[[pa.Array], list[Any]], column: pa.Array) -> Any:
 class RowReader:
     """Record batches of one schema to lists of rows."""
 
-    def __init__(self, schema: pa.Schema, where: str | None = None, base: type[tuple[Any, ...]] = Row) -> None:
+    def __init__(self, schema: pa.Schema, where: str | None = None, base: type[tuple[Any, ...]] = RecordRow) -> None:
         """`where`, when given, begins the messages of errors. `base` is the base class of the rows."""
         self.schema = schema
         self._where = f"{where}: " if where is not None else ""
@@ -79,7 +79,7 @@ class RowReader:
             for field, cell in zip(self.schema, cells, strict=True):
                 if isinstance(cell, Exception):
                     others = ", ".join(
-                        f"{name}={shown(value, 80)}"
+                        f"{name}={cited(value, 80)}"
                         for name, value in zip(self.schema.names, cells, strict=True)
                         if not isinstance(value, Exception)
                     )
@@ -93,7 +93,7 @@ class RowReader:
 
 def column_values(array: pa.Array) -> list[Any]:
     """The values of a column as Python objects, None for null."""
-    return _reader(array.type, Row)(array)
+    return _reader(array.type, RecordRow)(array)
 
 
 def key_values(array: pa.Array) -> list[Any]:

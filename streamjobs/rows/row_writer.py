@@ -31,7 +31,7 @@ import pyarrow as pa
 
 from streamjobs.errors import StreamJobError
 from streamjobs.rows.row import is_row_class
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import cited
 
 __all__ = ["RowMismatchError", "RowWriter"]
 
@@ -142,7 +142,7 @@ _CONVERSION_ERRORS = (_MismatchError, pa.ArrowException, TypeError, ValueError, 
 
 
 def _shown(value: Any) -> str:
-    return shown(value, _SHOWN_CHARACTERS)
+    return cited(value, _SHOWN_CHARACTERS)
 
 
 def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:

@@ -19,7 +19,7 @@ from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
 from streamjobs.api.sink import Sink, sink_identity
 from streamjobs.api.stream_graph import JobGraph
 from streamjobs.errors import JobDefinitionError, JobRestoreError
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import cited
 
 __all__ = ["JobSinks", "no_sink"]
 
@@ -96,7 +96,7 @@ class JobSinks:
 
 def no_sink(given: object, advice: str) -> JobDefinitionError:
     """What is told of something that is no sink; the advice says what to use."""
-    return JobDefinitionError(f"sink_to was given {shown(given, 80)}, which is no sink: {advice}")
+    return JobDefinitionError(f"sink_to was given {cited(given, 80)}, which is no sink: {advice}")
 
 
 def _check_identities(sinks: Mapping[str, Any]) -> None:

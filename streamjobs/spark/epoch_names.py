@@ -7,7 +7,7 @@ import re
 from typing import Any, Final
 
 from streamjobs.api.sink import SinkError
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import cited
 
 __all__ = [
     "COMMITTABLE",
@@ -64,7 +64,7 @@ def committable_fields(committable: bytes, epoch_id: int, expected_version: int)
         value = json.loads(committable)
         version, epoch, attempt = value["version"], value["epoch"], value["attempt"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise SinkError(f"epoch {epoch_id}: {shown(committable, 100)} is not a committable of a ParquetSink") from error
+        raise SinkError(f"epoch {epoch_id}: {cited(committable, 100)} is not a committable of a ParquetSink") from error
     if version != expected_version or epoch != epoch_id or not isinstance(attempt, str):
-        raise SinkError(f"epoch {epoch_id}: {shown(committable, 100)} is a committable of another epoch or version")
+        raise SinkError(f"epoch {epoch_id}: {cited(committable, 100)} is a committable of another epoch or version")
     return dict(value)

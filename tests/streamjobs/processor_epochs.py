@@ -21,7 +21,7 @@ from typeserializers.scalars.strings import StringSerializer
 UID = "processor"
 
 
-class Epochs:
+class EpochDrive:
     """Runs a processor epoch by epoch, as a runtime does: timers that are due, records, the barrier, all anew."""
 
     def __init__(

@@ -36,7 +36,7 @@ MERGED, RULED, ALL = (
 RULE_STATE: BroadcastStateDescriptor[str, int] = BroadcastStateDescriptor("rules", str, int)
 
 
-class Row(NamedTuple):
+class InRow(NamedTuple):
     """A record of any of the streams."""
 
     key: str
@@ -44,12 +44,12 @@ class Row(NamedTuple):
     value: int
 
 
-class Epoch(NamedTuple):
+class EpochInputs(NamedTuple):
     """What each source has in an epoch."""
 
-    left: Sequence[Row] = ()
-    right: Sequence[Row] = ()
-    rules: Sequence[Row] = ()
+    left: Sequence[InRow] = ()
+    right: Sequence[InRow] = ()
+    rules: Sequence[InRow] = ()
 
 
 class Merge(KeyedCoProcessFunction[str, Any, Any, Any]):
@@ -139,7 +139,7 @@ def build(left: DataStream, right: DataStream, rules: DataStream, sinks: Sequenc
         stream.sink_to(sink, uid=uid)
 
 
-def modelled(epochs: Sequence[Epoch]) -> tuple[list[Any], ...]:
+def modelled(epochs: Sequence[EpochInputs]) -> tuple[list[Any], ...]:
     """What the operators emit over these epochs, in no order."""
     totals: dict[str, int] = {}
     every: dict[str, int] = {}
@@ -167,17 +167,17 @@ def modelled(epochs: Sequence[Epoch]) -> tuple[list[Any], ...]:
     return sorted(merged), sorted(ruled), sorted(alls), sorted(ruled)
 
 
-def as_left(row: Row) -> dict[str, Any]:
+def as_left(row: InRow) -> dict[str, Any]:
     """A record of the left stream."""
     return {"k": row.key, "at": row.at, "v": row.value}
 
 
-def as_right(row: Row) -> dict[str, Any]:
+def as_right(row: InRow) -> dict[str, Any]:
     """A record of the right stream."""
     return {"at": row.at, "who": row.key, "v": row.value}
 
 
-def as_rule(row: Row) -> dict[str, Any]:
+def as_rule(row: InRow) -> dict[str, Any]:
     """A record of the rules."""
     return {"at": row.at, "name": row.key, "f": row.value}
 

@@ -14,7 +14,7 @@ from streamjobs.inprocess import LocalStreamEnvironment
 from streamjobs.rows.row_reader import RowReader, UnreadableRowError
 from streamjobs.rows.row_writer import RowMismatchError, RowWriter
 from streamjobs.spark.driver.worker_errors import python_cause
-from streamjobs.user_errors import shown, told
+from streamjobs.user_errors import cited, told
 
 
 class Misbehaving(KeyedProcessFunction[str, dict[str, Any], str]):
@@ -61,8 +61,8 @@ def test_an_exception_of_several_lines_keeps_operator_key_record_type_and_place_
 def test_a_long_record_is_cut_and_says_so() -> None:
     message = run(Misbehaving(process=ValueError("no")), text="x" * 1000)
     assert "xxx... (1024 characters): process_element" in message
-    assert shown("x" * 8, 10) == "'xxxxxxxx'"
-    assert shown("x" * 9, 10) == "'xxxxxxxxx... (11 characters)"
+    assert cited("x" * 8, 10) == "'xxxxxxxx'"
+    assert cited("x" * 9, 10) == "'xxxxxxxxx... (11 characters)"
 
 
 def test_a_value_or_an_exception_that_cannot_be_shown_hides_nothing() -> None:
@@ -72,7 +72,7 @@ def test_a_value_or_an_exception_that_cannot_be_shown_hides_nothing() -> None:
 
         __str__ = __repr__
 
-    assert shown(Unshowable(), 10) == "a Unshowable (which cannot be shown: RuntimeError)"
+    assert cited(Unshowable(), 10) == "a Unshowable (which cannot be shown: RuntimeError)"
     assert told(Unshowable()) == "Unshowable: (its text cannot be shown: RuntimeError)"
 
 

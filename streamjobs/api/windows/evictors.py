@@ -14,7 +14,7 @@ from attrs import field, frozen
 
 from streamjobs.errors import JobDefinitionError
 from streamjobs.time.durations import Duration, duration_ms
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import cited
 
 __all__ = ["CountEvictor", "DeltaEvictor", "Evictor", "TimeEvictor", "TimestampedValue"]
 
@@ -70,7 +70,7 @@ class CountEvictor(_OneTimeEvictor):
         """Keeps the last ``max_count`` records that came; ``after`` evicts when the function has seen all."""
         if type(max_count) is not int or max_count < 0:
             raise JobDefinitionError(
-                f"CountEvictor.of() takes a number of records from 0 on, not {shown(max_count, 40)}"
+                f"CountEvictor.of() takes a number of records from 0 on, not {cited(max_count, 40)}"
             )
         return cls(max_count, after=after)
 
@@ -114,7 +114,7 @@ class DeltaEvictor(_OneTimeEvictor):
         """Keeps the records for which ``delta_function(record, last)`` is below ``threshold``; ``after`` as above."""
         if not callable(delta_function):
             raise JobDefinitionError(
-                f"DeltaEvictor.of() takes a function of two records, not {shown(delta_function, 80)}"
+                f"DeltaEvictor.of() takes a function of two records, not {cited(delta_function, 80)}"
             )
         return cls(threshold, delta_function, after=after)
 

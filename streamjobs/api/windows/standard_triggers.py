@@ -16,7 +16,7 @@ from streamjobs.api.windows.triggers import OnMergeContext, Trigger, TriggerCont
 from streamjobs.errors import JobDefinitionError
 from streamjobs.time.durations import Duration, duration_ms
 from streamjobs.time.timestamps import clamped
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import cited
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.fixed_width import LongSerializer
 
@@ -125,7 +125,7 @@ class NeverTrigger(Trigger[Any, Any]):
 
 def _check_count(trigger: Any, attribute: Any, count: Any) -> None:
     if type(count) is not int or count < 1:
-        raise JobDefinitionError(f"CountTrigger.of() takes a number of records from 1 on, not {shown(count, 40)}")
+        raise JobDefinitionError(f"CountTrigger.of() takes a number of records from 1 on, not {cited(count, 40)}")
 
 
 @frozen
@@ -177,7 +177,7 @@ class PurgingTrigger(Trigger[Any, Any]):
     def of(cls, nested: Trigger[Any, Any]) -> PurgingTrigger:
         """Purges when ``nested`` fires; `JobDefinitionError` for what is no trigger."""
         if not isinstance(nested, Trigger):
-            raise JobDefinitionError(f"PurgingTrigger.of() takes a trigger, not {shown(nested, 80)}")
+            raise JobDefinitionError(f"PurgingTrigger.of() takes a trigger, not {cited(nested, 80)}")
         return cls(nested)
 
     @property
@@ -358,7 +358,7 @@ class DeltaTrigger(Trigger[Any, Any]):
         """
         if not callable(delta_function):
             raise JobDefinitionError(
-                f"DeltaTrigger.of() takes a function of two records, not {shown(delta_function, 80)}"
+                f"DeltaTrigger.of() takes a function of two records, not {cited(delta_function, 80)}"
             )
         return cls(threshold, delta_function, ValueStateDescriptor("last-fired", element_type))
 

@@ -24,7 +24,7 @@ from streamjobs.api.windows.triggers import Trigger
 from streamjobs.errors import JobDefinitionError
 from streamjobs.time.durations import Duration, duration_ms
 from streamjobs.time.timestamps import clamped
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import cited
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.times.windows import (
     GLOBAL_WINDOW,
@@ -131,7 +131,7 @@ def _aligned(assigner: str, size: Duration, slide: Duration | None, offset: Dura
     offset_ms = duration_ms(offset, f"{assigner}: the offset")
     if abs(offset_ms) >= slide_ms:
         raise JobDefinitionError(
-            f"{assigner}: the offset {shown(offset, 40)} is not less than the distance of two windows, {slide_ms} ms; "
+            f"{assigner}: the offset {cited(offset, 40)} is not less than the distance of two windows, {slide_ms} ms; "
             f"leave out whole distances, which change nothing"
         )
     return AlignedWindows(size_ms, slide_ms, offset_ms)
@@ -228,7 +228,7 @@ def _fixed_gap(assigner: str, gap: Duration) -> _FixedGap:
 def _dynamic_gap(assigner: str, function: Callable[[Any], Duration]) -> _DynamicGap:
     if not callable(function):
         raise JobDefinitionError(
-            f"{assigner}: with_dynamic_gap() takes a function of a record, not {shown(function, 80)}"
+            f"{assigner}: with_dynamic_gap() takes a function of a record, not {cited(function, 80)}"
         )
     return _DynamicGap(function)
 

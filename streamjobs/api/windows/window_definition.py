@@ -22,7 +22,7 @@ from streamjobs.api.windows.triggers import Trigger
 from streamjobs.api.windows.window_assigners import WindowAssigner
 from streamjobs.api.windows.window_functions import ProcessWindowFunction
 from streamjobs.errors import JobDefinitionError
-from streamjobs.user_errors import shown, shown_instance
+from streamjobs.user_errors import cited, shown_instance
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 __all__ = [
@@ -37,7 +37,7 @@ __all__ = [
 
 def _check_callable(contents: Any, attribute: Attribute[Any], function: object) -> None:
     if not callable(function):
-        raise JobDefinitionError(f"reduce() takes a function of two records, not {shown(function, 80)}")
+        raise JobDefinitionError(f"reduce() takes a function of two records, not {cited(function, 80)}")
 
 
 @frozen

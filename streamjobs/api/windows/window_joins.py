@@ -21,7 +21,7 @@ from streamjobs.api.windows.window_functions import ProcessWindowFunction, Windo
 from streamjobs.api.windows.windowed_stream import AddWindows, checked_assigner
 from streamjobs.errors import JobDefinitionError
 from streamjobs.time.durations import Duration, duration_ms
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import cited
 
 __all__ = ["CoGroupWindowFunction", "JoinWindowFunction", "PairFunction", "WindowedStreamPair"]
 
@@ -96,7 +96,7 @@ class WindowedStreamPair(Generic[S]):
         ``right_type`` are serializers or type hints of the records, where an input has no schema.
         """
         if not callable(function):
-            raise JobDefinitionError(f"apply() takes a function of two, not {shown(function, 80)}")
+            raise JobDefinitionError(f"apply() takes a function of two, not {cited(function, 80)}")
         left, right = (None if one is None else as_serializer(one) for one in (left_type, right_type))
         definition = WindowDefinition(
             assigner=self._assigner,

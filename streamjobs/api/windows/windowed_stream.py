@@ -32,7 +32,7 @@ from streamjobs.api.windows.window_definition import (
 from streamjobs.api.windows.window_functions import AppliedWindowFunction, ProcessWindowFunction
 from streamjobs.errors import JobDefinitionError
 from streamjobs.time.durations import Duration, duration_ms
-from streamjobs.user_errors import shown, shown_instance
+from streamjobs.user_errors import cited, shown_instance
 
 __all__ = ["AddWindows", "WindowedStream", "checked_assigner"]
 
@@ -158,7 +158,7 @@ class WindowedStream(Generic[S]):
     ) -> S:
         """As `process`, by a plain function of key, window and records that yields or returns a list."""
         if not callable(function):
-            raise JobDefinitionError(f"apply() takes a function of key, window and records, not {shown(function, 80)}")
+            raise JobDefinitionError(f"apply() takes a function of key, window and records, not {cited(function, 80)}")
         applied = AppliedWindowFunction(function)
         return self._end(ListedContents(), applied, function, uid, schema, name, element_type)
 

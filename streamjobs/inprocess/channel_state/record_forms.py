@@ -18,7 +18,7 @@ from streamjobs.errors import JobDefinitionError
 from streamjobs.operators.input_batch import place_of_input
 from streamjobs.rows.declared_schema import DeclaredSchema
 from streamjobs.rows.record_serializer import stored_records
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import cited
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 __all__ = ["InputName", "RecordForm", "RecordForms", "forms_of_operators"]
@@ -40,7 +40,7 @@ class RecordForm:
     def to_bytes(self, record: Any) -> bytes:
         """Raises `StateFormatError` for what is no row of the schema."""
         if not isinstance(record, tuple) or len(record) != self.column_count:
-            raise MalformedDataError(f"{shown(record, 200)} is no row of the {self.column_count} columns declared")
+            raise MalformedDataError(f"{cited(record, 200)} is no row of the {self.column_count} columns declared")
         return self._serializer.to_bytes(self._to_stored(record))
 
     def from_bytes(self, data: bytes) -> Any:
@@ -54,7 +54,7 @@ class RecordForm:
         except StateFormatError:
             raise
         except Exception as error:
-            raise MalformedDataError(f"the columns of a record are none of the schema: {shown(error, 200)}") from error
+            raise MalformedDataError(f"the columns of a record are none of the schema: {cited(error, 200)}") from error
 
 
 RecordForms = Mapping[InputName, RecordForm]

@@ -42,7 +42,7 @@ from streamjobs.operators.function_calls import call_user
 from streamjobs.operators.function_results import check_results
 from streamjobs.operators.operator import Emitter, InputBatch, Operator
 from streamjobs.time.timestamps import MAX_TIMESTAMP
-from streamjobs.user_errors import shown, told
+from streamjobs.user_errors import cited, told
 
 __all__ = ["AsyncWaitOperator"]
 
@@ -95,7 +95,7 @@ class AsyncWaitOperator(Operator):
         for value, timestamp, key in zip(batch.records, timestamps, keys, strict=False):
             self._wait_until(lambda: self._queue.has_room)
             self._begin(
-                InFlightRecord(value, timestamp, shown(key, _KEY_CHARACTERS) if self._definition.is_keyed else None)
+                InFlightRecord(value, timestamp, cited(key, _KEY_CHARACTERS) if self._definition.is_keyed else None)
             )
         self._advance(0)
 
@@ -216,7 +216,7 @@ class AsyncWaitOperator(Operator):
 
     def _place(self, record: InFlightRecord) -> str:
         key = "" if record.key is None else f", key {record.key}"
-        return f"operator {self._uid!r}{key}, record {shown(record.value, _RECORD_CHARACTERS)}"
+        return f"operator {self._uid!r}{key}, record {cited(record.value, _RECORD_CHARACTERS)}"
 
     def _invoke_failure(self, one: _InFlight, error: BaseException) -> Exception:
         if isinstance(error, StreamJobError):

@@ -11,7 +11,7 @@ from attrs import define
 
 from streamjobs.api.async_functions import AsyncContext, AsyncRetryStrategy
 from streamjobs.operators.function_results import check_results
-from streamjobs.user_errors import shown, told
+from streamjobs.user_errors import cited, told
 
 __all__ = ["RecordRequest"]
 
@@ -55,7 +55,7 @@ class RecordRequest:
                 delay_ms = None if retry is None else retry.delay_after_results(self.attempt, results)
                 if delay_ms is None or self.is_over:
                     return results
-                self.failures = f"it gave {shown(results, 80)}"
+                self.failures = f"it gave {cited(results, 80)}"
             await asyncio.sleep(delay_ms / 1000)
 
     async def _invoked(self) -> list[Any]:
@@ -63,7 +63,7 @@ class RecordRequest:
         if hasattr(made, "__aiter__"):
             return [result async for result in made]
         if not inspect.isawaitable(made):
-            raise TypeError(f"{_METHOD} returned {shown(made, 80)} at once; write it as async def")
+            raise TypeError(f"{_METHOD} returned {cited(made, 80)} at once; write it as async def")
         results = await made
         if results is None:
             return []

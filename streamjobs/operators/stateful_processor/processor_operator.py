@@ -36,7 +36,7 @@ from streamjobs.operators.operator import Emitter, InputBatch, Operator
 from streamjobs.operators.stateful_processor.processor_handle import RESERVED_PREFIX, ProcessorHandle
 from streamjobs.operators.stateful_processor.processor_timers import ProcessorTimers
 from streamjobs.rows.declared_schema import output_schema, place_of_output
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import cited
 from typeserializers.scalars.fixed_width import BooleanSerializer, LongSerializer
 from typeserializers.scalars.strings import StringSerializer
 from typeserializers.scalars.void import VoidNamespaceSerializer
@@ -195,7 +195,7 @@ class StatefulProcessorOperator(Operator):
             if isinstance(row, tuple) and not hasattr(row, "asDict") and len(row) == len(self._names):
                 return tuple(row)
             raise TypeError(
-                f"{shown(row, _SHOWN_ROW_CHARACTERS)} was emitted, which is no Row of the columns "
+                f"{cited(row, _SHOWN_ROW_CHARACTERS)} was emitted, which is no Row of the columns "
                 f"{', '.join(self._names)}; yield Row(name=value, ...)"
             )
         by_name = dict(zip(fields, row, strict=True))

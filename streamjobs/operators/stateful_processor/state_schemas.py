@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from streamjobs.rows.declared_schema import output_schema
 from streamjobs.rows.record_serializer import stored_records
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import cited
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 __all__ = ["StateSchema"]
@@ -62,7 +62,7 @@ class StateSchema:
             value = self._tuple_of(value)
         if len(value) != len(self._names):
             raise ValueError(
-                f"{self.where}: {shown(value, _SHOWN_CHARACTERS)} has {len(value)} values, and the schema has the "
+                f"{self.where}: {cited(value, _SHOWN_CHARACTERS)} has {len(value)} values, and the schema has the "
                 f"{len(self._names)} fields {', '.join(self._names)}"
             )
         return self._to_stored(value if self._to_instants is None else self._to_instants(value))
@@ -83,7 +83,7 @@ class StateSchema:
         if isinstance(value, Mapping):
             return tuple(value.get(name) for name in self._names)
         raise TypeError(
-            f"{self.where}: {shown(value, _SHOWN_CHARACTERS)} is no value of state: give a tuple of the fields "
+            f"{self.where}: {cited(value, _SHOWN_CHARACTERS)} is no value of state: give a tuple of the fields "
             f"{', '.join(self._names)}"
         )
 

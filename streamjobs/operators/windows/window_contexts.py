@@ -24,7 +24,7 @@ from streamjobs.api.windows.window_functions import WindowContext, WindowRuntime
 from streamjobs.operators.delegating_context import DelegatingContext
 from streamjobs.operators.ordered_output import OrderedOutput
 from streamjobs.time.internal_timer_service import InternalTimerService
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import cited
 
 __all__ = [
     "FUNCTION_PREFIX",
@@ -250,6 +250,6 @@ class FunctionContext(WindowContext[Any]):
     def output(self, tag: OutputTag[Any], value: Any) -> None:
         if not isinstance(tag, OutputTag):
             given: object = tag
-            raise TypeError(f"output() takes an OutputTag and a record, and was given {shown(given, 80)}")
+            raise TypeError(f"output() takes an OutputTag and a record, and was given {cited(given, 80)}")
         if tag in self._output.side_outputs:
             self._output.add(tag, value, self.window.max_timestamp)

@@ -44,7 +44,7 @@ from streamjobs.operators.windows.window_contexts import (
 from streamjobs.operators.windows.window_state import FoldError, window_state
 from streamjobs.time.internal_timer_service import DueTimers, InternalTimerService
 from streamjobs.time.timestamps import MAX_TIMESTAMP, clamped
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import cited
 
 __all__ = ["WindowOperator"]
 
@@ -241,7 +241,7 @@ class WindowOperator(Operator):
         if result is TriggerResult.CONTINUE:
             return
         if result.__class__ is not TriggerResult:
-            raise TypeError(f"{type(self._trigger).__name__} returned {shown(result, 80)}, which is no TriggerResult")
+            raise TypeError(f"{type(self._trigger).__name__} returned {cited(result, 80)}, which is no TriggerResult")
         if result.fires:
             self._function_context.enter(window)
             self._state.fire(window, self._fire)

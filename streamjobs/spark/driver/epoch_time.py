@@ -27,7 +27,7 @@ from checkpointing.storage.local_storage import sync_directory
 from checkpointing.storage.time_epoch_file import OpenTimeEpoch, read_time_epoch
 from streamjobs.errors import SourceProgressMismatchError
 from streamjobs.runtime.processing_time import not_before
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import cited
 
 __all__ = [
     "is_output_pending",
@@ -51,7 +51,7 @@ def processing_time_of_epoch_ms(offsets: bytes, previous_ms: int | None) -> int:
         batch_ms = None
     if not isinstance(batch_ms, int) or isinstance(batch_ms, bool):
         raise SourceProgressMismatchError(
-            f"Spark's offsets of this epoch tell no time of the batch: {shown(offsets, 200)}. Bring the file back from "
+            f"Spark's offsets of this epoch tell no time of the batch: {cited(offsets, 200)}. Bring the file back from "
             f"a backup, or start from a savepoint in a new job directory"
         )
     return not_before(batch_ms, previous_ms)

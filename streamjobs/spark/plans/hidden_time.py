@@ -25,7 +25,7 @@ from streamjobs.rows.declared_schema import RESERVED_PREFIX
 from streamjobs.runtime.event_time import EventTime, check_follows_from_epochs
 from streamjobs.spark.named_columns import column_meant_by
 from streamjobs.spark.tasks.time_column import TIME_COLUMN, TIME_TYPE
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import cited
 
 __all__ = ["HiddenTime", "TimeOfOperator"]
 
@@ -173,7 +173,7 @@ def _given_column(frame: DataFrame, given: Any, method: str) -> Column:
     column = column_meant_by(given, frame.columns) if isinstance(given, str) else given
     if not isinstance(column, Column):
         raise JobDefinitionError(
-            f"{_METHOD}: {method} is {shown(given, 80)}; on Spark it takes the name of a column or a Column, and no "
+            f"{_METHOD}: {method} is {cited(given, 80)}; on Spark it takes the name of a column or a Column, and no "
             f"function of a record"
         )
     try:

@@ -22,7 +22,7 @@ from checkpointing.metadata.checkpoint_sections import ReadSource
 from streamjobs.api.stream_graph import JobGraph
 from streamjobs.errors import JobDefinitionError
 from streamjobs.spark.sources.source_order_file import Schema
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import cited
 
 __all__ = ["check_sources_named", "check_trigger", "read_schemas", "read_sources"]
 
@@ -62,25 +62,25 @@ def check_sources_named(
     """Raises `JobDefinitionError` for a source that cannot be meant; ``uids`` are those of the job's own sources."""
     if isinstance(allow_dropped_sources, str) or not isinstance(allow_dropped_sources, Collection):
         raise JobDefinitionError(
-            f"allow_dropped_sources is {shown(allow_dropped_sources, 80)}; it takes the uids of the sources to go on "
+            f"allow_dropped_sources is {cited(allow_dropped_sources, 80)}; it takes the uids of the sources to go on "
             f"without, as a list"
         )
     for uid in allow_dropped_sources:
         if uid in uids:
             raise JobDefinitionError(
-                f"allow_dropped_sources has {shown(uid, 80)}, which is a source of the job; leave it out of one of both"
+                f"allow_dropped_sources has {cited(uid, 80)}, which is a source of the job; leave it out of one of both"
             )
     if isinstance(restore_source_progress, bool):
         return
     if not isinstance(restore_source_progress, Mapping):
         raise JobDefinitionError(
-            f"restore_source_progress is {shown(restore_source_progress, 80)}; it takes True, False, or a dict such as "
+            f"restore_source_progress is {cited(restore_source_progress, 80)}; it takes True, False, or a dict such as "
             f"{{'flights': False}}, by uid"
         )
     for uid, is_restored in restore_source_progress.items():
         if uid not in uids or not isinstance(is_restored, bool):
             raise JobDefinitionError(
-                f"restore_source_progress has {shown(uid, 80)}: {shown(is_restored, 80)}; it takes True or False for a "
+                f"restore_source_progress has {cited(uid, 80)}: {cited(is_restored, 80)}; it takes True or False for a "
                 f"source of the job, which has {', '.join(map(repr, uids))}"
             )
 
@@ -108,7 +108,7 @@ def check_trigger(frame: DataFrame, trigger: Mapping[str, Any] | None) -> None:
         return
     if not isinstance(trigger, Mapping):
         raise JobDefinitionError(
-            f"trigger is {shown(trigger, 80)}; it takes the arguments of Spark's trigger as a dict, {examples}"
+            f"trigger is {cited(trigger, 80)}; it takes the arguments of Spark's trigger as a dict, {examples}"
         )
     unknown = [name for name in trigger if name not in _TRIGGERS]
     if unknown:
@@ -120,6 +120,6 @@ def check_trigger(frame: DataFrame, trigger: Mapping[str, Any] | None) -> None:
             frame.writeStream.trigger(**trigger)
     except (PySparkException, TypeError, ValueError) as error:
         raise JobDefinitionError(
-            f"trigger is {shown(dict(trigger), 80)}, which Spark does not take: {str(error).splitlines()[0]}. "
+            f"trigger is {cited(dict(trigger), 80)}, which Spark does not take: {str(error).splitlines()[0]}. "
             f"It takes one of {', '.join(_TRIGGERS)}, {examples}"
         ) from error

@@ -44,7 +44,7 @@ from checkpointing.metadata.checkpoint_sections import ReadSource
 from checkpointing.storage.file_system import CheckpointFileSystem
 from streamjobs.spark.sources.source_offsets import NO_OFFSET, OffsetLines
 from streamjobs.spark.sources.source_order_file import SOURCE_ORDER_FILE_NAME, read_source_order
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import cited
 
 __all__ = [
     "STAGING_PREFIX",
@@ -289,7 +289,7 @@ def _offset_lines(fs: CheckpointFileSystem, name: str, offsets: bytes) -> tuple[
     version, _, rest = offsets.decode("utf-8", "replace").partition("\n")
     if version not in ("v1", "v2"):
         raise SourceProgressError(
-            f"{fs.location(name)} has format {shown(version, 20)}; only v1 and v2 are known, and a file source cannot "
+            f"{fs.location(name)} has format {cited(version, 20)}; only v1 and v2 are known, and a file source cannot "
             f"be cut at the right place without reading it"
         )
     return version, rest.split("\n")[1:]

@@ -28,7 +28,7 @@ from typing import Any, Final
 from streamjobs.errors import JobRestoreError
 from streamjobs.spark.sources.source_matching import lines_of
 from streamjobs.spark.sources.source_order_file import SourceOrder
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import cited
 
 __all__ = ["check_schemas"]
 
@@ -106,7 +106,7 @@ def _is_wider(was: Any, now: Any) -> bool:
 
 def _shown_type(schema: Any) -> str:
     name = schema.get("type") if isinstance(schema, Mapping) else schema
-    return name if isinstance(name, str) else shown(name, _SHOWN_CHARACTERS)
+    return name if isinstance(name, str) else cited(name, _SHOWN_CHARACTERS)
 
 
 def _listed(names: list[str]) -> str:

@@ -23,7 +23,7 @@ from snapshots.permitted_modules import (
     declare_unavailable_snapshots,
 )
 from streamjobs.errors import MissingModuleError
-from streamjobs.user_errors import shown
+from streamjobs.user_errors import cited
 
 
 @frozen
@@ -52,7 +52,7 @@ class ProgramModules:
             try:
                 pickles[names] = cloudpickle.dumps(snapshot_class)  # type: ignore[no-untyped-call]
             except Exception as error:
-                unavailable.update(dict.fromkeys(names, f"it cannot be sent to the workers: {shown(error, 200)}"))
+                unavailable.update(dict.fromkeys(names, f"it cannot be sent to the workers: {cited(error, 200)}"))
         return cls(allowed_snapshot_modules(), modules, pickles, unavailable)
 
     def install(self) -> None:
@@ -89,7 +89,7 @@ def _register_pickled(names: tuple[str, ...], pickled: bytes) -> Mapping[str, st
     try:
         register_snapshot(names[0], aliases=names[1:])(cloudpickle.loads(pickled))
     except Exception as error:
-        return dict.fromkeys(names, f"it cannot be unpickled here: {shown(error, 200)}")
+        return dict.fromkeys(names, f"it cannot be unpickled here: {cited(error, 200)}")
     return {}
 
 

@@ -15,9 +15,9 @@ from several_inputs import (
     RIGHT,
     RULE_STATE,
     RULES,
-    Epoch,
+    EpochInputs,
+    InRow,
     Merge,
-    Row,
     Rule,
     RuleWithoutKeys,
     as_left,
@@ -36,7 +36,7 @@ Sinks = tuple[list[Any], list[Any], list[Any], list[Any]]
 
 
 def run(
-    epochs: Sequence[Epoch], size: int, sinks: Sinks, from_savepoint: Path | None = None, **options: Any
+    epochs: Sequence[EpochInputs], size: int, sinks: Sinks, from_savepoint: Path | None = None, **options: Any
 ) -> LocalJob:
     """Runs the job over these epochs, each with at most ``size`` records of a source."""
     env = LocalStreamEnvironment(epoch_size=size, **options)
@@ -51,19 +51,19 @@ def results(sinks: Sinks) -> tuple[list[Any], ...]:
     return tuple(sorted(map(tuple, sink)) for sink in sinks)
 
 
-def cut(rows: Sequence[Sequence[Row]], size: int) -> list[Epoch]:
+def cut(rows: Sequence[Sequence[InRow]], size: int) -> list[EpochInputs]:
     """The epochs that sources of these records make if each gives so many at a time."""
     most = max(map(len, rows))
-    return [Epoch(*(source[start : start + size] for source in rows)) for start in range(0, most, size)]
+    return [EpochInputs(*(source[start : start + size] for source in rows)) for start in range(0, most, size)]
 
 
 KEYS = st.sampled_from(["a", "b", "c", "d", "e"])
 
 
-def records(smallest: int = 0) -> st.SearchStrategy[list[Row]]:
+def records(smallest: int = 0) -> st.SearchStrategy[list[InRow]]:
     """Records of one source; no two have one time, since what has is in no order."""
     drawn = st.lists(st.tuples(KEYS, st.integers(0, 1000), st.integers(smallest, 99)), max_size=12)
-    return drawn.map(lambda rows: [Row(key, at * 16 + place, value) for place, (key, at, value) in enumerate(rows)])
+    return drawn.map(lambda rows: [InRow(key, at * 16 + place, value) for place, (key, at, value) in enumerate(rows)])
 
 
 @settings(max_examples=15)
@@ -74,7 +74,7 @@ def records(smallest: int = 0) -> st.SearchStrategy[list[Row]]:
     st.sampled_from(["heap", "rocksdb"]),
 )
 def test_however_streams_are_cut_into_epochs_each_takes_its_inputs_in_order(
-    rows: tuple[list[Row], list[Row], list[Row]], size: int, parallelism: int, backend: str
+    rows: tuple[list[InRow], list[InRow], list[InRow]], size: int, parallelism: int, backend: str
 ) -> None:
     sinks: Sinks = ([], [], [], [])
     epochs = cut(rows, size)
@@ -83,9 +83,9 @@ def test_however_streams_are_cut_into_epochs_each_takes_its_inputs_in_order(
 
 
 ROWS = (
-    [Row("abcde"[n % 5], 100 - n, n) for n in range(20)],
-    [Row("abcdx"[n % 5], n, 2 * n) for n in range(15)],
-    [Row("rs"[n % 2], n, 3 * n - 5) for n in range(9)],
+    [InRow("abcde"[n % 5], 100 - n, n) for n in range(20)],
+    [InRow("abcdx"[n % 5], n, 2 * n) for n in range(15)],
+    [InRow("rs"[n % 2], n, 3 * n - 5) for n in range(9)],
 )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import several_inputs
-from several_inputs import LEFT, RIGHT, RULES, Epoch, Merge, Row, as_left, as_right, as_rule, build, modelled
+from several_inputs import LEFT, RIGHT, RULES, EpochInputs, InRow, Merge, as_left, as_right, as_rule, build, modelled
 from spark_workplace import DiesOnce, memory_sink, rows_of, travelling_by_value
 
 from streamjobs import JobDefinitionError
@@ -24,16 +24,16 @@ pytestmark = pytest.mark.spark
 SOURCES = (("left", LEFT, as_left), ("right", RIGHT, as_right), ("rules", RULES, as_rule))
 
 EPOCHS = [
-    Epoch(
-        left=[Row("abcde"[n % 5], 100 - n, n) for n in range(9)],
-        right=[Row("abcdx"[n % 5], n, 2 * n) for n in range(7)],
-        rules=[Row("rst"[n % 3], n, 3 * n) for n in range(6)],
+    EpochInputs(
+        left=[InRow("abcde"[n % 5], 100 - n, n) for n in range(9)],
+        right=[InRow("abcdx"[n % 5], n, 2 * n) for n in range(7)],
+        rules=[InRow("rst"[n % 3], n, 3 * n) for n in range(6)],
     ),
     # Nothing is keyed in this one: the rules reach every subtask all the same.
-    Epoch(rules=[Row("rs"[n % 2], n, 5 - 2 * n) for n in range(5)]),
-    Epoch(left=[Row(key, 1, 5) for key in "abcdefgh"], right=[Row("h", 1, 1)]),
-    Epoch(right=[Row("a", n, n) for n in range(4)], rules=[Row("u", 1, 1)]),
-    Epoch(left=[Row(key, 2, 5) for key in "hgfedcba"], rules=[Row("t", 1, -1)]),
+    EpochInputs(rules=[InRow("rs"[n % 2], n, 5 - 2 * n) for n in range(5)]),
+    EpochInputs(left=[InRow(key, 1, 5) for key in "abcdefgh"], right=[InRow("h", 1, 1)]),
+    EpochInputs(right=[InRow("a", n, n) for n in range(4)], rules=[InRow("u", 1, 1)]),
+    EpochInputs(left=[InRow(key, 2, 5) for key in "hgfedcba"], rules=[InRow("t", 1, -1)]),
 ]
 
 
@@ -53,7 +53,7 @@ class Job:
         for name, *_ in SOURCES:
             (directory / name).mkdir()
 
-    def add(self, epochs: Sequence[Epoch]) -> None:
+    def add(self, epochs: Sequence[EpochInputs]) -> None:
         """Gives every source its records of each of these epochs, as one file."""
         for epoch in epochs:
             for (name, _, as_record), rows in zip(SOURCES, epoch, strict=True):

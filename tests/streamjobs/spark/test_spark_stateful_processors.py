@@ -185,7 +185,7 @@ def test_timers_and_time_to_live_in_processing_time_give_the_same_rows_as_on_spa
 def test_in_event_time_the_operator_does_what_spark_does_at_the_same_watermarks(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    from processor_epochs import Epochs
+    from processor_epochs import EpochDrive
     from stateful_programs import OUTPUT, Heartbeat, Programs, Reminders
 
     from statebackend.heap import HeapStateBackend
@@ -208,7 +208,9 @@ def test_in_event_time_the_operator_does_what_spark_does_at_the_same_watermarks(
     assert {row[0] for rows in expected for row in rows} == {"Heartbeat", "Reminders"}
     assert any("silent after 2" in row[2] for rows in expected for row in rows)
 
-    epochs = Epochs(tmp_path, HeapStateBackend(), processor, TimeMode.EVENT_TIME, ("program", "k", "n", "t"), OUTPUT, 2)
+    epochs = EpochDrive(
+        tmp_path, HeapStateBackend(), processor, TimeMode.EVENT_TIME, ("program", "k", "n", "t"), OUTPUT, 2
+    )
     watermark, outputs = MIN_TIMESTAMP, []
     # Behind the last records, Spark runs a batch for the watermark that they lead to.
     for batch in [*records, {}]:

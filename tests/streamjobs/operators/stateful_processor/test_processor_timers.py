@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processor_epochs import Epochs
+from processor_epochs import EpochDrive
 
 from statebackend.heap import HeapStateBackend
 from statebackend.rocksdb import RocksDBStateBackend
@@ -61,7 +61,7 @@ def backend(request: pytest.FixtureRequest) -> Any:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_records_come_before_timers_and_timers_in_order_of_time(tmp_path: Path, backend: Any, mode: TimeMode) -> None:
-    epochs = Epochs(tmp_path, backend, Timed(), mode)
+    epochs = EpochDrive(tmp_path, backend, Timed(), mode)
     assert epochs.epoch(0, ("a", 10, [5000, 10_000, 15_000], []), ("c", 10, [], [])) == [
         ("a", "1 rows at 0, [5000, 10000, 15000]"),
         ("c", "1 rows at 0, []"),
@@ -92,7 +92,7 @@ def test_records_come_before_timers_and_timers_in_order_of_time(tmp_path: Path, 
 def test_a_timer_fires_once_however_often_it_is_registered_and_deleted(
     tmp_path: Path, backend: Any, mode: TimeMode
 ) -> None:
-    epochs = Epochs(tmp_path, backend, Timed(), mode)
+    epochs = EpochDrive(tmp_path, backend, Timed(), mode)
     epochs.epoch(0, ("a", 1, [100, 100], []))
     assert epochs.next_timer == 100
     # The first is deleted by one record of the epoch in which it is due, and registered again by the next.
@@ -105,7 +105,7 @@ def test_a_timer_fires_once_however_often_it_is_registered_and_deleted(
 
 
 def test_records_are_late_by_the_watermark_of_the_epoch_before(tmp_path: Path, backend: Any) -> None:
-    epochs = Epochs(tmp_path, backend, Timed(), TimeMode.EVENT_TIME)
+    epochs = EpochDrive(tmp_path, backend, Timed(), TimeMode.EVENT_TIME)
     epochs.epoch(MIN_TIMESTAMP, ("a", 10_000, [], []))
     epochs.epoch(10_000, ("a", 12_000, [], []))
     times = {"a": 9000, "b": 10_000, "c": 10_001, "d": 11_999, "e": None}
@@ -117,7 +117,7 @@ def test_records_are_late_by_the_watermark_of_the_epoch_before(tmp_path: Path, b
 def test_timers_that_an_older_version_has_stored_fire_once_each(
     tmp_path: Path, backend: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    epochs = Epochs(tmp_path, backend, Timed(), TimeMode.EVENT_TIME)
+    epochs = EpochDrive(tmp_path, backend, Timed(), TimeMode.EVENT_TIME)
     with monkeypatch.context() as older:
         # It had them in the timer service at their own time.
         older.setattr(ProcessorTimers, "_in_service", lambda timers, timestamp_ms: timestamp_ms)
@@ -130,7 +130,7 @@ def test_timers_that_an_older_version_has_stored_fire_once_each(
 
 
 def test_a_watermark_that_has_not_come_yet_is_zero_for_timers_too(tmp_path: Path, backend: Any) -> None:
-    epochs = Epochs(tmp_path, backend, Timed(), TimeMode.EVENT_TIME)
+    epochs = EpochDrive(tmp_path, backend, Timed(), TimeMode.EVENT_TIME)
     assert epochs.epoch(MIN_TIMESTAMP, ("a", 10_000, [0, 1], [])) == [
         ("a", "1 rows at 0, [0, 1]"),
         ("a", "timer 0 at 0, [0, 1]"),
@@ -195,6 +195,6 @@ def test_a_processor_in_event_time_needs_a_watermark_of_every_source() -> None:
     ("time", "told"), [("x", "not a str"), (1 << 63, "milliseconds of 64 bits"), (1.5, "not a float")]
 )
 def test_the_time_of_a_timer_is_whole_milliseconds(tmp_path: Path, time: Any, told: str) -> None:
-    epochs = Epochs(tmp_path, BACKENDS["heap"], Timed(), TimeMode.EVENT_TIME)
+    epochs = EpochDrive(tmp_path, BACKENDS["heap"], Timed(), TimeMode.EVENT_TIME)
     with pytest.raises(UserFunctionError, match=f"operator 'processor', key 'a': handleInputRows raised .*{told}"):
         epochs.epoch(0, ("a", 1, [time], []))
