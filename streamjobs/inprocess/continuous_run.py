@@ -63,8 +63,9 @@ def run_continuously(
     *,
     interval_ms: int,
     clock: Callable[[], int],
+    is_stopping: Callable[[], bool],
 ) -> None:
-    """Reads all that the feeds have, with a checkpoint every so often and one at the end.
+    """Reads all that the feeds have, or until it is to stop, with a checkpoint every so often and one at the end.
 
     Raises what a function of the user's raises, and what made a checkpoint fail when no more failures are endured.
     """
@@ -73,6 +74,8 @@ def run_continuously(
 
     def feed_all() -> bool:
         nonlocal ticked_ms
+        if is_stopping():
+            return False
         now_ms = clock()
         if now_ms - ticked_ms >= TICK_MS:
             ticked_ms = now_ms

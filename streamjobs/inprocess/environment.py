@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -150,6 +151,7 @@ class LocalStreamEnvironment:
         self._temporary = tempfile.TemporaryDirectory(prefix="statebackend-local-")
         self._job_dir = os.fspath(job_dir) if job_dir is not None else os.path.join(self._temporary.name, "job")
         self._graph = StreamGraph()
+        self._stopping = threading.Event()
 
     def from_elements(
         self, elements: Iterable[Any], schema: str | None = None, *, uid: str | None = None
@@ -226,11 +228,11 @@ class LocalStreamEnvironment:
             elif interval_ms is not None:
                 feeds[sources[node]] = ElementBatches(records[node])
         if interval_ms is not None:
-            run_continuously(run, feeds, interval_ms=interval_ms, clock=self.clock)
+            run_continuously(run, feeds, interval_ms=interval_ms, clock=self.clock, is_stopping=self._stopping.is_set)
             return
         lists = {node: of_node for node, of_node in records.items() if sources[node] not in feeds}
         feed, epoch_size = ElementFeed(sources, lists, self._epoch_size), self._epoch_size
-        while feed.has_more or feeds:
+        while (feed.has_more or feeds) and not self._stopping.is_set():
             run.run_epoch(itertools.chain([feed.feed], _split_feeds(feeds, epoch_size), [run.emit_periodically]))
 
     @contextlib.contextmanager
@@ -388,6 +390,15 @@ class LocalStreamEnvironment:
         )
         require_compatible(reports)
         return reports
+
+    def request_stop(self) -> None:
+        """Lets `execute` come to its end: no more is read, and what was read is in the last checkpoint.
+
+        May be called from any thread, from a function or a sink of the job too. Sources that can be read again are read
+        on from there by the next start. With ``drain`` event time goes to its end first. `LocalJob.savepoint` then
+        writes the savepoint to stop with.
+        """
+        self._stopping.set()
 
     def close(self) -> None:
         """Removes the temporary directory."""

@@ -164,7 +164,11 @@ class RunCheckpoints:
         self._handle(Shutdown(self._now_ms()))
 
     def request(self, kind: CheckpointRequestKind) -> int:
-        """Asks for a checkpoint or savepoint; returns the number under which `take_answer` gives what became of it."""
+        """Asks for a checkpoint; returns the number under which `take_answer` gives what became of it.
+
+        What is asked for as a savepoint is a checkpoint of which nothing is overtaken, from which a savepoint is then
+        written (`LocalJob.savepoint`); the run goes on from it as from any other.
+        """
         self._last_request_id += 1
         request_id = self._last_request_id
         self._tell_tasks_of_now()
@@ -287,6 +291,9 @@ class RunCheckpoints:
                 self._handle(CheckpointFailed(reason, str(error), self._now_ms(), checkpoint_id))
                 return
             self._handle(CheckpointProgressed(checkpoint_id, self._now_ms()))
+            if action.kind.is_savepoint and not action.kind.stops_job:
+                # The coordinator tells nobody of a savepoint; here it is what a start would go on from.
+                self._run.checkpoint_completed(checkpoint_id)
 
         # Nobody but the coordinator itself stores: it is not sent anywhere, but others may move before.
         self._send(Errand("store", checkpoint_id, None, store))

@@ -133,6 +133,7 @@ class RunSnapshots:
         self._acknowledgements: dict[int, list[Acknowledgement]] = {}
         self._without_state: dict[int, set[str]] = {}
         self._times: dict[int, BarrierTimes] = {}
+        self._triggered: dict[TaskId, set[int]] = {}
         self._given_up = GivenUpFiles()
         writer = ThreadedWriter if parts.settings.has_threads else InlineWriter
         self._writer: SnapshotWriter = writer(self._send, self._written)
@@ -250,8 +251,14 @@ class RunSnapshots:
         return self.last_id
 
     def trigger(self, task: TaskId, checkpoint_id: int, kind: CheckpointRequestKind) -> None:
-        """Lets a source send a barrier before it reads on."""
+        """Lets a source send a barrier before it reads on; it declines one that comes behind a newer one."""
         settings = self._parts.settings
+        pending = self._checkpoints.coordinator.pending_ids
+        sent = self._triggered[task] = {one for one in self._triggered.get(task, ()) if one in pending}
+        if checkpoint_id not in sent and any(one > checkpoint_id for one in sent):
+            self._checkpoints.decline(checkpoint_id, task, _DECLINED[AbortReason.SUBSUMED], AbortReason.SUBSUMED.value)
+            return
+        sent.add(checkpoint_id)
         self._sources[task.operator_uid].trigger(
             settings.mode.barrier(checkpoint_id, settings.now_ms(), is_savepoint=kind.is_savepoint)
         )
@@ -259,6 +266,10 @@ class RunSnapshots:
     def store_checkpoint(self, completed: CompletedCheckpoint, kind: CheckpointRequestKind) -> None:
         """Stores a checkpoint, unless nothing has state: then there is nothing to go on from."""
         check_broadcast_copies(completed)
+        newest = self._parts.store.latest()
+        if newest is not None and newest.checkpoint_id > completed.checkpoint_id:
+            # What was asked for as a savepoint ends nothing older, and may be there first: it has all of this.
+            return
         operators = tuple(one for one in completed.operators if any(state != _NOTHING for state in one.subtasks))
         committables = self._parts.staged.committables(completed.checkpoint_id)
         if not operators and not committables:

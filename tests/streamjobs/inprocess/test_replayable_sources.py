@@ -96,6 +96,35 @@ def test_nothing_is_read_again_by_a_job_that_was_at_its_end(tmp_path: Path) -> N
     assert len(results) == 60
 
 
+@pytest.mark.parametrize("how", ["by the clock", "by records"])
+def test_a_job_over_a_source_without_an_end_stops_when_it_is_asked_and_goes_on_from_its_savepoint(
+    tmp_path: Path, how: str
+) -> None:
+    class Endless(Lists):
+        def read(self, split: str, position: int, max_records: int) -> SplitRead:
+            following = position + max_records
+            return SplitRead([{"k": "k", "n": place} for place in range(position, following)], following)
+
+    def execute(job_dir: Path, **options: Any) -> tuple[Any, list[Any]]:
+        results: list[Any] = []
+        environment = LocalStreamEnvironment(job_dir=job_dir, **HOW[how])
+
+        def take(row: Any) -> None:
+            results.append(row)
+            if len(results) == 3000:
+                environment.request_stop()
+
+        stream = environment.from_source(Endless({"all": ()}), RECORD, uid="lists").key_by("k")
+        stream.process(PoisonedCount(), uid="count", schema=RECORD).sink_to(take, uid="out")
+        return environment.execute("job", **options), results
+
+    job, first = execute(tmp_path / "job")
+    assert [row[1] for row in first] == list(range(1, len(first) + 1))
+    savepoint = job.savepoint(tmp_path / "savepoint").path
+    _, second = execute(tmp_path / "other", from_savepoint=savepoint)
+    assert [row[1] for row in second] == list(range(len(first) + 1, len(first) + len(second) + 1))
+
+
 def test_a_split_that_is_gone_is_refused(tmp_path: Path) -> None:
     run(Lists(splits_of(20, 2)), [], tmp_path / "job")
     with pytest.raises(JobRestoreError, match="has no split 'split-1' any more, which was read up to position 20"):

@@ -269,6 +269,34 @@ def test_a_checkpoint_of_which_a_message_is_lost_times_out_and_the_next_one_has_
         assert sorted(results) == [("a", 1), ("b", 1)]
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_asked_for_as_a_savepoint_is_what_a_start_goes_on_from_and_its_records_are_out(
+    tmp_path: Path, seed: int
+) -> None:
+    results: list[Any] = []
+    settings_of = CheckpointSettings(limits=CheckpointLimits(max_concurrent_checkpoints=3))
+    directory, opening = opened(tmp_path / "job", environment_of(results), seed, settings_of, None)
+    with directory, opening as run:
+        play(run, "ab")
+        requests = [run.checkpoints.request(CheckpointRequestKind.ON_DEMAND)]
+        feed(run, "a")
+        requests.append(run.checkpoints.request(CheckpointRequestKind.SAVEPOINT))
+        feed(run, "b")
+        steps(run)
+        answers = [run.checkpoints.take_answer(request) for request in requests]
+        # A trigger may overtake the one before, which the source then declines: nothing waits for it.
+        allowed = (None, CheckpointFailureReason.DECLINED_SUBSUMED)
+        assert all(answer is not None and answer.failure in allowed for answer in answers)
+        assert run.checkpoints.is_idle
+    again: list[Any] = []
+    directory, opening = opened(tmp_path / "job", environment_of(again), None, CheckpointSettings(), None)
+    with directory, opening as run:
+        play(run, "ab")
+        run.take_checkpoint(CheckpointRequestKind.ON_DEMAND)
+    told = {key: max(count for known, count in results if known == key) for key in "ab"}
+    assert sorted(again) == sorted((key, count + 1) for key, count in told.items())
+
+
 def test_checkpoints_by_the_clock_keep_the_pause_between_them(tmp_path: Path) -> None:
     clock = Clock()
     settings_of = CheckpointSettings(now_ms=clock, limits=CheckpointLimits(minimum_pause_ms=50))
