@@ -92,6 +92,22 @@ def test_what_is_known_of_times_is_forgotten_when_it_is_too_much(monkeypatch: py
     assert passes == [1, 1, 2, 2, 2, 3, 3]
 
 
+def test_what_was_forgotten_no_longer_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(join_buffer, "MOST_TIMES", 30)
+    state = KeyedMaps()
+    state.maps.update(c={}, d={})
+    buffer = buffer_over(state)
+    for key in "abcd":
+        state.key = key
+        for time in range(12):
+            buffer.add(key, time, time)
+    for key in "abcdada":
+        state.key = key
+        assert len(list(buffer.between(key, 0, 100))) == 12
+    # With the fourth the first three were forgotten, and there is room for two again.
+    assert state.passes == 5
+
+
 def test_keys_that_nothing_waits_under_count_for_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(join_buffer, "MOST_TIMES", 10)
     state = KeyedMaps()
