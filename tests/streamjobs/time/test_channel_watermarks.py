@@ -202,6 +202,17 @@ def test_where_there_is_room_no_idle_channel_is_forgotten(most: int) -> None:
     assert source.names == ["a", "b", "c"]
 
 
+def test_a_channel_that_is_not_idle_is_never_forgotten() -> None:
+    source = One(idleness_ms=100, most=2)
+    source.epoch(0, a=11, b=21)
+    source.epoch(150, a=12)
+    assert [one.is_idle for one in source.channels.snapshot()] == [False, True]
+    # Behind a restore nobody knows when the active one was so last.
+    for following in (source.restored(), source):
+        following.epoch(160, c=31)
+        assert following.names == ["a", "c"]
+
+
 def test_more_channels_than_there_is_room_for_are_refused_and_change_nothing() -> None:
     source = One(idleness_ms=100, most=2)
     source.epoch(0, a=11, b=21)

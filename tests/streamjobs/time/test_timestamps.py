@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import datetime
+from typing import Any
 
 import pytest
 
+from streamjobs.errors import StreamJobError
 from streamjobs.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, clamped, timestamp_of
+from streamjobs.time.watermark_elements import Watermark
 
 
 @pytest.mark.parametrize(
@@ -39,3 +42,11 @@ def test_a_moment_is_cut_off_towards_the_past() -> None:
     assert timestamp_of(datetime.datetime(1970, 1, 1, 0, 0, 1)) == 1000
     east = datetime.timezone(datetime.timedelta(hours=2))
     assert timestamp_of(datetime.datetime(1970, 1, 1, 2, tzinfo=east)) == 0
+
+
+@pytest.mark.parametrize("timestamp_ms", [MIN_TIMESTAMP - 1, MAX_TIMESTAMP + 1, True, 1.0, None])
+def test_a_watermark_is_a_number_of_64_bits(timestamp_ms: Any) -> None:
+    for end in (MIN_TIMESTAMP, MAX_TIMESTAMP):
+        assert Watermark(end).timestamp_ms == end
+    with pytest.raises((ValueError, StreamJobError)):
+        Watermark(timestamp_ms)
