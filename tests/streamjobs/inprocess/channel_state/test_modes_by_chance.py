@@ -15,7 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpointing.barriers.checkpointing_mode import CheckpointingMode
-from tests.streamjobs.inprocess.channel_state.random_networks import KEYS, Checkpoint, Piece, Run, Shape
+from streamjobs.inprocess.network.elements import RecordBatch, SubtaskId
+from streamjobs.inprocess.network.subtask_capture import BarrierMetrics, SubtaskCapture, SubtaskTime
+from streamjobs.time.operator_watermarks import OperatorWatermarkState
+from streamjobs.time.status_watermark_valve import ValveChannel, ValveState
+from streamjobs.time.watermark_elements import Watermark, WatermarkStatus
+from tests.streamjobs.inprocess.channel_state.random_networks import KEYS, ROW, Checkpoint, Piece, Run, Shape
 
 MODES: Final = {
     "at least once": CheckpointingMode.AT_LEAST_ONCE,
@@ -142,3 +147,29 @@ def test_records_count_twice_where_that_is_allowed() -> None:
         run, _ = play(Shape(mode=MODES["at least once"], second="union"), [2, 2], seed)
         doubled += max(Counter(map(tuple, run.came_out)).values(), default=0) > 1
     assert doubled > 0
+
+
+def test_at_another_parallelism_time_is_led_along_with_the_records_in_flight() -> None:
+    """A record between two watermarks finds every new subtask at the first of them, and all end at the second."""
+    s0, a0, b0 = SubtaskId("s0", 0), SubtaskId("a", 0), SubtaskId("b", 0)
+
+    def at(sender: SubtaskId, own_ms: int, sent_ms: int) -> SubtaskTime:
+        valve = ValveState(own_ms, (ValveChannel(sender, own_ms, False),))
+        return SubtaskTime(OperatorWatermarkState(own_ms, (valve,)), sent_ms, WatermarkStatus.ACTIVE)
+
+    rows = [tuple.__new__(ROW, (0, key, key)) for key in range(KEYS)]
+    elements = [Watermark(5), *(RecordBatch(0, [row], [None], sender_watermark_ms=5) for row in rows), Watermark(9)]
+    begin = Checkpoint(
+        parallelism=1,
+        positions={0: 0},
+        sent={0: (9, WatermarkStatus.ACTIVE)},
+        memories={"a": {}, "b": {}},
+        captures={
+            own: SubtaskCapture(checkpoint_id=1, is_unaligned=True, time=time, metrics=BarrierMetrics(), inputs=inputs)
+            for own, time, inputs in ((a0, at(s0, 9, 9), {}), (b0, at(a0, 3, 3), {a0: elements}))
+        },
+    )
+    run = Run(Shape(mode=MODES["unaligned"]), [[]], 3, 0, begin)
+    subtasks = [one for one in run.network.operators if one.subtask_id.node == "b"]
+    assert [one.watermarks.watermark_ms for one in subtasks] == [9, 9, 9]
+    assert sorted(row.key for work in run.works for of in work.memory.values() for row in of) == list(range(KEYS))
