@@ -68,6 +68,7 @@ from checkpointing.storage.job_origin import JobOrigin
 from checkpointing.storage.leadership import Leadership, LeadershipProvider
 from checkpointing.storage.metadata_file import read_metadata
 from checkpointing.storage.savepoint_directory import SavedSourceProgress, read_savepoint, write_savepoint
+from checkpointing.storage.zookeeper_high_availability import ZooKeeperHighAvailability
 
 __all__ = [
     "AbortedCheckpoint",
@@ -124,6 +125,7 @@ __all__ = [
     "UnsafePathError",
     "UnsupportedMetadataVersionError",
     "WatermarkState",
+    "ZooKeeperHighAvailability",
     "read_metadata",
     "read_savepoint",
     "write_savepoint",

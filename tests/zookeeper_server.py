@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import re
 import select
 import shutil
 import signal
@@ -24,8 +25,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 GIVE_UP_S = 300.0
+ASKING_S = 10.0
 TICK_MS = 100
-_JAVA_OPTIONS = ("-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_JAVA_OPTIONS = (
+    "-Xmx96m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Dorg.apache.logging.log4j.level=INFO",
+    "-Dzookeeper.fsync.warningthresholdms=100000",
+)
+_HAS_BEGUN = re.compile("PrepRequestProcessor .*started|(Leading|Following|LEADING|FOLLOWING)")
 _PYSPARK = importlib.util.find_spec("pyspark")
 assert _PYSPARK is not None
 assert _PYSPARK.origin is not None
@@ -49,6 +58,7 @@ class ZooKeeperServer:
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
         self._is_single = peers is None
+        self._begun_at = 0
         data = directory / "data"
         data.mkdir(parents=True)
         lines = [
@@ -59,7 +69,6 @@ class ZooKeeperServer:
             "admin.enableServer=false",
             f"minSessionTimeout={2 * TICK_MS}",
             "maxSessionTimeout=120000",
-            "4lw.commands.whitelist=ruok,srvr",
             settings,
         ]
         if peers is not None:
@@ -83,8 +92,9 @@ class ZooKeeperServer:
         name = "ZooKeeperServerMain" if self._is_single else "quorum.QuorumPeerMain"
         java = shutil.which("java") or os.path.join(os.environ["JAVA_HOME"], "bin", "java")
         with (self._directory / "log").open("ab") as log:
+            self._begun_at = log.tell()
             self._process = subprocess.Popen(
-                [java, *_JAVA_OPTIONS, "-Dzookeeper.fsync.warningthresholdms=100000"]
+                [java, *_JAVA_OPTIONS]
                 + ([] if self._is_single else ["-Dreadonlymode.enabled=true"])
                 + ["-cp", _JARS, f"org.apache.zookeeper.server.{name}", str(self._directory / "zoo.cfg")],
                 stdout=log,
@@ -94,15 +104,36 @@ class ZooKeeperServer:
     def start(self) -> None:
         """Starts it, and waits until it serves."""
         self.begin()
-        self.wait_until("Mode: ")
+        self.wait_until_it_serves()
 
-    def wait_until(self, said: str) -> None:
-        """Waits until it says so of itself, such as ``Mode: standalone``."""
+    def wait_until_it_serves(self) -> None:
+        """Waits until it says that it has begun, and then until a session begins.
+
+        Whoever asks before makes it answer nobody any more: it looks for the session in a database that it does not
+        have yet.
+        """
         deadline = time.monotonic() + GIVE_UP_S
-        while said not in self._asked(b"srvr"):
-            if self._process is None or self._process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(f"the server does not say {said!r}:\n{self.log}")
+        while not (self._has_begun() and self._begins_a_session()):
             time.sleep(0.02)
+            if self._process is None or self._process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"the server does not serve:\n{self.log}")
+
+    def _has_begun(self) -> bool:
+        with (self._directory / "log").open(errors="replace") as log:
+            log.seek(self._begun_at)
+            return _HAS_BEGUN.search(log.read()) is not None
+
+    def _begins_a_session(self) -> bool:
+        from kazoo.client import KazooClient
+
+        client = KazooClient(self.hosts, timeout=GIVE_UP_S, connection_retry={"max_tries": -1, "max_delay": 0.1})
+        try:
+            client.start(timeout=ASKING_S)
+        except client.handler.timeout_exception:
+            return False
+        client.stop()
+        client.close()
+        return True
 
     def signal(self, number: signal.Signals) -> None:
         """Sends the process a signal."""
@@ -115,18 +146,6 @@ class ZooKeeperServer:
         if process is not None:
             process.kill()
             process.wait(timeout=GIVE_UP_S)
-
-    def _asked(self, word: bytes) -> str:
-        with (
-            contextlib.suppress(OSError),
-            socket.create_connection(("127.0.0.1", self.port), timeout=GIVE_UP_S) as sent,
-        ):
-            sent.sendall(word)
-            answer = b""
-            while received := sent.recv(4096):
-                answer += received
-            return answer.decode(errors="replace")
-        return ""
 
 
 @contextlib.contextmanager
@@ -149,7 +168,7 @@ def running_ensemble(directory: Path) -> Iterator[list[ZooKeeperServer]]:
         for server in servers:
             server.begin()
         for server in servers:
-            server.wait_until("Mode: ")
+            server.wait_until_it_serves()
         yield servers
     finally:
         for server in servers:
