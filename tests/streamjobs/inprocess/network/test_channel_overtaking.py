@@ -85,6 +85,18 @@ def test_a_barrier_with_a_time_to_align_is_announced_and_can_overtake_later() ->
     made.let_overtake(1)
 
 
+def test_a_barrier_that_leaves_its_place_is_not_counted_by_a_newer_one() -> None:
+    made = channel(capacity=9)
+    made.put(record(0))
+    made.put_barrier(timed(1), splits=True)
+    made.put(record(1))
+    made.put_barrier(unaligned(2), splits=True)
+    made.let_overtake(1)
+    made.put(record(2))
+    assert made.take() == OvertakingBarrier(timed(1), [record(0)])
+    assert made.take() == OvertakingBarrier(unaligned(2), [record(0), record(1)])
+
+
 def test_who_has_taken_a_barrier_is_not_told_that_it_is_coming() -> None:
     made = channel()
     made.put_barrier(timed(1), splits=True)
