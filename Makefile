@@ -3,6 +3,7 @@
 # make test     run the tests, on two processes        (make test TESTS=tests/checkpointing PROCESSES=0 for some, on one)
 # make lint     ruff (rules and format), who imports whom, and mypy --strict on the packages
 # make bench    run the benchmarks                     (make bench SUITE="spark_stateful --json" for one)
+# make simulate run schedules of whole jobs under faults  (make simulate SCHEDULES=10000 SEED=1)
 # make clean    remove .venv and everything that can be made again
 #
 # Each target prepares what it needs.  The environment is made again when its pins or the packaging change.
@@ -14,8 +15,10 @@ PACKAGES := snapshots typeserializers migration checkpointing statebackend savep
 TESTS ?= tests
 PROCESSES ?= 2
 SUITE ?= all
+SCHEDULES ?= 1000
+SEED ?= 1
 
-.PHONY: environment demo test lint bench clean
+.PHONY: environment demo test lint bench simulate clean
 .DELETE_ON_ERROR:
 
 environment: $(VENV)/.installed
@@ -38,10 +41,13 @@ lint: environment
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/lint-imports --no-logo
-	$(VENV)/bin/python -m mypy --strict statebackend_floors.py $(PACKAGES) tests/typing
+	$(VENV)/bin/python -m mypy --strict statebackend_floors.py $(PACKAGES) simulation tests/typing
 
 bench: environment
 	@$(RUN) python -m benchmarks $(SUITE)
+
+simulate: environment
+	@$(RUN) python -m simulation --schedules $(SCHEDULES) --seed $(SEED)
 
 clean:
 	rm -rf $(VENV) *.egg-info build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,102 @@
+"""Faults, and where they strike: each at the step of that number of its kind of steps.
+
+Steps are counted over all lives of a job, so a fault strikes once. A fault whose step never comes does nothing.
+
+| place    | its steps                                                                             |
+|----------|---------------------------------------------------------------------------------------|
+| STORAGE  | what a storage operation does, one by one: a temporary name, bytes, sync, rename, ...  |
+| COMPLETION | those of them that complete or drop a checkpoint                                      |
+| TASK     | what tasks do: a record, a timer, a snapshot                                           |
+| MESSAGE  | messages between tasks and the coordinator                                             |
+| MOVE     | moves of the scheduler                                                                 |
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Iterable
+
+from attrs import frozen
+
+__all__ = ["Fault", "FaultKind", "FaultPlace", "Faults", "ProcessDied", "TaskFailed"]
+
+
+class ProcessDied(BaseException):
+    """The process has died: nothing of it runs any more, no handler of errors either."""
+
+
+class TaskFailed(Exception):
+    """What a task raises when the schedule lets it fail."""
+
+
+class FaultPlace(enum.Enum):
+    """The kinds of steps."""
+
+    STORAGE = "storage step"
+    COMPLETION = "step of completing or dropping"
+    TASK = "task step"
+    MESSAGE = "message"
+    MOVE = "move"
+
+
+class FaultKind(enum.Enum):
+    """What happens, and at which kind of step."""
+
+    KILL = ("the process dies", FaultPlace.STORAGE)
+    POWER_LOSS = ("the machine loses power, and what was not synced", FaultPlace.STORAGE)
+    STORAGE_ERROR = ("the storage fails, and nothing was done", FaultPlace.STORAGE)
+    STORAGE_ERROR_BEHIND = ("the storage fails behind the deed", FaultPlace.STORAGE)
+    SECOND_DRIVER = ("another driver starts, and runs to its end, while this one stands still", FaultPlace.STORAGE)
+    TASK_FAILS = ("a task fails", FaultPlace.TASK)
+    MESSAGE_LOST = ("a message is lost", FaultPlace.MESSAGE)
+    MESSAGE_DOUBLED = ("a message comes twice", FaultPlace.MESSAGE)
+    MESSAGE_LATE = ("a message comes late, behind younger ones", FaultPlace.MESSAGE)
+    DRIVER_DIES = ("the driver dies between two moves", FaultPlace.MOVE)
+    CLOCK_JUMPS_AHEAD = ("the clock jumps ahead", FaultPlace.MOVE)
+    CLOCK_JUMPS_BACK = ("the clock jumps back", FaultPlace.MOVE)
+
+    def __init__(self, told: str, place: FaultPlace) -> None:
+        self.told = told
+        self.place = place
+
+
+@frozen
+class Fault:
+    """``kind`` at the step ``at`` of its place; of the storage, also of those steps that complete or drop."""
+
+    kind: FaultKind
+    at: int
+    is_at_completion: bool = False
+
+    @property
+    def place(self) -> FaultPlace:
+        """The kind of steps that are counted."""
+        return FaultPlace.COMPLETION if self.is_at_completion else self.kind.place
+
+    def __str__(self) -> str:
+        return f"{self.kind.name} at {self.place.value} {self.at}"
+
+
+class Faults:
+    """The faults of a schedule, as they strike; counts the steps."""
+
+    def __init__(self, faults: Iterable[Fault]) -> None:
+        self._by_step = {(one.place, one.at): one for one in faults}
+        self.steps: Counter[FaultPlace] = Counter()
+        """How many of each kind there were."""
+        self.struck: list[tuple[Fault, str]] = []
+        """Those that did, and at what."""
+
+    def end(self) -> None:
+        """Nothing strikes any more."""
+        self._by_step.clear()
+
+    def at(self, place: FaultPlace, what: str) -> Fault | None:
+        """The fault that strikes at the step that comes now."""
+        number = self.steps[place]
+        self.steps[place] += 1
+        fault = self._by_step.pop((place, number), None)
+        if fault is not None:
+            self.struck.append((fault, what))
+        return fault

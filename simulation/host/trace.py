@@ -1,0 +1,32 @@
+"""What happens in a schedule, line by line, for who replays it; and a digest of it, for who counts interleavings."""
+
+from __future__ import annotations
+
+import xxhash
+
+__all__ = ["Trace"]
+
+
+class Trace:
+    """The steps so far. Without ``keeps_lines`` only their digest is kept, and no line is made."""
+
+    def __init__(self, keeps_lines: bool) -> None:
+        self.keeps_lines = keeps_lines
+        self.lines: list[str] = []
+        self._digest = xxhash.xxh3_64()
+
+    def add(self, line: str) -> None:
+        """A step that is told."""
+        if self.keeps_lines:
+            self.lines.append(line)
+
+    def move(self, who: str) -> None:
+        """A move of somebody; moves and their order are the interleaving."""
+        self.add(who)
+        self._digest.update(who.encode())
+        self._digest.update(b"\0")
+
+    @property
+    def interleaving(self) -> int:
+        """A number that two runs share if the same moved in the same order."""
+        return self._digest.intdigest()

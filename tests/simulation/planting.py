@@ -1,0 +1,17 @@
+"""How a defect is planted: a patch that is there as long as it is open."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+__all__ = ["Patch", "method"]
+
+Patch = Callable[[], contextlib.AbstractContextManager[Any]]
+
+
+def method(owner: type, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Patch:
+    """A method of a class in another form, which is made of the original."""
+    return lambda: mock.patch.object(owner, name, wrap(getattr(owner, name)))
