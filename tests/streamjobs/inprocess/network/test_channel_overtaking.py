@@ -220,3 +220,15 @@ def _take(
     else:
         assert isinstance(element, RecordBatch | Watermark)
         taken.append(element)
+
+
+def test_a_barrier_that_overtakes_needs_no_room_behind_it_and_a_record_does() -> None:
+    own, output = SubtaskId("o", 0), SubtaskOutput()
+    into, out = channel(), Channel(own, SubtaskId("r", 0), (0,), 1)
+    output.channels.append(out)
+    subtask = OperatorSubtask(own, [into], 1, cast(Any, Changing()), output, CheckpointingMode.UNALIGNED)
+    out.put(record(0))
+    into.put(record(1))
+    assert subtask.readable() == []
+    into.put_barrier(unaligned(1), splits=False)
+    assert subtask.readable() == [into]
