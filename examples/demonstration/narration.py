@@ -40,6 +40,12 @@ class Narrator:
             for part in _wrapped(line):
                 self._print(f"{INDENT}{part}".rstrip())
 
+    def lines(self, lines: Iterable[str]) -> None:
+        """Lines as they are, such as those that a command has printed."""
+        self._end_line()
+        for line in lines:
+            self._print(f"{INDENT}{line}".rstrip().replace("\t", "  "))
+
     def epoch(self, epoch_id: int) -> None:
         """An epoch has completed."""
         self._write(f" {epoch_id}" if self._is_in_line else f"{INDENT}epochs {epoch_id}")

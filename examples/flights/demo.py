@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from examples.data.flights_dataset import PART_COUNT
 from examples.data.staging import stage_flights
+from examples.demonstration.command import run_command
 from examples.demonstration.comparison import (
     DifferenceError,
     require_equal_rows,
@@ -156,6 +157,16 @@ def compare(stage: Stage, spark: SparkSession) -> None:
     stage.narrator.table(("written by", "compared", "all equal"), results, right=(2,))
 
 
+def look(stage: Stage) -> None:
+    """Step 7: the command line looks into the savepoints, without Spark and without the job's classes."""
+    stage.narrator.step("7. What the savepoints hold, from the command line")
+    final = str(_final_savepoint(stage, "rocksdb"))
+    aircraft = next(iter(state_contents(Path(final), UID, "aircraft")))
+    run_command(stage, "inspect", final)
+    run_command(stage, "show", final, UID, "aircraft", "--key", aircraft)
+    run_command(stage, "diff", str(stage.savepoint(UPGRADE)), final, status=1)
+
+
 def tell(stage: Stage) -> None:
     """All steps; raises `DifferenceError` or `DriverFailedError` where something is not as it must be."""
     first_half(stage)
@@ -167,6 +178,7 @@ def tell(stage: Stage) -> None:
         compare(stage, spark)
     finally:
         spark.stop()
+    look(stage)
     stage.narrator.step("Done: nothing was lost, nothing was done twice, and every value is what it should be.")
 
 

@@ -170,9 +170,9 @@ _STATE_COLUMNS: Final = ("state", "kind", "types", "entries", "bytes", "key grou
 
 
 def _print_inspection(printer: Printer, answer: dict[str, Any]) -> None:
-    title = f"{answer['kind']} {answer['checkpoint_id']} of job {answer['job_name']}"
+    printer.line(f"{answer['kind']} {answer['checkpoint_id']} of job {answer['job_name']}")
     left_out = ("operators", "timers_due", "source", "sinks", "restored_from", "kind", "checkpoint_id", "job_name")
-    pairs = {"": title, **{name: value for name, value in answer.items() if name not in left_out}}
+    pairs = {name: value for name, value in answer.items() if name not in left_out}
     pairs["size_bytes"] = shown_bytes(answer["size_bytes"])
     source = answer["source"]
     if source is not None:

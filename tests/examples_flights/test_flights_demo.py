@@ -33,7 +33,7 @@ def test_the_demonstration_tells_the_whole_story_without_noise_and_cleans_up(tmp
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stderr == ""
     told = ended.stdout
-    assert [line[0] for line in told.splitlines() if re.match(r"\d\. ", line)] == list("123456")
+    assert [line[0] for line in told.splitlines() if re.match(r"\d\. ", line)] == list("1234567")
     killed_in = re.search(r"SIGKILL .* writing epoch (\d+)", told)
     assert killed_in is not None
     # What the killed driver had completed, and not an epoch more or less, is what the next one continues.
@@ -49,6 +49,14 @@ def test_the_demonstration_tells_the_whole_story_without_noise_and_cleans_up(tmp
     ):
         assert told.count(finding) == 2, finding
     assert ".worst.minutes: refuse [field-type-changed]" in told
+    for told_by_command in (
+        "$ statebackend inspect final-version-2-rocksdb",
+        "aircraft  value  key str, value Aircraft",
+        "$ statebackend show final-version-2-rocksdb aircraft aircraft --key",
+        "added: aircraft.states.aircraft.types.value.records.AircraftState.fields.airport",
+        "removed: aircraft.states.aircraft.types.value.records.AircraftState.fields.last_airport",
+    ):
+        assert told_by_command in told
     assert "Done: nothing was lost" in told
     assert re.findall(r"WARN|ERROR|Exception|Traceback|\r", told) == []
     assert list(tmp_path.glob("flights-demo-*")) == []

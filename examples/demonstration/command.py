@@ -1,0 +1,26 @@
+"""The command `statebackend`, as somebody on call would type it, with what it prints told by the narrator."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from examples.demonstration.comparison import DifferenceError
+from examples.demonstration.stage import Stage
+from savepoints import command_line
+
+LONGEST_LINE = 150
+"""What of a line is told: some types are long."""
+
+
+def run_command(stage: Stage, *arguments: str, status: int = 0) -> None:
+    """Runs the command and tells its output; raises `DifferenceError` if it ends otherwise than with ``status``."""
+    shown = (os.path.basename(one) if os.path.isabs(one) else one for one in arguments)
+    stage.narrator.lines([f"$ statebackend {' '.join(shown)}"])
+    command = [sys.executable, "-m", command_line.__name__, *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode != status:
+        raise DifferenceError(f"the command ended with {ended.returncode}, not {status}: {ended.stderr.strip()}")
+    lines = ended.stdout.splitlines()
+    stage.narrator.lines(line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}..." for line in lines)
