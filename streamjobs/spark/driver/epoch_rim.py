@@ -201,14 +201,14 @@ class SparkEpoch:
 
     def _decoded(self, epoch: Epoch, encoded: Sequence[bytes], known_files: KnownFiles) -> Iterator[Acknowledgement]:
         # One by one: what was given out before an error is known to the coordinator, which gives up its files.
-        silent = set(self._tasks)
+        unheard = set(self._tasks)
         for one in encoded:
             acknowledgement = Acknowledgement.decode(one, known_files)
-            silent.discard(acknowledgement.operator_uid)
+            unheard.discard(acknowledgement.operator_uid)
             yield acknowledgement
-        if silent:
+        if unheard:
             raise EpochError(
-                f"epoch {epoch.checkpoint_id}: no acknowledgement of operator {min(silent)!r} came: the step or sink "
+                f"epoch {epoch.checkpoint_id}: no acknowledgement of operator {min(unheard)!r} came: the step or sink "
                 f"behind it did not compute its rows"
             )
 
@@ -245,7 +245,13 @@ class SparkEpoch:
         try:
             with watchdog:
                 self._run.placement.prepare(session)
-                built = parts.pipeline.build(self._frame, self._tasks, self._run.placement, self._processing_time_ms)
+                built = parts.pipeline.build(
+                    self._frame,
+                    self._tasks,
+                    self._run.placement,
+                    self._processing_time_ms,
+                    is_without_records=epoch.time_passed is not None,
+                )
                 with contextlib.closing(built) as plan:
                     self._committables = parts.sinks.stage(
                         lambda uid, sink: sink.stage(plan.frames[uid], epoch_id, parts.attempt_id)

@@ -12,7 +12,7 @@ from typing import Any
 
 from attrs import frozen
 from pyspark import cloudpickle
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from streamjobs.api.key_types import check_keys_agree, key_serializer_for
@@ -50,6 +50,8 @@ class PreparedOperator:
     states: RegisteredStates
     rows: OneInput | InputUnion
     arrow_map: ArrowMap
+    task_schema: StructType
+    """Of the rows that its tasks are given."""
     is_kept: bool = False
     """Whether its rows are computed and kept, since what is behind may read them more or less than once."""
 
@@ -109,6 +111,7 @@ def prepare_operator(
         states,
         rows,
         arrow_map,
+        rows.of(frames).select(*rows.task_columns).schema,
     )
 
 
@@ -121,6 +124,13 @@ def processed(
     if rows.order_by:
         routed = routed.sortWithinPartitions(*rows.order_by)
     return operator.arrow_map.apply(routed, task.run)
+
+
+def processed_without_rows(
+    spark: SparkSession, operator: PreparedOperator, task: EpochTask, placement: SubtaskPlacement
+) -> DataFrame:
+    """The rows that the tasks of an operator give out, where none come to them."""
+    return operator.arrow_map.apply(placement.without_rows(spark, operator.uid, operator.task_schema), task.run)
 
 
 def _struct_type(schema: Any, where: str) -> StructType:

@@ -4,6 +4,8 @@ A plan is built node by node, in the order of the graph: each node makes the fra
 reads. If what is behind an operator may read its rows more or less than once - a step or a sink of unknown habits, or
 several readers - they are computed and kept first. So the tasks of an operator run once per epoch, whatever is behind
 it; and so does the source, whose batch is kept if there are several sources or readers.
+
+In an epoch without records, what brings nothing is not planned (`streamjobs.spark.plans.silent_nodes`).
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ from streamjobs.api.stream_graph import (
 )
 from streamjobs.runtime.job_sinks import JobSinks
 from streamjobs.spark.plans.hidden_time import HiddenTime
-from streamjobs.spark.plans.operator_plan import PreparedOperator, processed
+from streamjobs.spark.plans.operator_plan import PreparedOperator, processed, processed_without_rows
 from streamjobs.spark.plans.placement import SubtaskPlacement
+from streamjobs.spark.plans.silent_nodes import SilentNodes, silent_nodes
 from streamjobs.spark.sources.source_union import split_sources
 from streamjobs.spark.tasks.epoch_task import EpochTask
 
@@ -64,21 +67,34 @@ class Pipeline:
     sinks: JobSinks
     is_source_kept: bool
     time: HiddenTime
+    _silent: SilentNodes = field(init=False)
+
+    @_silent.default
+    def _silent_nodes_of_graph(self) -> SilentNodes:
+        return silent_nodes(self.graph)
 
     def build(
-        self, frame: DataFrame, tasks: Mapping[str, EpochTask], placement: SubtaskPlacement, processing_time_ms: int
+        self,
+        frame: DataFrame,
+        tasks: Mapping[str, EpochTask],
+        placement: SubtaskPlacement,
+        processing_time_ms: int,
+        *,
+        is_without_records: bool = False,
     ) -> EpochPlan:
         """The plan of one epoch over the frame of its micro-batch, at this time.
 
         Runs operators whose rows are kept, so it raises what their tasks raise.
         """
         plan = EpochPlan()
+        silent = self._silent if is_without_records else SilentNodes()
         try:
-            if self.is_source_kept:
+            if self.is_source_kept and not silent.left_out.issuperset(self.graph.sources):
                 frame = plan.keep(frame)
-            building = _Building(self, frame, tasks, placement, processing_time_ms, plan)
+            building = _Building(self, frame, tasks, placement, processing_time_ms, plan, silent)
             for node in self.graph.nodes:
-                _BUILDERS[type(node)](building, node)
+                if node not in silent.left_out:
+                    _BUILDERS[type(node)](building, node)
         except BaseException:
             plan.close()
             raise
@@ -96,7 +112,10 @@ class _Building:
         placement: SubtaskPlacement,
         processing_time_ms: int,
         plan: EpochPlan,
+        silent: SilentNodes,
     ) -> None:
+        self._session = frame.sparkSession
+        self._silent = silent
         self._operators = pipeline.operators
         self._time = pipeline.time
         self._tasks = tasks
@@ -104,9 +123,10 @@ class _Building:
         self._processing_time_ms = processing_time_ms
         self._plan = plan
         sources = pipeline.graph.sources
-        self._frames = {
-            StreamEdge(node): part for node, part in zip(sources, split_sources(frame, len(sources)), strict=True)
-        }
+        self._frames: dict[StreamEdge, DataFrame] = {}
+        if not silent.left_out.issuperset(sources):
+            parts = split_sources(frame, len(sources))
+            self._frames.update((StreamEdge(node), part) for node, part in zip(sources, parts, strict=True))
 
     def source(self, node: SourceNode) -> None:
         """The frames of sources are there from the beginning."""
@@ -124,7 +144,10 @@ class _Building:
 
     def process(self, node: OperatorNode) -> None:
         operator, task = self._operators[node.uid], self._tasks[node.uid]
-        rows = processed([self._frames[edge] for edge in node.inputs], operator, task, self._placement)
+        if node.uid in self._silent.operators:
+            rows = processed_without_rows(self._session, operator, task, self._placement)
+        else:
+            rows = processed([self._frames[edge] for edge in node.inputs], operator, task, self._placement)
         if operator.is_kept:
             rows = self._plan.keep(rows)
             # Asking how many there are computes all partitions.

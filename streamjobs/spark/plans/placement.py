@@ -55,6 +55,7 @@ class SubtaskPlacement:
         self._parallelism = parallelism
         self._salts: Sequence[int] = ()
         self._cached: DataFrame | None = None
+        self._without_rows: dict[str, DataFrame] = {}
         self._known_block_managers: frozenset[str] = frozenset()
         self._is_on_one_host: bool | None = None
 
@@ -65,6 +66,21 @@ class SubtaskPlacement:
         salts = F.expr(f"array({', '.join(map(str, self._salts))})")
         salted = rows.withColumn(SALT_COLUMN, F.element_at(salts, subtask + 1))
         return salted.repartition(self._parallelism, SALT_COLUMN).join(self._cached.hint("shuffle_hash"), SALT_COLUMN)
+
+    def without_rows(self, spark: SparkSession, uid: str, schema: StructType) -> DataFrame:
+        """What `route` gives for no rows of these columns; where there is nothing to choose it needs no shuffle.
+
+        It is made once for an operator, and serves until places change; ``spark`` is the session of all its plans.
+        """
+        frame = self._without_rows.get(uid)
+        if frame is None or frame.sparkSession is not spark:
+            columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields]
+            partitions = self._parallelism if self._cached is None else 1
+            frame = spark.range(0, partitions, 1, partitions).where("id < 0").select(*columns)
+            if self._cached is not None:
+                frame = self.route(frame, F.lit(0))
+            self._without_rows[uid] = frame
+        return frame
 
     def prepare(self, spark: SparkSession) -> None:
         """Sees to it, before an epoch, that its subtasks have places; ``spark`` is the session of its plan."""
@@ -84,6 +100,7 @@ class SubtaskPlacement:
     def close(self) -> None:
         """Gives back what the executors hold."""
         cached, self._cached = self._cached, None
+        self._without_rows.clear()
         if cached is not None:
             # There is nothing to give back once Spark has stopped.
             with contextlib.suppress(PySparkException, Py4JError, ConnectionError):
@@ -101,6 +118,7 @@ class SubtaskPlacement:
         self._cached = self._new_frame(spark)
 
     def _new_frame(self, spark: SparkSession) -> DataFrame:
+        self._without_rows.clear()
         self._salts = self._salts or salts_of_partitions(self._parallelism)
         salts = F.expr(f"array({', '.join(map(str, self._salts))})[id] as {SALT_COLUMN}")
         frame = spark.range(0, self._parallelism, 1, 1).select(salts)

@@ -69,6 +69,8 @@ class Job:
             self.acknowledgement(epoch_id, index) for index in (0, 1)
         ]
         self.runs = 0
+        self.planned_without_records: dict[int, bool] = {}
+        """By epoch."""
         self.now_ms = 1000
         (directory / "spark" / "offsets").mkdir(parents=True)
         self.start()
@@ -109,9 +111,12 @@ class Job:
         # A context says yes to everything: that its tasks run on one host, too.
         return SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=mock.MagicMock()))
 
-    def plan_of(self, frame: Any, tasks: Any, placement: Any, processing_time_ms: int) -> Any:
+    def plan_of(
+        self, frame: Any, tasks: Any, placement: Any, processing_time_ms: int, *, is_without_records: bool = False
+    ) -> Any:
         """A plan whose tasks acknowledge while it is built."""
         epoch_id = tasks["words"].epoch_id
+        self.planned_without_records[epoch_id] = is_without_records
         for one in self.acknowledge(epoch_id):
             tasks["words"].acknowledgements.send(epoch_id, one.encode())
         return mock.MagicMock(frames={"sink": frame})

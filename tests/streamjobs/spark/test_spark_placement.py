@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType
+
+from streamjobs.spark.session import disable_adaptive, task_identity
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,7 +55,6 @@ def partitions(placement: Any, rows: DataFrame) -> dict[int, list[tuple[int, int
     from pyspark.sql.types import StructType
 
     from streamjobs.spark.plans.map_in_arrow import map_in_arrow
-    from streamjobs.spark.session import disable_adaptive
 
     def collect(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -118,6 +120,40 @@ def test_with_several_executors_every_subtask_runs_and_gets_its_rows_in_order(
     placement.close()
     assert not spark.sparkContext._jsc.getPersistentRDDs()
     assert partitions(placement, rows(spark, 50)) == expected(50)
+
+
+@pytest.mark.parametrize("executors", [1, 2])
+def test_where_no_rows_come_every_subtask_runs_in_its_place_and_without_a_shuffle_if_there_is_no_choice(
+    spark: SparkSession, placement: Any, request: pytest.FixtureRequest, executors: int
+) -> None:
+    if executors > 1:
+        request.getfixturevalue("several_executors")
+    placement.prepare(spark)
+    schema = StructType([StructField("subtask", LongType()), StructField("n.n", LongType())])
+    none = placement.without_rows(spark, "first", schema)
+    assert [none.schema[name] for name in schema.names] == schema.fields
+    with disable_adaptive(spark):
+        assert partitions_of(none) == list(range(PARALLELISM))
+        plan = none._jdf.queryExecution().executedPlan().toString()
+    assert ("Exchange" in plan) is (executors > 1)
+    assert placement.without_rows(spark, "first", schema) is none
+    assert placement.without_rows(spark, "second", schema) is not none
+    # Another session has settings of its own, and other places another frame.
+    assert placement.without_rows(spark.newSession(), "first", schema) is not none
+    placement.close()
+    with disable_adaptive(spark):
+        assert partitions_of(placement.without_rows(spark, "first", schema)) == list(range(PARALLELISM))
+
+
+def partitions_of(frame: DataFrame) -> list[int]:
+    from streamjobs.spark.plans.map_in_arrow import map_in_arrow
+
+    def partition(batches: Any) -> Iterator[pa.RecordBatch]:
+        assert sum(batch.num_rows for batch in batches) == 0
+        yield pa.RecordBatch.from_pydict({"partition": [task_identity().partition_id]})
+
+    reported = map_in_arrow(frame, partition, StructType([StructField("partition", LongType())]))
+    return sorted(row.partition for row in reported.collect())
 
 
 def test_one_executor_after_the_other_is_no_reason_to_place_subtasks(

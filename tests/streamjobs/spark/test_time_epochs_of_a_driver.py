@@ -60,6 +60,7 @@ def test_an_epoch_without_records_has_the_next_id_and_the_time_of_the_clock(job:
         ("commit", epoch_id, f"rows of {epoch_id}".encode()) for epoch_id in (0, 1, 2)
     ]
     assert [one.has_batch for one in job.driver.statistics] == [True, False, True]
+    assert job.planned_without_records == {0: False, 1: True, 2: False}
     positions = job.latest.source_positions
     assert (job.latest.checkpoint_id, positions.batch_id) == (2, 1)
     assert read_time_epoch(job.fs) is None
