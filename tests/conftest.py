@@ -83,6 +83,7 @@ multiprocessing.set_forkserver_preload(
 GARBAGE_THRESHOLD = 20_000
 SLOWEST_FILES = 15
 LONG_FILES_S = {
+    "test_spark_high_availability": 105.0,
     "test_spark_processes": 100.0,
     "test_spark_job": 95.0,
     "test_rocksdb_backend_contract": 85.0,

@@ -19,10 +19,10 @@ from typing import Any, Literal
 from attrs import field, frozen
 
 from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
-from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpointStore
-from checkpointing.storage.file_system import CheckpointFileSystem
+from checkpointing.storage.default_checkpoint_store import DefaultCompletedCheckpointStore
 from checkpointing.storage.job_directory import JobDirectory
 from checkpointing.storage.job_origin import write_origin
+from checkpointing.storage.job_services import DirectoryServices, JobRecords, JobServices
 from migration import LIBRARY_RULES, EvolutionRules
 from savepoints.restored_state import RestoredState
 from statebackend.api.clock import Clock, wall_clock
@@ -95,7 +95,9 @@ class LocalStreamEnvironment:
 
     ``metrics`` turns metrics of keyed state on (see `LocalJob.metrics`). ``rules`` judge and carry out what restored
     state becomes; None: those of this library. ``clock`` gives the time, in milliseconds,
-    that an epoch has for state with a time-to-live; it is asked once per epoch.
+    that an epoch has for state with a time-to-live; it is asked once per epoch. ``high_availability`` says how several
+    processes agree on which of them runs the job (see `checkpointing.ZooKeeperHighAvailability`): the others wait, and
+    one of them continues from the newest checkpoint when the first has ended or died.
     """
 
     def __init__(
@@ -117,6 +119,7 @@ class LocalStreamEnvironment:
         metrics: StateMetricsConfig | None = None,
         rules: EvolutionRules | None = None,
         clock: Clock = wall_clock,
+        high_availability: JobServices | None = None,
     ) -> None:
         try:
             check_parallelism(parallelism, max_parallelism)
@@ -147,6 +150,7 @@ class LocalStreamEnvironment:
         self.metrics = metrics
         self.rules = rules or LIBRARY_RULES
         self.clock = clock
+        self._services = high_availability or DirectoryServices()
         self._epoch_size = epoch_size
         self._temporary = tempfile.TemporaryDirectory(prefix="statebackend-local-")
         self._job_dir = os.fspath(job_dir) if job_dir is not None else os.path.join(self._temporary.name, "job")
@@ -309,15 +313,19 @@ class LocalStreamEnvironment:
         fall_back_to: int | str | None,
         driving: _Driving,
     ) -> Iterator[LocalRun]:
-        directory, point, reports = locked_start(
+        start = locked_start(
             self._job_dir,
             name,
             self.max_parallelism,
-            lambda: self._starting_point(from_savepoint, fall_back_to),
-            lambda found: self._judged(found, checked, allow_non_restored_state),
+            self._services,
+            lambda records: self._starting_point(records, from_savepoint, fall_back_to),
+            lambda records, found: self._judged(found, checked, allow_non_restored_state),
         )
+        directory, point, reports = start.directory, start.point, start.verdict
         with directory:
-            store = DirectoryCheckpointStore(directory.file_system, leadership=directory.leadership)
+            store = DefaultCompletedCheckpointStore(
+                directory.file_system, start.records.pointers, leadership=directory.leadership
+            )
             target = point.own_checkpoint if fall_back_to is not None else None
             if target is not None:
                 StagedSinks(checked.graph).take_back(target.checkpoint_id, directory.identity.job_id)
@@ -357,20 +365,16 @@ class LocalStreamEnvironment:
         )
 
     def _starting_point(
-        self, from_savepoint: str | os.PathLike[str] | None, fall_back_to: int | str | None
+        self, records: JobRecords, from_savepoint: str | os.PathLike[str] | None, fall_back_to: int | str | None
     ) -> StartingPoint:
-        file_system = CheckpointFileSystem.from_uri(self._job_dir)
         # Its log alone tells a directory of Spark, whatever state its checkpoints are in.
-        check_written_by(None, Engine.IN_PROCESS, file_system)
-        newest = (
-            DirectoryCheckpointStore.peek(file_system)
-            if fall_back_to is None
-            else DirectoryCheckpointStore.fall_back_target(file_system, fall_back_to)
-        )
-        check_written_by(newest, Engine.IN_PROCESS, file_system)
-        check_no_fall_back(file_system)
+        check_written_by(None, Engine.IN_PROCESS, records.driver_files)
+        found = records.pointers.find()
+        newest = found.newest() if fall_back_to is None else found.fall_back_target(fall_back_to)
+        check_written_by(newest, Engine.IN_PROCESS, records.driver_files)
+        check_no_fall_back(records.driver_files)
         # Elements are no source with a position: a savepoint's source progress is of no use here.
-        return starting_point(file_system, newest, from_savepoint, False)
+        return starting_point(records.file_system, newest, from_savepoint, False)
 
     def _judged(
         self, point: StartingPoint, checked: _CheckedJob, allow_non_restored_state: bool

@@ -2,8 +2,8 @@
 
     what to continue from          `starting_point`; of a checkpoint of its own, that another runtime did not write it
     what the job does with it      operators, key groups, backend, parallelism, files, and the verdict on every state
-    the lock                       of the job directory; then all is looked up again, for another driver may have been
-                                   there in between
+    the leadership                 of the job, which a stand-by waits for; then all is looked up again, and judged again
+                                   if another driver has been there in between
 
 Only behind that is anything written.
 """
@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
+
+from attrs import frozen
 
 from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_directory import JobDirectory
+from checkpointing.storage.job_services import JobRecords, JobServices
 from savepoints.restored_state import RestoredState
 from snapshots.type_serializer_snapshot import RULES, VerdictRules
 from statebackend.keyed.state_backend import StateBackend
@@ -36,6 +39,7 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 
 __all__ = [
     "Engine",
+    "LockedStart",
     "StartingOperator",
     "check_written_by",
     "judged",
@@ -45,6 +49,16 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+
+@frozen
+class LockedStart(Generic[T]):
+    """A job that this driver leads, what is noted of it, what it continues from, and what the judge said of that."""
+
+    directory: JobDirectory
+    records: JobRecords
+    point: StartingPoint
+    verdict: T
 
 
 class Engine(enum.Enum):
@@ -150,29 +164,30 @@ def locked_start(
     job_dir: str,
     name: str,
     max_parallelism: int,
-    find: Callable[[], StartingPoint],
-    judge: Callable[[StartingPoint], T],
-) -> tuple[JobDirectory, StartingPoint, T]:
-    """Finds what to continue from, lets it be judged, locks the job directory, and finds it again.
+    services: JobServices,
+    find: Callable[[JobRecords], StartingPoint],
+    judge: Callable[[JobRecords, StartingPoint], T],
+) -> LockedStart[T]:
+    """Finds what to continue from, lets it be judged, leads the job by ``services``, and finds it again.
 
-    ``find`` and ``judge`` touch nothing, and raise for what cannot be. Returns the directory, which the caller closes,
-    with what to continue from and what the judge said.
+    ``find`` and ``judge`` touch nothing, and raise for what cannot be. The caller closes the directory that is
+    returned. What another driver has done in between, as while this one stood by, is continued.
 
-    Raises `JobDirectoryError` for a directory of another job or driver, `JobRestoreError` if another driver has used it
-    in between.
+    Raises `JobDirectoryError` for a directory of another job or driver, `StorageError` where nothing can be found out.
     """
     JobDirectory.check(job_dir, name, max_parallelism)
-    point = find()
-    verdict = judge(point)
-    directory = JobDirectory.open(job_dir, name, max_parallelism, origin=point.origin)
+    with services.looking(CheckpointFileSystem.from_uri(job_dir), JobDirectory.inspect(job_dir)) as records:
+        point = find(records)
+        verdict = judge(records, point)
+    directory = JobDirectory.open(
+        job_dir, name, max_parallelism, leadership=services, kept_in=services.kept_in(name), origin=point.origin
+    )
     try:
-        found = find()
+        records = services.take_over(directory)
+        found = find(records)
         if found.identity != point.identity:
-            raise JobRestoreError(
-                f"another driver has used the job directory {job_dir} just now; start again, and what it has "
-                f"done is continued"
-            )
-        return directory, found, verdict
+            verdict = judge(records, found)
+        return LockedStart(directory, records, found, verdict)
     except BaseException:
         directory.close()
         raise

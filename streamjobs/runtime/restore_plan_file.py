@@ -41,6 +41,7 @@ from checkpointing.handles.handle_records import (
 )
 from checkpointing.handles.state_handles import FileHandle, SubtaskState
 from checkpointing.storage.file_system import CheckpointFileSystem
+from checkpointing.storage.leadership import Leadership
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.errors import StateFormatError
 from statebackend.api.operator_state_descriptors import OperatorStateMode
@@ -115,6 +116,16 @@ def write_restore_plan(
     if not travels:
         plans.write_file(path, plan, durable=False)
     return {uid: RestorePlanSection(path, offset, plan if travels else None) for uid, offset in offsets.items()}
+
+
+def delete_restore_plans(plans: CheckpointFileSystem, leadership: Leadership) -> None:
+    """Removes those that earlier runs have left. Raises `LeadershipLostError`: another leader has its own there."""
+    left = plans.list_files(RESTORE_PLANS_DIRECTORY, include_temporary=True)
+    if left:
+        # In this order: what was there while this driver led is not that of a later leader.
+        leadership.check()
+    for path in left:
+        plans.delete(path)
 
 
 class _PlanWriter:

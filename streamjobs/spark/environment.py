@@ -21,9 +21,10 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame, SparkSession
 
 from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
-from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpointStore
+from checkpointing.storage.default_checkpoint_store import DefaultCompletedCheckpointStore
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_directory import JobDirectory
+from checkpointing.storage.job_services import DirectoryServices, JobRecords, JobServices
 from checkpointing.storage.time_epoch_file import end_time_epoch
 from migration import LIBRARY_RULES, EvolutionRules
 from statebackend.api.key_groups import check_parallelism
@@ -37,9 +38,16 @@ from streamjobs.api.stream_graph import SourceNode, StreamGraph
 from streamjobs.errors import JobDefinitionError
 from streamjobs.runtime.checkpoint_writing import batch_of
 from streamjobs.runtime.held_timers import warn_of_held_timers
-from streamjobs.runtime.job_start import Engine, check_written_by, judged, locked_start, require_compatible
+from streamjobs.runtime.job_start import (
+    Engine,
+    LockedStart,
+    check_written_by,
+    judged,
+    locked_start,
+    require_compatible,
+)
 from streamjobs.runtime.local_state_root import LocalStateRoot
-from streamjobs.runtime.restore_plan_file import RESTORE_PLANS_DIRECTORY
+from streamjobs.runtime.restore_plan_file import delete_restore_plans
 from streamjobs.runtime.starting_point import (
     StartingPoint,
     check_has_every_epoch,
@@ -88,7 +96,9 @@ class SparkStreamEnvironment:
     local disk of each executor (see `streamjobs.runtime.local_state_root`); by default below the system's temporary
     directory. ``metrics`` turns metrics of keyed state on (see `SparkJob.metrics`). ``rules`` judge and carry out what
     restored state becomes, here and in the workers; None: those of this library. An epoch that takes longer than
-    ``epoch_timeout_s`` seconds is given up and the job fails; None is no limit.
+    ``epoch_timeout_s`` seconds is given up and the job fails; None is no limit. ``high_availability`` says how drivers
+    of the job agree on who leads it, such as `checkpointing.ZooKeeperHighAvailability`; by default it is the lock file
+    of the job directory, and a second driver is refused.
 
     Raises `JobDefinitionError` for a parallelism out of range, `UnsupportedSparkVersionError` for a Spark that is too
     old, `UnsupportedSparkSessionError` for a session of Spark Connect.
@@ -107,6 +117,7 @@ class SparkStreamEnvironment:
         metrics: StateMetricsConfig | None = None,
         rules: EvolutionRules | None = None,
         epoch_timeout_s: float | None = None,
+        high_availability: JobServices | None = None,
     ) -> None:
         try:
             check_parallelism(parallelism, max_parallelism)
@@ -125,8 +136,8 @@ class SparkStreamEnvironment:
         self.metrics = metrics
         self.rules = rules or LIBRARY_RULES
         self.epoch_timeout_s = epoch_timeout_s
-        self._local_job_dir = _local_directory(self.job_dir)
-        self._spark_directory = os.path.join(self._local_job_dir, SOURCE_LOG_DIRECTORY)
+        _local_directory(self.job_dir)
+        self._services = high_availability or DirectoryServices()
         self._local_state_directory = None if local_state_directory is None else os.fspath(local_state_directory)
         self._graph = StreamGraph()
         self._sources: list[SourceNode] = []
@@ -169,7 +180,9 @@ class SparkStreamEnvironment:
         """
         pipeline = self._prepare()
         # With or without the source progress: what is judged is the state.
-        point = self._starting_point(from_savepoint, restore_source_progress=False)
+        file_system = CheckpointFileSystem.from_uri(self.job_dir)
+        with self._services.looking(file_system, JobDirectory.inspect(self.job_dir)) as records:
+            point = self._starting_point(records, from_savepoint, restore_source_progress=False)
         return self._judged(pipeline, point, allow_non_restored_state)
 
     def execute(
@@ -208,28 +221,28 @@ class SparkStreamEnvironment:
         sources = read_sources(pipeline.graph, pipeline.source)
         schemas = read_schemas(pipeline.source)
 
-        def judge(point: StartingPoint) -> Mapping[str, SchemaReport]:
+        def judge(records: JobRecords, point: StartingPoint) -> Mapping[str, SchemaReport]:
             # A directory that was begun from the savepoint has gone on since: what counts is what it holds now.
             found = self._judged(pipeline, point, allow_non_restored_state)
             require_compatible(found)
-            planned_source_log(
-                CheckpointFileSystem.from_uri(self.job_dir), point, sources, allow_dropped_sources, schemas
-            )
-            self._check_sink(pipeline, point)
+            planned_source_log(records.driver_files, point, sources, allow_dropped_sources, schemas)
+            self._check_sink(pipeline, point, records.driver_files)
             return found
 
-        directory, point, reports = locked_start(
+        start = locked_start(
             self.job_dir,
             name,
             self.max_parallelism,
-            lambda: self._starting_point(from_savepoint, restore_source_progress, fall_back_to),
+            self._services,
+            lambda records: self._starting_point(records, from_savepoint, restore_source_progress, fall_back_to),
             judge,
         )
         try:
-            source_log = planned_source_log(directory.file_system, point, sources, allow_dropped_sources, schemas)
-            return self._start(name, directory, pipeline, point, source_log, reports, dict(trigger or {}), fall_back_to)
+            driver_files = start.records.driver_files
+            source_log = planned_source_log(driver_files, start.point, sources, allow_dropped_sources, schemas)
+            return self._start(name, start, pipeline, source_log, dict(trigger or {}), fall_back_to)
         except BaseException:
-            directory.close()
+            start.directory.close()
             raise
 
     def _prepare(self) -> Pipeline:
@@ -237,39 +250,39 @@ class SparkStreamEnvironment:
 
     def _starting_point(
         self,
+        records: JobRecords,
         from_savepoint: str | os.PathLike[str] | None,
         restore_source_progress: bool | Mapping[str, bool],
         fall_back_to: int | str | None = None,
     ) -> StartingPoint:
-        JobDirectory.inspect(self.job_dir)
-        file_system = CheckpointFileSystem.from_uri(self.job_dir)
+        file_system, driver_files = records.file_system, records.driver_files
         # Where a crash may have left it.
-        source_log = os.path.join(self._local_job_dir, source_log_directory(file_system))
+        source_log = _local_path(driver_files, source_log_directory(driver_files))
         if fall_back_to is not None:
-            _, target = planned_fall_back(file_system, source_log, fall_back_to)
-            check_written_by(target, Engine.SPARK, file_system)
+            _, target = planned_fall_back(records.pointers.find(), driver_files, source_log, fall_back_to)
+            check_written_by(target, Engine.SPARK, driver_files)
             return starting_point(file_system, target, from_savepoint, restore_source_progress)
-        check_no_fall_back(file_system)
+        check_no_fall_back(driver_files)
         # In this order: a driver that is still running completes an epoch before Spark commits its batch.
         committed = newest_committed_batch(source_log)
-        newest = DirectoryCheckpointStore.peek(file_system)
-        check_written_by(newest, Engine.SPARK, file_system)
+        newest = records.pointers.find().newest()
+        check_written_by(newest, Engine.SPARK, driver_files)
         point = starting_point(file_system, newest, from_savepoint, restore_source_progress)
-        check_has_every_epoch(point, committed, file_system)
+        check_has_every_epoch(point, committed, driver_files)
         return point
 
-    def _may_be_uncommitted(self, newest: CheckpointMetadata, file_system: CheckpointFileSystem) -> bool:
+    def _may_be_uncommitted(self, newest: CheckpointMetadata, driver_files: CheckpointFileSystem) -> bool:
         """Whether output of the newest checkpoint may not be committed.
 
         Spark notes a batch as done when it is; epochs without records behind it are noted by ourselves.
         """
-        committed = newest_committed_batch(self._spark_directory)
+        committed = newest_committed_batch(_local_path(driver_files, SOURCE_LOG_DIRECTORY))
         is_batch_done = committed is not None and committed >= batch_of(newest)
-        return not is_batch_done or is_output_pending(file_system, newest)
+        return not is_batch_done or is_output_pending(driver_files, newest)
 
-    def _check_sink(self, pipeline: Pipeline, point: StartingPoint) -> None:
+    def _check_sink(self, pipeline: Pipeline, point: StartingPoint, driver_files: CheckpointFileSystem) -> None:
         own = point.own_checkpoint
-        if own is not None and point.state is not None and self._may_be_uncommitted(own, point.state.file_system):
+        if own is not None and self._may_be_uncommitted(own, driver_files):
             pipeline.sinks.check_commits(own)
 
     def _judged(
@@ -288,26 +301,26 @@ class SparkStreamEnvironment:
     def _start(
         self,
         name: str,
-        directory: JobDirectory,
+        start: LockedStart[Mapping[str, SchemaReport]],
         pipeline: Pipeline,
-        point: StartingPoint,
         source_log: SourceLogPlan,
-        reports: Mapping[str, SchemaReport],
         trigger: dict[str, Any],
         fall_back_to: int | str | None,
     ) -> SparkJob:
-        file_system = directory.file_system
-        store = DirectoryCheckpointStore(file_system, self.retained_checkpoints, leadership=directory.leadership)
-        end_interrupted_rearrangement(file_system)
+        directory, point, driver_files = start.directory, start.point, start.records.driver_files
+        file_system, leadership, pointers = directory.file_system, directory.leadership, start.records.pointers
+        spark_directory = _local_path(driver_files, SOURCE_LOG_DIRECTORY)
+        store = DefaultCompletedCheckpointStore(file_system, pointers, self.retained_checkpoints, leadership=leadership)
+        end_interrupted_rearrangement(driver_files)
         fallen_back = None
         if fall_back_to is not None:
-            planned, _ = planned_fall_back(file_system, self._spark_directory, fall_back_to)
+            planned, _ = planned_fall_back(pointers.find(), driver_files, spark_directory, fall_back_to)
             job_id = directory.identity.job_id
-            fallen_back = fall_back(file_system, self._spark_directory, store, pipeline.sinks, job_id, planned)
+            fallen_back = fall_back(driver_files, spark_directory, store, pipeline.sinks, job_id, planned)
         latest = store.recover()
         store.delete_orphans()
-        file_system.delete_directory(RESTORE_PLANS_DIRECTORY)
-        source_log.carry_out(file_system, point)
+        delete_restore_plans(file_system, leadership)
+        source_log.carry_out(driver_files, point, file_system)
         local_root = self._local_root(directory)
         if is_on_one_host(self.spark):
             # The tasks would clear up and refuse as well, but later.
@@ -325,8 +338,10 @@ class SparkStreamEnvironment:
             backend=self.backend,
             parallelism=self.parallelism,
             file_system=file_system,
+            driver_files=driver_files,
+            leadership=leadership,
             store=store,
-            spark_checkpoint_directory=self._spark_directory,
+            spark_checkpoint_directory=spark_directory,
             local_root=local_root,
             sources=source_log.now,
             restored_from=point.restored_from,
@@ -339,22 +354,24 @@ class SparkStreamEnvironment:
         try:
             if latest is None and point.origin is not None and not point.origin.with_source_progress:
                 driver.forget_source_progress()
+            # What another leader has staged since is not to be removed.
+            leadership.check()
             pipeline.sinks.recover(driver.last_epoch_id, directory.identity.job_id)
-            if latest is not None and self._may_be_uncommitted(latest, file_system):
+            if latest is not None and self._may_be_uncommitted(latest, driver_files):
                 pipeline.sinks.commit_again(latest)
-                if is_output_pending(file_system, latest):
-                    end_time_epoch(file_system)
+                if is_output_pending(driver_files, latest):
+                    end_time_epoch(driver_files)
             writer = (
                 pipeline.source.writeStream.queryName(name)
                 # Not a plain path, which the default file system of Hadoop may look for elsewhere.
-                .option("checkpointLocation", f"file://{self._spark_directory}")
+                .option("checkpointLocation", f"file://{spark_directory}")
                 .foreachBatch(driver.run)
             )
             if trigger:
                 writer = writer.trigger(**trigger)
             query = writer.start()
             time_epochs = TimeEpochs(self.spark, driver, query, trigger)
-            return SparkJob(self.spark, directory, driver, reports, query, time_epochs, fallen_back)
+            return SparkJob(self.spark, directory, driver, start.verdict, query, time_epochs, fallen_back)
         except BaseException:
             # What went out to the workers would otherwise stay for as long as the session.
             driver.close()
@@ -369,6 +386,12 @@ class SparkStreamEnvironment:
             job_directory=directory.file_system.uri,
             began_s=time.time(),
         )
+
+
+def _local_path(file_system: CheckpointFileSystem, path: str) -> str:
+    local_path = file_system.local_path(path)
+    assert local_path is not None
+    return local_path
 
 
 def _local_directory(job_dir: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -12,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from checkpointing.errors import LeadershipLostError
 from checkpointing.storage.job_directory import JobDirectory
 from savepoints.export import SavepointReport
 from snapshots.compatibility import FieldVerdict, Finding
@@ -27,6 +30,9 @@ from streamjobs.spark.driver.query_end import DEFAULT_STOP_TIMEOUT_S, Interrupts
 from streamjobs.spark.driver.run_watch import RunWatch
 from streamjobs.spark.driver.savepoints import take_savepoint
 from streamjobs.spark.driver.time_epochs import TimeEpochs
+from streamjobs.spark.session import streaming_errors_unlogged
+
+_log = logging.getLogger(__name__)
 
 
 @frozen
@@ -96,6 +102,7 @@ class SparkJob:
         self._end = QueryEnd(spark, driver, query)
         # The directory stays locked: whoever has the job must first be told why it ended.
         self._watch = RunWatch(query.awaitTermination, time_epochs.query_ended)
+        directory.leadership.at_loss(self._leadership_lost)
 
     @property
     def last_completed_epoch(self) -> int | None:
@@ -268,6 +275,13 @@ class SparkJob:
             return self.savepoint(path)
         finally:
             self._close_if_ended()
+
+    def _leadership_lost(self, lost: LeadershipLostError) -> None:
+        self._driver.leadership_lost(lost)
+        _log.error("%s", lost)
+        # A session that has been stopped has ended the query itself.
+        with contextlib.suppress(Exception), streaming_errors_unlogged(self._spark):
+            self.query.stop()
 
     def _close_if_ended(self) -> None:
         # As long as the query runs, or an epoch behind it, no other driver may.

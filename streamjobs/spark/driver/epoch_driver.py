@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame
 
 from checkpointing.coordinator.acknowledgement import Acknowledgement, TaskId
 from checkpointing.coordinator.checkpoint_coordinator import CheckpointCoordinator
+from checkpointing.errors import LeadershipLostError
 from savepoints.restored_state import RestoredState
 from statebackend.api.clock import Clock, wall_clock
 from streamjobs.errors import EpochError, EpochTimeoutError
@@ -84,7 +85,7 @@ class EpochDriver:
         self._run = SparkRun(parts, restored, spark_context)
         self._spark_context = spark_context
         self._is_speculative = is_speculative(spark_context)
-        self._open_epoch = time_epoch_left_open(parts.file_system, parts.store)
+        self._open_epoch = time_epoch_left_open(parts.driver_files, parts.store)
         self._running = threading.RLock()
         self.committing = self._run.committing
         """Held from the storing of a checkpoint until the output of its epoch is committed."""
@@ -92,6 +93,7 @@ class EpochDriver:
         """Set by whoever does not wait for the running epoch: what to say of it when it fails."""
         self._is_running = False
         self.failure: BaseException | None = None
+        self._lost: LeadershipLostError | None = None
         self.is_closed = False
         self.has_batch_waiting = False
         """Whether Spark has brought a batch that waits for the epoch that is running."""
@@ -122,6 +124,12 @@ class EpochDriver:
     def is_stopping(self) -> bool:
         """Whether no further epoch begins."""
         return self._epochs.is_stopping
+
+    def leadership_lost(self, lost: LeadershipLostError) -> None:
+        """Lets the run fail by this, and not by what fails in consequence; whoever calls ends the query."""
+        self._lost = lost
+        if self.failure is None:
+            self.failure = lost
 
     def request_stop(self) -> None:
         """Lets no further epoch begin; the one that is running goes on."""
@@ -219,8 +227,10 @@ class EpochDriver:
             if self._epochs.state is EpochState.STOPPED:
                 # A job that was stopped has not failed.
                 raise
-            self.failure = error
+            self.failure = self._lost or error
             self.close()
+            if self._lost is not None:
+                raise self._lost from None
             if self.given_up is None:
                 raise
             self.failure = EpochTimeoutError(self.given_up)

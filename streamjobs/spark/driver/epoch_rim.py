@@ -126,6 +126,8 @@ class SparkEpoch:
 
     def begin(self, epoch: Epoch) -> Sequence[TaskId]:
         """Fixes the time of the epoch, and writes down what its tasks restore."""
+        # Whoever does not lead any more might still hand rows to a sink that shows them at once.
+        self._parts.leadership.check()
         if epoch.time_passed is None:
             make_offsets_durable(self._parts.spark_checkpoint_directory, epoch.batch_id)
             self._processing_time_ms = processing_time_of_epoch_ms(epoch.offsets, self._run.processing_time_ms)
@@ -168,10 +170,11 @@ class SparkEpoch:
         self._run.restore = {operator.uid: operator.subtasks for operator in completed.operators}
 
     def commit(self, epoch: Epoch) -> None:
-        """Commits what the sinks staged."""
+        """Commits what the sinks staged, unless another driver leads now, which has done it then."""
+        self._parts.leadership.check()
         self._parts.sinks.commit(epoch.checkpoint_id, self._committables)
         if epoch.time_passed is not None:
-            end_time_epoch(self._parts.file_system)
+            end_time_epoch(self._parts.driver_files)
 
     def commit_again(self, checkpoint_id: int) -> None:
         """Commits the newest checkpoint's output, which is that of the replayed batch."""
@@ -197,7 +200,7 @@ class SparkEpoch:
             processing_time_ms=time_passed.processing_time_ms,
             is_drain=time_passed.is_drain,
         )
-        write_time_epoch(self._parts.file_system, opened)
+        write_time_epoch(self._parts.driver_files, opened)
 
     def _decoded(self, epoch: Epoch, encoded: Sequence[bytes], known_files: KnownFiles) -> Iterator[Acknowledgement]:
         # One by one: what was given out before an error is known to the coordinator, which gives up its files.

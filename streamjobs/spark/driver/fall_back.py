@@ -19,12 +19,11 @@ from itertools import chain
 from attrs import frozen
 
 from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
-from checkpointing.storage.checkpoint_directories import SET_ASIDE_DIRECTORY, DirectoryPointers
+from checkpointing.storage.checkpoint_directories import SET_ASIDE_DIRECTORY
 from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
-from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpointStore
 from checkpointing.storage.fall_back_file import FallBack, end_fall_back, read_fall_back, write_fall_back
 from checkpointing.storage.file_system import CheckpointFileSystem
-from checkpointing.storage.found_checkpoints import PREVIOUS
+from checkpointing.storage.found_checkpoints import PREVIOUS, FoundCheckpoints
 from snapshots.value_text import cut
 from streamjobs.api.sink import SinkError, SinkThatTakesBack, sink_identity
 from streamjobs.runtime.checkpoint_writing import batch_of
@@ -78,20 +77,20 @@ class FallBackReport:
 
 
 def planned_fall_back(
-    file_system: CheckpointFileSystem, spark_directory: str, fall_back_to: int | str
+    found: FoundCheckpoints, driver_files: CheckpointFileSystem, spark_directory: str, fall_back_to: int | str
 ) -> tuple[FallBack, CheckpointMetadata]:
-    """What going back would do, and the checkpoint it would go back to; touches nothing.
+    """What going back would do, and the checkpoint it would go back to; touches nothing. ``found`` are those there are.
 
     Raises `CheckpointNotFoundError` or `CorruptMetadataError` for the checkpoint, `SourceProgressError` if Spark's log
     does not reach back so far, and `JobRestoreError` if going back further than that was begun before.
     """
-    begun = read_fall_back(file_system)
+    begun = read_fall_back(driver_files)
     if begun is not None and fall_back_to == PREVIOUS:
         fall_back_to = begun.checkpoint_id
-    target = DirectoryCheckpointStore.fall_back_target(file_system, fall_back_to)
+    target = found.fall_back_target(fall_back_to)
     if begun is not None and target.checkpoint_id > begun.checkpoint_id:
         # Of the epochs in between something may have been given up already.
-        check_no_fall_back(file_system)
+        check_no_fall_back(driver_files)
     batch_id = batch_of(target)
     capture_source_progress(spark_directory, batch_id)
     newest_batch_id = newest_planned_batch(spark_directory)
@@ -99,55 +98,56 @@ def planned_fall_back(
         checkpoint_id=target.checkpoint_id,
         newest_id=max(
             target.checkpoint_id,
-            *DirectoryPointers(file_system).find().ids,
+            *found.ids,
             # Every batch behind that of the target has had an id; epochs without records may have had others.
             0 if newest_batch_id is None else target.checkpoint_id + newest_batch_id - batch_id,
             0 if begun is None else begun.newest_id,
         ),
-        source_log=free_set_aside_name(file_system) if begun is None else begun.source_log,
+        source_log=free_set_aside_name(driver_files) if begun is None else begun.source_log,
     )
     return planned, target
 
 
 def fall_back(
-    file_system: CheckpointFileSystem,
+    driver_files: CheckpointFileSystem,
     spark_directory: str,
     store: CompletedCheckpointStore,
     sinks: JobSinks,
     job_id: str,
     planned: FallBack,
 ) -> FallBackReport:
-    """Goes back, and says what was given up. The job directory is locked by the caller.
+    """Goes back, and says what was given up. The job is led by the caller, whose are the driver files.
 
     Raises `SinkError` if a sink cannot hide what it has shown; if another has hidden something by then, the fall-back
     has begun, and the same one is to be started again.
     """
-    before = set(file_system.list_directories(SET_ASIDE_DIRECTORY))
-    is_first_attempt = read_fall_back(file_system) is None
-    write_fall_back(file_system, planned)
+    before = frozenset(store.set_aside_places())
+    has_copy = planned.source_log in driver_files.list_directories(SET_ASIDE_DIRECTORY)
+    is_first_attempt = read_fall_back(driver_files) is None
+    write_fall_back(driver_files, planned)
     taken_back: dict[str, Sequence[str]] = {}
     try:
         _take_back(sinks, planned.checkpoint_id, job_id, taken_back)
     except SinkError:
         if is_first_attempt and not taken_back:
             # It has hidden nothing, so nothing has been done.
-            end_fall_back(file_system)
+            end_fall_back(driver_files)
         raise
     store.recover(fall_back_to=planned.checkpoint_id)
     batch_id = batch_of(store.get(planned.checkpoint_id))
     copy = f"{SET_ASIDE_DIRECTORY}/{planned.source_log}"
-    if planned.source_log not in before:
-        _copy_source_log(file_system, copy)
-    copied = CheckpointFileSystem.from_uri(file_system.location(copy))
+    if not has_copy:
+        _copy_source_log(driver_files, copy)
+    copied = CheckpointFileSystem.from_uri(driver_files.location(copy))
     offsets_before = _shown(copied.uri, newest_planned_batch(copied.uri))
-    _cut_source_log(file_system, spark_directory, batch_id)
-    end_fall_back(file_system)
-    set_aside = sorted({*file_system.list_directories(SET_ASIDE_DIRECTORY)} - before | {planned.source_log})
+    _cut_source_log(driver_files, spark_directory, batch_id)
+    end_fall_back(driver_files)
     report = FallBackReport(
         checkpoint_id=planned.checkpoint_id,
         given_up=tuple(range(planned.checkpoint_id + 1, planned.newest_id + 1)),
         set_aside=(
-            *(file_system.location(f"{SET_ASIDE_DIRECTORY}/{name}") for name in set_aside),
+            *(place for place in store.set_aside_places() if place not in before),
+            driver_files.location(copy),
             *chain.from_iterable(taken_back.values()),
         ),
         offsets_after=_shown(spark_directory, batch_id),

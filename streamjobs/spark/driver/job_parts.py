@@ -10,6 +10,7 @@ from checkpointing.metadata.checkpoint_sections import ReadSource, SavepointIden
 from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_directory import JobIdentity
+from checkpointing.storage.leadership import Leadership
 from migration import LIBRARY_RULES, EvolutionRules
 from statebackend.keyed.state_backend import StateBackend
 from statebackend.metrics import StateMetricsConfig
@@ -32,6 +33,8 @@ class JobParts:
     backend: StateBackend
     parallelism: int
     file_system: CheckpointFileSystem
+    driver_files: CheckpointFileSystem
+    leadership: Leadership
     store: CompletedCheckpointStore
     spark_checkpoint_directory: str
     local_root: LocalStateRoot

@@ -120,8 +120,12 @@ class SourceLogPlan:
         )
         return RestoredState(metadata, state.file_system)
 
-    def carry_out(self, file_system: CheckpointFileSystem, point: StartingPoint) -> None:
+    def carry_out(
+        self, file_system: CheckpointFileSystem, point: StartingPoint, job_files: CheckpointFileSystem
+    ) -> None:
         """Puts the log in the order of the job, behind `end_interrupted_rearrangement`.
+
+        The log is at the root of ``file_system``, the job directory at that of ``job_files``.
 
         A log that was begun for the same savepoint stays: it may hold an epoch that failed, which is then replayed with
         the same rows and the same time. The job directory is locked by the caller. Raises `SourceProgressError` if the
@@ -132,7 +136,7 @@ class SourceLogPlan:
             # In this order: a log that does not fit the origin must not outlive a crash in between.
             file_system.delete_directory(SOURCE_LOG_DIRECTORY)
             end_time_epoch(file_system)
-            write_origin(file_system, point.origin)
+            write_origin(job_files, point.origin)
         if self.begins_from_savepoint:
             assert point.state is not None
             assert self.of_log is not None

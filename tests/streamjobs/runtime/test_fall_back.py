@@ -18,6 +18,7 @@ from checkpointing import (
     StorageError,
 )
 from checkpointing.metadata.checkpoint_sections import SourcePositions
+from checkpointing.storage.checkpoint_directories import DirectoryPointers
 from checkpointing.storage.fall_back_file import read_fall_back
 from streamjobs.api.sink import SinkError
 from streamjobs.errors import JobRestoreError
@@ -72,7 +73,7 @@ class Job:
             )
 
     def fall_back(self, to: int | str) -> FallBackReport:
-        planned, _ = planned_fall_back(self.fs, self.spark_directory, to)
+        planned, _ = planned_fall_back(DirectoryPointers(self.fs).find(), self.fs, self.spark_directory, to)
         store = DirectoryCheckpointStore(self.fs, 9)
         sinks = JobSinks({"sink": self.sink, **self.more_sinks})
         return fall_back(self.fs, self.spark_directory, store, sinks, "job", planned)

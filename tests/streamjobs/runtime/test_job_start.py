@@ -8,9 +8,16 @@ from typing import Any
 
 import pytest
 
-from checkpointing import CheckpointFileSystem, CheckpointKind, CheckpointMetadata, JobDirectoryMismatchError
+from checkpointing import (
+    CheckpointFileSystem,
+    CheckpointKind,
+    CheckpointMetadata,
+    JobDirectory,
+    JobDirectoryMismatchError,
+)
 from checkpointing.metadata.checkpoint_sections import SourcePositions
 from checkpointing.storage.job_origin import JobOrigin, read_origin
+from checkpointing.storage.job_services import DirectoryServices, JobRecords
 from statebackend import StateMigrationException, ValueStateDescriptor
 from streamjobs import JobDefinitionError, JobRestoreError, KeyedProcessFunction, ProcessContext, RuntimeContext
 from streamjobs.inprocess import LocalJob, LocalStreamEnvironment
@@ -146,19 +153,39 @@ def test_a_new_directory_knows_what_it_is_begun_from_before_anything_runs(tmp_pa
         with_source_progress=False,
     )
     point = StartingPoint(origin=origin, is_new_origin=True)
-    directory, _, _ = locked_start(str(tmp_path / "job"), "job", 128, lambda: point, lambda point: None)
-    directory.close()
+    job_dir, services = str(tmp_path / "job"), DirectoryServices()
+    start = locked_start(job_dir, "job", 128, services, lambda records: point, lambda records, point: None)
+    start.directory.close()
     assert read_origin(CheckpointFileSystem.from_uri(tmp_path / "job")) == origin
 
 
-def test_a_driver_that_was_there_in_between_is_noticed(tmp_path: Path) -> None:
-    job_dir = tmp_path / "job"
-    run(job_dir, [{"key": "a"}])
-    points = iter([StartingPoint(), StartingPoint(is_own=True), StartingPoint(), StartingPoint()])
-    with pytest.raises(JobRestoreError, match="another driver has used the job directory"):
-        locked_start(str(job_dir), "job", 128, lambda: next(points), lambda point: None)
-    directory, _, judged = locked_start(str(job_dir), "job", 128, lambda: next(points), lambda point: "judged")
-    with directory:
-        assert judged == "judged"
+def test_what_a_driver_has_done_in_between_is_judged_again(tmp_path: Path) -> None:
+    job_dir, services = str(tmp_path / "job"), DirectoryServices()
+    run(tmp_path / "job", [{"key": "a"}])
+    before, after = StartingPoint(), StartingPoint(is_own=True)
+    for points, judged in (([before, after], [before, after]), ([before, before], [before])):
+        found, asked = iter(points), []
+
+        def judge(records: JobRecords, point: StartingPoint, asked: list[StartingPoint] = asked) -> StartingPoint:
+            asked.append(point)
+            return point
+
+        start = locked_start(job_dir, "job", 128, services, lambda records, found=found: next(found), judge)
+        with start.directory:
+            assert (start.point, start.verdict) == (points[-1], judged[-1])
+        assert asked == judged
     with pytest.raises(JobDirectoryMismatchError):
-        locked_start(str(job_dir), "another job", 128, lambda: next(points), lambda point: None)
+        locked_start(job_dir, "another job", 128, services, lambda records: before, judge)
+
+
+def test_what_is_refused_when_it_is_judged_again_gives_the_lock_back(tmp_path: Path) -> None:
+    job_dir, services = str(tmp_path / "job"), DirectoryServices()
+    points = iter([StartingPoint(), StartingPoint(is_own=True)])
+
+    def judge(records: JobRecords, point: StartingPoint) -> None:
+        if point.is_own:
+            raise JobRestoreError("not that")
+
+    with pytest.raises(JobRestoreError, match="not that"):
+        locked_start(job_dir, "job", 128, services, lambda records: next(points), judge)
+    JobDirectory.open(job_dir, "job", 128).close()

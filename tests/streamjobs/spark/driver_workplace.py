@@ -20,6 +20,7 @@ from checkpointing import (
     SubtaskState,
 )
 from checkpointing.metadata.checkpoint_sections import ReadSource
+from checkpointing.storage.driver_lock import DriverLock
 from savepoints.restored_state import RestoredState
 from statebackend.keyed.backend_registry import state_backend
 from streamjobs.runtime.job_sinks import JobSinks
@@ -71,6 +72,7 @@ class Job:
         self.runs = 0
         self.planned_without_records: dict[int, bool] = {}
         """By epoch."""
+        self.leadership = mock.MagicMock(spec=DriverLock)
         self.now_ms = 1000
         (directory / "spark" / "offsets").mkdir(parents=True)
         self.start()
@@ -95,6 +97,8 @@ class Job:
             backend=state_backend("heap"),
             parallelism=2,
             file_system=self.fs,
+            driver_files=self.fs,
+            leadership=self.leadership,
             store=store,
             spark_checkpoint_directory=str(self.directory / "spark"),
             local_root=mock.MagicMock(),

@@ -12,6 +12,7 @@ import pytest
 
 import statebackend
 import streamjobs.spark
+from checkpointing import ZooKeeperHighAvailability
 from statebackend.api.clock import wall_clock
 from statebackend.heap import HeapStateBackend
 from statebackend.rocksdb import RocksDBStateBackend
@@ -26,6 +27,7 @@ _NAMES: dict[str, Any] = {
     "LocalStreamEnvironment": LocalStreamEnvironment,
     "RocksDBStateBackend": RocksDBStateBackend,
     "SparkJob": SparkJob,
+    "ZooKeeperHighAvailability": ZooKeeperHighAvailability,
     "wall_clock": wall_clock,
 }
 

@@ -76,7 +76,7 @@ class Job:
         """What a start does with the log; returns what it goes on from."""
         plan = self.plan(now, *dropped, schemas=schemas)
         end_interrupted_rearrangement(self.fs)
-        plan.carry_out(self.fs, self.point)
+        plan.carry_out(self.fs, self.point, self.fs)
         state = plan.state(self.point.state)
         assert state is not None
         return state.metadata
@@ -163,7 +163,7 @@ def test_a_log_without_a_batch_is_begun_anew_in_another_order(tmp_path: Path) ->
     job.point = StartingPoint()
     for batch in (3, 4, 5):
         job.fs.delete(f"spark/offsets/{batch}")
-    job.plan(BCA).carry_out(job.fs, job.point)
+    job.plan(BCA).carry_out(job.fs, job.point, job.fs)
     assert job.log() == {SOURCE_ORDER_FILE_NAME: source_order(BCA)}
 
 
@@ -177,8 +177,8 @@ def test_what_is_planned_is_not_given_to_others_though_no_checkpoint_is_there_ye
         JobRestoreError, match=r"'source-0' of the job reads FileSource\[/b\], and the state at .*/spark"
     ):
         job.plan(other_way_round)
-    job.plan(AB).carry_out(job.fs, job.point)
-    job.plan(sources("b", "a")).carry_out(job.fs, job.point)
+    job.plan(AB).carry_out(job.fs, job.point, job.fs)
+    job.plan(sources("b", "a")).carry_out(job.fs, job.point, job.fs)
     assert job.log() == log_of(sources("b", "a"), "a", "b")
 
 
@@ -186,7 +186,7 @@ def test_a_log_that_is_begun_from_nothing_says_whose_it_is_from_the_beginning(tm
     job = Job(tmp_path)
     job.fs.delete_directory("spark")
     job.point = StartingPoint()
-    job.plan(AB).carry_out(job.fs, job.point)
+    job.plan(AB).carry_out(job.fs, job.point, job.fs)
     assert job.log() == {SOURCE_ORDER_FILE_NAME: source_order(AB)}
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from checkpointing import CheckpointMetadata, FileHandle
-from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpointStore
+from checkpointing.storage.default_checkpoint_store import DefaultCompletedCheckpointStore
 from statebackend import (
     BroadcastStateDescriptor,
     ListStateDescriptor,
@@ -37,6 +37,7 @@ from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from checkpointing import ZooKeeperHighAvailability
     from streamjobs.spark import SparkJob
 
 
@@ -85,18 +86,24 @@ def announce_checkpoints(pipe: str | None) -> None:
     """Lets whoever started this program know of each checkpoint as soon as it is complete."""
     if pipe is None:
         return
-    descriptor, add = int(pipe), DirectoryCheckpointStore.add
+    descriptor, add = int(pipe), DefaultCompletedCheckpointStore.add
 
-    def add_and_tell(store: DirectoryCheckpointStore, metadata: CheckpointMetadata) -> FileHandle:
+    def add_and_tell(store: DefaultCompletedCheckpointStore, metadata: CheckpointMetadata) -> FileHandle:
         handle = add(store, metadata)
         os.write(descriptor, f"{metadata.job_name} {metadata.checkpoint_id + 1}\n".encode())
         return handle
 
-    DirectoryCheckpointStore.add = add_and_tell  # type: ignore[method-assign]
+    DefaultCompletedCheckpointStore.add = add_and_tell  # type: ignore[method-assign]
 
 
 def start(
-    spark: SparkSession, work: Path, backend: str, name: str, parallelism: int, from_savepoint: Path | None = None
+    spark: SparkSession,
+    work: Path,
+    backend: str,
+    name: str,
+    parallelism: int,
+    from_savepoint: Path | None = None,
+    high_availability: ZooKeeperHighAvailability | None = None,
 ) -> SparkJob:
     """Starts a job that runs until its source is read."""
     from streamjobs.spark import SparkStreamEnvironment
@@ -112,6 +119,7 @@ def start(
         parallelism=parallelism,
         max_parallelism=16,
         local_state_directory=work / "local",
+        high_availability=high_availability,
     )
     words = environment.from_dataframe(stream).key_by("word")
     words.process(CountWords(), uid="words", schema="word string, number int, times bigint", order_by="number").sink_to(
@@ -120,12 +128,10 @@ def start(
     return environment.execute(name, trigger={"availableNow": True}, from_savepoint=from_savepoint)
 
 
-def main(work_directory: str, backends: str, savepoint: str | None = None, backend_of_next: str = "") -> None:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    announce_checkpoints(os.environ.pop("CHECKPOINT_EVENTS", None))
+def session(work: Path) -> SparkSession:
+    """A session of two local cores, whose workers know of the program what they are sent."""
     from pyspark.sql import SparkSession
 
-    work = Path(work_directory)
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
@@ -141,6 +147,14 @@ def main(work_directory: str, backends: str, savepoint: str | None = None, backe
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+def main(work_directory: str, backends: str, savepoint: str | None = None, backend_of_next: str = "") -> None:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    announce_checkpoints(os.environ.pop("CHECKPOINT_EVENTS", None))
+    work = Path(work_directory)
+    spark = session(work)
     jobs = [start(spark, work, backend, backend, 2) for backend in backends.split(",")]
     for job in jobs:
         job.await_termination()

@@ -1,0 +1,118 @@
+"""Drivers that stand by: one is paused for too long, one is killed, and the last one ends the job."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from test_spark_processes import ENVIRONMENT, FILES, GIVE_UP_S, PROGRAM, make_source, written
+
+from checkpointing import CheckpointFileSystem, JobDirectory, ZooKeeperHighAvailability
+
+if TYPE_CHECKING:
+    from zookeeper_server import ZooKeeperServer
+
+pytestmark = pytest.mark.spark
+
+SESSION_TIMEOUT_S = 8.0
+
+
+class Driver:
+    """A driver that leads the job or stands by, and tells of each checkpoint that it completes."""
+
+    def __init__(self, work: Path, server: ZooKeeperServer, number: int) -> None:
+        self.log = work / f"log-{number}"
+        reading, writing = os.pipe()
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    str(PROGRAM.with_name("stand_by.py")),
+                    str(work),
+                    server.hosts,
+                    str(SESSION_TIMEOUT_S),
+                ],
+                env={**ENVIRONMENT, "CHECKPOINT_EVENTS": str(writing)},
+                stdout=log,
+                stderr=log,
+                pass_fds=[writing],
+            )
+        os.close(writing)
+        self.events = open(reading, encoding="ascii")  # noqa: SIM115
+
+    def completed(self) -> Iterator[int]:
+        """How many epochs there are, each time that this driver has completed one."""
+        for line in self.events:
+            yield int(line.rpartition(" ")[2])
+
+    def end(self) -> int:
+        """How it ends."""
+        return self.process.wait(timeout=GIVE_UP_S)
+
+    def close(self) -> None:
+        """Ends it, whatever it does."""
+        self.process.kill()
+        self.process.wait(timeout=GIVE_UP_S)
+        self.events.close()
+
+
+def test_a_paused_driver_completes_nothing_and_a_killed_one_loses_nothing_while_others_stand_by(
+    tmp_path: Path, zookeeper_server: ZooKeeperServer
+) -> None:
+    expected = make_source(tmp_path, FILES)
+    with ExitStack() as stack:
+        drivers: list[Driver] = []
+        for number in range(3):
+            drivers.append(Driver(tmp_path, zookeeper_server, number))
+            stack.callback(drivers[-1].close)
+            if number == 0:
+                # The first one leads; where it is then when it is paused is up to chance.
+                next(drivers[0].completed())
+                drivers[0].process.send_signal(signal.SIGSTOP)
+        paused, *others = drivers
+        events = {driver: driver.completed() for driver in others}
+        # Whichever of the two leads now is killed behind its first epoch, and the other one ends the job.
+        killed = first_to_complete(events)
+        killed.process.send_signal(signal.SIGKILL)
+        [last] = [driver for driver in others if driver is not killed]
+        assert killed.end() == -signal.SIGKILL
+        assert last.end() == 0, last.log.read_text(errors="replace")[-4000:]
+        paused.process.send_signal(signal.SIGCONT)
+        told = ""
+        assert paused.end() == 3, paused.log.read_text(errors="replace")[-4000:]
+        told = paused.log.read_text(errors="replace")
+        assert "lost: this driver does not lead job 'rocksdb' any more" in told
+    assert written(tmp_path, "out-rocksdb") == expected
+    check_nothing_is_left(tmp_path / "job-rocksdb", zookeeper_server)
+
+
+def first_to_complete(events: dict[Driver, Iterator[int]]) -> Driver:
+    """The driver that leads, as soon as it has completed an epoch."""
+    readable, _, _ = select.select([driver.events for driver in events], [], [], GIVE_UP_S)
+    [led] = [driver for driver in events if driver.events in readable]
+    next(events[led])
+    return led
+
+
+def check_nothing_is_left(job: Path, server: ZooKeeperServer) -> None:
+    """One start more finds a job that is whole, with the files of one driver only."""
+    services = ZooKeeperHighAvailability(server.hosts, "/words", session_timeout_s=SESSION_TIMEOUT_S)
+    file_system = CheckpointFileSystem.from_uri(job)
+    assert len(file_system.list_directories("drivers")) >= 1
+    with services.looking(file_system, JobDirectory.inspect(str(job))) as records:
+        found = records.pointers.find()
+        newest = found.newest()
+        assert newest is not None
+        assert found.unreadable == {}
+        assert FILES // 2 <= newest.checkpoint_id + 1 <= FILES
+        for one in found.retained.values():
+            file_system.verify_present(one.metadata.files)
+        assert records.driver_files.exists(f"spark/commits/{newest.checkpoint_id}")
