@@ -1,0 +1,78 @@
+"""Runs the job of `timed_inputs` on two executors, each a process and a place of its own.
+
+    python inputs_on_executors.py WORK_DIRECTORY
+
+Reads the directories of its sources in ``WORK_DIRECTORY``; writes ``found.json`` there, with the rows of each output,
+and the executors that have run tasks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import timed_inputs
+
+from streamjobs.spark import SparkStreamEnvironment
+from streamjobs.spark.sinks import MemorySink
+from typeserializers import LongSerializer
+
+EXECUTORS = 2
+
+
+def executor_of(_: Any) -> list[str]:
+    """In a task: where its executor keeps its files."""
+    return [os.environ["SPARK_LOCAL_DIRS"]]
+
+
+def main(work_directory: str) -> None:
+    cloudpickle.register_pickle_by_value(timed_inputs)  # type: ignore[no-untyped-call]
+    work = Path(work_directory)
+    spark = (
+        SparkSession.builder.master(f"local-cluster[{EXECUTORS},1,1024]")
+        .config("spark.ui.enabled", "false")
+        # No task begins before all executors are there.
+        .config("spark.cores.max", EXECUTORS)
+        .config("spark.scheduler.minRegisteredResourcesRatio", "1.0")
+        .config("spark.scheduler.maxRegisteredResourcesWaitingTime", "1800s")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", "1g")
+        .config("spark.executor.extraJavaOptions", os.environ.get("SPARK_SUBMIT_OPTS", ""))
+        .config("spark.local.dir", str(work / "spark-local"))
+        .config("spark.shuffle.reduceLocality.enabled", "false")
+        .config("spark.sql.warehouse.dir", str(work / "warehouse"))
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    env = SparkStreamEnvironment(
+        spark,
+        job_dir=work / "job",
+        parallelism=4,
+        max_parallelism=16,
+        # Spark has told each executor another directory.
+        local_state_directory="$SPARK_LOCAL_DIRS/state",
+    )
+    reader = spark.readStream.schema(timed_inputs.SCHEMA).option("maxFilesPerTrigger", 1)
+    streams = {name: env.from_dataframe(reader.json(str(work / name)), uid=name) for name in timed_inputs.NAMES}
+    sinks = {name: MemorySink() for name in ("met", "ruled", "counted")}
+    timed_inputs.build(streams, sinks, LongSerializer())
+    env.execute("timed inputs", trigger={"availableNow": True}).await_termination()
+    ran = spark.sparkContext.parallelize(range(8), 8).mapPartitions(executor_of).collect()
+    found: dict[str, Any] = {name: [tuple(row) for row in sink.rows] for name, sink in sinks.items()}
+    (work / "found.json").write_text(json.dumps({**found, "executors": sorted(set(ran))}))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
