@@ -67,6 +67,7 @@ from checkpointing.storage.job_directory import JobDirectory, JobIdentity
 from checkpointing.storage.job_origin import JobOrigin
 from checkpointing.storage.leadership import Leadership, LeadershipProvider
 from checkpointing.storage.metadata_file import read_metadata
+from checkpointing.storage.object_store_high_availability import ObjectStoreHighAvailability
 from checkpointing.storage.savepoint_directory import SavedSourceProgress, read_savepoint, write_savepoint
 from checkpointing.storage.zookeeper_high_availability import ZooKeeperHighAvailability
 
@@ -109,6 +110,7 @@ __all__ = [
     "MalformedAcknowledgementError",
     "MissingFileError",
     "NodeWatermark",
+    "ObjectStoreHighAvailability",
     "OpaqueStateHandle",
     "OperatorState",
     "ReadSource",

@@ -13,7 +13,11 @@ PROCESS_WHAT_ARRIVES = {"processingTime": "0 seconds"}
 
 
 def run_to_savepoint(
-    env: SparkStreamEnvironment, name: str, savepoint: Path, say: Callable[[str], None], epoch: Callable[[int], None]
+    env: SparkStreamEnvironment,
+    name: str,
+    savepoint: Path | str,
+    say: Callable[[str], None],
+    epoch: Callable[[int], None],
 ) -> SavepointReport:
     """Runs a job, from nothing or from where it ended, over all that there is, and stops it with a savepoint."""
     job = env.execute(name, trigger=PROCESS_WHAT_ARRIVES)

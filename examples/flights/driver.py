@@ -1,4 +1,4 @@
-"""Version 1 of the job as a process of its own: `python -m examples.flights.driver --help`.
+"""A version of the job as a process of its own: `python -m examples.flights.driver --help`.
 
 It processes what lies in the input directory, or goes on where an earlier process of the same job directory ended,
 however that ended; then it stops with a savepoint. On its standard output it prints a line for each completed epoch,
@@ -15,16 +15,18 @@ from pathlib import Path
 from examples.demonstration.driven_job import print_line, run_to_savepoint
 from examples.demonstration.spark_session import start_spark
 from examples.demonstration.supervised_sink import SupervisedSink
-from examples.flights.job import JOB_NAME, flights_job
+from examples.flights.job import JOB_NAME, VERSIONS, flights_job
 
 
 def main(arguments: Sequence[str]) -> None:
     """Runs the job until all input is processed, then takes the savepoint."""
     parser = argparse.ArgumentParser(prog="python -m examples.flights.driver", description=__doc__)
     parser.add_argument("--input", type=Path, required=True, help="the directory that the flights arrive in")
-    parser.add_argument("--job-dir", type=Path, required=True)
-    parser.add_argument("--rows", type=Path, required=True, help="where the job writes a row per flight")
-    parser.add_argument("--savepoint", type=Path, required=True, help="where to stop with a savepoint")
+    parser.add_argument("--job-dir", required=True, help="a path, or a URI such as s3://bucket/job")
+    parser.add_argument("--rows", required=True, help="where the job writes a row per flight: a path or a URI")
+    parser.add_argument("--savepoint", required=True, help="where to stop with a savepoint: a path or a URI")
+    parser.add_argument("--spark-log-dir", type=Path, help="where Spark's log of a job on an object store is")
+    parser.add_argument("--version", type=int, choices=sorted(VERSIONS), default=1)
     parser.add_argument("--backend", default="rocksdb")
     parser.add_argument("--parallelism", type=int, default=2)
     parser.add_argument("--log", type=Path, required=True, help="where Spark's own messages go")
@@ -33,13 +35,14 @@ def main(arguments: Sequence[str]) -> None:
     spark = start_spark(options.log)
     env = flights_job(
         spark,
-        1,
+        options.version,
         input_dir=options.input,
         job_dir=options.job_dir,
         rows_dir=options.rows,
         backend=options.backend,
         parallelism=options.parallelism,
         sink=SupervisedSink,
+        spark_log_dir=options.spark_log_dir,
     )
     run_to_savepoint(env, JOB_NAME, options.savepoint, print_line, lambda epoch_id: print_line(f"epoch {epoch_id}"))
     spark.stop()

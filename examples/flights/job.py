@@ -22,20 +22,26 @@ def flights_job(
     version: int,
     *,
     input_dir: Path,
-    job_dir: Path,
-    rows_dir: Path,
+    job_dir: Path | str,
+    rows_dir: Path | str,
     backend: str,
     parallelism: int,
     sink: type[ParquetSink] = ParquetSink,
+    spark_log_dir: Path | None = None,
 ) -> SparkStreamEnvironment:
-    """The environment of one version of the job, ready to be checked or executed."""
+    """The environment of one version of the job, ready to be checked or executed.
+
+    A job directory on an object store is a URI, and needs ``spark_log_dir``.
+    """
     program = VERSIONS[version]
+    beside = Path(job_dir) if spark_log_dir is None else spark_log_dir
     env = SparkStreamEnvironment(
         spark,
         job_dir=job_dir,
         backend=backend,
         parallelism=parallelism,
-        local_state_directory=job_dir.with_name(f"{job_dir.name}-local"),
+        local_state_directory=beside.with_name(f"{beside.name}-local"),
+        spark_log_directory=spark_log_dir,
     )
     (
         env.from_dataframe(flights_stream(spark, input_dir))

@@ -11,7 +11,7 @@ import attrs
 from savepoints import Savepoint
 
 
-def state_contents(savepoint: Path, operator_uid: str, state_name: str) -> Mapping[Any, Any]:
+def state_contents(savepoint: Path | str, operator_uid: str, state_name: str) -> Mapping[Any, Any]:
     """The state as key -> value, (key, user key) -> value, or key -> list of elements; records are dicts.
 
     Raises `ValueError` if a value or map entry is stored twice, `CheckpointError` for a savepoint that is damaged.

@@ -20,9 +20,10 @@ from attrs import field, frozen
 
 from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
 from checkpointing.storage.default_checkpoint_store import DefaultCompletedCheckpointStore
+from checkpointing.storage.default_services import default_services
 from checkpointing.storage.job_directory import JobDirectory
 from checkpointing.storage.job_origin import write_origin
-from checkpointing.storage.job_services import DirectoryServices, JobRecords, JobServices
+from checkpointing.storage.job_services import JobRecords, JobServices
 from migration import LIBRARY_RULES, EvolutionRules
 from savepoints.restored_state import RestoredState
 from statebackend.api.clock import Clock, wall_clock
@@ -150,7 +151,7 @@ class LocalStreamEnvironment:
         self.metrics = metrics
         self.rules = rules or LIBRARY_RULES
         self.clock = clock
-        self._services = high_availability or DirectoryServices()
+        self._services = high_availability
         self._epoch_size = epoch_size
         self._temporary = tempfile.TemporaryDirectory(prefix="statebackend-local-")
         self._job_dir = os.fspath(job_dir) if job_dir is not None else os.path.join(self._temporary.name, "job")
@@ -317,7 +318,7 @@ class LocalStreamEnvironment:
             self._job_dir,
             name,
             self.max_parallelism,
-            self._services,
+            self._services or default_services(self._job_dir),
             lambda records: self._starting_point(records, from_savepoint, fall_back_to),
             lambda records, found: self._judged(found, checked, allow_non_restored_state),
         )

@@ -8,6 +8,9 @@ job directory locked and Spark started.
     <job_dir>/checkpoints/, shared/     completed checkpoints and their files
     <job_dir>/time-epoch.json           the epoch without records that is open (checkpointing.storage.time_epoch_file)
     <job_dir>/spark/                    Spark's own checkpoint location: offsets and commits of the source
+
+The last two are driver files: with high availability, or a directory of their own, they are elsewhere
+(checkpointing.storage.driver_files).
 """
 
 from __future__ import annotations
@@ -22,9 +25,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
 from checkpointing.storage.default_checkpoint_store import DefaultCompletedCheckpointStore
+from checkpointing.storage.default_services import default_services
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_directory import JobDirectory
-from checkpointing.storage.job_services import DirectoryServices, JobRecords, JobServices
+from checkpointing.storage.job_services import JobRecords, JobServices
+from checkpointing.storage.store_uri import is_uri, scheme_of, without_secrets
 from checkpointing.storage.time_epoch_file import end_time_epoch
 from migration import LIBRARY_RULES, EvolutionRules
 from statebackend.api.key_groups import check_parallelism
@@ -89,8 +94,8 @@ DEFAULT_MAX_PARALLELISM = 128
 class SparkStreamEnvironment:
     """Builds one job and starts it.
 
-    ``job_dir`` is the job's own directory on a disk that the driver and all workers share (a path, or a ``file:///``
-    URI), made if it does not exist. ``backend`` is ``"rocksdb"``,
+    ``job_dir`` is the job's own directory, made if it does not exist: on a disk that the driver and all workers share
+    (a path, or a ``file:///`` URI), or on an object store (``s3://bucket/path``). ``backend`` is ``"rocksdb"``,
     ``"heap"``, the name of an installed one, or a `StateBackend`. ``parallelism`` may differ from run to run,
     ``max_parallelism`` never. ``local_state_directory`` is where tasks keep working copies of their state, on the
     local disk of each executor (see `streamjobs.runtime.local_state_root`); by default below the system's temporary
@@ -98,7 +103,9 @@ class SparkStreamEnvironment:
     restored state becomes, here and in the workers; None: those of this library. An epoch that takes longer than
     ``epoch_timeout_s`` seconds is given up and the job fails; None is no limit. ``high_availability`` says how drivers
     of the job agree on who leads it, such as `checkpointing.ZooKeeperHighAvailability`; by default it is the lock file
-    of the job directory, and a second driver is refused.
+    of the job directory, or on an object store a lease there, and a second driver is refused. ``spark_log_directory``
+    is where Spark keeps its own log of the job, which must be a disk that every driver of the job finds again; by
+    default it is in the job directory, which an object store cannot do for.
 
     Raises `JobDefinitionError` for a parallelism out of range, `UnsupportedSparkVersionError` for a Spark that is too
     old, `UnsupportedSparkSessionError` for a session of Spark Connect.
@@ -118,6 +125,7 @@ class SparkStreamEnvironment:
         rules: EvolutionRules | None = None,
         epoch_timeout_s: float | None = None,
         high_availability: JobServices | None = None,
+        spark_log_directory: str | os.PathLike[str] | None = None,
     ) -> None:
         try:
             check_parallelism(parallelism, max_parallelism)
@@ -136,8 +144,7 @@ class SparkStreamEnvironment:
         self.metrics = metrics
         self.rules = rules or LIBRARY_RULES
         self.epoch_timeout_s = epoch_timeout_s
-        _local_directory(self.job_dir)
-        self._services = high_availability or DirectoryServices()
+        self._services = _services(self.job_dir, high_availability, spark_log_directory)
         self._local_state_directory = None if local_state_directory is None else os.fspath(local_state_directory)
         self._graph = StreamGraph()
         self._sources: list[SourceNode] = []
@@ -394,15 +401,24 @@ def _local_path(file_system: CheckpointFileSystem, path: str) -> str:
     return local_path
 
 
-def _local_directory(job_dir: str) -> str:
-    """The path of the job directory on this machine, which Spark and we must mean alike."""
-    scheme, has_scheme, _ = job_dir.partition("://")
+def _services(
+    job_dir: str, given: JobServices | None, spark_log_directory: str | os.PathLike[str] | None
+) -> JobServices:
+    """How the job is led, and where Spark's log of it is, which Spark and we must mean alike."""
     # Another store may be asked over the network only to learn that it is not this disk.
-    is_elsewhere = bool(has_scheme) and scheme.isalnum() and scheme.lower() != "file"
-    path = None if is_elsewhere else CheckpointFileSystem.from_uri(job_dir).local_path()
+    is_elsewhere = is_uri(job_dir) and scheme_of(job_dir) != "file"
+    if spark_log_directory is None:
+        if is_elsewhere or CheckpointFileSystem.from_uri(job_dir).local_path() is None:
+            raise JobDefinitionError(
+                f"job_dir is {without_secrets(job_dir)!r}, which is not on a local or mounted disk, where Spark's own "
+                f"log of the job must be: give spark_log_directory, a path that every driver of the job finds again"
+            )
+        return given or default_services(job_dir)
+    log_directory = os.fspath(spark_log_directory)
+    is_log_elsewhere = is_uri(log_directory) and scheme_of(log_directory) != "file"
+    path = None if is_log_elsewhere else CheckpointFileSystem.from_uri(log_directory).local_path()
     if path is None:
         raise JobDefinitionError(
-            f"job_dir is {job_dir!r}, which is not on a local or mounted disk; job directories on other stores are not "
-            f"supported. Give a path that the driver and all workers share"
+            f"spark_log_directory is {without_secrets(log_directory)!r}; it is a path on a local or mounted disk"
         )
-    return path
+    return (given or default_services(job_dir)).with_driver_directory(path)

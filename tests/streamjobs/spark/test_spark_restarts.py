@@ -269,11 +269,20 @@ class _Uri:
 
 
 @pytest.mark.parametrize("uri", ["s3://bucket/job", "mock:///job"])
-def test_a_job_directory_on_another_store_is_refused_with_what_is_possible(spark: SparkSession, uri: str) -> None:
+def test_a_job_directory_on_another_store_needs_a_disk_for_the_log_of_spark(spark: SparkSession, uri: str) -> None:
     from streamjobs.spark import SparkStreamEnvironment
 
-    with pytest.raises(JobDefinitionError, match=r"not on a local or mounted disk.*not supported"):
+    with pytest.raises(JobDefinitionError, match=r"not on a local or mounted disk.*give spark_log_directory"):
         SparkStreamEnvironment(spark, job_dir=uri)
+    with pytest.raises(JobDefinitionError, match=r"spark_log_directory is 's3://bucket/log'; it is a path on a local"):
+        SparkStreamEnvironment(spark, job_dir=uri, spark_log_directory="s3://KEY:SECRET@bucket/log")
+
+
+def test_a_refused_job_directory_is_shown_without_its_secret(spark: SparkSession) -> None:
+    from streamjobs.spark import SparkStreamEnvironment
+
+    with pytest.raises(JobDefinitionError, match="job_dir is 's3://bucket/job'"):
+        SparkStreamEnvironment(spark, job_dir="s3://KEY:SECRET@bucket/job")
 
 
 def test_what_a_driver_does_between_look_and_lock_is_continued(

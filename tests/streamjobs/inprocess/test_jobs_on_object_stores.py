@@ -1,0 +1,126 @@
+"""A job in this process whose directory and savepoint are on an S3-compatible store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from object_store import Bucket, Fault, FaultyProxy
+
+from checkpointing import JobDirectoryLockedError, StorageError
+from checkpointing.storage.bounded_retries import BoundedRetries
+from checkpointing.storage.completed_record import COMPLETED_FILE_NAME
+from checkpointing.storage.object_store_high_availability import ObjectStoreHighAvailability
+from checkpointing.storage.s3_location import S3Location
+from checkpointing.storage.s3_storage import S3Storage
+from statebackend import ValueStateDescriptor
+from streamjobs import KeyedProcessFunction, RuntimeContext
+from streamjobs.inprocess import LocalStreamEnvironment
+
+
+class Count(KeyedProcessFunction[Any, Any, Any]):
+    def open(self, context: RuntimeContext) -> None:
+        self.count = context.get_state(ValueStateDescriptor("count", int))
+
+    def process_element(self, value: Any, context: Any) -> Iterator[Any]:
+        count = (self.count.value() or 0) + 1
+        self.count.update(count)
+        yield value["key"], count
+
+
+@pytest.fixture
+def uri(bucket: Bucket, faulty_store: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Behind the proxy, with few attempts and no pauses."""
+    made = S3Storage.at
+    retries = BoundedRetries(attempts=2, first_pause_s=0)
+    monkeypatch.setattr(S3Storage, "at", lambda location, *_: made(location, retries, 1))
+    assert S3Location.from_uri(bucket.uri()).bucket == bucket.name
+    return bucket.uri("job", port=faulty_store.port)
+
+
+def run(uri: str, keys: str, backend: str = "heap", **options: Any) -> list[Any]:
+    rows: list[Any] = []
+    environment = LocalStreamEnvironment(
+        job_dir=uri,
+        backend=backend,
+        parallelism=2,
+        epoch_size=2,
+        high_availability=ObjectStoreHighAvailability(lease_ms=500),
+    )
+    environment.from_elements([{"key": key} for key in keys]).key_by("key").process(
+        Count(), uid="count", schema="key string, count int"
+    ).sink_to(rows)
+    try:
+        environment.execute("job", **options)
+    finally:
+        environment.close()
+    return sorted(tuple(row) for row in rows)
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_a_job_goes_on_where_it_ended(uri, faulty_store, backend) -> None:
+    # No listing is of any use.
+    faulty_store.fail(Fault.EMPTY_LISTING, "GET", "list-type")
+    assert run(uri, "abab", backend) == [("a", 1), ("a", 2), ("b", 1), ("b", 2)]
+    assert run(uri, "ac", backend) == [("a", 3), ("c", 1)]
+
+
+def test_a_job_goes_back_to_an_older_checkpoint(uri) -> None:
+    run(uri, "aabb")
+    assert run(uri, "b", fall_back_to="previous") == [("b", 1)]
+    assert run(uri, "ab") == [("a", 3), ("b", 2)]
+
+
+def test_a_checkpoint_that_may_be_complete_is_found_by_the_next_start(uri, faulty_store) -> None:
+    run(uri, "aa")
+    writes = faulty_store.asked("PUT", COMPLETED_FILE_NAME)
+
+    def lose_the_second(request) -> None:
+        # The first write takes over, the second completes the checkpoint.
+        is_write = request.method == "PUT" and COMPLETED_FILE_NAME in request.target
+        written = faulty_store.asked("PUT", COMPLETED_FILE_NAME) - writes
+        if is_write and written == 1:
+            faulty_store.fail(Fault.LOSE_ANSWER, "PUT", COMPLETED_FILE_NAME)
+        elif is_write and written == 2:
+            faulty_store.fail(Fault.DROP, "GET", COMPLETED_FILE_NAME)
+
+    faulty_store.before_request = lose_the_second
+    with pytest.raises(StorageError, match=r"whether checkpoint .* is complete is not known"):
+        run(uri, "aa")
+    faulty_store.before_request = None
+    faulty_store.heal()
+    assert run(uri, "a") == [("a", 5)]
+
+
+def test_a_second_driver_is_refused_while_the_first_lives(uri) -> None:
+    refused: list[str] = []
+
+    class Intruder(Count):
+        def process_element(self, value: Any, context: Any) -> Iterator[Any]:
+            if not refused:
+                with pytest.raises(JobDirectoryLockedError, match="which lives: process") as caught:
+                    run(uri, "a")
+                refused.append(str(caught.value))
+            yield from super().process_element(value, context)
+
+    rows: list[Any] = []
+    environment = LocalStreamEnvironment(job_dir=uri, high_availability=ObjectStoreHighAvailability(lease_ms=500))
+    environment.from_elements([{"key": "a"}]).key_by("key").process(
+        Intruder(), uid="count", schema="key string, count int"
+    ).sink_to(rows)
+    environment.execute("job")
+    environment.close()
+    assert len(refused) == 1
+    assert run(uri, "a") == [("a", 2)]
+
+
+def test_a_directory_on_a_store_is_led_by_a_lease_without_being_asked_to(bucket) -> None:
+    environment = LocalStreamEnvironment(job_dir=bucket.uri("job"))
+    rows: list[Any] = []
+    environment.from_elements([{"key": "a"}]).key_by("key").process(
+        Count(), uid="count", schema="key string, count int"
+    ).sink_to(rows)
+    environment.execute("job")
+    environment.close()
+    assert {"job/driver-lease.json", "job/completed-checkpoints.json", "job/high-availability.json"} < set(bucket.keys)
