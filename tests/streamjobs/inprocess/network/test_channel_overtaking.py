@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
+from attrs import define
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointing.barriers.barrier_elements import CheckpointBarrier
+from checkpointing.barriers.barrier_elements import AbortReason, CheckpointBarrier
 from checkpointing.barriers.checkpointing_mode import CheckpointingMode
 from checkpointing.errors import IllegalTransitionError
 from streamjobs.inprocess.network.channel import Channel, SubtaskOutput
@@ -232,3 +233,43 @@ def test_a_barrier_that_overtakes_needs_no_room_behind_it_and_a_record_does() ->
     assert subtask.readable() == []
     into.put_barrier(unaligned(1), splits=False)
     assert subtask.readable() == [into]
+
+
+@define
+class Flushing:
+    """Work that holds records back until it is snapshotted, as windows over batches and requests under way do."""
+
+    output: SubtaskOutput
+    holds_watermarks: bool = False
+    watermark_ms: int = MIN_TIMESTAMP
+
+    def begin_at(self, watermark_ms: int) -> None: ...
+
+    def process(self, batch: RecordBatch) -> None: ...
+
+    def advance_watermark(self, timestamp_ms: int) -> None: ...
+
+    def advance_processing_time(self) -> None: ...
+
+    def snapshot(self, checkpoint_id: int) -> None:
+        self.output.channels[0].put(record(checkpoint_id))
+
+    def complete_snapshot(self, capture: SubtaskCapture) -> None: ...
+
+    def abort_checkpoint(self, checkpoint_id: int, reason: AbortReason) -> None: ...
+
+
+@pytest.mark.parametrize("may_be_overtaken", [False, True])
+def test_what_is_emitted_when_the_operator_is_snapshotted_belongs_to_that_checkpoint(may_be_overtaken: bool) -> None:
+    behind = Channel(SubtaskId("r", 0), SubtaskId("t", 0), (0,), 2, may_be_overtaken=may_be_overtaken)
+    output = SubtaskOutput()
+    output.channels.append(behind)
+    made = channel()
+    subtask = OperatorSubtask(SubtaskId("r", 0), [made], 1, Flushing(output), output, CheckpointingMode.UNALIGNED)
+    made.put_barrier(unaligned(7), splits=True)
+    subtask.step(made)
+    # Behind the barrier it would be processed again after a restore, although the state no longer holds it.
+    expected = (
+        [OvertakingBarrier(unaligned(7), [record(7)]), record(7)] if may_be_overtaken else [record(7), unaligned(7)]
+    )
+    assert [behind.take(), behind.take()] == expected
