@@ -4,6 +4,7 @@
 # make lint     ruff (rules and format), who imports whom, and mypy --strict on the packages
 # make bench    run the benchmarks                     (make bench SUITE="spark_stateful --json" for one)
 # make simulate run schedules of whole jobs under faults  (make simulate SCHEDULES=10000 SEED=1)
+# make chaos    kill processes of the flights job on Spark    (make chaos KILLS=50 SEED=7)
 # make clean    remove .venv and everything that can be made again
 #
 # Each target prepares what it needs.  The environment is made again when its pins or the packaging change.
@@ -15,10 +16,11 @@ PACKAGES := snapshots typeserializers migration checkpointing statebackend savep
 TESTS ?= tests
 PROCESSES ?= 2
 SUITE ?= all
+KILLS ?= 10
 SCHEDULES ?= 1000
 SEED ?= 1
 
-.PHONY: environment demo test lint bench simulate clean
+.PHONY: environment demo test lint bench simulate chaos clean
 .DELETE_ON_ERROR:
 
 environment: $(VENV)/.installed
@@ -41,10 +43,13 @@ lint: environment
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/lint-imports --no-logo
-	$(VENV)/bin/python -m mypy --strict statebackend_floors.py $(PACKAGES) simulation tests/typing
+	$(VENV)/bin/python -m mypy --strict statebackend_floors.py $(PACKAGES) simulation chaos tests/typing
 
 bench: environment
 	@$(RUN) python -m benchmarks $(SUITE)
+
+chaos: environment
+	@$(RUN) python -m chaos --kills $(KILLS) --seed $(SEED)
 
 simulate: environment
 	@$(RUN) python -m simulation --schedules $(SCHEDULES) --seed $(SEED)
