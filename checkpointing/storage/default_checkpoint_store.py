@@ -21,10 +21,12 @@ from types import MappingProxyType
 
 from checkpointing.errors import (
     CheckpointError,
+    CorruptFileError,
     CorruptMetadataError,
     IllegalTransitionError,
     InvariantViolationError,
     LeadershipLostError,
+    MissingFileError,
     UncertainCheckpointError,
 )
 from checkpointing.handles.invariants import check_integer, require
@@ -137,8 +139,8 @@ class DefaultCompletedCheckpointStore:
             self._check_recovered("ADD")
             self._check_may_add(metadata)
             files = {file.path: file for file in metadata.files}
-            self._fs.verify_present([files[path] for path in self._registry.unreferenced(files)])
             try:
+                self._check_present(files[path] for path in self._registry.unreferenced(files))
                 metadata_file = self._pointers.publish(metadata)
             except BaseException as error:
                 may_be = (UncertainCheckpointError, LeadershipLostError)
@@ -243,6 +245,15 @@ class DefaultCompletedCheckpointStore:
                 f"checkpoint {checkpoint_id} names the digest {metadata.parent_digest} for its parent "
                 f"{metadata.parent_checkpoint_id}, which is {parent.metadata_file.checksum}"
             )
+
+    def _check_present(self, files: Iterable[FileHandle]) -> None:
+        try:
+            self._fs.verify_present(list(files))
+        except (MissingFileError, CorruptFileError):
+            if self._leadership is not None:
+                # The next leader clears away what a former one has written: nothing is wrong with the storage then.
+                self._leadership.check()
+            raise
 
     def _drop_surplus(self) -> None:
         surplus = len(self._retained) - self._max_retained

@@ -104,14 +104,15 @@ class ObjectPointers:
     def find(self) -> FoundCheckpoints:
         """Read the object and what it names, all by their keys; changes nothing.
 
-        A leader may drop checkpoints while another driver looks, which looks again then.
+        A leader may drop checkpoints while another driver looks, which looks again then; one that led until then is
+        told by that that it does not any more.
         """
         for _ in range(_TRIES):
             record = self._look()
             if self._leader is not None:
                 self._check_leading()
             found = self._found(record)
-            if not found.unreadable or self._leader is not None or self._look().revision == record.revision:
+            if not found.unreadable or self._look().revision == record.revision:
                 break
         return found
 

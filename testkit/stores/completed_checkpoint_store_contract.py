@@ -334,3 +334,21 @@ class CompletedCheckpointStoreContract:
         led.store.delete_orphans()
         assert led.shared() == ["kept", "theirs"]
         assert len(led.metadata_paths(2)) == 1
+
+    def test_a_former_leader_whose_files_were_cleared_away_hears_that_it_does_not_lead(
+        self, tmp_path: pathlib.Path
+    ) -> None:
+        with contextlib.ExitStack() as stack:
+            former = self.lead(tmp_path / "job", 1)
+            stack.callback(former.close)
+            former.store.recover()
+            former.add(1, "kept")
+            former.file_system.write_file("shared/attempt", CONTENT)
+            former.lose()
+            next_one = self.lead(tmp_path / "job", 1)
+            stack.callback(next_one.close)
+            next_one.store.recover()
+            assert next_one.store.delete_orphans() == ("shared/attempt",)
+            with pytest.raises(LeadershipLostError):
+                former.store.add(checkpoint(2, [file_handle("shared/attempt")]))
+            assert next_one.ids == [1]

@@ -6,9 +6,10 @@ import json
 import pathlib
 import uuid
 from collections import defaultdict
+from collections.abc import Callable
 
 import pytest
-from attrs import evolve
+from attrs import define, evolve, field
 from memory_objects import MemoryObjects, StoredObjects
 from object_store import Bucket, Fault, FaultyProxy
 
@@ -22,6 +23,7 @@ from checkpointing import (
 from checkpointing.errors import CorruptJobIdentityError, UncertainCheckpointError
 from checkpointing.storage.bounded_retries import BoundedRetries
 from checkpointing.storage.completed_record import COMPLETED_FILE_NAME, CompletedCheckpoint, CompletedRecord
+from checkpointing.storage.conditional_objects import VersionedObject
 from checkpointing.storage.default_checkpoint_store import DefaultCompletedCheckpointStore
 from checkpointing.storage.driver_lease import LEASE_FILE_NAME, LeaseRecord
 from checkpointing.storage.local_storage import LocalStorage
@@ -349,6 +351,39 @@ def test_nobody_changes_what_he_only_looks_at(tmp_path) -> None:
     with pytest.raises(LeadershipLostError, match="only looked at"):
         pointers.publish(checkpoint(1))
     assert list(tmp_path.iterdir()) == []
+
+
+@define
+class WatchedObjects:
+    """A driver's way to the store; what is in ``behind_look`` happens behind its next look."""
+
+    objects: MemoryObjects = field(factory=MemoryObjects)
+    behind_look: list[Callable[[], object]] = field(factory=list)
+
+    def read(self, path: str) -> VersionedObject | None:
+        found = self.objects.read(path)
+        if self.behind_look:
+            self.behind_look.pop()()
+        return found
+
+    def write(self, path: str, content: bytes, version: str | None) -> str | None:
+        return self.objects.write(path, content, version)
+
+
+def test_a_leader_that_is_overtaken_while_it_reads_its_checkpoints_hears_that_and_of_no_damage(tmp_path) -> None:
+    fs, objects = CheckpointFileSystem.from_uri(tmp_path), WatchedObjects()
+    former = ObjectPointers(fs, objects, "job")
+    former.take_over("former", lambda record: record)
+    former.publish(checkpoint(1))
+
+    def overtake() -> None:
+        latter = ObjectPointers(fs, objects.objects, "job")
+        latter.take_over("latter", lambda record: record)
+        latter.withdraw(1)
+
+    objects.behind_look.append(overtake)
+    with pytest.raises(LeadershipLostError, match="another driver has taken"):
+        former.find()
 
 
 def test_a_store_that_refuses_every_write_is_given_up(tmp_path) -> None:
