@@ -195,28 +195,6 @@ def _discarded_though_shared() -> Patch:
     return method(DirectoryCheckpointStore, "discard", wrap)
 
 
-def _files_first() -> Patch:
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def drop(self: DirectoryCheckpointStore, checkpoint_id: int) -> None:
-            self._delete_files(self._registry.unregister(checkpoint_id))
-            del self._retained[checkpoint_id]
-            self._delete_checkpoint(checkpoint_id)
-
-        return drop
-
-    return method(DirectoryCheckpointStore, "_drop", wrap)
-
-
-def _drop_not_synced() -> Patch:
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def delete(self: CheckpointFileSystem, path: str, *, durable: bool = False) -> None:
-            original(self, path, durable=False)
-
-        return delete
-
-    return method(CheckpointFileSystem, "delete", wrap)
-
-
 def _unfinished_left() -> Patch:
     return method(CheckpointFileSystem, "delete_directory", lambda original: lambda self, path: None)
 
@@ -278,6 +256,7 @@ DEFECTS: Final[tuple[Defect, ...]] = (
     Defect("the tracker takes its snapshot at the first barrier", _tracker_triggers_at_first()),
     Defect("channels that a barrier of the past stops are not resumed", _stale_barrier_not_resumed()),
     Defect("a late acknowledgement of a former run is accepted", _foreign_accepted()),
+    Defect("an acknowledgement that comes twice counts twice", _doubled_counts_twice()),
     Defect("acknowledged before the snapshot is durable: fsync of state is left out", _state_not_synced()),
     Defect("fsync of _metadata is left out", _metadata_not_synced()),
     Defect("a shared file is dropped too soon, with the first checkpoint that has it", _shared_dropped_too_soon()),
