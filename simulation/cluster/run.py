@@ -530,15 +530,17 @@ class ClusterRun:
 
     def _check_complete(self, metadata: CheckpointMetadata, root: str) -> None:
         self.history.check_acknowledged(self.run_id, metadata, list(self.tasks))
-        if self.leads:
-            check_files(self.machine.disk, root, metadata, must_be_synced=True)
+        if not self.leads:
+            # The next leader may have dropped it already, behind the moment at which it was complete.
+            return
+        check_files(self.machine.disk, root, metadata, must_be_synced=True)
         states = {task: state for task, (state, _) in self._states_of(metadata, root).items()}
         is_exactly_once = self.plan.is_exactly_once
         check_is_cut(states, self.ends, is_exactly_once=is_exactly_once)
         if metadata.kind is CheckpointKind.SAVEPOINT:
             held = [task for task, state in states.items() if any(state.on_the_way.values())]
             require_that(not held, f"a savepoint holds no records on their way: {held}")
-        for one in self._store.all() if self.leads else ():
+        for one in self._store.all():
             check_files(self.machine.disk, JOB_ROOT, one, must_be_synced=False)
 
     @property
