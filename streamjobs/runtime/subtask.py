@@ -156,13 +156,15 @@ class Subtask:
             self._clock.lap("snapshot_s")
             self.restore_reports = subtask.restore_reports
             self.operator_state_restore_reports = subtask.operator_state_restore_reports
-            report = SnapshotReport(
-                timers_due=due,
-                late_records_dropped=late,
-                restore_reports=self.restore_reports,
-                operator_state_restore_reports=self.operator_state_restore_reports,
-                metrics={**self._opening_metrics(backends), **backends.metrics_report()},
-            )
+            metrics = backends.metrics_report()
+        # What the worker keeps for the next epoch is known when the state is given back.
+        report = SnapshotReport(
+            timers_due=due,
+            late_records_dropped=late,
+            restore_reports=self.restore_reports,
+            operator_state_restore_reports=self.operator_state_restore_reports,
+            metrics={**self._opening_metrics(backends), **metrics},
+        )
         self._acknowledgement = self._acknowledged(self._epoch.epoch_id, snapshot, report)
 
     @contextlib.contextmanager
