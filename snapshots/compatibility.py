@@ -14,7 +14,7 @@ field ``[2]``; the root is the empty path.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from attrs import evolve, field, frozen
@@ -86,6 +86,21 @@ class Finding:
     def below(self, prefix: str) -> Finding:
         """The same finding seen from a parent, whose path to here is ``prefix``."""
         return evolve(self, path=prefix + self.path)
+
+    def to_dict(self) -> dict[str, str]:
+        """The finding as plain data, for tools; `from_dict` is the way back."""
+        return {
+            "path": self.path,
+            "verdict": self.verdict.name,
+            "rule": self.rule,
+            "reason": self.reason,
+            "fix": self.fix,
+        }
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, str]) -> Finding:
+        """The finding that `to_dict` gave."""
+        return cls(plain["path"], FieldVerdict[plain["verdict"]], plain["rule"], plain["reason"], plain["fix"])
 
     def __str__(self) -> str:
         text = f"{self.path or '(whole value)'}: {self.verdict.value} [{self.rule}] {self.reason}"
@@ -192,16 +207,7 @@ class TypeSerializerSchemaCompatibility(Generic[T]):
         return {
             "kind": self.kind.name,
             "unchanged": list(self.unchanged),
-            "findings": [
-                {
-                    "path": finding.path,
-                    "verdict": finding.verdict.name,
-                    "rule": finding.rule,
-                    "reason": finding.reason,
-                    "fix": finding.fix,
-                }
-                for finding in self.findings
-            ],
+            "findings": [finding.to_dict() for finding in self.findings],
         }
 
     def __str__(self) -> str:

@@ -60,10 +60,14 @@ def registered_names() -> dict[str, type[TypeSerializerSnapshot[Any]]]:
 
 
 def known_snapshot_classes() -> dict[type[TypeSerializerSnapshot[Any]], tuple[str, ...]]:
-    """All snapshot classes of this process that can be written, each with its name and then its aliases."""
+    """All snapshot classes of this process that can be found, each with its name and then its aliases.
+
+    Of a class that was defined anew, as by a cell of a notebook that was run again, that is the last one.
+    """
+    registered = [one for one, name in _name_by_class.items() if _class_by_name[name] is one]
     known: dict[type[TypeSerializerSnapshot[Any]], tuple[str, ...]] = {
         snapshot_class: (snapshot_class_name(snapshot_class),)
-        for snapshot_class in (*defined_snapshot_classes().values(), *_name_by_class)
+        for snapshot_class in (*defined_snapshot_classes().values(), *registered)
     }
     for name, snapshot_class in _class_by_name.items():
         if name not in known[snapshot_class]:

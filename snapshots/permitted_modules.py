@@ -59,6 +59,12 @@ def import_class_of(name: str) -> None:
             f"unknown serializer snapshot {name!r}{because}: import the module that registers it, "
             f"or register the name as an alias of the class that replaced it"
         )
+    if module == "__main__" and not _is_allowed(module):
+        raise UnknownSnapshotError(
+            f"the serializer snapshot {name!r} is of a class of a program that was run as a script, which no other "
+            f"process finds: give the class a name with @register_snapshot('a.name.for.ever', aliases=({name!r},)), "
+            f"in a module that is imported"
+        )
     if not _is_allowed(module):
         raise UnknownSnapshotError(
             f"the serializer snapshot {name!r} is of a class that this process has not defined, and it is not imported "

@@ -23,7 +23,8 @@ It travels to the parts of a type by the context of the call, so that who judges
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _defined: dict[str, type[TypeSerializerSnapshot[Any]]] = {}
+_defines: ContextVar[bool] = ContextVar("defines_snapshot_classes", default=True)
 
 
 def location_of(snapshot_class: type[object]) -> str:
@@ -50,6 +52,22 @@ def defined_snapshot_classes() -> Mapping[str, type[TypeSerializerSnapshot[Any]]
     return _defined
 
 
+def define_snapshot_class(snapshot_class: type[TypeSerializerSnapshot[Any]]) -> None:
+    """Makes the class the one of its location; one that is local to a function has none."""
+    if "<locals>" not in snapshot_class.__qualname__:
+        _defined[location_of(snapshot_class)] = snapshot_class
+
+
+@contextmanager
+def without_defining_snapshot_classes() -> Iterator[None]:
+    """Lets classes be made that may be dropped again, as by unpickling one that the process has already."""
+    token = _defines.set(False)
+    try:
+        yield
+    finally:
+        _defines.reset(token)
+
+
 class TypeSerializerSnapshot(ABC, Generic[T]):
     """A versioned, point-in-time description of a serializer's configuration and written schema.
 
@@ -59,8 +77,8 @@ class TypeSerializerSnapshot(ABC, Generic[T]):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         # A class that was defined can be found again by its name; nothing is ever imported for that.
-        if "<locals>" not in cls.__qualname__:
-            _defined[location_of(cls)] = cls
+        if _defines.get():
+            define_snapshot_class(cls)
 
     @property
     @abstractmethod

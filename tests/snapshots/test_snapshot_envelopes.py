@@ -27,6 +27,8 @@ from snapshots import (
     write_versioned_snapshot,
 )
 
+pytestmark = pytest.mark.usefixtures("own_registrations")
+
 LONG = snapshot_to_bytes(ts.LongSerializer().snapshot_configuration())
 
 

@@ -29,6 +29,8 @@ from snapshots.envelope import MAX_NESTING, snapshot_class_for, snapshot_or_unop
 from snapshots.permitted_modules import declare_snapshot_modules, declare_unavailable_snapshots
 from snapshots.type_serializer_snapshot import defined_snapshot_classes
 
+pytestmark = pytest.mark.usefixtures("own_registrations")
+
 LONG = snapshot_to_bytes(ts.LongSerializer().snapshot_configuration())
 UNKNOWN = LONG.replace(b"LongSerializerSnapshot", b"Lost_SerializerSnapsho")
 
