@@ -44,6 +44,7 @@ from typeserializers.inference.union_inference import infer_union
 from typeserializers.inference.value_inference import infer_value
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.field_metadata import converted_by, former_names
+from typeserializers.kernel.record_families import DeclaredField, RecordFamily
 from typeserializers.kernel.references import ReferenceSerializer
 from typeserializers.kernel.serializer_inference import (
     DEFAULT_RULES,
@@ -51,6 +52,7 @@ from typeserializers.kernel.serializer_inference import (
     InferenceRules,
     UnknownTypeError,
     register_inference,
+    register_record_family,
     serializer_for,
 )
 from typeserializers.kernel.type_serializer import Codec, TypeSerializer
@@ -148,6 +150,7 @@ __all__ = [
     "ConvertingSerializer",
     "Date",
     "DateSerializer",
+    "DeclaredField",
     "DoublePrimitiveArraySerializer",
     "DoubleSerializer",
     "DoubleValueSerializer",
@@ -190,6 +193,7 @@ __all__ = [
     "PythonDateSerializer",
     "PythonDateTimeSerializer",
     "PythonTimeSerializer",
+    "RecordFamily",
     "ReferenceSerializer",
     "Right",
     "Row",
@@ -239,6 +243,7 @@ __all__ = [
     "infer_union",
     "infer_value",
     "register_inference",
+    "register_record_family",
     "resolve_ttl_aware_compatibility",
     "serializer_for",
     "ttl_aware",

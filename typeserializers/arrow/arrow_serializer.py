@@ -27,6 +27,7 @@ from snapshots.errors import MalformedDataError, SnapshotFormatError
 from snapshots.type_serializer_snapshot import RuledTypeSerializerSnapshot
 from snapshots.value_text import shown
 from typeserializers.kernel.counts import MAX_EMPTY_ELEMENTS
+from typeserializers.kernel.lost_values import lost_values
 from typeserializers.kernel.type_serializer import Codec, TypeSerializer
 
 T = TypeVar("T")
@@ -139,7 +140,11 @@ class ArrowSerializer(ArrowIpcSerializer[pa.RecordBatch]):
 
 
 class ArrowStructSerializer(ArrowIpcSerializer[dict[str, Any]]):
-    """Values of an Arrow struct type as dicts; every field must be there, and no other."""
+    """Values of an Arrow struct type as dicts; every field must be there, and no other.
+
+    Values are those that Arrow gives back: a map is a list of pairs, an instant of a column with a zone has a zone.
+    What would come back as another value is refused (`typeserializers.kernel.lost_values`).
+    """
 
     def __init__(self, struct_type: pa.StructType | pa.Schema) -> None:
         super().__init__(struct_type if isinstance(struct_type, pa.Schema) else pa.schema(list(struct_type)))
@@ -155,8 +160,13 @@ class ArrowStructSerializer(ArrowIpcSerializer[dict[str, Any]]):
         found = list(_struct_problems(value, self.struct_type, ""))
         if found:
             raise ValueError("; ".join(found))
-        array = pa.array([value], self.struct_type)
-        return pa.RecordBatch.from_arrays(array.flatten(), schema=self.schema)
+        batch = self._as_batch(value)
+        read = self.from_batch(batch)
+        if read != value:
+            lost = list(lost_values(value, read, ""))
+            if lost:
+                raise ValueError("; ".join(lost))
+        return batch
 
     def from_batch(self, batch: pa.RecordBatch) -> dict[str, Any]:
         if batch.num_rows != 1:
@@ -165,7 +175,14 @@ class ArrowStructSerializer(ArrowIpcSerializer[dict[str, Any]]):
         return value
 
     def problems(self, value: Any, path: str) -> Iterator[str]:
-        yield from _struct_problems(value, self.struct_type, path)
+        found = list(_struct_problems(value, self.struct_type, path))
+        yield from found
+        if not found:
+            yield from lost_values(value, self.from_batch(self._as_batch(value)), path)
+
+    def _as_batch(self, value: dict[str, Any]) -> pa.RecordBatch:
+        array = pa.array([value], self.struct_type)
+        return pa.RecordBatch.from_arrays(array.flatten(), schema=self.schema)
 
     def snapshot_configuration(self) -> ArrowStructSerializerSnapshot:
         return ArrowStructSerializerSnapshot(self)

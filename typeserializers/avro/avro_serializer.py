@@ -25,10 +25,12 @@ from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
 from snapshots.errors import EndOfDataError, SnapshotFormatError
 from snapshots.type_serializer_snapshot import RuledTypeSerializerSnapshot
-from snapshots.value_text import cut
+from snapshots.value_text import cut, shown
 from typeserializers.avro.avro_bounds import check_depth, is_recursive, is_risky, may_be_free, skip
+from typeserializers.avro.avro_exactness import holds_several_records, may_lose, meant_by, zero_of
 from typeserializers.avro.avro_schema_check import check_schema
 from typeserializers.avro.avro_schemas import layout_of, named_schemas, type_of
+from typeserializers.kernel.lost_values import lost_values
 from typeserializers.kernel.type_serializer import Codec, TypeSerializer
 
 _ZEROS = {"null": None, "boolean": False, "int": 0, "long": 0, "float": 0.0, "double": 0.0, "bytes": b"", "string": ""}
@@ -48,6 +50,8 @@ class AvroSerializer(TypeSerializer[Any]):
         self.named = named_schemas(self.schema)
         self._is_risky = is_risky(self.named)
         self._is_recursive = is_recursive(self.named)
+        self._may_lose = may_lose(self.named)
+        self._holds_several_records = holds_several_records(self.named)
 
     def configuration(self) -> Hashable:
         return json.dumps(layout_of(self.schema), sort_keys=True)
@@ -98,14 +102,26 @@ class AvroSerializer(TypeSerializer[Any]):
         except ValidationError as error:
             for problem in error.errors:
                 yield cut(f"{path or 'value'}: {problem}", 500)
+            return
+        if self._may_lose:
+            yield from lost_values(value, self._decode(self._written(value), 0)[0], path, meant_by)
 
     def resolved_from(self, writer: AvroSerializer, data: bytes, position: int) -> tuple[Any, int]:
-        """The value of bytes of another schema, resolved to this one, and the position behind them."""
+        """The value of bytes of another schema, resolved to this one, and the position behind them.
+
+        Raises `SerializationError` for a default that is no value of its field.
+        """
         if writer._is_risky:
             skip(writer.named, data, position)
         stream = io.BytesIO(data)
         stream.seek(position)
         value = schemaless_reader(stream, writer._parsed, self._parsed)
+        if self._may_lose:
+            # Defaults are as the schema says them: a number for a date.
+            try:
+                value = self._decode(self._written(value), 0)[0]
+            except Exception as error:
+                raise self.serialization_error(value, error) from error
         return value, stream.tell()
 
     def _encode(self, value: Any) -> bytes:
@@ -113,13 +129,30 @@ class AvroSerializer(TypeSerializer[Any]):
             check_depth(value)
         # The writer of the library truncates what is too wide and takes defaults for what is missing.
         validate(value, self._parsed, strict=True, raise_errors=True)
-        stream = io.BytesIO()
-        schemaless_writer(stream, self._parsed, value, strict=True)
-        encoded = stream.getvalue()
+        encoded = self._written(value)
+        if self._may_lose:
+            self._check_that_it_comes_back(value, encoded)
         if self._is_risky:
             # What is deeper, or holds more, than a reader takes must not be written either.
             skip(self.named, encoded, 0)
         return encoded
+
+    def _written(self, value: Any) -> bytes:
+        stream = io.BytesIO()
+        schemaless_writer(stream, self._parsed, value, strict=True)
+        return stream.getvalue()
+
+    def _check_that_it_comes_back(self, value: Any, encoded: bytes) -> None:
+        read = self._decode(encoded, 0)[0]
+        if read != value:
+            lost = next(lost_values(value, read, "", meant_by), None)
+            if lost is not None:
+                raise ValueError(lost)
+        if self._holds_several_records and self._written(read) != encoded:
+            raise ValueError(
+                f"{shown(value)} is written as one record of a union, and what comes back would be written as another "
+                f"that it fits too: give the records fields by which they differ"
+            )
 
     def _decode(self, data: bytes, position: int) -> tuple[Any, int]:
         if self._is_risky:
@@ -137,6 +170,9 @@ class AvroSerializer(TypeSerializer[Any]):
         kind = type_of(schema)
         if kind == "union":
             return None if self.is_optional_type else self._zero(schema[0])
+        zero = zero_of(schema)
+        if zero is not None:
+            return zero
         if kind in ("array", "map"):
             return [] if kind == "array" else {}
         if kind == "enum":

@@ -26,7 +26,7 @@ from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.flink_names import ARRAY, nested_snapshot
 from typeserializers.scalars.byte_arrays import BytesSerializer
-from typeserializers.scalars.fixed_width import BOOLEANS, NAN
+from typeserializers.scalars.fixed_width import BOOLEANS, stored_number
 
 A = TypeVar("A")
 
@@ -147,10 +147,14 @@ class NumberArraySerializer(PrimitiveArraySerializer["array.array[Any]"]):
 
 
 class FloatingPointArraySerializer(NumberArraySerializer):
-    """What float and double arrays share: every NaN is written as the canonical one."""
+    """What float and double arrays share: NaN and other numbers are written as a `FloatingPointSerializer` does."""
 
     def canonical(self, elements: Sequence[Any]) -> Sequence[Any]:
-        return [element if element == element else NAN for element in elements]
+        typecode = self.typecode
+        return [
+            element if element.__class__ is float and element == element else stored_number(element, typecode)
+            for element in elements
+        ]
 
     def native_block(self, value: Any) -> array.array[Any] | None:
         block = super().native_block(value)

@@ -31,6 +31,13 @@ PROMOTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "bytes": ("string",),
 }
 
+_CAVEATS: Final[Mapping[tuple[str, str], str]] = {
+    ("int", "float"): "; beyond 2**24 it is rounded to binary32",
+    ("long", "float"): "; beyond 2**24 it is rounded to binary32",
+    ("long", "double"): "; beyond 2**53 it is rounded to binary64",
+    ("bytes", "string"): "; bytes that are not UTF-8 stop the migration",
+}
+
 _FINER_TIMES: Final[Mapping[str, tuple[str, ...]]] = {
     "time-millis": ("time-micros",),
     "timestamp-millis": ("timestamp-micros",),
@@ -197,7 +204,7 @@ def _promotion(old_type: str, new_type: str, path: str) -> Finding:
             f"{old_type} cannot be read as {new_type}",
             "Keep the type, or add a field of another name with a default",
         )
-    caveat = "; bytes that are not UTF-8 stop the migration" if new_type == "string" else ""
+    caveat = _CAVEATS.get((old_type, new_type), "")
     return Finding(path, FieldVerdict.MIGRATE, "avro-promoted", f"{old_type} is promoted to {new_type}{caveat}")
 
 

@@ -11,14 +11,28 @@ from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.containers.tuples import TupleSerializer
 from typeserializers.inference.hashable_parts import refuse_unhashable
 from typeserializers.kernel.references import bind_references, collected_references, open_reference
-from typeserializers.kernel.serializer_inference import Inference, register_inference
+from typeserializers.kernel.serializer_inference import Inference, register_inference, register_record_family
 from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.records.class_families import AttrsFamily, DataclassFamily, NamedTupleFamily
+from typeserializers.records.msgspec_structs import MsgspecFamily
+from typeserializers.records.pydantic_models import PydanticDataclassFamily, PydanticFamily
 from typeserializers.records.record_checks import check_defaults, check_shape, refuse_undecorated
-from typeserializers.records.record_shape import is_record_class, shape_of
+from typeserializers.records.record_shape import shape_of
 from typeserializers.records.records import AttrsSerializer
 from typeserializers.scalars.byte_arrays import BytesSerializer
 from typeserializers.scalars.fixed_width import BooleanSerializer, DoubleSerializer, LongSerializer
 from typeserializers.scalars.strings import StringSerializer
+
+# Those that are asked first stand last: a dataclass of pydantic is a dataclass too.
+for _family in (
+    MsgspecFamily(),
+    PydanticFamily(),
+    DataclassFamily(),
+    PydanticDataclassFamily(),
+    AttrsFamily(),
+    NamedTupleFamily(),
+):
+    register_record_family(_family)
 
 _SCALARS: dict[Any, TypeSerializer[Any]] = {
     bool: BooleanSerializer(),
@@ -73,9 +87,9 @@ def infer_tuple(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
 
 @register_inference
 def infer_record(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
-    """attrs classes, dataclasses and NamedTuples; one that contains itself refers to itself there."""
-    refuse_undecorated(hint, inference.path or "the type")
-    if not is_record_class(hint):
+    """Classes of a family of records; one that contains itself refers to itself there."""
+    refuse_undecorated(hint, inference.rules, inference.path or "the type")
+    if inference.rules.family_of(hint) is None:
         return None
     if hint in inference.enclosing:
         return open_reference(hint, hint.__qualname__.rpartition("<locals>.")[2])

@@ -8,13 +8,12 @@ from typeserializers.kernel.serializer_inference import Inference, UnknownTypeEr
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.pojos.pojo_shape import POJO_CLASS_ATTRIBUTE, pojo_shape_of
 from typeserializers.pojos.pojos import PojoSerializer
-from typeserializers.records.record_shape import is_record_class
 
 
 @register_inference
 def infer_pojo(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
     """A record class that says which Java class it stands for is a POJO wherever it is."""
-    if not is_record_class(hint) or POJO_CLASS_ATTRIBUTE not in hint.__dict__:
+    if inference.rules.family_of(hint) is None or POJO_CLASS_ATTRIBUTE not in hint.__dict__:
         return None
     if hint in inference.enclosing:
         raise UnknownTypeError(

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import collections
 import collections.abc
-import dataclasses
 import typing
+from collections.abc import Callable
 from typing import Any, Final
-
-import attrs
 
 _BARE: Final[dict[Any, str]] = {
     list: "list[int]",
@@ -43,8 +41,11 @@ def described(hint: Any) -> str:
     return str(hint).replace("typing.", "")
 
 
-def advice_for(hint: Any) -> str:
-    """A sentence about what to write instead, with a space before it; empty if there is nothing to say."""
+def advice_for(hint: Any, family_of: Callable[[Any], object]) -> str:
+    """A sentence about what to write instead, with a space before it; empty if there is nothing to say.
+
+    ``family_of`` gives the family of a class of records, which can be given the types of its fields.
+    """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     outer = origin or hint
     try:
@@ -60,7 +61,7 @@ def advice_for(hint: Any) -> str:
         return f" Values come back as one type: write {concrete}."
     if isinstance(hint, typing.TypeVar):
         return " It stands for any type: pass field_serializers, or write a class in which it is a type."
-    if arguments and _is_record(origin):
+    if origin is not None and arguments and family_of(origin) is not None:
         return (
             f" A generic class is written under its own name, whatever its parameters: give this one a name with "
             f"Annotated[{described(hint)}, AttrsSerializer({origin.__qualname__}, name=..., field_serializers=...)]."
@@ -70,11 +71,3 @@ def advice_for(hint: Any) -> str:
     if hint is Any or hint is object:
         return " It could be anything: write the types that it may have, as in int | str, or choose a PickleSerializer."
     return ""
-
-
-def _is_record(candidate: Any) -> bool:
-    """Whether it is a class with fields: only those have a serializer that can be given the types of the fields."""
-    if not isinstance(candidate, type):
-        return False
-    is_named_tuple = issubclass(candidate, tuple) and hasattr(candidate, "_field_defaults")
-    return is_named_tuple or attrs.has(candidate) or dataclasses.is_dataclass(candidate)

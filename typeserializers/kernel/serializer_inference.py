@@ -23,6 +23,7 @@ from typing import Annotated, Any, Final
 from snapshots.envelope import MAX_NESTING
 from snapshots.errors import StateFormatError
 from typeserializers.kernel.hint_advice import advice_for, described
+from typeserializers.kernel.record_families import RecordFamily
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 
@@ -34,16 +35,35 @@ Rule = Callable[[Any, "Inference"], "TypeSerializer[Any] | None"]
 
 
 class InferenceRules:
-    """Rules, and those of ``base`` behind them."""
+    """Rules and families of records, and those of ``base`` behind them."""
 
     def __init__(self, base: InferenceRules | None = None) -> None:
         self.base = base
         self._rules: list[Rule] = []
+        self._families: list[RecordFamily] = []
 
     def register(self, rule: Rule) -> Rule:
         """Adds a rule, asked before all rules registered earlier; usable as a decorator."""
         self._rules.append(rule)
         return rule
+
+    def register_family(self, family: RecordFamily) -> RecordFamily:
+        """Adds a family of records, asked before all families registered earlier."""
+        self._families.append(family)
+        return family
+
+    @property
+    def families(self) -> Iterator[RecordFamily]:
+        """The families of records, in the order in which they are asked."""
+        yield from reversed(self._families)
+        if self.base is not None:
+            yield from self.base.families
+
+    def family_of(self, candidate: Any) -> RecordFamily | None:
+        """The family that a class is of; None for what is no record."""
+        if not isinstance(candidate, type):
+            return None
+        return next((family for family in self.families if family.recognizes(candidate)), None)
 
     def __iter__(self) -> Iterator[Rule]:
         yield from reversed(self._rules)
@@ -65,6 +85,11 @@ DEFAULT_RULES: Final[InferenceRules] = _DefaultRules()
 def register_inference(rule: Rule) -> Rule:
     """Adds a rule to `DEFAULT_RULES`, for modules that every process imports; usable as a decorator."""
     return DEFAULT_RULES.register(rule)
+
+
+def register_record_family(family: RecordFamily) -> RecordFamily:
+    """Adds a family of records to `DEFAULT_RULES`, for modules that every process imports."""
+    return DEFAULT_RULES.register_family(family)
 
 
 class Inference:
@@ -103,8 +128,9 @@ class Inference:
             serializer = rule(hint, self)
             if serializer is not None:
                 return serializer
+        advice = advice_for(hint, self.rules.family_of)
         raise UnknownTypeError(
-            f"{self.path or 'the type'}: no serializer is known for {described(hint)}.{advice_for(hint)} "
+            f"{self.path or 'the type'}: no serializer is known for {described(hint)}.{advice} "
             f"Write Annotated[{described(hint)}, YourSerializer()], pass the serializer explicitly, "
             f"or register a rule with register_inference"
         )

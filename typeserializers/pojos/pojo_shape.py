@@ -94,7 +94,7 @@ def pojo_shape_of(
 ) -> PojoShape:
     """The shape of a class; raises `UnknownTypeError` with the path of what cannot be a POJO field."""
     where = inference.path or record_class.__name__
-    refuse_undecorated(record_class, where)
+    refuse_undecorated(record_class, inference.rules, where)
     record = shape_of(record_class, field_serializers, inference)
     check_shape(record, where)
     check_defaults(record, where)

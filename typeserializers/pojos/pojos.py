@@ -58,7 +58,6 @@ from typeserializers.pojos.pojo_tags import (
     unregistered_prefix,
 )
 from typeserializers.records.record_construction import settable_twin
-from typeserializers.records.record_shape import is_record_class
 
 R = TypeVar("R")
 
@@ -174,7 +173,7 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
             return known
         # A class with slots is made twice, and the first attempt may still be there: the last one counts.
         for candidate in reversed(list(all_subclasses(self.record_class))):
-            if pojo_name(candidate) == name and is_record_class(candidate):
+            if pojo_name(candidate) == name and self.shape.rules.family_of(candidate) is not None:
                 return PojoSerializer(candidate, rules=self.shape.rules)
         return None
 
@@ -341,7 +340,7 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
         for subclass in self._unregistered.values():
             if subclass.record_class is value.__class__:
                 return unregistered_prefix(subclass.shape.name), subclass
-        if not isinstance(value, self.record_class) or not is_record_class(value.__class__):
+        if not isinstance(value, self.record_class) or self.shape.rules.family_of(value.__class__) is None:
             raise TypeError(f"is not a {self.shape.name}")
         subclass = self._meet(PojoSerializer(value.__class__, rules=self.shape.rules))
         return unregistered_prefix(subclass.shape.name), subclass

@@ -6,16 +6,13 @@ it is refused when its serializer is made, with the field and what to do.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
-
 from snapshots.errors import UnresolvableSerializerError
 from snapshots.value_text import shown
-from typeserializers.kernel.serializer_inference import UnknownTypeError
+from typeserializers.kernel.serializer_inference import InferenceRules, UnknownTypeError
 from typeserializers.records.record_format import is_field_name
 from typeserializers.records.record_shape import RecordField, RecordShape
 
@@ -42,21 +39,9 @@ def check_defaults(shape: RecordShape, where: str) -> None:
             _check_default(part, where)
 
 
-def is_undecorated(candidate: Any) -> bool:
-    """Whether this class only inherits from a record class: its own fields would be lost without a word."""
-    if not isinstance(candidate, type):
-        return False
-    own = candidate.__dict__
-    if issubclass(candidate, tuple) and hasattr(candidate, "_field_defaults"):
-        return "_field_defaults" not in own and bool(inspect.get_annotations(candidate))
-    if "__attrs_attrs__" in own or "__dataclass_fields__" in own:
-        return False
-    return attrs.has(candidate) or dataclasses.is_dataclass(candidate)
-
-
-def refuse_undecorated(record_class: type, where: str) -> None:
-    """Raises `UnknownTypeError` for a class that only inherits from a record class."""
-    if is_undecorated(record_class):
+def refuse_undecorated(record_class: Any, rules: InferenceRules, where: str) -> None:
+    """Raises `UnknownTypeError` for a class that only inherits from a record class: its own fields would be lost."""
+    if isinstance(record_class, type) and any(family.forgets_fields_of(record_class) for family in rules.families):
         bases = ", ".join(base.__name__ for base in record_class.__bases__)
         raise UnknownTypeError(
             f"{where}: {record_class.__name__} inherits from {bases} without being made a record itself, so that its "
@@ -65,16 +50,9 @@ def refuse_undecorated(record_class: type, where: str) -> None:
 
 
 def _check_construction(shape: RecordShape, where: str) -> None:
-    record_class: Any = shape.record_class
-    if issubclass(record_class, tuple):
-        for base in record_class.__mro__:
-            if "_field_defaults" in base.__dict__:
-                break
-            if "__new__" in base.__dict__:
-                raise UnknownTypeError(
-                    f"{where}: {base.__name__} is a NamedTuple with a __new__ of its own, so that reading would change "
-                    f"what was written; put what it does into a classmethod that makes the value"
-                )
+    if shape.maker is not None:
+        return  # Its family answers for it.
+    record_class = shape.record_class
     missing = _arguments_missing(record_class, shape.fields)
     if missing is not None:
         raise UnknownTypeError(

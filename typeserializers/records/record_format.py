@@ -24,8 +24,9 @@ from snapshots.envelope import read_versioned_snapshot, write_versioned_snapshot
 from snapshots.errors import SerializationError, SnapshotFormatError
 from snapshots.merging import merge_all
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from typeserializers.kernel.record_families import ABSENT
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.records.record_shape import ABSENT, RecordField, RecordShape
+from typeserializers.records.record_shape import RecordField, RecordShape
 
 NEWEST_VERSION: Final = 2
 

@@ -1,4 +1,4 @@
-"""Records: attrs classes, dataclasses and NamedTuples, the serializer that evolves.
+"""Records: classes of any family (`typeserializers.kernel.record_families`), the serializer that evolves.
 
     record := field*        in the order of the class, each as its own serializer writes it
 
@@ -84,7 +84,7 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
         source_serializers: Sequence[TypeSerializer[Any]] = (),
         rules: InferenceRules = DEFAULT_RULES,
     ) -> None:
-        refuse_undecorated(record_class, record_class.__name__)
+        refuse_undecorated(record_class, rules, record_class.__name__)
         with collected_references() as references:
             shape = shape_of(record_class, field_serializers or {}, Inference(rules=rules))
         check_shape(shape, record_class.__name__)
@@ -234,7 +234,7 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
     def emit_construction(self, emitter: ReadEmitter, arguments: list[str]) -> str:
         """Emits the making of a record from the expressions of its fields; returns the expression of it."""
         record_class = self.shape.record_class
-        twin = settable_twin(record_class)
+        twin = None if self.shape.maker else settable_twin(record_class)
         if twin is not None:
             pairs = [(part.name, argument) for part, argument in zip(self.fields, arguments, strict=True)]
             return emit_fields(emitter, twin, record_class, pairs)
@@ -242,7 +242,7 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
             f"{part.argument}={argument}" if part.keyword_only else argument
             for part, argument in zip(self.fields, arguments, strict=True)
         ]
-        return f"{emitter.function.bind('record_class', record_class)}({', '.join(passed)})"
+        return f"{emitter.function.bind('make_record', self.shape.makes_records)}({', '.join(passed)})"
 
     def stepping_over(self, part: Callable[[TypeSerializer[Any]], TypeSerializer[Any]]) -> TypeSerializer[Any]:
         parts = [part(field.serializer) for field in self.fields]
@@ -283,7 +283,7 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
     def _construct(self, items: list[Any]) -> R:
         positional = [item for part, item in zip(self.fields, items, strict=True) if not part.keyword_only]
         named = {part.argument: item for part, item in zip(self.fields, items, strict=True) if part.keyword_only}
-        record: R = self.shape.record_class(*positional, **named)
+        record: R = self.shape.makes_records(*positional, **named)
         return record
 
     def _refuse_class(self, value: Any) -> None:

@@ -2,6 +2,9 @@
 
 Each is one ``struct`` format character plus what Java adds to it: a boolean is one byte 01 or 00, and every NaN is
 written as the canonical NaN of ``Float.floatToIntBits`` and ``Double.doubleToLongBits``.
+
+Where a float is stored, whole numbers and decimals are taken that a float can be; 2**53 + 1 would become another
+number, and is refused. Only a Python float is rounded, to the 32 bits of a `FloatSerializer`: that type is for that.
 """
 
 from __future__ import annotations
@@ -158,8 +161,21 @@ class LongSerializer(FixedWidthSerializer[int]):
         return LongSerializerSnapshot()
 
 
+def stored_number(value: Any, format_character: str) -> Any:
+    """A number that is no plain Python float, as ``struct`` is to pack it with this format, which is of a float.
+
+    Raises `ValueError` for a number that would become another, and what ``struct`` raises for what is no number.
+    """
+    [stored] = struct.unpack(f">{format_character}", struct.pack(f">{format_character}", value))
+    if value != value:
+        return NAN
+    if stored != value and not isinstance(value, float):
+        raise ValueError(f"cannot be stored as a float: it would become {stored!r}")
+    return value
+
+
 class FloatingPointSerializer(FixedWidthSerializer[float]):
-    """What float and double share: canonical NaN, and zero has two encodings."""
+    """What float and double share: canonical NaN, no other number than the one given, and zero has two encodings."""
 
     value_class = float
 
@@ -168,11 +184,22 @@ class FloatingPointSerializer(FixedWidthSerializer[float]):
         return False
 
     def write_to(self, value: float, out: DataOutputView) -> None:
-        out.write(struct.pack(">" + self.format_character, value if value == value else NAN))
+        out.write(struct.pack(">" + self.format_character, stored_number(value, self.format_character)))
 
     def emit_write(self, emitter: WriteEmitter, value: str) -> None:
         value = emitter.once(value)
-        emitter.fixed(self.format_character, f"{value} if {value} == {value} else {emitter.function.bind('nan', NAN)}")
+        other = f"{emitter.function.bind('stored_number', stored_number)}({value}, {self.format_character!r})"
+        emitter.fixed(
+            self.format_character, f"{value} if {value}.__class__ is float and {value} == {value} else {other}"
+        )
+
+    def problems(self, value: Any, path: str) -> Iterator[str]:
+        try:
+            stored_number(value, self.format_character)
+        except ValueError as error:
+            yield misfit(path, value, error)
+        except (struct.error, OverflowError, TypeError):
+            yield misfit(path, value, f"is not {self.describe_range()}")
 
 
 class FloatSerializer(FloatingPointSerializer):

@@ -148,6 +148,15 @@ def test_a_member_may_widen_within_its_type() -> None:
     assert verdict_on(union(STRING, LONG), union(INT, STRING)).is_incompatible
 
 
+def test_an_enum_that_grows_inside_a_union_keeps_its_old_constants() -> None:
+    old, new = enum.Enum("Status", ["LATE", "DONE"]), enum.Enum("Status", ["DONE", "PLANNED", "LATE"])
+    unions = union(STRING, ts.EnumSerializer(old)), union(STRING, ts.EnumSerializer(new))
+    assert verdict_on(*unions).is_with_reconfigured_serializer
+    for name in ("LATE", "DONE"):
+        assert taken_over(*unions, old[name]) is new[name]
+    assert taken_over(*unions, "text") == "text"
+
+
 def test_what_is_inside_a_member_may_change_as_in_a_record() -> None:
     old = union(ts.ListSerializer(LONG), STRING)
     new = union(STRING, ts.ListSerializer(DOUBLE))

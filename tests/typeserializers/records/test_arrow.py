@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
+import math
 import random
 from typing import Any
 
@@ -54,6 +57,62 @@ def test_a_struct_that_does_not_fit_is_refused(value: Any) -> None:
     serializer = structs(pa.field("a", pa.int32(), nullable=False), ("b", pa.string()))
     with pytest.raises(ts.SerializationError):
         serializer.to_bytes(value)
+
+
+UTC = datetime.timezone.utc
+DAY = datetime.datetime(2024, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.int64(), 1.5),
+        (pa.float64(), 2**53 + 1),
+        (pa.float32(), 1e300),
+        (pa.timestamp("ms"), DAY.replace(microsecond=1)),
+        (pa.timestamp("us"), DAY.replace(tzinfo=UTC)),
+        (pa.timestamp("us"), DAY.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=2)))),
+        (pa.timestamp("us", "UTC"), DAY),
+        (pa.timestamp("us", "UTC"), 5),
+        (pa.date32(), DAY),
+        (pa.time32("ms"), datetime.time(0, 0, 0, 1)),
+        (pa.time64("us"), datetime.time(1, tzinfo=UTC)),
+        (pa.duration("s"), datetime.timedelta(microseconds=1)),
+        (pa.string(), b"text"),
+        (pa.binary(), "bytes"),
+        (pa.map_(pa.string(), pa.int32()), {"k": 1}),
+    ],
+)
+def test_a_value_that_would_come_back_as_another_is_refused(kind: pa.DataType, value: Any) -> None:
+    for fields, given in (
+        ([("f", kind)], {"f": value}),
+        ([("of", pa.list_(pa.struct([("f", kind)])))], {"of": [None, {"f": None}, {"f": value}]}),
+    ):
+        with pytest.raises(ts.SerializationError, match=r"\.f:"):
+            structs(*fields).to_bytes(given)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "read"),
+    [
+        (pa.int64(), 1.0, 1),
+        (pa.float64(), 3, 3.0),
+        (pa.float32(), 0.1, 0.10000000149011612),
+        (pa.list_(pa.float32()), (0.5, 0.1), [0.5, 0.10000000149011612]),
+        (pa.map_(pa.string(), pa.float32()), [("k", 0.1)], [("k", 0.10000000149011612)]),
+        (pa.timestamp("us", "Europe/Zurich"), DAY.replace(tzinfo=UTC), DAY.replace(tzinfo=UTC)),
+        (pa.decimal128(5, 2), 3, decimal.Decimal(3)),
+    ],
+)
+def test_a_value_that_comes_back_equal_is_taken(kind: pa.DataType, value: Any, read: Any) -> None:
+    serializer = structs(("f", kind))
+    assert serializer.from_bytes(serializer.to_bytes({"f": value})) == {"f": read}
+
+
+def test_what_is_no_number_is_taken_as_such() -> None:
+    serializer = structs(("f", pa.float64()), ("g", pa.list_(pa.float32())))
+    read = serializer.from_bytes(serializer.to_bytes({"f": math.nan, "g": [math.nan, 0.5]}))
+    assert [math.isnan(part) for part in (read["f"], *read["g"])] == [True, True, False]
 
 
 def test_a_batch_of_another_schema_is_refused() -> None:

@@ -35,7 +35,7 @@ def test_values_and_logical_types_come_back() -> None:
     value = {"n": 5, "d": decimal.Decimal("1.25"), "t": datetime.date(2024, 2, 29), "u": None}
     assert serializer.from_bytes(serializer.to_bytes(value)) == value
     assert written(serializer).restore_serializer() == serializer
-    assert serializer.from_bytes(serializer.to_bytes(serializer.create_instance() | {"t": value["t"], "d": value["d"]}))
+    assert serializer.from_bytes(serializer.to_bytes(serializer.create_instance())) == serializer.create_instance()
 
 
 @pytest.mark.parametrize("value", [{"n": 2**40}, {"n": "x"}, {}, {"n": 1, "m": 2}, None, 5, {"n": None}])
@@ -47,6 +47,87 @@ def test_what_does_not_fit_the_schema_is_refused(value: Any) -> None:
 def test_an_error_names_the_field() -> None:
     with pytest.raises(ts.SerializationError, match=r"Flight\.n"):
         record(("n", "int")).to_bytes({"n": 2**40})
+
+
+UTC = datetime.timezone.utc
+MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+LOCAL_MILLIS = {"type": "long", "logicalType": "local-timestamp-millis"}
+TIME_MILLIS = {"type": "int", "logicalType": "time-millis"}
+DATE = {"type": "int", "logicalType": "date"}
+BRANCHES = [{"type": "record", "name": name, "fields": [{"name": "n", "type": "int"}]} for name in ("First", "Second")]
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ("double", 2**53 + 1),
+        ("float", 2**24 + 1),
+        ("float", 1e300),
+        (["null", "double"], 2**53 + 1),
+        (["double", "long"], 2**53 + 1),
+        (MILLIS, datetime.datetime(2024, 1, 1, 0, 0, 0, 1, tzinfo=UTC)),
+        (MILLIS, datetime.datetime(2024, 1, 1)),
+        (MILLIS, 5),
+        (LOCAL_MILLIS, datetime.datetime(2024, 1, 1, tzinfo=UTC)),
+        (TIME_MILLIS, datetime.time(0, 0, 0, 1)),
+        (TIME_MILLIS, datetime.time(1, tzinfo=UTC)),
+        (DATE, datetime.datetime(2024, 1, 1, 5)),
+        (BRANCHES, ("Second", {"n": 1})),
+    ],
+)
+def test_a_value_that_would_come_back_as_another_is_refused(schema: Any, value: Any) -> None:
+    with pytest.raises(ts.SerializationError, match=r"comes? back"):
+        AvroSerializer(schema).to_bytes(value)
+    inside = record(("n", "int"), ("list", {"type": "array", "items": {"type": "map", "values": schema}}))
+    with pytest.raises(ts.SerializationError, match=r"comes? back"):
+        inside.to_bytes({"n": 1, "list": [{}, {"k": value}]})
+
+
+def test_the_place_of_what_would_come_back_as_another_value_is_named() -> None:
+    serializer = record(("of", {"type": "array", "items": {"type": "map", "values": "double"}}))
+    with pytest.raises(
+        ts.SerializationError, match=r"\.of\[1\]\.k: 9007199254740993 would come back as 9007199254740992\.0"
+    ):
+        serializer.to_bytes({"of": [{}, {"k": 2**53 + 1, "l": 1.5}]})
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "read"),
+    [
+        ("double", 3, 3.0),
+        ("float", 0.1, 0.10000000149011612),
+        ("float", float("-inf"), float("-inf")),
+        ({"type": "array", "items": "double"}, (1, 2.5), [1.0, 2.5]),
+        ({"type": "array", "items": "float"}, (0.5, 0.1), [0.5, 0.10000000149011612]),
+        (["null", "float", "double"], 1e300, 1e300),
+        (
+            MILLIS,
+            datetime.datetime(2024, 1, 1, 0, 0, 0, 1000, tzinfo=UTC),
+            datetime.datetime(2024, 1, 1, 0, 0, 0, 1000, tzinfo=UTC),
+        ),
+        (["null", *BRANCHES], ("First", {"n": 1}), {"n": 1}),
+    ],
+)
+def test_a_value_that_comes_back_equal_is_taken(schema: Any, value: Any, read: Any) -> None:
+    serializer = AvroSerializer(schema)
+    assert serializer.from_bytes(serializer.to_bytes(value)) == read
+
+
+def test_what_is_no_number_is_taken_as_such() -> None:
+    for schema in ("float", "double"):
+        serializer = record(("n", schema), ("m", "double"))
+        read = serializer.from_bytes(serializer.to_bytes({"n": float("nan"), "m": 0.5}))
+        assert read["n"] != read["n"]
+        assert read["m"] == 0.5
+
+
+@pytest.mark.parametrize(
+    "schema", [MILLIS, LOCAL_MILLIS, TIME_MILLIS, DATE, decimals(5, 2), {"type": "string", "logicalType": "uuid"}]
+)
+def test_the_empty_value_of_a_logical_type_can_be_written(schema: Any) -> None:
+    serializer = record(("of", schema))
+    empty = serializer.create_instance()
+    assert serializer.from_bytes(serializer.to_bytes(empty)) == empty
 
 
 NODE = {
@@ -146,6 +227,14 @@ def test_schemas_are_resolved_by_avros_rules(old: Any, new: Any, kind: str, rule
     verdict = judged(old, new)
     assert verdict.kind.name == kind, str(verdict)
     assert rule.items() <= rules(verdict).items()
+
+
+@pytest.mark.parametrize(("old", "new", "bits"), [("int", "float", 24), ("long", "float", 24), ("long", "double", 53)])
+def test_a_promotion_says_from_where_on_it_rounds(old: str, new: str, bits: int) -> None:
+    [finding] = judged(record(("a", old)), record(("a", new))).findings
+    assert f"beyond 2**{bits} it is rounded" in finding.reason
+    [finding] = judged(record(("a", "int")), record(("a", "double"))).findings
+    assert "rounded" not in finding.reason
 
 
 def test_values_are_migrated_with_defaults_aliases_and_wider_decimals() -> None:

@@ -145,6 +145,18 @@ def test_untouched_nested_records_evolve_by_the_rules() -> None:
     assert migrated(old, new, value) == new.record_class([new_stop("JFK", "?")], "7")
 
 
+def test_a_converter_may_return_none_for_an_optional_field_and_only_there() -> None:
+    @attrs.frozen
+    class Delay:
+        minutes: float | None
+        route: str
+        carrier: str
+
+    new = ts.AttrsSerializer(Delay, schema_version=2, converters={1: lambda values: {**values, "minutes": None}})
+    old = ts.AttrsSerializer(first())
+    assert migrated(old, new, old.record_class(90, "x", "y")) == Delay(None, "x", "y")
+
+
 @pytest.mark.parametrize(
     ("converter", "message"),
     [

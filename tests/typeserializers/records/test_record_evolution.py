@@ -131,6 +131,12 @@ def test_a_name_handed_on_to_a_new_field_is_followed() -> None:
     assert migrated(*serializers(old, new), old(1, 2)) == new(1, 2)
 
 
+def test_a_former_name_that_is_a_fields_own_again_is_passed_over_for_the_next() -> None:
+    old = record(late=int, delay=int)
+    new = record(late=int, minutes=[int, attrs.field(metadata=former_names("late", "delay"))])
+    assert migrated(*serializers(old, new), old(1, 2)) == new(1, 2)
+
+
 def test_a_former_name_that_would_cost_a_field_is_ambiguous() -> None:
     old = record(late=int, minutes=int)
     verdict = judged(*serializers(old, record(minutes=[int, attrs.field(metadata=former_names("late"))])))
@@ -316,6 +322,16 @@ def test_an_enum_that_grows_inside_a_record_reconfigures_it_all_the_way_down() -
     value = pair[0].shape.record_class(old_status["DONE"], [old_status["LATE"]])  # type: ignore[attr-defined]
     read = verdict.reconfigured_serializer.from_bytes(pair[0].to_bytes(value))
     assert (read.s, read.many) == (new_status["DONE"], [new_status["LATE"]])
+
+
+def test_an_enum_whose_class_has_another_name_says_so_and_is_refused_unless_that_was_declared() -> None:
+    old_status, _ = enums()
+    renamed = enum.Enum("State", ["LATE", "DONE"])
+    verdict = judged(*serializers(record(s=old_status), record(s=renamed)))
+    assert verdict.is_incompatible
+    [finding] = verdict.findings
+    assert "Status" in finding.reason
+    assert finding.reason.index("Status") < finding.reason.index("State")
 
 
 def test_an_enum_that_grows_while_a_field_is_added_is_migrated_by_name() -> None:

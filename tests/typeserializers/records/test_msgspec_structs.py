@@ -1,0 +1,75 @@
+"""What structs of msgspec are as records, and which are refused."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+import attrs
+import msgspec
+import pytest
+
+import typeserializers as ts
+from migration.schema_migration import MigrationError
+from testkit.upgrades.upgrade_contract import migration_between
+
+T = TypeVar("T")
+
+
+class Box(msgspec.Struct, Generic[T]):
+    content: T
+
+
+class Even(msgspec.Struct):
+    number: int
+
+    def __post_init__(self) -> None:
+        if self.number % 2:
+            raise ValueError("odd")
+
+
+class Base(msgspec.Struct):
+    x: int
+
+
+class Derived(Base, kw_only=True):
+    __former_names__ = ("Older",)
+    y: int
+    tags: list[str] = []
+
+
+class Unset(msgspec.Struct):
+    x: int | msgspec.UnsetType = msgspec.UNSET
+
+
+def test_fields_that_are_only_given_by_name_come_back() -> None:
+    serializer = ts.AttrsSerializer(Derived)
+    value = Derived(1, y=2, tags=["a"])
+    assert serializer.from_bytes(serializer.to_bytes(value)) == value
+    assert [part.name for part in serializer.fields] == ["x", "y", "tags"]
+    assert serializer.shape.former_names == ("Older",)
+    tags = serializer.fields[2]
+    assert tags.make_default() == []
+    assert tags.make_default() is not tags.make_default()
+
+
+def test_a_post_init_that_refuses_old_data_is_told_by_the_migration_with_the_value() -> None:
+    old_even = attrs.make_class("Even", {"number": attrs.field(type=int), "gone": attrs.field(type=int, default=0)})
+    old = ts.AttrsSerializer(old_even)
+    migration = migration_between(old, ts.serializer_for(Even))
+    assert migration.to_bytes(old.to_bytes(old_even(2)))
+    with pytest.raises(MigrationError, match=r"(?s)odd.*number=3|number=3.*odd"):
+        migration.to_bytes(old.to_bytes(old_even(3)))
+
+
+@pytest.mark.parametrize(
+    ("struct", "said"),
+    [
+        (msgspec.Struct, "any struct could be meant by Struct"),
+        (Box[int], r"A generic class is written under its own name, whatever its parameters"),
+        (Box, r"\.content: no serializer is known for ~?T"),
+        (Unset, r"\.x.*: no serializer is known for UnsetType"),
+    ],
+)
+def test_a_struct_that_has_no_one_meaning_is_refused_with_what_to_do(struct: Any, said: str) -> None:
+    with pytest.raises(ts.UnknownTypeError, match=said):
+        ts.serializer_for(list[struct])
