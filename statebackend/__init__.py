@@ -20,6 +20,7 @@ from statebackend.api.operator_state_descriptors import (
     UnionListStateDescriptor,
 )
 from statebackend.api.priority_queue import KeyGroupedPriorityQueue
+from statebackend.api.progress import Operation, Progress, ProgressListener
 from statebackend.api.states import (
     AggregatingState,
     DefaultedValueState,
@@ -70,11 +71,14 @@ __all__ = [
     "MapState",
     "MapStateDescriptor",
     "NoCurrentKeyError",
+    "Operation",
     "OperatorStateBackend",
     "OperatorStateBackendParameters",
     "OperatorStateDescriptor",
     "OperatorStateMode",
     "PriorityQueueDescriptor",
+    "Progress",
+    "ProgressListener",
     "ReadOnlyBroadcastState",
     "ReduceFunction",
     "ReducingState",

@@ -33,6 +33,8 @@ VALUE_ROLE: Final = "value"
 ELEMENT_ROLE: Final = "element"
 USER_KEY_ROLE: Final = "user_key"
 
+_MAX_NAME_CHARACTERS: Final = 200
+
 _LEVELS_AROUND: Final = 2
 """How many serializers a state may put around that of its values, such as one for the time of their last access."""
 
@@ -81,11 +83,24 @@ def as_serializer(given: TypeSerializer[T] | type[T] | TypeHint) -> TypeSerializ
     return serializer
 
 
-def _check_name(instance: Any, attribute: Any, name: Any) -> None:
-    if not isinstance(name, str) or not name or len(name) > 200:
-        raise StateRegistrationError(f"a state needs a name of 1 to 200 characters, not {shown(name)}")
+def check_state_name(what: str, name: object) -> None:
+    """Raises `StateRegistrationError` for what is no name of ``what``, which is a state of some kind."""
+    if not isinstance(name, str) or not name or len(name) > _MAX_NAME_CHARACTERS:
+        raise StateRegistrationError(
+            f"{what} needs a name of 1 to {_MAX_NAME_CHARACTERS} characters, not {shown(name)}"
+        )
     if "\0" in name:
-        raise StateRegistrationError(f"the name {shown(name)} of a state has a NUL in it; leave it out")
+        raise StateRegistrationError(f"the name {shown(name)} of {what} has a NUL in it; leave it out")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise StateRegistrationError(
+            f"the name {shown(name)} of {what} has half of a surrogate pair in it; leave it out"
+        ) from None
+
+
+def _check_name(instance: Any, attribute: Any, name: Any) -> None:
+    check_state_name("a state", name)
 
 
 @frozen

@@ -3,6 +3,9 @@
 The names are Spark's simple strings, also where no Spark is involved, because a savepoint must mean the same in every
 environment. A key of several columns is a tuple, and the key of an operator without key columns is nothing at all. One
 type has one serializer and the other way round, so what stored a key also tells how it is hashed.
+
+A key of type timestamp is a moment, and is stored as a datetime in `datetime.timezone.utc`, whatever zone it came in:
+the zone is in its bytes, but not in its hash.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from typeserializers.scalars.strings import StringSerializer
 from typeserializers.scalars.void import VoidSerializer
 from typeserializers.times.python_times import PythonDateSerializer, PythonDateTimeSerializer
 
-__all__ = ["KEY_COLUMNS", "columns_of_key", "parsed_key", "serializer_of_key"]
+__all__ = ["KEY_COLUMNS", "columns_of_key", "moment_in_utc", "parsed_key", "serializer_of_key"]
 
 KEY_COLUMNS: Final[Mapping[str, TypeSerializer[Any]]] = {
     "string": StringSerializer(),
@@ -69,6 +72,15 @@ def columns_of_key(serializer: TypeSerializer[Any]) -> tuple[str, ...]:
     return columns
 
 
+def moment_in_utc(value: datetime.datetime) -> datetime.datetime:
+    """The one datetime that a moment is as a key; one without a zone is in the local time of the process.
+
+    Raises `OverflowError` for a moment beyond the years 1 to 9999 of UTC.
+    """
+    # What is in UTC comes back as it was, also from the second pass of an hour, of which UTC has none.
+    return value.astimezone(datetime.timezone.utc).replace(fold=0)
+
+
 def parsed_key(column_types: Sequence[str], texts: Sequence[str]) -> Any:
     """The key that a person has typed, one text for each column: numbers in decimal, binary in hexadecimal.
 
@@ -76,7 +88,8 @@ def parsed_key(column_types: Sequence[str], texts: Sequence[str]) -> Any:
     a text that is not of its type, or another number of them.
     """
     if len(texts) != len(column_types):
-        raise ValueError(f"the key has {len(column_types)} columns ({', '.join(column_types)}), not {len(texts)}")
+        columns = "one column" if len(column_types) == 1 else f"{len(column_types)} columns"
+        raise ValueError(f"the key has {columns} ({', '.join(column_types)}), not {len(texts)}")
     values = [_parsed_column(index, *column) for index, column in enumerate(zip(column_types, texts, strict=True))]
     return values[0] if len(values) == 1 else tuple(values)
 
@@ -84,14 +97,13 @@ def parsed_key(column_types: Sequence[str], texts: Sequence[str]) -> Any:
 def _parsed_column(index: int, column_type: str, text: str) -> Any:
     try:
         return _PARSED.get(column_type, int)(text)
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, OverflowError) as error:
         raise ValueError(f"column {index} of the key is of type {column_type}, which {text!r} is not") from error
 
 
 def _timestamp(text: str) -> datetime.datetime:
     moment = datetime.datetime.fromisoformat(text)
-    utc = datetime.timezone.utc
-    return moment.replace(tzinfo=utc) if moment.tzinfo is None else moment.astimezone(utc)
+    return moment_in_utc(moment.replace(tzinfo=datetime.timezone.utc) if moment.tzinfo is None else moment)
 
 
 _PARSED: Final[Mapping[str, Callable[[str], Any]]] = {

@@ -18,6 +18,10 @@ MAX_PARALLELISM_LIMIT: Final = 1 << 15
 """The largest number of key groups, as in Flink: a group takes two bytes in every stored key."""
 
 
+DEFAULT_MAX_PARALLELISM: Final = 128
+"""The number of key groups of a job, and of a savepoint written from nothing, where nobody says one."""
+
+
 @frozen
 class KeyGroupRange:
     """The key groups ``start`` to ``end``, both included."""

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import itertools
 import re
 import struct
 import time
@@ -33,11 +34,13 @@ from typing import Any
 
 import xxhash
 
-__all__ = ["KeyHashError", "key_group_hasher", "key_group_of_columns", "key_hasher"]
+__all__ = ["SEED", "KeyHashError", "key_group_hasher", "key_group_of_columns", "key_groups_hasher", "key_hasher"]
 
 SEED = 42
 """The seed that Spark's SQL function `xxhash64` starts from."""
 
+_WORD = 1 << 64
+_SIGN = 1 << 63
 _LARGEST_DECIMAL_PRECISION = 38
 _LARGEST_PRECISION_IN_A_LONG = 18
 _DAYS_BEFORE_1970 = datetime.date(1970, 1, 1).toordinal()
@@ -69,6 +72,29 @@ def key_group_hasher(types: Sequence[str], max_parallelism: int) -> Callable[[An
     if max_parallelism < 1:
         raise KeyHashError(f"max_parallelism is {max_parallelism}; it must be at least 1")
     return _key_hasher(tuple(types), max_parallelism)
+
+
+@lru_cache(maxsize=256)
+def key_groups_hasher(types: tuple[str, ...], max_parallelism: int) -> Callable[[Sequence[Any]], list[int]]:
+    """From keys to the key groups that `key_group_hasher` gives them one by one; raises as that does."""
+    hash_key = key_group_hasher(types, max_parallelism)
+    if len(types) > 1:
+        return lambda keys: list(map(hash_key, keys))
+    encode, digest = _encoder(types[0]), xxhash.xxh64_intdigest
+    # The remainder is the same with or without the sign, and a matter of the last bits.
+    mask = max_parallelism - 1 if _WORD % max_parallelism == 0 else None
+
+    def hash_keys(keys: Sequence[Any]) -> list[int]:
+        try:
+            hashes = map(digest, map(encode, keys), itertools.repeat(SEED))
+            if mask is not None:
+                return [h & mask for h in hashes]
+            return [(h - _WORD if h & _SIGN else h) % max_parallelism for h in hashes]
+        except Exception:
+            # Null has no bytes, and what does not fit is told with its column.
+            return list(map(hash_key, keys))
+
+    return hash_keys
 
 
 def key_group_of_columns(values: Sequence[Any], types: Sequence[str], max_parallelism: int) -> int:
@@ -208,7 +234,7 @@ def _key_hasher(types: tuple[str, ...], max_parallelism: int | None) -> Callable
         lines += [f"        if {name} is not None:", f"            h = digest(encode{i}({name}), h)"]
     lines += ["    except Exception as error:", "        raise explain(key, error) from error"]
     # The digest is unsigned and Spark's long is signed; with a modulus the two differ unless it divides 2**64.
-    signed = "(h - 0x10000000000000000 if h & 0x8000000000000000 else h)"
+    signed = f"(h - {_WORD} if h & {_SIGN} else h)"
     lines.append(f"    return {signed}" if max_parallelism is None else f"    return {signed} % {max_parallelism}")
     exec(compile("\n".join(lines), f"<key hasher for {', '.join(types)}>", "exec"), scope)
     hasher: Callable[[Any], int] = scope["hash_key"]

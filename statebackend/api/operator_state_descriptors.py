@@ -18,9 +18,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from attrs import field, frozen
 
-from snapshots.value_text import shown
-from statebackend.api.descriptors import as_serializer
-from statebackend.api.errors import StateRegistrationError
+from statebackend.api.descriptors import as_serializer, check_state_name
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 T = TypeVar("T")
@@ -49,10 +47,7 @@ ROLES: Final[Mapping[OperatorStateMode, tuple[str, ...]]] = {
 
 
 def _check_name(instance: Any, attribute: Any, name: Any) -> None:
-    if not isinstance(name, str) or not name or len(name) > 200:
-        raise StateRegistrationError(f"an operator state needs a name of 1 to 200 characters, not {shown(name)}")
-    if "\0" in name:
-        raise StateRegistrationError(f"the name {shown(name)} of an operator state has a NUL in it; leave it out")
+    check_state_name("an operator state", name)
 
 
 @frozen

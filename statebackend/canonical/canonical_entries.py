@@ -12,7 +12,9 @@ The file's key-value metadata holds ``statebackend.format`` = ``1``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import bisect
+import functools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -68,6 +70,11 @@ class CanonicalBatch(NamedTuple):
         """A batch to append to."""
         return cls([], [], [], [], [])
 
+    @classmethod
+    def of(cls, batch: pa.RecordBatch) -> CanonicalBatch:
+        """The rows of a batch of Arrow that has all columns."""
+        return cls(*(batch.column(name).to_pylist() for name in SCHEMA.names))
+
     def append(self, key_group: int, key: bytes, namespace: bytes, user_key: bytes | None, value: bytes | None) -> None:
         """Appends one row."""
         self.key_groups.append(key_group)
@@ -80,6 +87,11 @@ class CanonicalBatch(NamedTuple):
     def row_count(self) -> int:
         """The number of rows."""
         return len(self.keys)
+
+    @property
+    def value_bytes(self) -> int:
+        """The bytes of all values together."""
+        return sum(len(value) for value in self.values if value is not None)
 
 
 def batches_of(rows: Iterable[CanonicalRow]) -> Iterator[CanonicalBatch]:
@@ -107,11 +119,21 @@ def _columns(rows: list[CanonicalRow]) -> CanonicalBatch:
 
 def write_canonical(target: str | pa.NativeFile, batches: Iterable[CanonicalBatch]) -> int:
     """Writes a Parquet file of canonical rows to a local path or an open file; returns the number of rows."""
+    return write_canonical_columns(target, (pa.record_batch(list(batch), schema=SCHEMA) for batch in batches))
+
+
+def write_canonical_columns(target: str | pa.NativeFile, batches: Iterable[pa.RecordBatch]) -> int:
+    """As `write_canonical`, of batches of Arrow with the columns of `SCHEMA`, each of which becomes a row group.
+
+    It is for the caller to keep them within `BATCH_ROWS` and `BATCH_BYTES`.
+    """
     rows = 0
-    with pq.ParquetWriter(target, SCHEMA, compression="zstd", write_statistics=["key_group"]) as writer:
+    with pq.ParquetWriter(
+        target, SCHEMA, compression="zstd", write_statistics=["key_group"], write_page_checksum=True
+    ) as writer:
         for batch in batches:
-            rows += batch.row_count
-            writer.write_batch(pa.record_batch(list(batch), schema=SCHEMA), row_group_size=BATCH_ROWS)
+            rows += batch.num_rows
+            writer.write_batch(batch, row_group_size=BATCH_ROWS)
     return rows
 
 
@@ -122,53 +144,83 @@ def encoded_canonical(batches: Iterable[CanonicalBatch]) -> tuple[bytes, int]:
     return target.getvalue().to_pybytes(), rows
 
 
-def read_canonical(
-    path: str, key_groups: KeyGroupRange, content: bytes | None = None, local_copy: str | None = None
-) -> Iterator[CanonicalBatch]:
+def read_canonical(path: str, key_groups: KeyGroupRange, content: bytes | None = None) -> Iterator[CanonicalBatch]:
     """The rows of a Parquet file whose key group is in the range; skips row groups that hold none.
 
-    The file is the local one at ``path``, or ``content`` or the one at ``local_copy`` if that is given, which ``path``
-    then names in messages.
+    The file is the local one at ``path``, or ``content`` if that is given, which ``path`` then names in messages.
     Raises `StateRestoreError`, naming the file, for anything that is not canonical rows.
+    """
+    source = path if content is None else pa.BufferReader(content)
+    for batch in read_canonical_columns(path, source, (key_groups,)):
+        yield CanonicalBatch.of(batch)
+
+
+def read_canonical_columns(
+    path: str,
+    source: str | pa.NativeFile,
+    key_groups: Sequence[KeyGroupRange],
+    columns: Sequence[str] = SCHEMA.names,
+    *,
+    checks_pages: bool = False,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a Parquet file whose key group is in one of the ranges, as batches of Arrow with these columns.
+
+    ``columns`` always include the key group; pages of other columns are not read. ``path`` names the file in messages.
+    With ``checks_pages`` each page is compared with its own checksum, for who has not compared the whole file; those of
+    release 0.1 have none. Raises as `read_canonical`.
     """
     try:
         # Pages are read as they are needed: a row group of an earlier release may be larger than the memory.
-        source = (local_copy or path) if content is None else pa.BufferReader(content)
-        with pq.ParquetFile(source, buffer_size=_STREAM_BYTES, pre_buffer=False) as file:
+        with pq.ParquetFile(
+            source, buffer_size=_STREAM_BYTES, pre_buffer=False, page_checksum_verification=checks_pages
+        ) as file:
             metadata = file.schema_arrow.metadata or {}
             if metadata.get(FORMAT_KEY) != FORMAT or file.schema_arrow.names != SCHEMA.names:
                 raise StateRestoreError(f"{path} does not hold canonical state of format {FORMAT.decode()}")
-            for row_group in range(file.num_row_groups):
-                held = _held_key_groups(file, row_group)
-                if held is None or not held.overlaps(key_groups):
-                    continue
-                is_wanted_whole = key_groups.contains_range(held)
-                for batch in _batches_of_row_group(file, row_group):
-                    selected = batch if is_wanted_whole else _rows_inside(batch, key_groups)
+            for row_group, held in _row_groups_from(file, min(one.start for one in key_groups)):
+                wanted = [one for one in key_groups if held.overlaps(one)]
+                is_wanted_whole = any(one.contains_range(held) for one in wanted)
+                for batch in batches_of_row_group(file, row_group, columns) if wanted else ():
+                    selected = batch if is_wanted_whole else rows_inside(batch, wanted)
                     if selected.num_rows:
-                        yield CanonicalBatch(*(selected.column(name).to_pylist() for name in SCHEMA.names))
+                        yield selected
+                if all(one.end < held.start for one in key_groups):
+                    return
     except (pa.ArrowException, OSError, ValueError) as error:
         raise StateRestoreError(f"{path} cannot be read as canonical state: {error}") from error
 
 
-def _batches_of_row_group(file: pq.ParquetFile, row_group: int) -> Iterator[pa.RecordBatch]:
+def batches_of_row_group(file: pq.ParquetFile, row_group: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The rows of a row group in batches whose number of rows follows from their mean size."""
     metadata = file.metadata.row_group(row_group)
     rows = max(1, metadata.num_rows * BATCH_BYTES // max(metadata.total_byte_size, 1))
-    yield from file.iter_batches(batch_size=min(rows, BATCH_ROWS), row_groups=[row_group])
+    yield from file.iter_batches(batch_size=min(rows, BATCH_ROWS), row_groups=[row_group], columns=list(columns))
 
 
-def _rows_inside(batch: pa.RecordBatch, key_groups: KeyGroupRange) -> pa.RecordBatch:
-    groups = batch.column("key_group")
-    return batch.filter(pc.and_(pc.greater_equal(groups, key_groups.start), pc.less_equal(groups, key_groups.end)))
+def rows_inside(batch: pa.RecordBatch, key_groups: Sequence[KeyGroupRange]) -> pa.RecordBatch:
+    """The rows whose key group is in one of the ranges."""
+    held = batch.column("key_group")
+    inside = [pc.and_(pc.greater_equal(held, one.start), pc.less_equal(held, one.end)) for one in key_groups]
+    return batch.filter(functools.reduce(pc.or_, inside))
 
 
-def _held_key_groups(file: pq.ParquetFile, row_group: int) -> KeyGroupRange | None:
-    """From the first to the last key group that a row group has rows of."""
+def _row_groups_from(file: pq.ParquetFile, key_group: int) -> Iterator[tuple[int, KeyGroupRange]]:
+    """The row groups that may have rows of this key group or a later one, each with the key groups that it has."""
+    held = functools.cache(functools.partial(_held_key_groups, file))
+    filled = [index for index in range(file.num_row_groups) if file.metadata.row_group(index).num_rows]
+    # Rows are sorted by key group: of a file with thousands of row groups, a few have to be looked at.
+    begin = bisect.bisect_left(filled, key_group, key=lambda index: held(index).end) if key_group else 0
+    return ((index, held(index)) for index in filled[begin:])
+
+
+def _held_key_groups(file: pq.ParquetFile, row_group: int) -> KeyGroupRange:
+    """From the first to the last key group that a row group with rows has rows of."""
     # Statistics would do, but the library ends the process when it is asked for those of a damaged file. The column
     # itself takes next to nothing: its values repeat.
     groups = file.read_row_group(row_group, columns=["key_group"]).column(0)
     if groups.null_count:
         raise ValueError("there are rows without a key group")
     bounds = pc.min_max(groups).as_py()
-    return None if bounds["min"] is None else KeyGroupRange(bounds["min"], bounds["max"])
+    if bounds["min"] is None:
+        raise ValueError("there are fewer rows than the file says")
+    return KeyGroupRange(bounds["min"], bounds["max"])

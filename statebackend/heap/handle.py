@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from statebackend.api.errors import StateRestoreError, unreadable_entry
@@ -14,7 +13,7 @@ from statebackend.kinds.internal_states import HandleContext, InternalState
 class HeapStateHandle(InternalState):
     """A view of a table for the current key; the table's dicts are held directly, since every access goes to them."""
 
-    __slots__ = ("_before", "_changes", "_context", "_live", "_note_older", "_table")
+    __slots__ = ("_before", "_changes", "_context", "_live", "_olders", "_table")
 
     def __init__(self, table: HeapTable, context: HandleContext) -> None:
         self._table = table
@@ -22,7 +21,7 @@ class HeapStateHandle(InternalState):
         self._live: Any
         self._changes: Any
         self._before: Any
-        self._note_older: Callable[[Any], None]
+        self._olders: list[Any]
         self.bind()
 
     @property
@@ -34,7 +33,7 @@ class HeapStateHandle(InternalState):
         history = self._table.history
         epoch = history.epoch
         self._live, self._changes, self._before = history.live, epoch.changes, epoch.before
-        self._note_older = epoch.olders.append
+        self._olders = epoch.olders
 
     def describe(self) -> str:
         """The state, for messages."""

@@ -19,8 +19,11 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Final
 
+from attrs import evolve
+
 from snapshots.envelope import snapshot_to_bytes
 from statebackend.api.errors import StateRestoreError
+from statebackend.api.progress import Operation, StateProgress
 from statebackend.canonical.canonical_entries import CanonicalBatch
 from statebackend.heap.entry_table import HeapTable, UnreadableEntryError
 from statebackend.heap.entry_table_creation import create_raw_table, create_table, reading_table
@@ -89,13 +92,14 @@ class HeapStateStore(StateStore):
         table.content, table.schema = content, schema
 
     def rewrite(self, table: HeapStateTable, schema: StateSchema, migration: EntryMigration) -> int:
-        entries, rows = self._empty_entries(schema), 0
+        entries, rows, size_bytes = self._empty_entries(schema), 0, 0
         load = entries.form.load_migrated(migration.conversion)
         try:
             for batch in table.batches():
                 entries.load_batch(batch, load)
                 rows += batch.row_count
-                migration.progress(rows)
+                size_bytes += batch.value_bytes
+                migration.progress(rows, size_bytes)
         except UnreadableEntryError as error:
             key_group, key, namespace, user_key, value = error.row
             cause = error.cause if value is None else migration.conversion.failure(value, error.cause)
@@ -209,13 +213,20 @@ class HeapStateStore(StateStore):
         if known is not None and entries.can_take_entries_of(known):
             entries.take_entries_of(known)
             return content, entries
+        parameters, total_bytes = self.parameters, sum(one.handle.size_bytes for one in content.sources)
+        progress = StateProgress(
+            parameters.progress, Operation.RESTORE, parameters.operator_uid, table.name, total_bytes or None
+        )
         try:
             for batch in table.batches():
                 entries.load_batch(batch, entries.form.load)
+                progress.add(batch.row_count)
         except StateRestoreError as error:
             raise StateRestoreError(
                 f"operator {self.parameters.operator_uid!r}, {error}. What it was restored from is unchanged"
             ) from error
+        progress.add(size_bytes=total_bytes)
+        progress.done()
         if known is None:
             return content, entries
         if known.history.has_unwritten_changes:
@@ -261,7 +272,10 @@ class HeapStateStore(StateStore):
         return meta
 
     def _extend(self, state: StateMeta, stored: list[StoredFile], batches: list[CanonicalBatch]) -> None:
-        table = self.tables.get(state.name) or self._add_table(StateSchema(state.with_files(())))
+        # The snapshots as they are read just now: the classes of those that we know may have been defined anew since.
+        meta = state.with_files(())
+        table = self.tables.get(state.name) or self._add_table(StateSchema(meta))
+        table.schema = evolve(table.schema, meta=meta)
         entries = table.content.table
         # A snapshot of a state without entries may be under way, and says nothing about what is taken up here.
         table.content = StateContent(StateFiles(stored), table=entries)

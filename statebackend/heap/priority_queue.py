@@ -94,7 +94,7 @@ class QueueTable(ValueTable):
                 epoch.before[key] = history.live.get(key)
             else:
                 self.settle()
-        epoch.changes[key] = key_group if key in history.live else self.complements[key_group]
+        epoch.changes[key] = (self.notes if key in history.live else self.notes_of_new)[key_group]
 
     def olders(self, epoch: EpochChanges) -> list[Any]:
         return [None if change < 0 else _PRESENT for change in epoch.changes.values()]

@@ -30,19 +30,22 @@ T = TypeVar("T")
 
 
 @functools.lru_cache(maxsize=64)
-def _complements(end: int) -> tuple[int, ...]:
-    """The complements of all key groups up to one: numbers that are made once, and not for every key."""
-    return tuple(~key_group for key_group in range(end + 1))
+def _notes_of(key_groups: KeyGroupRange) -> tuple[dict[int, int], dict[int, int]]:
+    """What is noted for a key of each key group, and for a new one.
+
+    These are numbers that are made once, and not for every key; and a foreign key group has none.
+    """
+    return {key_group: key_group for key_group in key_groups}, {key_group: ~key_group for key_group in key_groups}
 
 
 class ValueTable(HeapTable):
     """What is stored under a key is the value's stored form."""
 
-    __slots__ = ("complements",)
+    __slots__ = ("notes", "notes_of_new")
 
     def __init__(self, name: str, keys: TableKeys, form: MemoryForm, key_groups: KeyGroupRange) -> None:
         super().__init__(name, keys, form, key_groups)
-        self.complements = _complements(key_groups.end)
+        self.notes, self.notes_of_new = _notes_of(key_groups)
 
     def admit(self, key: Any, key_group: int) -> None:
         """Notes that a key is about to change for the first time in this epoch; raises if it may not be stored."""
@@ -53,12 +56,13 @@ class ValueTable(HeapTable):
                 epoch.before[key] = older
             else:
                 self.settle()
-        self.check_key_group(key_group)
+        if key_group not in self.notes:
+            self.check_key_group(key_group)
         if older is None:
             self.check_new_key(key)
-            epoch.changes[key] = self.complements[key_group]
+            epoch.changes[key] = self.notes_of_new[key_group]
         else:
-            epoch.changes[key] = key_group
+            epoch.changes[key] = self.notes[key_group]
             epoch.olders.append(older)
 
     def olders(self, epoch: EpochChanges) -> list[Any]:
@@ -145,7 +149,7 @@ class _HeapValueState(HeapStateHandle, InternalValueState[T]):
 class HeapObjectValueState(_HeapValueState[T]):
     """Values of an immutable type; `create_value_state` makes a subclass whose `update` is generated."""
 
-    __slots__ = ("_complements", "_default", "_exact", "_first_group", "_last_group")
+    __slots__ = ("_default", "_exact", "_notes", "_notes_of_new")
 
     def __init__(
         self, table: ValueTable, context: HandleContext, serializer: TypeSerializer[T], default: T | None
@@ -153,8 +157,7 @@ class HeapObjectValueState(_HeapValueState[T]):
         super().__init__(table, context)
         self._default = default
         self._exact = compile_exact(serializer, self.describe)
-        self._complements = table.complements
-        self._first_group, self._last_group = table.key_groups.start, table.key_groups.end
+        self._notes, self._notes_of_new = table.notes, table.notes_of_new
 
     def value(self) -> T | None:
         # None is never kept.
@@ -238,16 +241,18 @@ def _compile_update(
     if key_condition is None or ":=" in key_condition:
         lines.append("    self._admit(key, self._context.key_group)")
     else:
-        # What `ValueTable.admit` does while nobody reads what was there before.
+        # What `ValueTable.admit` does while nobody reads what was there before. A foreign key group has no note, and is
+        # left to it.
         lines += [
-            "    key_group = self._context.key_group",
-            "    if self._before is not None or not self._first_group <= key_group <= self._last_group:",
-            "        self._admit(key, key_group)",
-            "    elif (older := self._live.get(key)) is not None:",
-            "        self._changes[key] = key_group",
-            "        self._note_older(older)",
-            f"    elif {key_condition}: self._changes[key] = self._complements[key_group]",
-            "    else: self._admit(key, key_group)",
+            "    if self._before is not None: self._admit(key, self._context.key_group)",
+            "    else:",
+            "        try:",
+            "            if key in self._live:",
+            "                self._changes[key] = self._notes[self._context.key_group]",
+            "                self._olders.append(self._live[key])",
+            f"            elif {key_condition}: self._changes[key] = self._notes_of_new[self._context.key_group]",
+            "            else: self._admit(key, self._context.key_group)",
+            "        except KeyError: self._admit(key, self._context.key_group)",
         ]
     lines.append("self._live[key] = value")
     return function.compile(lines)

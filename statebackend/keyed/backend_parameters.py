@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from attrs import define, field, frozen
@@ -14,17 +13,11 @@ from migration.conversion_table import CONVERSIONS
 from snapshots.type_serializer_snapshot import RULES, VerdictRules
 from statebackend.api.clock import Clock, wall_clock
 from statebackend.api.key_groups import KeyGroupRange
+from statebackend.api.progress import ProgressListener, no_progress
 from statebackend.keyed.snapshot_task import SnapshotTask
 from statebackend.keyed.state_verdicts import StateVerdict
 from statebackend.metrics.state_metrics import StateMetricsConfig
 from typeserializers.kernel.type_serializer import TypeSerializer
-
-Progress = Callable[[str, int], None]
-"""Called with the name of a state and the number of entries migrated so far."""
-
-
-def _no_progress(state_name: str, entries: int) -> None:
-    """Reports to nobody."""
 
 
 @frozen
@@ -41,7 +34,8 @@ class KeyedStateBackendParameters:
 
     ``file_system`` and ``file_prefix`` say where snapshots put their files; ``local_directory`` is the subtask's own
     directory on the local disk, kept between epochs. ``clock`` says what the time is for state with a time-to-live.
-    ``metrics`` turns metrics on (see `statebackend.metrics`). ``rules`` judge what is restored, and ``conversions`` say
+    ``progress`` hears how far restores and migrations are. ``metrics`` turns metrics on (see `statebackend.metrics`).
+    ``rules`` judge what is restored, and ``conversions`` say
     how it is migrated; whoever judges the same state before, as a job does at its start, has to be passed the same
     rules.
     """
@@ -54,7 +48,7 @@ class KeyedStateBackendParameters:
     file_prefix: str
     local_directory: str
     restore: tuple[RestoredHandle, ...] = ()
-    progress: Progress = field(default=_no_progress, eq=False)
+    progress: ProgressListener = field(default=no_progress, eq=False)
     clock: Clock = field(default=wall_clock, eq=False)
     metrics: StateMetricsConfig | None = None
     rules: VerdictRules = field(default=RULES, eq=False, repr=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from attrs import evolve
@@ -11,7 +12,8 @@ from attrs import evolve
 from checkpointing.handles.relative_path import path_segment
 from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle
 from checkpointing.storage.file_system import CheckpointFileSystem
-from statebackend.canonical.canonical_entries import write_canonical
+from statebackend.api.progress import Operation, ProgressListener, StateProgress, no_progress
+from statebackend.canonical.canonical_entries import CanonicalBatch, write_canonical
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
 from statebackend.keyed.state_meta import CANONICAL_BACKEND, StateFile, encode_meta
 from statebackend.ttl.row_filter import kept_batches
@@ -27,13 +29,14 @@ def export_canonical_handle(
     state_id: str,
     *,
     scratch_directory: str | None = None,
+    progress: ProgressListener = no_progress,
 ) -> tuple[KeyedStateHandle, dict[str, int]]:
     """Writes all states of a backend, registered or not, as Parquet files.
 
     The files are ``<directory>/<state>/<part>.parquet`` with the state's name escaped as in a URL (`path_segment`); the
     second result is the number of rows of each state. A state without entries has no file. What has expired is left out
     (`KeyedStateBackend.row_filter`). Files are made in ``scratch_directory``, by default that of the system, one at a
-    time.
+    time. ``progress`` hears how far each state is.
     """
     files: list[FileHandle] = []
     files_by_state: dict[str, tuple[StateFile, ...]] = {}
@@ -42,13 +45,17 @@ def export_canonical_handle(
         for state in backend.current_meta().states:
             local = os.path.join(local_directory, "part" + CANONICAL_SUFFIX)
             row_filter = backend.row_filter(state.name)
-            rows = write_canonical(local, kept_batches(row_filter, backend.export_state(state.name)))
+            told = StateProgress(progress, Operation.SAVEPOINT, backend.parameters.operator_uid, state.name)
+            batches = kept_batches(row_filter, backend.export_state(state.name))
+            rows = write_canonical(local, _counted(batches, told))
             rows_by_state[state.name] = rows
             references: tuple[StateFile, ...] = ()
             if rows:
                 target = f"{directory}/{path_segment(state.name)}/{part}{CANONICAL_SUFFIX}"
                 references = (StateFile(len(files), state_id),)
                 files.append(file_system.upload(local, target))
+                told.add(size_bytes=files[-1].size_bytes)
+            told.done()
             os.unlink(local)
             files_by_state[state.name] = references
     # Taken after the rows were written, for serializers that learn from what they write.
@@ -64,3 +71,9 @@ def export_canonical_handle(
         tuple(files),
     )
     return handle, rows_by_state
+
+
+def _counted(batches: Iterable[CanonicalBatch], told: StateProgress) -> Iterator[CanonicalBatch]:
+    for batch in batches:
+        yield batch
+        told.add(batch.row_count)

@@ -8,7 +8,6 @@ part of the state that is still in the old schema (`statebackend.keyed.state_met
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from migration.conversion import ConversionTable
@@ -17,6 +16,7 @@ from migration.schema_migration import SchemaMigration
 from snapshots.value_text import shown
 from statebackend.api.descriptors import USER_KEY_ROLE
 from statebackend.api.errors import StateMigrationException
+from statebackend.api.progress import Operation, ProgressListener, StateProgress
 from statebackend.canonical.canonical_entries import Address
 from statebackend.keyed.key_context import has_namespaces
 from statebackend.keyed.state_meta import StateMeta
@@ -30,8 +30,8 @@ class EntryMigration:
     """Converts the values of the rows of a state.
 
     ``stored`` is the descriptor of what is to be stored, ``plan`` what the verdict on it asks for, and ``now_ms`` the
-    time of the backend's clock: if the state gets a time-to-live, all its entries count as accessed then. ``report``
-    hears how many entries were migrated. ``conversions`` carry the plan out.
+    time of the backend's clock: if the state gets a time-to-live, all its entries count as accessed then. ``progress``
+    hears how far it is. ``conversions`` carry the plan out.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class EntryMigration:
         plan: RowPlan,
         key_serializer: TypeSerializer[Any],
         now_ms: int,
-        report: Callable[[str, int], None],
+        progress: ProgressListener,
         conversions: ConversionTable = CONVERSIONS,
     ) -> None:
         kind, serializers = stored.kind, stored.serializers
@@ -58,7 +58,7 @@ class EntryMigration:
         self._operator_uid = operator_uid
         self._old = old
         self._key_serializer = key_serializer
-        self._report = report
+        self._progress = StateProgress(progress, Operation.MIGRATION, operator_uid, old.name)
 
     def migrated(self, address: Address, user_key: bytes | None, value: bytes) -> bytes:
         """The value of a row in the new form; raises `StateMigrationException`, which names the entry.
@@ -93,9 +93,13 @@ class EntryMigration:
             f"{error}. What it was restored from is as it was"
         )
 
-    def progress(self, entries: int) -> None:
-        """Reports how many entries have been migrated so far."""
-        self._report(self._old.name, entries)
+    def progress(self, entries: int, size_bytes: int = 0) -> None:
+        """Tells how many entries have been migrated so far, and the bytes of their values if they were counted."""
+        self._progress.reach(entries, size_bytes)
+
+    def done(self) -> None:
+        """Tells that all have been."""
+        self._progress.done()
 
 
 def _decoded(serializer: TypeSerializer[Any], data: bytes) -> str:

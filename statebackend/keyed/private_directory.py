@@ -25,6 +25,7 @@ from statebackend.api.errors import StateBackendError
 
 LOCK_NAME: Final = "lock"
 
+_ROOT_PREFIX: Final = "statebackend-"
 _SCRATCH_PREFIX: Final = "scratch-"
 
 
@@ -34,7 +35,7 @@ class PrivateDirectoryError(StateBackendError):
 
 def default_local_root() -> str:
     """Where local files are put if no directory is named: one for all users would belong to the first of them."""
-    return os.path.join(tempfile.gettempdir(), f"statebackend-{os.getuid()}")
+    return os.path.join(tempfile.gettempdir(), f"{_ROOT_PREFIX}{os.getuid()}")
 
 
 def make_private_directory(path: str) -> None:
@@ -43,14 +44,18 @@ def make_private_directory(path: str) -> None:
     Raises `PrivateDirectoryError` for a link, for what is no directory, for one of another user, and for one that
     others may write to: what is in it may be theirs.
     """
-    if _make(path) and stat.S_IMODE(_checked_status(path).st_mode) & 0o077:
-        os.chmod(path, 0o700)
+    while True:
+        status = _made_or_checked(path)
+        if status is None or not stat.S_IMODE(status.st_mode) & 0o077:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            os.chmod(path, 0o700)
+            return
 
 
 def make_given_directory(path: str) -> None:
     """As `make_private_directory`, for a directory that the user has named: if it is there, its mode is left alone."""
-    if _make(path):
-        _checked_status(path)
+    _made_or_checked(path)
 
 
 def lock_directory(path: str, *, is_shared: bool = False) -> int | None:
@@ -86,7 +91,7 @@ def scratch_directory(parent: str) -> Iterator[str]:
     What processes that were killed have left in ``parent`` goes before that.
     """
     make_private_directory(parent)
-    for name in os.listdir(parent):
+    for name in _names_in(parent):
         if name.startswith(_SCRATCH_PREFIX):
             _remove_if_unused(os.path.join(parent, name))
     path = os.path.join(parent, f"{_SCRATCH_PREFIX}{uuid.uuid4().hex}")
@@ -98,6 +103,26 @@ def scratch_directory(parent: str) -> Iterator[str]:
     finally:
         shutil.rmtree(path, ignore_errors=True)
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def temporary_directory(directory: str | None = None) -> Iterator[str]:
+    """A fresh private directory below this user's own in an existing one, by default that of the system for such.
+
+    What processes that were killed have left there goes before that. Raises `FileNotFoundError` or `NotADirectoryError`
+    for a directory that is none, else as `make_private_directory`.
+    """
+    root = default_local_root() if directory is None else os.path.join(directory, f"{_ROOT_PREFIX}{os.getuid()}")
+    # What is missing is made below it, and a name that was misspelt is not.
+    os.scandir(os.path.dirname(root)).close()
+    try:
+        with scratch_directory(root) as path:
+            yield path
+    finally:
+        if directory is not None:
+            # Another process may be at work in it.
+            with contextlib.suppress(OSError):
+                os.rmdir(root)
 
 
 def _remove_if_unused(path: str) -> None:
@@ -120,6 +145,23 @@ def _make(path: str) -> bool:
         _make(os.path.dirname(os.path.abspath(path)))
         return _make(path)
     return False
+
+
+def _made_or_checked(path: str) -> os.stat_result | None:
+    """Makes the directory, or checks the one that is there: None, or the status of the latter."""
+    while _make(path):
+        # Whoever holds its lock may remove it meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            return _checked_status(path)
+    return None
+
+
+def _names_in(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except FileNotFoundError:
+        # Removed since by another process, to which nothing was left in it.
+        return []
 
 
 def _checked_status(path: str) -> os.stat_result:

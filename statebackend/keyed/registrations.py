@@ -112,7 +112,11 @@ class Registrations:
         started, entries = time.monotonic(), 0
         if verdict.kind is CompatibilityKind.AFTER_MIGRATION:
             assert verdict.row_plan is not None, "only a queue has none, and the elements of a queue never migrate"
-            entries = store.rewrite(known, schema, self._migration(known, registration, verdict.row_plan))
+            migration = self._migration(known, registration, verdict.row_plan)
+            # Before the first entry: that a state is migrated is worth telling.
+            migration.progress(0)
+            entries = store.rewrite(known, schema, migration)
+            migration.done()
         else:
             store.take_over(known, schema)
         self.reports.append(StateRestoreReport(known.name, verdict, entries, time.monotonic() - started))

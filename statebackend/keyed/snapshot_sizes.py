@@ -1,16 +1,30 @@
-"""How large the states of a snapshot are, as its handle says."""
+"""Which files of a snapshot hold which of its states, and how large they are, as its handle says."""
 
 from __future__ import annotations
 
-from checkpointing.handles.state_handles import KeyedStateHandle
-from statebackend.keyed.state_meta import decode_meta
+from collections.abc import Iterator, Sequence
+
+from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle
+from statebackend.keyed.state_meta import StateFile, decode_meta
+
+__all__ = ["file_sizes", "files_of_states"]
+
+
+def files_of_states(handle: KeyedStateHandle) -> Iterator[tuple[str, Sequence[tuple[StateFile, FileHandle]]]]:
+    """Each state by its name with its files, of which it may have none; a file may be that of several states.
+
+    Raises `StateRestoreError` for meta data that is damaged, or another library's.
+    """
+    for state in decode_meta(handle.meta, len(handle.files)).states:
+        yield state.name, [(file, handle.files[file.index]) for file in state.files]
 
 
 def file_sizes(handle: KeyedStateHandle) -> dict[str, tuple[int, int]]:
     """By state the bytes of all its files in a handle, and of those that the snapshot itself wrote."""
-    sizes = {}
-    for state in decode_meta(handle.meta, len(handle.files)).states:
-        files = [(handle.files[file.index].size_bytes, file.written_by) for file in state.files]
-        written = sum(size_bytes for size_bytes, written_by in files if written_by == handle.state_id)
-        sizes[state.name] = sum(size_bytes for size_bytes, _ in files), written
-    return sizes
+    return {
+        name: (
+            sum(stored.size_bytes for _, stored in files),
+            sum(stored.size_bytes for file, stored in files if file.written_by == handle.state_id),
+        )
+        for name, files in files_of_states(handle)
+    }

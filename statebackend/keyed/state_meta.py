@@ -27,7 +27,7 @@ from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.api.descriptors import Descriptor, StoredKind
 from statebackend.api.errors import StateRestoreError
 from statebackend.kinds.known_kinds import STATE_KINDS
-from statebackend.kinds.state_kind import StateKind, TableForm
+from statebackend.kinds.state_kind import StateDescriptor, StateKind, TableForm
 from statebackend.queues.queue_kind import PRIORITY_QUEUE
 from typeserializers.kernel.type_serializer import TypeSerializer
 
@@ -129,11 +129,24 @@ class KeyedStateMeta:
 
 def meta_of_descriptor(descriptor: Descriptor, namespace_serializer: TypeSerializer[Any]) -> StateMeta:
     """A registered state as it is now, without files: what its serializers know changes with what they write."""
+    return _meta_of(descriptor, descriptor.serializers, namespace_serializer)
+
+
+def first_meta_of(descriptor: Descriptor, namespace_serializer: TypeSerializer[Any]) -> StateMeta:
+    """What a state is stored as that begins with this descriptor of the user's, with its time-to-live."""
+    if isinstance(descriptor, StateDescriptor) and descriptor.ttl is not None:
+        return _meta_of(descriptor, descriptor.kind.timed_serializers(descriptor.serializers), namespace_serializer)
+    return meta_of_descriptor(descriptor, namespace_serializer)
+
+
+def _meta_of(
+    descriptor: Descriptor, serializers: Mapping[str, TypeSerializer[Any]], namespace_serializer: TypeSerializer[Any]
+) -> StateMeta:
     return StateMeta.of_one_schema(
         descriptor.name,
         descriptor.kind,
         namespace_serializer.snapshot_configuration(),
-        {role: serializer.snapshot_configuration() for role, serializer in descriptor.serializers.items()},
+        {role: serializer.snapshot_configuration() for role, serializer in serializers.items()},
     )
 
 

@@ -28,16 +28,19 @@ NAMESPACE_ROLE: Final = "namespace"
 class StateSchema:
     """One state: ``serializers`` are by role, with that of the namespaces; none while nobody has registered it.
 
-    ``expiry`` is that of a registered state with a time-to-live.
+    ``expiry`` is that of a registered state with a time-to-live. ``is_released`` says that the serializers are those of
+    an epoch that is over: they tell the form that entries are held in, and ``meta`` alone what the state is.
     """
 
     meta: StateMeta
     serializers: Mapping[str, TypeSerializer[Any]] = MappingProxyType({})
     expiry: Expiry | None = None
+    is_released: bool = False
 
     def meta_now(self) -> StateMeta:
         """What the state is after all that its serializers have written: they may learn while they write."""
-        return self.meta.as_written_by(self.serializers) if self.serializers else self.meta
+        is_written = self.serializers and not self.is_released
+        return self.meta.as_written_by(self.serializers) if is_written else self.meta
 
     def expired_filter(self) -> RowFilter | None:
         """A filter of what has expired by now, or None."""
@@ -62,4 +65,4 @@ class StateSchema:
 
     def unregistered(self) -> StateSchema:
         """The same of a state that nobody has registered yet in another epoch; what wrote its entries is remembered."""
-        return evolve(self, meta=self.meta_now(), expiry=None)
+        return evolve(self, meta=self.meta_now(), expiry=None, is_released=True)

@@ -39,7 +39,8 @@ RESTORED_AS_IT_WAS: Final = "what it was restored from is as it was"
 _FIXED_ROLES: Final[Mapping[str, str]] = {"key": "the keys of the operator", "namespace": "the namespaces of the state"}
 
 _FIXES: Final[Mapping[str, str]] = {
-    "key": "Keep the types of the columns in key_by; with another key, begin an operator of another uid",
+    "key": "Keep the types of the columns in key_by; or start from a savepoint that was written anew with other keys "
+    "(Plan().change_keys, docs/changing-state.md); an operator of another uid begins without state",
     "namespace": "Keep their type",
 }
 

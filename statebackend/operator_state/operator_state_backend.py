@@ -43,8 +43,9 @@ from statebackend.api.operator_state_descriptors import (
     SplitListStateDescriptor,
     UnionListStateDescriptor,
 )
+from statebackend.api.progress import Operation, ProgressListener, StateProgress, no_progress
 from statebackend.api.states import ListState, State
-from statebackend.keyed.backend_parameters import Progress, StateRestoreReport
+from statebackend.keyed.backend_parameters import StateRestoreReport
 from statebackend.keyed.snapshot_task import SnapshotTasks
 from statebackend.keyed.state_verdicts import RESTORED_AS_IT_WAS, incompatibility_message
 from statebackend.operator_state.operator_snapshot_task import (
@@ -74,10 +75,6 @@ MAX_SLICES: Final = 16
 """Slices of one state beyond which it is written anew instead of being referred to."""
 
 
-def _no_progress(state_name: str, entries: int) -> None:
-    """Reports to nobody."""
-
-
 @frozen(kw_only=True)
 class OperatorStateBackendParameters:
     """Everything the operator state of a subtask is made from.
@@ -90,7 +87,7 @@ class OperatorStateBackendParameters:
     file_system: CheckpointFileSystem
     file_prefix: str
     restore: RestoredOperatorState | None = None
-    progress: Progress = field(default=_no_progress, eq=False)
+    progress: ProgressListener = field(default=no_progress, eq=False)
     rules: VerdictRules = field(default=RULES, eq=False, repr=False)
     conversions: ConversionTable = field(default=CONVERSIONS, eq=False, repr=False)
 
@@ -252,9 +249,13 @@ class OperatorStateBackend:
             raise StateMigrationException(message)
         started = time.monotonic()
         table = TABLES[descriptor.mode](descriptor.name, verdict.serializers)
+        is_migration = verdict.kind is CompatibilityKind.AFTER_MIGRATION
+        operation = Operation.MIGRATION if is_migration else Operation.RESTORE
+        progress = StateProgress(self.parameters.progress, operation, self.parameters.operator_uid, descriptor.name)
         migrated = 0
         for part in restored.content:
-            migrated += self._load(table, part, takeover.plans, migrated)
+            migrated += self._load(table, part, takeover.plans, progress)
+        progress.done()
         # Files go on being referred to only where they say what would be written now.
         schema = envelopes_of(verdict.serializers)
         is_reusable = self._may_refer_to_restored and all(part.envelopes == schema for part in restored.content)
@@ -267,7 +268,7 @@ class OperatorStateBackend:
         table: OperatorStateTable,
         part: StatePart,
         plans: Mapping[tuple[str, bytes], Plan],
-        migrated_before: int,
+        progress: StateProgress,
     ) -> int:
         """Loads one part into a table; returns how many rows were migrated."""
         assert self._restored_files is not None
@@ -285,10 +286,8 @@ class OperatorStateBackend:
             raise kind(
                 f"operator {self.parameters.operator_uid!r}, {error}. It was restored from {where}, which is unchanged"
             ) from error
-        if not migrations:
-            return 0
-        self.parameters.progress(table.name, migrated_before + rows)
-        return rows
+        progress.add(rows, sum(file.size_bytes for file in {one.file for one in part.slices}))
+        return rows if migrations else 0
 
     def _frozen(self, name: str, held: _HeldState) -> FrozenOperatorState:
         reference = held.reference

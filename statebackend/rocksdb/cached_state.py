@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 from attrs import define, field
 
@@ -60,10 +60,10 @@ class StoredRows(Protocol):
 
     @property
     def get(self) -> Callable[[bytes], Any]:
-        """The value of a raw key, or None. What it raises goes through `read_error`."""
+        """The value of a raw key, or None. What it raises goes to `reading_failed`."""
 
     def get_all(self, raw_keys: list[bytes]) -> list[bytes | None]:
-        """The values of raw keys, or None; quickest if the keys are sorted. Needs no `read_error`."""
+        """The values of raw keys, or None; quickest if the keys are sorted. Needs no `reading_failed`."""
 
     def scan(self, from_key: bytes) -> Scan:
         """All entries from a raw key on, in order, as they are at the time of the call."""
@@ -74,8 +74,8 @@ class StoredRows(Protocol):
     def scan_prefix_from(self, prefix: bytes, rest: bytes) -> Scan:
         """The entries of `scan_prefix` from ``prefix`` and ``rest`` on."""
 
-    def read_error(self, error: Exception) -> Exception:
-        """What is to be raised for an exception of `get`."""
+    def reading_failed(self, error: Exception) -> NoReturn:
+        """Raises what an exception of `get` is to be."""
 
 
 class WriteBackCache(Protocol):
@@ -184,7 +184,7 @@ class CachedState(InternalState):
         try:
             stored: bytes | None = self.stored_rows.get(raw_key)
         except Exception as error:
-            raise self.stored_rows.read_error(error) from error
+            self.stored_rows.reading_failed(error)
         return stored
 
     def current_prefix(self) -> bytes:

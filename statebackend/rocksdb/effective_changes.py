@@ -27,18 +27,19 @@ def effective_changes(
     if drained.digest is not None:
         digest.total += drained.digest
         return _in_order(keys, values)
-    if UNKNOWN in stored:
+    is_in_order = UNKNOWN in stored
+    if is_in_order:
         # Rows that lie beside each other are looked up after each other.
         known = dict(zip(keys, stored, strict=True))
         keys, values = _in_order(keys, values)
         stored = _looked_up(keys, list(map(known.__getitem__, keys)), stored_rows)
-    if None in values and None in stored:
+    if None in values and None in stored and (None, None) in zip(values, stored, strict=True):
         rows = zip(keys, values, stored, strict=True)
         keys, values, stored = _columns([row for row in rows if row[1] is not None or row[2] is not None])
     digest.add(seed, _rows(keys, values, expired))
     digest.take_away(seed, _rows(keys, stored, expired))
     # A sum has no order. Rows are sorted last, since those in the order of their making lie in memory in that order.
-    return _in_order(keys, values)
+    return (keys, values) if is_in_order else _in_order(keys, values)
 
 
 def _in_order(keys: list[bytes], values: list[bytes | None]) -> tuple[list[bytes], list[bytes | None]]:

@@ -7,7 +7,7 @@ What we know about the library and guard against here:
 * ``ReadOptions.set_iterate_lower_bound`` sets the *upper* bound. Bounds are never used: scans seek and stop by hand.
 * A child process can read and seem to write through the parent's handle. A forked child is refused everything.
 * All failures are plain ``Exception`` with a text; they become `RocksDBError` here, with the path. Point reads alone
-  are not wrapped, because another call costs them too much: readers give what they catch to `ColumnFamily.read_error`.
+  are not wrapped, because another call costs them too much: readers give what they catch to `reading_failed`.
 * An iterator that meets damage ends as if there were nothing more. Whenever one ends, the place is looked at again in
   a way that tells the two apart, so that damage never passes for the end.
 * A whole filter block that is larger than a shard of the block cache never stays in it: each read reads it anew, a
@@ -28,7 +28,7 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import rocksdict
 
@@ -203,7 +203,7 @@ class ColumnFamily:
         try:
             values: Any = self.get(raw_keys)
         except Exception as error:
-            raise self.read_error(error) from error
+            self.reading_failed(error)
         found: list[bytes | None] = values
         return found
 
@@ -256,11 +256,11 @@ class ColumnFamily:
         finally:
             del iterator, handle
 
-    def read_error(self, error: Exception) -> StateBackendError:
-        """What is to be raised for an exception of `get`."""
+    def reading_failed(self, error: Exception) -> NoReturn:
+        """Raises what an exception of `get` is to be; one of ours stays what it is, and keeps its cause."""
         if isinstance(error, StateBackendError):
-            return error
-        return RocksDBError(f"RocksDB could not read an entry at {self._store.path}: {error}")
+            raise error
+        raise RocksDBError(f"RocksDB could not read an entry at {self._store.path}: {error}") from error
 
     def estimated_entries(self) -> int:
         """RocksDB's estimate of the number of keys, which deletions and overwritten entries blur."""
@@ -379,9 +379,9 @@ class RocksDBEngine:
         for family in self._families.values():
             family.release()
         self._families.clear()
-        database, self._database = self._database, None
-        with _translated("close", self.path):
-            database.close()
+        # Nobody else holds it, so it is closed by being dropped. Its own `close` would wait for the disk to take in a
+        # write-ahead log that is empty.
+        self._database = None
 
 
 _open_stores: weakref.WeakSet[RocksDBEngine] = weakref.WeakSet()

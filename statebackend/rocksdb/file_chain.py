@@ -107,11 +107,8 @@ class FileChain:
         if frozen.order > self._latest_order:
             self._latest_order = frozen.order
             self.stored, self.needs_base, self.is_exact = list(stored), False, is_exact
-            replaced = [file for file in self.pending if file.number <= frozen.through]
+            # All of the others are among those that are frozen, which go when they are thawed.
             self.pending = [file for file in self.pending if file.number > frozen.through]
-            for file in replaced:
-                if not file.frozen_by:
-                    os.unlink(file.path)
         self.thaw(frozen)
 
     def discard(self) -> None:

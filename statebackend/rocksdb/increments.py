@@ -61,4 +61,4 @@ def _is_deleted(family: ColumnFamily, raw_key: bytes) -> bool:
     try:
         return family.get(raw_key) is None
     except Exception as error:
-        raise family.read_error(error) from error
+        family.reading_failed(error)

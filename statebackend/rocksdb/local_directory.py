@@ -18,6 +18,7 @@ killed, by the next backend that gets the directory itself.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -109,11 +110,11 @@ class LocalStateDirectory:
             "lower_bounds": {name: bound.hex() for name, bound in version.lower_bounds.items()},
             "heads": {name: head.hex() for name, head in version.heads.items()},
         }
-        temporary = f"{self._version_path}.new"
-        with contextlib.suppress(OSError):
-            with open(temporary, "w", encoding="utf-8") as file:
-                json.dump(content, file)
-            os.replace(temporary, self._version_path)
+        # A part of it is no JSON, and so no version. Replacing a file would wait for the disk: file systems see to it
+        # that one of both outlives a crash of the machine.
+        self.begin_change()
+        with contextlib.suppress(OSError), open(self._version_path, "x", encoding="utf-8") as file:
+            file.write(json.dumps(content))
 
     def wipe(self) -> None:
         """Removes database, version and leftover files; the lock stays."""
@@ -158,10 +159,11 @@ def _remove_abandoned(path: str) -> None:
             os.close(descriptor)
 
 
+@functools.cache
 def _boot_id() -> str:
     try:
         with open(_BOOT_ID_PATH, encoding="ascii") as file:
             return file.read().strip()
     except OSError:
-        # Without a boot id a crash of the machine cannot be told from a restart of the process: trust nothing.
+        # Without a boot id a crash of the machine cannot be told from a restart of the process: trust this one alone.
         return uuid.uuid4().hex

@@ -15,13 +15,16 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
+import pyarrow as pa
 from attrs import frozen
 
 from statebackend.api.errors import StateRestoreError
 from statebackend.api.key_groups import KeyGroupRange
+from statebackend.api.progress import StateProgress
 from statebackend.canonical.canonical_entries import CanonicalBatch, read_canonical
 from statebackend.keyed.backend_parameters import RestoredHandle
 from statebackend.keyed.restored_states import RestoredStates
@@ -44,16 +47,18 @@ ROCKSDB_BACKEND: Final = "rocksdb"
 class RestoreTarget:
     """A database to be filled; the functions are those of the store that it is the database of.
 
-    ``note_restore`` hears that a database that was taken for the wanted one has to be restored after all.
+    ``note_restore`` hears that a database that was taken for the wanted one has to be restored after all;
+    ``progress_of`` makes what hears how far a state is, by its name and the bytes of all its files.
     """
 
     database: LocalDatabase
     may_refer_to: Callable[[RestoredHandle], bool]
     next_chunk_number: Callable[[], int]
     note_restore: Callable[[], None]
+    progress_of: Callable[[str, int], StateProgress]
 
 
-Importer = Callable[[RestoreTarget, RocksDBTable, RestoredHandle, StateMeta], None]
+Importer = Callable[[RestoreTarget, RocksDBTable, RestoredHandle, StateMeta, StateProgress], None]
 
 
 def open_or_restore(target: RestoreTarget, restored: RestoredStates) -> bool:
@@ -69,10 +74,17 @@ def open_or_restore(target: RestoreTarget, restored: RestoredStates) -> bool:
     database.create()
     for state in restored.meta.states if restored.meta is not None else ():
         database.add_table(StateSchema(state.with_files(())))
+    totals: Counter[str] = Counter()
+    for handle, meta in restored.handles:
+        for state in meta.states:
+            totals[state.name] += sum(one.handle.size_bytes for one in stored_files(handle.handle, state))
+    progress = {name: target.progress_of(name, total_bytes) for name, total_bytes in totals.items()}
     for handle, meta in restored.handles:
         importer = _IMPORTERS[handle.handle.backend]
         for state in meta.states:
-            importer(target, database.tables[state.name], handle, state)
+            importer(target, database.tables[state.name], handle, state, progress[state.name])
+    for one in progress.values():
+        one.done()
     return False
 
 
@@ -95,7 +107,10 @@ def _expect_local(target: RestoreTarget, restored: RestoredStates) -> bool:
         for state in meta.states:
             table = database.tables[state.name]
             files = table.files
-            _import_native(target, table, restored.handles[0][0], state)
+            total_bytes = sum(one.handle.size_bytes for one in stored_files(handle, state))
+            progress = target.progress_of(state.name, total_bytes)
+            _import_native(target, table, restored.handles[0][0], state, progress)
+            progress.done()
             # What was frozen meanwhile is of these; and they say what the table holds, wherever they are.
             table.files = files
 
@@ -106,16 +121,19 @@ def _expect_local(target: RestoreTarget, restored: RestoredStates) -> bool:
     return True
 
 
-def _import_native(target: RestoreTarget, table: RocksDBTable, restored: RestoredHandle, state: StateMeta) -> None:
+def _import_native(
+    target: RestoreTarget, table: RocksDBTable, restored: RestoredHandle, state: StateMeta, progress: StateProgress
+) -> None:
     database = target.database
     files = stored_files(restored.handle, state)
     if not _is_whole(database, restored):
-        _import_own_range(database, table, restored, files)
+        _import_own_range(database, table, restored, files, progress)
         return
     for stored in files:
         path = database.directory.new_file(".sst")
         restored.file_system.download(stored.handle, path)
         table.ingest(path)
+        progress.add(size_bytes=stored.handle.size_bytes)
     database.drop_marks(table)
     # Files in another store, or of one of several subtasks, must not be referred to by our checkpoints.
     if target.may_refer_to(restored):
@@ -131,7 +149,11 @@ def _is_whole(database: LocalDatabase, restored: RestoredHandle) -> bool:
 
 
 def _import_own_range(
-    database: LocalDatabase, table: RocksDBTable, restored: RestoredHandle, files: list[StoredFile]
+    database: LocalDatabase,
+    table: RocksDBTable,
+    restored: RestoredHandle,
+    files: list[StoredFile],
+    progress: StateProgress,
 ) -> None:
     """Takes over the rows of the subtask's own key groups alone: the others would stay with it for long."""
     with database.directory.scratch() as directory:
@@ -142,6 +164,7 @@ def _import_own_range(
                 path = os.path.join(directory, f"{number}.sst")
                 database.directory.brought.bring(restored.file_system, stored.handle, path)
                 family.ingest(path)
+                progress.add(size_bytes=stored.handle.size_bytes)
             database.ingest(table, _rows_within(family, database.key_groups))
         finally:
             whole.close()
@@ -153,7 +176,9 @@ def _rows_within(family: ColumnFamily, key_groups: KeyGroupRange) -> Iterator[Ch
     return itertools.takewhile(lambda row: row[0] < behind, family.scan(KEY_GROUP.pack(key_groups.start)))
 
 
-def _import_canonical(target: RestoreTarget, table: RocksDBTable, restored: RestoredHandle, state: StateMeta) -> None:
+def _import_canonical(
+    target: RestoreTarget, table: RocksDBTable, restored: RestoredHandle, state: StateMeta, progress: StateProgress
+) -> None:
     database = target.database
     raw_entries = _raw_elements if state.kind is PRIORITY_QUEUE else _raw_keyed_entries
     for stored in stored_files(restored.handle, state):
@@ -162,8 +187,19 @@ def _import_canonical(target: RestoreTarget, table: RocksDBTable, restored: Rest
             restored.file_system.download(stored.handle, local)
         else:
             database.directory.brought.bring(restored.file_system, stored.handle, local)
-        database.ingest(table, raw_entries(target, state, read_canonical(local, database.key_groups)))
+        database.ingest(
+            table, raw_entries(target, state, _counted(read_canonical(local, database.key_groups), progress))
+        )
+        progress.add(size_bytes=stored.handle.size_bytes)
         os.unlink(local)
+        # Arrow would keep what it has freed, as much as several of the largest values, while the process lives.
+        pa.default_memory_pool().release_unused()
+
+
+def _counted(batches: Iterable[CanonicalBatch], progress: StateProgress) -> Iterator[CanonicalBatch]:
+    for batch in batches:
+        yield batch
+        progress.add(batch.row_count)
 
 
 def _raw_elements(target: RestoreTarget, state: StateMeta, batches: Iterable[CanonicalBatch]) -> Iterator[Change]:

@@ -23,6 +23,7 @@ from typing import Any, Final
 from attrs import frozen
 
 from statebackend.api.errors import StateBackendError
+from statebackend.api.progress import Operation, StateProgress
 from statebackend.keyed.backend_parameters import KeyedStateBackendParameters
 from statebackend.keyed.entry_migration import EntryMigration
 from statebackend.keyed.restored_states import RestoredStates
@@ -103,7 +104,14 @@ class RocksDBStateStore(StateStore):
     def restore(self, restored: RestoredStates) -> None:
         if restored.meta is not None:
             self.sequence = restored.meta.sequence
-        target = RestoreTarget(self.database, self.may_refer_to, self.next_chunk_number, self._note_restore)
+        parameters = self.parameters
+        target = RestoreTarget(
+            self.database,
+            self.may_refer_to,
+            self.next_chunk_number,
+            self._note_restore,
+            functools.partial(StateProgress, parameters.progress, Operation.RESTORE, parameters.operator_uid),
+        )
         self.is_local = open_or_restore(target, restored)
         self._first_new_chunk = self.sequence
 
@@ -228,7 +236,7 @@ class RocksDBStateStore(StateStore):
 
 def _migrated_entries(table: RocksDBTable, migration: EntryMigration) -> Iterator[Change]:
     conversion = migration.conversion
-    transcode, count = conversion.transcode, 0
+    transcode, count, size_bytes = conversion.transcode, 0, 0
     for raw_key, value in table.scan():
         cause: Exception | None = None
         try:
@@ -242,6 +250,7 @@ def _migrated_entries(table: RocksDBTable, migration: EntryMigration) -> Iterato
             raise migration.failure((key_group, key, namespace), user_key, failure) from cause
         yield raw_key, migrated
         count += 1
+        size_bytes += len(value)
         if count % PROGRESS_STEP == 0:
-            migration.progress(count)
-    migration.progress(count)
+            migration.progress(count, size_bytes)
+    migration.progress(count, size_bytes)

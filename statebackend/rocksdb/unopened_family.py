@@ -8,7 +8,7 @@ database puts the column families there, of all tables, when it is opened (`Loca
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from attrs import frozen
 
@@ -45,9 +45,9 @@ class UnopenedFamily:
         """The entries of `scan_prefix` from ``prefix`` and ``rest`` on."""
         return self.opened(self.name).scan_prefix_from(prefix, rest)
 
-    def read_error(self, error: Exception) -> Exception:
-        """What is to be raised for an exception of `get`, which comes of opening the database."""
-        return error
+    def reading_failed(self, error: Exception) -> NoReturn:
+        """Raises an exception of `get`, which comes of opening the database, as it is."""
+        raise error
 
     def estimated_entries(self) -> int:
         """An estimate of the number of keys."""

@@ -117,14 +117,17 @@ class RocksDBSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
         """Brings what is new of a state into the store."""
         files = table.frozen.as_files()
         table.is_exact = table.was_exact
-        if table.whole is None and not files.pending and files.increments_to_merge() is None:
+        has_many = len(files.pending) > MAX_FILES_OF_ONE_SNAPSHOT or files.increments_to_merge() is not None
+        if table.whole is None and not has_many:
             # A directory that is made and removed waits for the disk.
-            return files
+            return self._with_pending_stored(files, stem)
         with self._directory.scratch() as directory:
-            return self._store_table(table, files, stem, directory)
+            return self._with_pending_stored(self._put_together(table, files, stem, directory), stem)
 
-    def _store_table(self, table: FrozenRocksDBTable, files: StateFiles, stem: str, directory: str) -> StateFiles:
-        """Brings everything of a state into the store, merging files where there are too many."""
+    def _put_together(self, table: FrozenRocksDBTable, files: StateFiles, stem: str, directory: str) -> StateFiles:
+        """Writes a state whole if so asked, and merges files where there are too many; those it makes are in the
+        directory.
+        """
         if table.whole is not None:
             files = self._base(table, files, directory)
         elif len(files.pending) > MAX_FILES_OF_ONE_SNAPSHOT:
@@ -134,6 +137,9 @@ class RocksDBSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
             # Once is enough, since a snapshot adds fewer files than that takes away; and what was merged here must not
             # be merged again, or its file would be in the store for nobody.
             self._merge_stored(files, places, f"{stem}-merged.sst", directory)
+        return files
+
+    def _with_pending_stored(self, files: StateFiles, stem: str) -> StateFiles:
         for number, path in enumerate(files.pending):
             self.raise_if_cancelled()
             files.stored.append(self._upload(path, f"{stem}-{number}.sst"))

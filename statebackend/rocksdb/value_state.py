@@ -72,7 +72,7 @@ class RocksDBValueState(CachedState, InternalValueState[T]):
         try:
             encoded = self.stored_rows.get(raw_key)
         except Exception as error:
-            raise self.stored_rows.read_error(error) from error
+            self.stored_rows.reading_failed(error)
         self.cache_misses += 1
         entry = self._entry_of(raw_key, encoded)
         # The rest is `_admit`, without the call.

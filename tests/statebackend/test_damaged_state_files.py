@@ -8,12 +8,16 @@ from __future__ import annotations
 import contextlib
 import json
 import pathlib
+from random import Random
+from typing import Any
 
 import pytest
 
+from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend.api.errors import StateBackendError
 from statebackend.api.key_groups import KeyGroupRange
-from statebackend.canonical.canonical_entries import CanonicalBatch, encoded_canonical, read_canonical
+from statebackend.canonical.canonical_entries import SCHEMA, CanonicalBatch, encoded_canonical, read_canonical
+from statebackend.keyed import canonical_file
 from statebackend.keyed.state_meta import decode_meta
 from testkit.serializers.hostile_bytes import damaged_everywhere
 
@@ -37,6 +41,38 @@ def test_any_byte_of_a_file_of_entries_changed_gives_an_error_of_this_library_or
     for damaged in damaged_everywhere(content, limit=400):
         with contextlib.suppress(StateBackendError):
             list(read_canonical("the file", ALL, damaged))
+
+
+def test_what_is_read_of_some_pages_is_what_was_written_or_refused(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(canonical_file, "READ_AT_ONCE_BYTES", 0)
+    store = CheckpointFileSystem.from_uri(tmp_path / "store")
+    random = Random(7)
+    batches = [
+        CanonicalBatch(
+            [group] * 50, [random.randbytes(9) for _ in range(50)], [b"\0"] * 50, [None] * 50, [b"v" * 8] * 50
+        )
+        for group in range(4)
+    ]
+    content, _ = encoded_canonical(batches)
+    (tmp_path / "rows").write_bytes(content)
+    file = canonical_file.CanonicalFile(store, store.upload(str(tmp_path / "rows"), "rows.parquet"))
+
+    def read() -> list[Any]:
+        wanted = [KeyGroupRange(1, 1), KeyGroupRange(3, 3)]
+        return [one.to_pylist() for one in file.columns(wanted, str(tmp_path), SCHEMA.names, is_verified=False)]
+
+    whole, refused = read(), 0
+    assert sum(map(len, whole)) == 100
+    # The file with its checksum is compared by nobody, so that damage is found by the pages or not at all.
+    for damaged in damaged_everywhere(content[: content.rindex(b"statebackend.format") // 2], limit=200):
+        (tmp_path / "store" / "rows.parquet").write_bytes(damaged + content[len(damaged) :])
+        try:
+            assert read() == whole
+        except StateBackendError:
+            refused += 1
+    assert refused > 20
 
 
 def test_only_row_groups_that_hold_wanted_key_groups_are_read() -> None:

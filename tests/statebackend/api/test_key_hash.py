@@ -14,6 +14,7 @@ from statebackend.api.key_hash import (
     KeyHashError,
     key_group_hasher,
     key_group_of_columns,
+    key_groups_hasher,
     key_hasher,
 )
 
@@ -203,3 +204,20 @@ def test_key_groups_are_at_least_one_and_every_key_has_one_of_them() -> None:
         key_group_hasher(["int"], 0)
     assert {key_group_hasher(["int"], 1)(value) for value in range(50)} == {0}
     assert {key_group_hasher(["int"], 3)(value) for value in range(50)} == {0, 1, 2}
+
+
+@given(
+    st.lists(st.none() | st.text(st.characters(codec="utf-8"))),
+    st.integers(1, 32768) | st.sampled_from([1, 128, 32768]),
+)
+def test_many_keys_have_the_groups_that_each_has(keys: list[str | None], max_parallelism: int) -> None:
+    hash_key = key_group_hasher(["string"], max_parallelism)
+    assert key_groups_hasher(("string",), max_parallelism)(keys) == list(map(hash_key, keys))
+    pairs = [(key, number) for number, key in enumerate(keys)]
+    of_pairs = key_group_hasher(["string", "bigint"], max_parallelism)
+    assert key_groups_hasher(("string", "bigint"), max_parallelism)(pairs) == list(map(of_pairs, pairs))
+
+
+def test_one_of_many_keys_that_is_of_another_type_is_told() -> None:
+    with pytest.raises(KeyHashError, match="key column 0 is of type string, which cannot hold 3"):
+        key_groups_hasher(("string",), 128)(["a", None, 3])

@@ -7,6 +7,7 @@ import pytest
 from heap_subtask import HEAP, open_heap
 
 from checkpointing.errors import CorruptFileError
+from snapshots import SimpleTypeSerializerSnapshot, register_snapshot
 from statebackend import ValueStateDescriptor
 from statebackend.api.errors import StateBackendClosedError
 from statebackend.api.key_groups import KeyGroupRange
@@ -30,7 +31,7 @@ from testkit.backends.evolving_records import (
 )
 from testkit.backends.harness import BackendHarness
 from testkit.backends.priority_queue_contract import TIMERS, timer
-from typeserializers import AttrsSerializer, StringSerializer
+from typeserializers import AttrsSerializer, LongSerializer, StringSerializer
 
 KEYS = range(20)
 
@@ -375,22 +376,67 @@ def test_released_handles_are_dead_and_descriptors_are_registered_anew(harness):
     assert backend.entries("leg") is table
 
 
-def test_a_record_class_made_anew_in_each_epoch_takes_its_entries_along(harness):
-    def descriptor(frozen):
-        make = attrs.make_class("Point", {"x": attrs.field(type=int)}, frozen=frozen)
-        make.__annotations__ = {"x": int}
-        return ValueStateDescriptor(f"point {frozen}", AttrsSerializer(make, name="Point")), make
+def point_made_anew(frozen):
+    """A class that is another one each time, of the same fields, and the descriptor of a state of it."""
+    make = attrs.make_class("Point", {"x": attrs.field(type=int)}, frozen=frozen)
+    make.__annotations__ = {"x": int}
+    return ValueStateDescriptor(f"point {frozen}", AttrsSerializer(make, name="Point")), make
 
+
+def test_a_record_class_made_anew_in_each_epoch_takes_its_entries_along(harness):
     backend = open_heap(harness)
     for epoch in range(3):
         for frozen in (False, True):
-            point, make = descriptor(frozen)
+            point, make = point_made_anew(frozen)
             state = backend.get_state(point)
             harness.at(backend, 1)
             assert state.value() == (None if epoch == 0 else make(epoch - 1))
             state.update(make(epoch))
         harness.snapshot(backend)
         backend.release_states()
+
+
+@pytest.mark.usefixtures("own_registrations")
+def test_a_serializer_defined_anew_takes_over_what_the_one_before_has_left_in_memory(harness):
+    """As a cell of a notebook that is run again does it: same name, same bytes, another class."""
+
+    def descriptor():
+        class Tens(LongSerializer):
+            def snapshot_configuration(self):
+                return TensSnapshot()
+
+        @register_snapshot("tests.catch_up.Tens")
+        class TensSnapshot(SimpleTypeSerializerSnapshot):
+            serializer_class = Tens
+
+        return ValueStateDescriptor("tens", Tens())
+
+    backend, handle = open_heap(harness), None
+    for epoch in range(3):
+        tens = descriptor()
+        if handle is not None:
+            assert catch_up(harness, backend, handle)
+        state = backend.get_state(tens)
+        harness.at(backend, 1)
+        assert state.value() == (None if epoch == 0 else 10 * epoch)
+        state.update(10 * (epoch + 1))
+        handle = harness.snapshot(backend).handle
+        backend.release_states()
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_changes_that_no_snapshot_holds_are_in_the_next_one_of_a_class_made_anew(harness, frozen):
+    backend = open_heap(harness)
+    point, make = point_made_anew(frozen)
+    for x in range(2):
+        harness.at(backend, x)
+        backend.get_state(point).update(make(x))
+        if x == 0:
+            harness.snapshot(backend)
+    backend.release_states()
+    point, make = point_made_anew(frozen)
+    assert content(harness, backend, point) == {0: make(0), 1: make(1)}
+    assert content(harness, open_heap(harness, harness.snapshot(backend).handle), point) == {0: make(0), 1: make(1)}
 
 
 def test_another_schema_is_migrated_in_memory_after_a_release(harness):

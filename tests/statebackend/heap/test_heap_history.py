@@ -8,6 +8,7 @@ from heap_subtask import open_heap
 from statebackend import ListStateDescriptor, ReducingStateDescriptor
 from statebackend.api.errors import StateBackendError
 from statebackend.api.key_groups import KeyGroupRange
+from statebackend.heap import HeapStateBackend
 from statebackend.heap.list_state import CHUNK_ELEMENTS, Chunk
 from testkit.backends.contract_base import LIST, MAP, VALUE, content, contents, fill, filled
 from testkit.backends.evolving_records import LegV1, leg_v1
@@ -236,3 +237,14 @@ def test_what_failed_snapshots_have_left_does_not_pile_up(harness, backend):
     # A value, a chunk, and the entries of the three offsets but for the one that was there, with that of the key.
     assert snapshot.entries_written == len(KEYS) * (1 + 1 + 4)
     assert contents(harness, open_heap(harness, snapshot.handle)) == contents(harness, backend)
+
+
+def test_keys_that_came_before_snapshots_that_were_never_written_are_listed_and_exported(harness, backend):
+    fill(harness, backend, [0])
+    harness.snapshot(backend)
+    for key in KEYS[1:]:
+        fill(harness, backend, [key])
+        assert harness.prepare(backend).cancel()
+    assert sorted(backend.get_keys("value")) == list(KEYS)
+    restored = harness.open(HeapStateBackend(), harness.export(backend))
+    assert contents(harness, restored) == contents(harness, backend)

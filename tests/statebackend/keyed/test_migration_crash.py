@@ -8,6 +8,7 @@ import pytest
 
 from statebackend import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from statebackend.api.errors import StateBackendError
+from statebackend.api.progress import Operation
 from statebackend.keyed.backend_registry import state_backend
 from testkit.backends.contract_base import content
 from testkit.backends.evolving_records import LegV1, LegV2, leg_v1, leg_v2
@@ -38,9 +39,9 @@ def write(harness, backend):
 def migrate_and_wait(name, harness, handle, state_name, connection):
     """Restores, and stops for ever in the middle of migrating one state."""
 
-    def progress(state, entries):
-        if state == state_name:
-            connection.send((state, entries))
+    def progress(told):
+        if told.operation is Operation.MIGRATION and told.state_name == state_name and told.entries:
+            connection.send((told.state_name, told.entries))
             connection.recv()
 
     backend = harness.open(state_backend(name), handle, local="local", progress=progress)
@@ -88,8 +89,9 @@ def test_an_interrupted_migration_changes_nothing_in_its_own_process_either(tmp_
     write(harness, backend)
     handle = harness.snapshot(backend).handle
 
-    def interrupt(state, entries):
-        raise InterruptedMigrationError(state)
+    def interrupt(told):
+        if told.operation is Operation.MIGRATION and told.entries:
+            raise InterruptedMigrationError(told.state_name)
 
     restored = harness.open(state_backend(name), handle, progress=interrupt)
     with pytest.raises(InterruptedMigrationError):

@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from statebackend.keyed.private_directory import (
     make_given_directory,
     make_private_directory,
     scratch_directory,
+    temporary_directory,
 )
 from statebackend.rocksdb.local_directory import LocalStateDirectory
 
@@ -172,6 +174,18 @@ def test_a_scratch_directory_lasts_as_long_as_its_context_and_leaves_others_alon
     assert not {name for name in open_files if str(tmp_path) in name}
 
 
+def test_a_temporary_directory_leaves_the_directory_that_it_is_made_in_as_it_was(tmp_path: Path) -> None:
+    with temporary_directory(str(tmp_path)) as first:
+        with temporary_directory(str(tmp_path)) as second:
+            assert Path(first).parent == Path(second).parent
+        assert list(tmp_path.iterdir()) == [Path(first).parent]
+        assert mode(Path(first)) == mode(Path(first).parent) == 0o700
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(FileNotFoundError), temporary_directory(str(tmp_path / "misspelt")):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_a_killed_process_has_left_in_a_scratch_directory_goes_with_the_next_one(tmp_path: Path) -> None:
     child = os.fork()
     if child == 0:
@@ -184,3 +198,52 @@ def test_what_a_killed_process_has_left_in_a_scratch_directory_goes_with_the_nex
     with scratch_directory(str(tmp_path)) as path:
         assert not left.exists()
         assert {entry.name for entry in tmp_path.iterdir()} == {Path(path).name, "scratch-of-another-kind"}
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("step", ["lstat", "chmod"])
+def test_a_directory_that_goes_while_it_is_looked_at_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[str], Any], step: str
+) -> None:
+    path = tmp_path / "directory"
+    path.mkdir(0o755)
+    real = getattr(os, step)
+
+    def late(of: str, *arguments: Any, **options: Any) -> Any:
+        if os.fspath(of) == str(path):
+            # Whoever held its lock has removed it.
+            monkeypatch.undo()
+            path.rmdir()
+        return real(of, *arguments, **options)
+
+    monkeypatch.setattr(os, step, late)
+    make(str(path))
+    monkeypatch.undo()
+    assert path.is_dir()
+
+
+def test_processes_that_clear_away_behind_one_another_all_have_a_directory(tmp_path: Path) -> None:
+    def work(number: int) -> int:
+        for turn in range(50):
+            with scratch_directory(str(tmp_path / "parent")) as scratch:
+                Path(scratch, "file").write_text(f"{number} {turn}")
+                assert Path(scratch, "file").read_text() == f"{number} {turn}"
+        return number
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(work, range(4))) == [0, 1, 2, 3]
+    assert os.listdir(tmp_path / "parent") == []
+
+
+def test_a_parent_that_goes_while_it_is_looked_at_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parent = tmp_path / "parent"
+    real = os.listdir
+
+    def late(of: Any = ".") -> list[str]:
+        monkeypatch.undo()
+        parent.rmdir()
+        return real(of)
+
+    monkeypatch.setattr(os, "listdir", late)
+    with scratch_directory(str(parent)) as scratch:
+        assert Path(scratch).is_dir()

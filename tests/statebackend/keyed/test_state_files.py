@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from checkpointing import FileHandle
-from statebackend.keyed.state_files import MAX_FILES, MERGED_AT_ONCE, StateFiles, StoredFile
+from statebackend.api.key_groups import KeyGroupRange
+from statebackend.keyed.state_files import (
+    MAX_FILES,
+    MERGED_AT_ONCE,
+    MIN_MERGE_BYTES,
+    StateFiles,
+    StoredFile,
+    patience_of,
+)
 
 
 def files(*sizes_bytes: int) -> StateFiles:
@@ -34,3 +44,32 @@ def test_few_files_are_left_alone() -> None:
     pending = files(*[1] * MERGED_AT_ONCE)
     pending.pending = ["a local file"] * MAX_FILES
     assert pending.increments_to_merge() is None
+
+
+def test_a_base_is_worth_its_bytes_only_where_there_are_too_many_files_and_it_is_small() -> None:
+    increment, is_few = 1000, [1000] * (MAX_FILES - 1)
+    assert not files(1, *is_few).is_mostly_gone
+    assert files(1, *is_few, increment).is_mostly_gone
+    # A merge of increments would write a third of them.
+    small = increment * MAX_FILES * MERGED_AT_ONCE // (2 * MAX_FILES)
+    assert files(small - 1, *is_few, increment).is_mostly_gone
+    assert not files(small, *is_few, increment).is_mostly_gone
+    pending = files(1, increment)
+    pending.pending = ["a local file"] * (MAX_FILES - 1)
+    assert pending.is_mostly_gone
+
+
+def test_increments_are_borne_up_to_the_patience_and_while_they_are_small() -> None:
+    assert not files(0, MIN_MERGE_BYTES).has_outgrown(1)
+    assert files(0, MIN_MERGE_BYTES + 1).has_outgrown(1)
+    assert not files(MIN_MERGE_BYTES, 3 * MIN_MERGE_BYTES // 2).has_outgrown(1.5)
+    assert files(MIN_MERGE_BYTES, 3 * MIN_MERGE_BYTES // 2, 1).has_outgrown(1.5)
+    assert not files(100 * MIN_MERGE_BYTES).has_outgrown(1)
+
+
+@pytest.mark.parametrize("width", [1, 4])
+def test_neighbours_have_different_patience_between_one_and_two(width: int) -> None:
+    known = [patience_of(KeyGroupRange(start, start + width - 1)) for start in range(0, 64 * width, width)]
+    assert all(1 <= one < 2 for one in known)
+    assert len(set(known)) == len(known)
+    assert all(abs(one - other) > 0.3 for one, other in itertools.pairwise(known))

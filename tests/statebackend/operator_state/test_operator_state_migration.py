@@ -12,6 +12,7 @@ from statebackend.api.operator_state_descriptors import (
     SplitListStateDescriptor,
     UnionListStateDescriptor,
 )
+from statebackend.api.progress import Operation
 from statebackend.operator_state import (
     OperatorStateBackend,
     OperatorStateBackendParameters,
@@ -276,11 +277,12 @@ def test_progress_is_reported_while_migrating(operator):
             file_system=operator.file_system,
             file_prefix="state/other",
             restore=restored,
-            progress=lambda name, entries: told.append((name, entries)),
+            progress=told.append,
         )
     )
     backend.get_state(SplitListStateDescriptor("flights", flight_v2()))
-    assert told == [("flights", 3)]
+    assert {(one.operation, one.state_name) for one in told} == {(Operation.MIGRATION, "flights")}
+    assert [(one.entries, one.is_done) for one in told] == [(3, False), (3, True)]
 
 
 @pytest.mark.parametrize("list_descriptor", LISTS)

@@ -179,6 +179,28 @@ def test_the_digest_tells_contents_apart_and_attempts_not(operator):
     assert digests[0] == digests[1] != digests[2]
 
 
+def test_the_order_of_a_list_is_in_the_digest_and_that_of_a_map_is_not(operator):
+    def digest(numbers, keys):
+        (backend,) = operator.start()
+        backend.get_state(NUMBERS).add_all(numbers)
+        for key in keys:
+            backend.get_state(TABLE).put(key, [key])
+        return backend.snapshot(1, "attempt").digest
+
+    assert digest([1, 2], [3, 4]) == digest([1, 2], [4, 3]) != digest([2, 1], [3, 4])
+
+
+def test_state_that_nobody_reads_is_told_apart_by_what_is_referred_to(operator):
+    backends = [filled(operator) for _ in range(2)]
+    backends[1].get_state(NUMBERS).add(3)
+    handles = [encode_operator_state(one.snapshot(1, f"snapshot-{index}").handle) for index, one in enumerate(backends)]
+    digests = [
+        [one.snapshot(2, f"attempt-{attempt}").digest for one in operator.start(handles, 3)] for attempt in range(2)
+    ]
+    assert digests[0] == digests[1]
+    assert len(set(digests[0])) == 3
+
+
 def test_state_that_is_referred_to_has_the_digest_of_the_same_state_written_again(operator):
     backend = filled(operator)
     first = backend.snapshot(1, "snapshot-1")

@@ -287,6 +287,18 @@ def test_a_zombie_keeps_its_directory_and_the_next_attempt_works_beside_it(harne
     assert contents(harness, harness.open(ROCKSDB, newer, local="local")) == filled(KEYS, 0, 1)
 
 
+def test_a_directory_that_was_wiped_has_no_version_though_a_database_is_begun_in_it(tmp_path):
+    directory = LocalStateDirectory(str(tmp_path / "local"))
+    os.makedirs(directory.database_path)
+    directory.write_version(LocalVersion("state-1", {}))
+    assert directory.read_version() is not None
+    directory.wipe()
+    # A restore that is killed half way leaves no more than this.
+    os.makedirs(directory.database_path)
+    assert directory.read_version() is None
+    directory.close()
+
+
 def test_a_directory_can_be_locked_again_once_it_is_closed(tmp_path):
     path = str(tmp_path / "subtask")
     for number in range(2):

@@ -431,3 +431,15 @@ def test_frozen_files_are_not_merged_and_stay_until_they_are_thawed(tmp_path):
     assert sorted(os.listdir(tmp_path)) == sorted(os.path.basename(path) for path in paths[:-1])
     chain.thaw(frozen)
     assert os.listdir(tmp_path) == []
+
+
+def test_a_snapshot_of_a_few_changes_makes_no_directory_for_them(harness, monkeypatch):
+    backend = harness.open(ROCKSDB, local="local")
+    fill(harness, backend, KEYS)
+    first = harness.snapshot(backend)
+    made = []
+    monkeypatch.setattr("statebackend.rocksdb.local_directory.LocalStateDirectory.scratch", made.append)
+    fill(harness, backend, KEYS, 2)
+    second = harness.snapshot(backend)
+    assert made == []
+    assert len(second.handle.files) > len(first.handle.files)

@@ -7,6 +7,7 @@ import pytest
 
 from statebackend.rocksdb.engine import RocksDBEngine, RocksDBError, SstWriter
 from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
+from statebackend.rocksdb.unopened_family import UnopenedFamily
 from testkit.backends.contract_base import LIST, MAP, VALUE, contents, fill, filled
 from testkit.backends.harness import BackendHarness
 
@@ -85,6 +86,28 @@ def test_closing_releases_the_lock_though_families_and_scans_are_still_held(stor
 def test_a_second_store_on_the_same_directory_is_refused_by_name(store):
     with pytest.raises(RocksDBError, match=r"could not open at .*db"):
         RocksDBEngine(store.path)
+
+
+def test_what_a_read_raises_because_the_database_cannot_be_opened_keeps_its_own_cause(store):
+    """An error that is its own cause is one that whoever follows causes never comes to an end of."""
+
+    def no_space(name):
+        try:
+            raise OSError(28, "No space left on device")
+        except OSError as error:
+            raise RocksDBError(f"could not open for {name}") from error
+
+    def read(family, get):
+        try:
+            get(b"k")
+        except Exception as error:
+            family.reading_failed(error)
+
+    unopened = UnopenedFamily("a", no_space)
+    for family in (unopened, store.column_family("a")):
+        with pytest.raises(RocksDBError, match="could not open for a") as caught:
+            read(family, unopened.get)
+        assert isinstance(caught.value.__cause__, OSError)
 
 
 def test_a_dropped_column_family_is_gone_and_its_name_can_be_used_again(store):
