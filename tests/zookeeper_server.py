@@ -14,6 +14,7 @@ import contextlib
 import importlib.util
 import os
 import re
+import secrets
 import select
 import shutil
 import signal
@@ -27,6 +28,8 @@ from pathlib import Path
 GIVE_UP_S = 300.0
 ASKING_S = 10.0
 TICK_MS = 100
+PORTS = range(15_000, 32_000)
+"""Below those that a system takes for the own end of a connection."""
 _JAVA_OPTIONS = (
     "-Xmx96m",
     "-XX:+UseSerialGC",
@@ -42,10 +45,12 @@ _JARS = os.path.join(os.path.dirname(_PYSPARK.origin), "jars", "*")
 
 
 def free_port() -> int:
-    """A port that nobody listens on at this moment."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
+    """A port that nobody listens on at this moment, and that no connection is given by chance until a server does."""
+    while True:
+        port = secrets.choice(PORTS)
+        with socket.socket() as listening, contextlib.suppress(OSError):
+            listening.bind(("127.0.0.1", port))
+            return port
 
 
 class ZooKeeperServer:

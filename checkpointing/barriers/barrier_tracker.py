@@ -78,7 +78,6 @@ class BarrierTracker:
         if channel_count < 1:
             raise InvariantViolationError(f"barriers come by channels, and there are {channel_count}")
         self._open = set(range(channel_count))
-        self._ended: set[int] = set()
         self._newest_id = -1
         self._tracked: dict[int, _Tracked] = {}
 
@@ -122,7 +121,6 @@ class BarrierTracker:
             seen = _Seen(checkpoint_id, event.channel, None, event.now_ms)
             actions += self._take(seen, Heard.CHANNEL_ENDED, Heard.LAST_CHANNEL_ENDED)
         self._open.discard(event.channel)
-        self._ended.add(event.channel)
         return actions
 
     def _nothing(self, event: BarrierAnnounced | AlignmentTimedOut) -> Sequence[BarrierAction]:
@@ -132,7 +130,7 @@ class BarrierTracker:
     def _take(self, seen: _Seen, heard: Heard, last: Heard) -> Sequence[BarrierAction]:
         known = self._tracked.get(seen.checkpoint_id)
         phase = TrackedPhase.OVER if seen.checkpoint_id <= self._newest_id else TrackedPhase.UNKNOWN
-        had = set(self._ended)
+        had: set[int] = set()
         if known is not None:
             phase, had = known.phase, known.heard
         is_last = self._open <= had | {seen.channel}
@@ -145,7 +143,7 @@ class BarrierTracker:
     def _track(self, seen: _Seen) -> Sequence[BarrierAction]:
         delay_ms = 0 if seen.barrier is None else max(0, seen.now_ms - seen.barrier.created_ms)
         self._newest_id = seen.checkpoint_id
-        tracked = _Tracked(TrackedPhase.UNKNOWN, set(self._ended), seen.barrier, seen.now_ms, delay_ms)
+        tracked = _Tracked(TrackedPhase.UNKNOWN, set(), seen.barrier, seen.now_ms, delay_ms)
         self._tracked[seen.checkpoint_id] = tracked
         if len(self._tracked) <= MAX_TRACKED_CHECKPOINTS:
             return ()

@@ -285,7 +285,6 @@ class ExactlyOnceHandler:
             # A checkpoint that was announced first begins to align with the first barrier that comes out.
             pending.first_ms = seen.now_ms
             pending.start_delay_ms = max(0, seen.now_ms - seen.barrier.created_ms)
-            pending.bytes_passed = 0
         pending.arrived.add(seen.channel)
         pending.announced.discard(seen.channel)
         return ()

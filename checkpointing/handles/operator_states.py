@@ -43,6 +43,16 @@ class OperatorState:
         return len(self.subtasks)
 
     @property
+    def meta_bytes(self) -> int:
+        """Bytes of the opaque metas of all subtasks, which lie in `_metadata` and in no file of their own."""
+        return sum(subtask.meta_bytes for subtask in self.subtasks)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all state: files, each once however many subtasks refer to it, and metas."""
+        return self.meta_bytes + sum(file.size_bytes for file in files_of_operators([self]))
+
+    @property
     def keyed_handles(self) -> tuple[KeyedStateHandle, ...]:
         """The keyed state of all subtasks that have any, in their order, which is that of the key groups."""
         return tuple([subtask.keyed for subtask in self.subtasks if subtask.keyed is not None])

@@ -180,5 +180,9 @@ class CheckpointMetadata:
     @property
     def size_bytes(self) -> int:
         """Bytes of all state: files and opaque metas."""
-        metas = sum(subtask.meta_bytes for one in self.operators for subtask in one.subtasks)
-        return metas + sum(file.size_bytes for file in self.files)
+        return self.meta_bytes + sum(file.size_bytes for file in self.files)
+
+    @property
+    def meta_bytes(self) -> int:
+        """Bytes of the opaque metas of all operators."""
+        return sum(one.meta_bytes for one in self.operators)

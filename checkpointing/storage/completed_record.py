@@ -22,30 +22,14 @@ from checkpointing.errors import CorruptJobIdentityError, InvariantViolationErro
 from checkpointing.handles.invariants import MAX_ID, check_identifier, check_integer, require
 from checkpointing.handles.relative_path import checked_relative_path
 from checkpointing.handles.state_handles import FileHandle
+from checkpointing.storage.pointed_metadata import CheckpointPointer
 from checkpointing.storage.sealed_json import sealed_json, unsealed_json
 
-__all__ = ["COMPLETED_FILE_NAME", "CompletedCheckpoint", "CompletedRecord"]
+__all__ = ["COMPLETED_FILE_NAME", "CompletedRecord"]
 
 COMPLETED_FILE_NAME: Final = "completed-checkpoints.json"
 
 _FORMAT_VERSION: Final = 1
-
-
-@frozen
-class CompletedCheckpoint:
-    """A pointer: the id of a checkpoint, and its metadata file, of which no other attempt has the name."""
-
-    checkpoint_id: int
-    metadata_file: FileHandle
-
-    def __attrs_post_init__(self) -> None:
-        check_integer("checkpoint_id", self.checkpoint_id, 0, MAX_ID)
-        require("/" in self.metadata_file.path, f"{self.metadata_file.path} has no directory")
-
-    @property
-    def directory(self) -> str:
-        """The directory of the metadata file."""
-        return self.metadata_file.path.rpartition("/")[0]
 
 
 @frozen(kw_only=True)
@@ -56,8 +40,8 @@ class CompletedRecord:
     leader: str = ""
     revision: int = 0
     greatest_id: int = -1
-    completed: tuple[CompletedCheckpoint, ...] = ()
-    set_aside: tuple[CompletedCheckpoint, ...] = field(default=())
+    completed: tuple[CheckpointPointer, ...] = ()
+    set_aside: tuple[CheckpointPointer, ...] = field(default=())
     driver_files: str = ""
 
     def __attrs_post_init__(self) -> None:
@@ -74,7 +58,7 @@ class CompletedRecord:
             checked_relative_path(self.driver_files)
 
     @property
-    def by_id(self) -> dict[int, CompletedCheckpoint]:
+    def by_id(self) -> dict[int, CheckpointPointer]:
         """The completed checkpoints."""
         return {one.checkpoint_id: one for one in self.completed}
 
@@ -105,13 +89,13 @@ class CompletedRecord:
             ) from error
 
 
-def _listed(pointers: Iterable[CompletedCheckpoint]) -> list[list[Any]]:
+def _listed(pointers: Iterable[CheckpointPointer]) -> list[list[Any]]:
     return [
         [one.checkpoint_id, one.metadata_file.path, one.metadata_file.size_bytes, one.metadata_file.checksum]
         for one in pointers
     ]
 
 
-def _pointers(listed: Any) -> tuple[CompletedCheckpoint, ...]:
+def _pointers(listed: Any) -> tuple[CheckpointPointer, ...]:
     require(isinstance(listed, list), "the checkpoints are not a list")
-    return tuple(CompletedCheckpoint(one, FileHandle(path, size, checksum)) for one, path, size, checksum in listed)
+    return tuple(CheckpointPointer(one, FileHandle(path, size, checksum)) for one, path, size, checksum in listed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
 from checkpointing.storage.checkpoint_directories import DirectoryPointers
 from checkpointing.storage.default_checkpoint_store import DefaultCompletedCheckpointStore
 from checkpointing.storage.file_system import CheckpointFileSystem
@@ -18,13 +17,3 @@ class DirectoryCheckpointStore(DefaultCompletedCheckpointStore):
         self, fs: CheckpointFileSystem, max_retained: int = 3, *, leadership: Leadership | None = None
     ) -> None:
         super().__init__(fs, DirectoryPointers(fs, leadership), max_retained, leadership=leadership)
-
-    @staticmethod
-    def peek(fs: CheckpointFileSystem) -> CheckpointMetadata | None:
-        """See `FoundCheckpoints.newest`; changes nothing."""
-        return DirectoryPointers(fs).find().newest()
-
-    @staticmethod
-    def fall_back_target(fs: CheckpointFileSystem, fall_back_to: int | str) -> CheckpointMetadata:
-        """See `FoundCheckpoints.fall_back_target`; changes nothing."""
-        return DirectoryPointers(fs).find().fall_back_target(fall_back_to)

@@ -18,15 +18,24 @@ after a crash. A driver that does not lead finishes one batch at the most, so th
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterable
 from typing import Final
 
-from checkpointing.errors import MissingFileError, StorageError
+from checkpointing.errors import CheckpointError, JobDirectoryMismatchError, MissingFileError, StorageError
 from checkpointing.storage.fall_back_file import FALL_BACK_FILE_NAME
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.time_epoch_file import TIME_EPOCH_FILE_NAME
 
-__all__ = ["DRIVERS_DIRECTORY", "copy_driver_files", "driver_files_of", "driver_root"]
+__all__ = [
+    "DRIVERS_DIRECTORY",
+    "check_driver_files",
+    "copy_driver_files",
+    "delete_driver_files",
+    "driver_files_of",
+    "driver_root",
+]
 
 DRIVERS_DIRECTORY: Final = "drivers"
 
@@ -57,8 +66,12 @@ def driver_files_of(file_system: CheckpointFileSystem, directory: str) -> Checkp
 def copy_driver_files(file_system: CheckpointFileSystem, source_directory: str, target_directory: str) -> None:
     """Copy the driver files in one directory of a job directory to another, which nobody else writes to.
 
-    Files are linked where that can be: nobody changes one in place. Raises `StorageError` if they do not stand still.
+    Files are linked where that can be: nobody changes one in place. Raises `JobDirectoryMismatchError` if the former
+    are on a disk and not there, since to go on without them would be to read the sources anew, and `StorageError` if
+    they do not stand still.
     """
+    if file_system.local_path() is not None:
+        check_driver_files(file_system, source_directory)
     source = driver_files_of(file_system, source_directory)
     target = driver_files_of(file_system, target_directory)
     target.make_root()
@@ -77,6 +90,33 @@ def copy_driver_files(file_system: CheckpointFileSystem, source_directory: str, 
         f"{source.location('')} does not stand still: the driver that led the job before is still writing. Stop it, "
         f"and start again"
     )
+
+
+def check_driver_files(file_system: CheckpointFileSystem, directory: str) -> None:
+    """Raise `JobDirectoryMismatchError` if the driver files of a former driver are on no disk, or not on this one.
+
+    "" is of a job that has had none of its own.
+    """
+    if not directory:
+        return
+    local_path = file_system.local_path(directory)
+    if local_path is None or not os.path.isdir(local_path):
+        raise JobDirectoryMismatchError(
+            f"what the driver before has changed (Spark's log of the sources, the epoch that was open) is in a "
+            f"directory of its own, and not in {file_system.location(directory)}: give the one that the job has had "
+            f"(spark_log_directory; on the command line --driver-directory), or start from a savepoint in a new job "
+            f"directory"
+        )
+
+
+def delete_driver_files(file_system: CheckpointFileSystem, names: Iterable[str]) -> None:
+    """Delete the directories of former drivers of those names.
+
+    Such a driver may be writing there still; what is left goes at the next take-over.
+    """
+    for name in names:
+        with contextlib.suppress(CheckpointError):
+            file_system.delete_directory(f"{DRIVERS_DIRECTORY}/{name}")
 
 
 def _listed(source: CheckpointFileSystem, *, is_whole: bool) -> dict[str, object]:

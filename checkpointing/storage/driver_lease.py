@@ -8,6 +8,8 @@ holder lives; if it stays one and the same version for the whole length, the hol
 is taken. The length is measured by the watcher's own monotonic clock, from when it has *read* that version. So clocks
 of two machines are never compared, and what a clock does on the holder's side makes it lose the lease at worst.
 
+Who renews it is a part of its own (`LeaseKeeper`): a thread, or whoever lets time pass otherwise.
+
 To lose the lease is no danger: who holds it is looked up in the store whenever it matters (`check`), and a checkpoint
 becomes complete by a compare and set of its own, which fails behind the back of another leader (`object_pointers`). A
 holder that could not renew for long, and whose lease nobody took, goes on.
@@ -31,7 +33,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from attrs import asdict, evolve, field, frozen
 
@@ -49,7 +51,7 @@ from checkpointing.storage.leadership import LossListener
 from checkpointing.storage.sealed_json import sealed_json, unsealed_json
 from snapshots.value_text import cut
 
-__all__ = ["LEASE_FILE_NAME", "DriverLease", "LeaseRecord", "ObjectStoreLease"]
+__all__ = ["LEASE_FILE_NAME", "DriverLease", "LeaseKeeper", "LeaseRecord", "ObjectStoreLease"]
 
 LEASE_FILE_NAME: Final = "driver-lease.json"
 
@@ -98,19 +100,48 @@ class LeaseRecord:
             ) from error
 
 
+class LeaseKeeper(Protocol):
+    """Has a lease renewed from its construction on, for as long as the driver lives and holds it."""
+
+    def stop(self) -> None:
+        """Renew it no more, and wait for a renewal that is under way; again is fine."""
+
+
+class ThreadKeeper:
+    """Calls ``keep`` every ``interval_s`` seconds by a thread of its own, until that says that there is nothing to."""
+
+    def __init__(self, keep: Callable[[], bool], interval_s: float) -> None:
+        self._keep = keep
+        self._interval_s = interval_s
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="driver-lease", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """See `LeaseKeeper`."""
+        self._stopping.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._interval_s) and self._keep():
+            pass
+
+
 @frozen(kw_only=True)
 class ObjectStoreLease:
     """Leadership by a lease in the job directory, on a store with conditional writes; a `LeadershipProvider`.
 
     ``lease_ms`` is its length: what a driver that was killed keeps the next one waiting. ``is_stand_by`` says that a
-    driver waits for as long as another leads, instead of refusing to start. ``monotonic_ms`` is a clock and ``sleep``
-    waits for so many seconds.
+    driver waits for as long as another leads, instead of refusing to start. ``monotonic_ms`` is a clock, ``sleep``
+    waits for so many seconds, and ``keeper`` is given what renews the lease and every how many seconds.
     """
 
     lease_ms: int = field(default=DEFAULT_LEASE_MS)
     is_stand_by: bool = False
     monotonic_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000
     sleep: Callable[[float], object] = time.sleep
+    keeper: Callable[[Callable[[], bool], float], LeaseKeeper] = ThreadKeeper
 
     def __attrs_post_init__(self) -> None:
         check_integer("lease_ms", self.lease_ms, _MIN_LEASE_MS, _MAX_LEASE_MS)
@@ -139,7 +170,7 @@ class ObjectStoreLease:
             if record is None or record.is_released or (version == watched and now_ms - since_ms >= record.lease_ms):
                 taken = objects.write(LEASE_FILE_NAME, own.to_bytes(), version)
                 if taken is not None:
-                    return DriverLease(objects, place, own, taken)
+                    return DriverLease(objects, place, own, taken, self.keeper)
                 # Somebody was faster, or it was renewed just now.
                 self.sleep(self.lease_ms / 1000 / _LOOKS_PER_LEASE)
                 continue
@@ -156,9 +187,16 @@ class ObjectStoreLease:
 
 
 class DriverLease:
-    """A lease that this driver holds, and renews by a thread of its own; a `Leadership`."""
+    """A lease that this driver holds, and that a keeper renews; a `Leadership`."""
 
-    def __init__(self, objects: ConditionalObjects, place: str, record: LeaseRecord, version: str) -> None:
+    def __init__(
+        self,
+        objects: ConditionalObjects,
+        place: str,
+        record: LeaseRecord,
+        version: str,
+        keeper: Callable[[Callable[[], bool], float], LeaseKeeper],
+    ) -> None:
         self._objects = objects
         self._place = place
         self._record = record
@@ -166,9 +204,8 @@ class DriverLease:
         self._listeners: list[LossListener] = []
         self._loss: LeadershipLostError | None = None
         self._lock = threading.RLock()
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="driver-lease", daemon=True)
-        self._thread.start()
+        self._is_closing = False
+        self._keeper = keeper(self._keep, record.lease_ms / 1000 / _RENEWALS_PER_LEASE)
 
     @property
     def token(self) -> str:
@@ -178,7 +215,7 @@ class DriverLease:
     def check(self) -> None:
         """Read the object. Raises `LeadershipLostError` if another driver has it, or nobody; `StorageError`."""
         with self._lock:
-            if self._loss is None and not self._closing.is_set():
+            if self._loss is None and not self._is_closing:
                 found = self._objects.read(LEASE_FILE_NAME)
                 if found is not None and self._is_own(found.content):
                     return
@@ -199,15 +236,14 @@ class DriverLease:
     def renew(self) -> bool:
         """Write the lease anew; whether this driver still holds it. Raises `StorageError` if that is not known."""
         with self._lock:
-            if self._loss is not None or self._closing.is_set():
+            if self._loss is not None or self._is_closing:
                 return False
             return self._write(evolve(self._record, renewal=self._record.renewal + 1))
 
     def close(self) -> None:
         """Give the lease back; again is fine. If that fails, it runs out."""
-        self._closing.set()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+        self._is_closing = True
+        self._keeper.stop()
         with self._lock, contextlib.suppress(CheckpointError):
             if self._loss is None and not self._record.is_released:
                 self._write(evolve(self._record, renewal=self._record.renewal + 1, is_released=True))
@@ -238,19 +274,20 @@ class DriverLease:
             f"was deleted"
         )
 
-    def _keep(self) -> None:
-        interval_s = self._record.lease_ms / 1000 / _RENEWALS_PER_LEASE
-        while not self._closing.wait(interval_s):
-            try:
-                if not self.renew():
-                    break
-            except CheckpointError as error:
-                _logger.warning("%s could not be renewed, and will be tried again: %s", self._place, error)
+    def _keep(self) -> bool:
+        """Renews it, and tells who listens if it is lost; whether it is to be renewed again."""
+        try:
+            if self.renew():
+                return True
+        except CheckpointError as error:
+            _logger.warning("%s could not be renewed, and will be tried again: %s", self._place, error)
+            return True
         with self._lock:
             loss, listeners = self._loss, tuple(self._listeners)
         if loss is not None:
             for listener in listeners:
                 listener(loss)
+        return False
 
 
 def _this_driver() -> str:

@@ -19,9 +19,12 @@ from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.sealed_json import corrupt, read_sealed_json, sealed_json
 from snapshots.value_text import shown
 
-__all__ = ["FALL_BACK_FILE_NAME", "FallBack", "end_fall_back", "read_fall_back", "write_fall_back"]
+__all__ = ["FALL_BACK_FILE_NAME", "NO_SOURCE_LOG", "FallBack", "end_fall_back", "read_fall_back", "write_fall_back"]
 
 FALL_BACK_FILE_NAME = "fall-back.json"
+
+NO_SOURCE_LOG = "no-source-log"
+"""The source log of a job whose sources are read by itself: there is none to be set aside."""
 
 _FORMAT_VERSION = 1
 _MAX_INTEGER = (1 << 63) - 1
@@ -31,7 +34,7 @@ _MAX_INTEGER = (1 << 63) - 1
 class FallBack:
     """`checkpoint_id` is to become the newest; `newest_id` is the newest epoch that was begun before.
 
-    `source_log` is the name, below `set-aside/`, of the source log as it was.
+    `source_log` is the name, below `set-aside/`, of the source log as it was, or `NO_SOURCE_LOG`.
     """
 
     checkpoint_id: int

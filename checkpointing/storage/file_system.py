@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
@@ -20,7 +21,7 @@ import pyarrow
 import pyarrow.fs
 
 from checkpointing.errors import CorruptFileError, MissingFileError, StorageError, UnsafePathError
-from checkpointing.handles.checksum import checksum_of_bytes
+from checkpointing.handles.checksum import checksum_of_bytes, checksum_of_chunks
 from checkpointing.handles.relative_path import checked_relative_path
 from checkpointing.handles.state_handles import FileHandle
 from checkpointing.storage.arrow_storage import ArrowStorage
@@ -31,6 +32,9 @@ from checkpointing.storage.s3_storage import S3Storage
 from checkpointing.storage.store_uri import is_uri, scheme_of, secrets_of, without_secrets
 
 __all__ = ["CheckpointFileSystem", "Storage"]
+
+_READ_AT_ONCE_BYTES = 8 << 20
+"""Each reading is a request to an object store."""
 
 _WHAT_TO_DO = "Restore from another checkpoint or savepoint, or bring back the original file from a backup."
 
@@ -111,14 +115,15 @@ class CheckpointFileSystem:
     def from_uri(cls, uri: str | os.PathLike[str]) -> CheckpointFileSystem:
         """The root at a local path, a `file:///` URI or any URI `pyarrow.fs` knows. Touches nothing.
 
-        A local root need not exist; it is created by the first write. Raises `StorageError` for a URI
-        that no file system understands.
+        A path may begin with ``~``, the home of whoever runs this. A local root need not exist; it is created by the
+        first write. Raises `StorageError` for a URI that no file system understands.
         """
         text = os.fspath(uri)
         if not text or "\0" in text:
             raise UnsafePathError(f"{text!r} is neither a path nor a URI")
         if not is_uri(text):
-            root = os.path.abspath(text)
+            # Shells leave a tilde behind "=" as it is, and programs know none: it was a directory of that name.
+            root = os.path.abspath(os.path.expanduser(text))
             return cls(root, LocalStorage(root))
         try:
             if scheme_of(text) == "s3":
@@ -218,6 +223,16 @@ class CheckpointFileSystem:
         self._verify(handle, len(data), checksum_of_bytes(data))
         return data
 
+    def verify_content(self, handle: FileHandle) -> None:
+        """Read a file, in bounded memory, and compare it with its checksum.
+
+        Raises `MissingFileError` or `CorruptFileError`.
+        """
+        self._verify_size(handle, self._size_or_none(handle.path))
+        with self._reporting("read", handle.path), self._storage.open_input(handle.path) as source:
+            size_bytes, checksum = checksum_of_chunks(iter(lambda: source.read(_READ_AT_ONCE_BYTES), b""))
+        self._verify(handle, size_bytes, checksum)
+
     def download(self, handle: FileHandle, local_path: str | os.PathLike[str], *, may_link: bool = True) -> None:
         """Bring a file out to `local_path`, verified. On any error the target is absent or as before.
 
@@ -270,6 +285,19 @@ class CheckpointFileSystem:
         with self._reporting("list", prefix):
             paths = self._storage.list_files(prefix and checked_relative_path(prefix))
         return tuple(sorted(path for path in paths if include_temporary or not _is_temporary(path)))
+
+    def why_absent(self) -> str | None:
+        """Why there is nothing to be found at the root, as the end of a sentence about it; None if there may be."""
+        root = self.local_path()
+        if root is None:
+            # An object store knows no directories, only objects below a name.
+            return None if self.list_directories() or self.list_files() else "does not exist: no object lies below it"
+        with self._reporting("look up", ""):
+            try:
+                mode = os.stat(root).st_mode
+            except (FileNotFoundError, NotADirectoryError):
+                return "does not exist"
+        return None if stat.S_ISDIR(mode) else "is a file, and no directory"
 
     def list_directories(self, prefix: str = "") -> tuple[str, ...]:
         """Names of the directories directly below the directory `prefix` (default: the root), sorted."""

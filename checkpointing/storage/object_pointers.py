@@ -18,9 +18,7 @@
 from __future__ import annotations
 
 import contextlib
-import re
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final, TypeVar
 
 from attrs import evolve
@@ -37,18 +35,23 @@ from checkpointing.errors import (
 )
 from checkpointing.handles.state_handles import FileHandle
 from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
-from checkpointing.storage.checkpoint_directories import CHECKPOINTS_DIRECTORY, checkpoint_directory
-from checkpointing.storage.completed_record import COMPLETED_FILE_NAME, CompletedCheckpoint, CompletedRecord
+from checkpointing.storage.completed_record import COMPLETED_FILE_NAME, CompletedRecord
 from checkpointing.storage.conditional_objects import ConditionalObjects
 from checkpointing.storage.file_system import CheckpointFileSystem
-from checkpointing.storage.found_checkpoints import FoundCheckpoints, RetainedCheckpoint, read_checkpoint
-from checkpointing.storage.metadata_file import read_metadata, write_metadata
+from checkpointing.storage.found_checkpoints import FoundCheckpoints, RetainedCheckpoint
+from checkpointing.storage.metadata_file import read_metadata
+from checkpointing.storage.pointed_metadata import (
+    CheckpointPointer,
+    delete_pointed_metadata,
+    read_pointed_metadata,
+    unnamed_directories,
+    write_pointed_metadata,
+)
 
 __all__ = ["ObjectPointers"]
 
 T = TypeVar("T")
 
-_DIRECTORY: Final = re.compile("chk-([0-9]{12,19})(-[0-9a-f]{32})?")
 _TRIES: Final = 10
 
 _Change = Callable[[CompletedRecord], CompletedRecord]
@@ -118,18 +121,16 @@ class ObjectPointers:
 
     def publish(self, metadata: CheckpointMetadata) -> FileHandle:
         """Write the metadata under a name of its own, then let the object name it."""
-        checkpoint_id = metadata.checkpoint_id
         self._check_leading()
-        directory = f"{checkpoint_directory(checkpoint_id)}-{uuid.uuid4().hex}"
-        pointer = CompletedCheckpoint(checkpoint_id, write_metadata(self._fs, directory, metadata))
+        pointer = write_pointed_metadata(self._fs, metadata)
         try:
             self._change(lambda record: _with(record, pointer))
         except LeadershipLostError:
             raise
         except StorageError as error:
             raise UncertainCheckpointError(
-                f"whether checkpoint {checkpoint_id} is complete is not known, and is found at the next start; nothing "
-                f"is lost. {error}"
+                f"whether checkpoint {pointer.checkpoint_id} is complete is not known, and is found at the next start; "
+                f"nothing is lost. {error}"
             ) from error
         return pointer.metadata_file
 
@@ -138,10 +139,7 @@ class ObjectPointers:
         pointer = self._record.by_id.get(checkpoint_id)
         self._change(lambda record: _without(record, checkpoint_id))
         if pointer is not None:
-            self._fs.delete(pointer.metadata_file.path, durable=True)
-            if pointer.directory.startswith(f"{CHECKPOINTS_DIRECTORY}/"):
-                # What such a store keeps in the place of a directory.
-                self._fs.delete_directory(pointer.directory)
+            delete_pointed_metadata(self._fs, pointer)
 
     def set_aside(self, checkpoint_id: int) -> None:
         """Note it among those that were given up; its files stay where they are."""
@@ -216,45 +214,20 @@ class ObjectPointers:
         retained: dict[int, RetainedCheckpoint] = {}
         unreadable: dict[int, CorruptMetadataError] = {}
         for pointer in record.completed:
-            found = self._retained(pointer)
+            found = read_pointed_metadata(self._fs, pointer, self.place)
             if isinstance(found, RetainedCheckpoint):
                 retained[pointer.checkpoint_id] = found
             else:
                 unreadable[pointer.checkpoint_id] = found
         greatest = record.greatest_id if record.greatest_id >= 0 else None
-        unfinished = list(self._unfinished(record))
+        unfinished: list[str] = []
+        # A listing that fails leaves what could be cleared away to another time.
+        with contextlib.suppress(CheckpointError):
+            unfinished += (name for name, _ in unnamed_directories(self._fs, (*record.completed, *record.set_aside)))
         return FoundCheckpoints(self._fs, self.place, retained, unreadable, unfinished, greatest)
 
-    def _retained(self, pointer: CompletedCheckpoint) -> RetainedCheckpoint | CorruptMetadataError:
-        """The checkpoint of a pointer, or what is wrong with it."""
-        try:
-            return self._read(pointer)
-        except CorruptMetadataError as error:
-            return error
-        except (MissingFileError, CorruptFileError) as error:
-            return CorruptMetadataError(f"{self.place} names a file that is not as it was: {error}")
 
-    def _read(self, pointer: CompletedCheckpoint) -> RetainedCheckpoint:
-        found = read_checkpoint(self._fs, pointer.checkpoint_id, pointer.directory)
-        if found.metadata_file != pointer.metadata_file:
-            raise CorruptMetadataError(
-                f"{self._fs.location(found.metadata_file.path)} is another file than the one that was completed: its "
-                f"checksum is {found.metadata_file.checksum}, and {self.place} says {pointer.metadata_file.checksum}. "
-                f"Bring the right one back from a backup."
-            )
-        return found
-
-    def _unfinished(self, record: CompletedRecord) -> Iterator[str]:
-        """The directories that are listed and not named."""
-        named = {one.directory for one in (*record.completed, *record.set_aside)}
-        with contextlib.suppress(CheckpointError):
-            for name in self._fs.list_directories(CHECKPOINTS_DIRECTORY):
-                directory = f"{CHECKPOINTS_DIRECTORY}/{name}"
-                if _DIRECTORY.fullmatch(name) and directory not in named:
-                    yield directory
-
-
-def _with(record: CompletedRecord, pointer: CompletedCheckpoint) -> CompletedRecord:
+def _with(record: CompletedRecord, pointer: CheckpointPointer) -> CompletedRecord:
     if pointer in record.completed:
         return record
     greatest_id = max(record.greatest_id, pointer.checkpoint_id)

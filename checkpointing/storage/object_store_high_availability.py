@@ -17,17 +17,25 @@ from typing import Final
 
 from attrs import evolve, field, frozen
 
-from checkpointing.errors import CheckpointError, InvariantViolationError, JobDirectoryError
+from checkpointing.errors import InvariantViolationError, JobDirectoryError
 from checkpointing.storage.checkpoint_directories import DirectoryPointers
-from checkpointing.storage.completed_record import CompletedCheckpoint, CompletedRecord
+from checkpointing.storage.completed_record import CompletedRecord
 from checkpointing.storage.conditional_objects import ConditionalObjects
-from checkpointing.storage.driver_files import DRIVERS_DIRECTORY, copy_driver_files, driver_files_of, driver_root
+from checkpointing.storage.driver_files import (
+    DRIVERS_DIRECTORY,
+    check_driver_files,
+    copy_driver_files,
+    delete_driver_files,
+    driver_files_of,
+    driver_root,
+)
 from checkpointing.storage.driver_lease import DEFAULT_LEASE_MS, DriverLease, ObjectStoreLease
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.high_availability_file import read_kept_in, write_kept_in
 from checkpointing.storage.job_directory import JobDirectory, JobIdentity
 from checkpointing.storage.job_services import DirectoryServices, JobRecords
 from checkpointing.storage.object_pointers import ObjectPointers
+from checkpointing.storage.pointed_metadata import CheckpointPointer
 
 __all__ = ["ObjectStoreHighAvailability"]
 
@@ -69,17 +77,12 @@ class ObjectStoreHighAvailability:
     def looking(self, file_system: CheckpointFileSystem, identity: JobIdentity | None) -> Iterator[JobRecords]:
         """See `JobServices`. A directory that was never led so is looked at as it is."""
         if identity is None or read_kept_in(file_system) is None:
-            with DirectoryServices().looking(file_system, identity) as records:
-                yield evolve(
-                    records,
-                    driver_files=driver_root(
-                        file_system, self.driver_directory, None if identity is None else identity.job_id
-                    ),
-                )
+            with DirectoryServices(driver_directory=self.driver_directory).looking(file_system, identity) as records:
+                yield records
             return
         pointers = ObjectPointers(file_system, _objects(file_system), identity.job_id)
         pointers.check_there()
-        root = driver_root(file_system, self.driver_directory, None if identity is None else identity.job_id)
+        root = driver_root(file_system, self.driver_directory, identity.job_id)
         yield JobRecords(file_system, pointers, driver_files_of(root, pointers.driver_files))
 
     def take_over(self, directory: JobDirectory) -> JobRecords:
@@ -95,6 +98,7 @@ class ObjectStoreHighAvailability:
 
         def begin(record: CompletedRecord) -> CompletedRecord:
             begun = _found_in_directory(file_system, record) if is_first else record
+            check_driver_files(root, begun.driver_files)
             if has_driver_files:
                 copy_driver_files(root, begun.driver_files, own)
             return evolve(begun, driver_files=own)
@@ -105,10 +109,7 @@ class ObjectStoreHighAvailability:
         pointers.take_over(leadership.token, begin)
         if is_first:
             write_kept_in(file_system, KEPT_IN)
-        for name in others:
-            # A former driver may be writing there still; what is left goes the next time.
-            with contextlib.suppress(CheckpointError):
-                root.delete_directory(f"{DRIVERS_DIRECTORY}/{name}")
+        delete_driver_files(root, others)
         return JobRecords(file_system, pointers, driver_files_of(root, own))
 
     def _lease(self) -> ObjectStoreLease:
@@ -126,7 +127,7 @@ def _found_in_directory(file_system: CheckpointFileSystem, record: CompletedReco
     """The record of a directory that has none, or was begun to be taken over and has gone on as it was since."""
     found = DirectoryPointers(file_system).find()
     pointers = tuple(
-        CompletedCheckpoint(checkpoint_id, found.retained[checkpoint_id].metadata_file)
+        CheckpointPointer(checkpoint_id, found.retained[checkpoint_id].metadata_file)
         for checkpoint_id in sorted(found.retained)
     )
     found.check_newest()

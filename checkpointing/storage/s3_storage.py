@@ -16,6 +16,7 @@ bucket that is not there, a certificate) is reported at once.
 from __future__ import annotations
 
 import contextlib
+import errno
 import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
@@ -128,7 +129,13 @@ class S3Storage:
     def copy(self, path: str, target: str) -> None:
         """A second object with the same bytes, made by the store itself, which takes up to 5 GiB."""
         root, filesystem = self.location.root, self.files.filesystem
-        self._try(lambda: filesystem.copy_file(f"{root}/{path}", f"{root}/{target}"))
+        try:
+            self._try(lambda: filesystem.copy_file(f"{root}/{path}", f"{root}/{target}"))
+        except OSError as error:
+            found = _AWS_ERROR.search(str(error))
+            if found is not None and found[1] == "NO_SUCH_KEY":
+                raise FileNotFoundError(errno.ENOENT, "no such object", path) from error
+            raise
 
     def delete(self, path: str, durable: bool) -> None:
         """Remove a file; a missing one is fine."""

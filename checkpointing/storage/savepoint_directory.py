@@ -19,16 +19,22 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
-from checkpointing.errors import MissingFileError, SavepointError, SavepointExistsError
+from checkpointing.errors import MissingFileError, SavepointError, SavepointExistsError, StorageError
 from checkpointing.handles.invariants import require
 from checkpointing.handles.state_handles import FileHandle
 from checkpointing.metadata.checkpoint_metadata import SOURCE_PROGRESS_DIRECTORY, CheckpointKind, CheckpointMetadata
+from checkpointing.storage.checkpoint_directories import CHECKPOINTS_DIRECTORY, SHARED_DIRECTORY
 from checkpointing.storage.file_system import CheckpointFileSystem
+from checkpointing.storage.job_directory import JOB_FILE_NAME
 from checkpointing.storage.metadata_file import METADATA_FILE_NAME, read_metadata, write_metadata
+from checkpointing.storage.store_uri import is_uri
 
 __all__ = [
     "SavedSourceProgress",
+    "abandon_savepoint_directory",
+    "check_savepoint_directory",
     "create_savepoint_directory",
+    "not_a_savepoint",
     "read_savepoint",
     "write_savepoint",
     "write_source_progress",
@@ -38,14 +44,40 @@ _IN_PROGRESS = "_in_progress"
 _IN_PROGRESS_TEXT = b"A savepoint is being written here. Without _metadata it is incomplete.\n"
 
 
-def create_savepoint_directory(uri: str | os.PathLike[str]) -> CheckpointFileSystem:
-    """Reserve an absent or empty directory for a savepoint; `SavepointExistsError` for any other."""
+def check_savepoint_directory(uri: str | os.PathLike[str]) -> CheckpointFileSystem:
+    """Raises `SavepointExistsError` for what is neither an absent nor an empty directory; touches nothing.
+
+    `SavepointError` for one among the files of a job, or of a savepoint that is being written, which would be removed
+    with what is left over there. For who works long before the first byte is written there.
+    """
     fs = CheckpointFileSystem.from_uri(uri)
     present = _present(fs)
     if present:
         raise SavepointExistsError(_refusal(fs, present))
+    _check_nobody_removes(fs, fs.local_path() or os.fspath(uri))
+    return fs
+
+
+def create_savepoint_directory(uri: str | os.PathLike[str]) -> CheckpointFileSystem:
+    """Reserve an absent or empty directory for a savepoint; raises as `check_savepoint_directory` for any other."""
+    fs = check_savepoint_directory(uri)
     fs.write_file(_IN_PROGRESS, _IN_PROGRESS_TEXT)
     return fs
+
+
+def abandon_savepoint_directory(fs: CheckpointFileSystem) -> None:
+    """Empties a directory that `create_savepoint_directory` reserved, of a savepoint that is not to be.
+
+    The mark that it is not finished goes last. Does nothing where `_metadata` is.
+    """
+    if METADATA_FILE_NAME in (present := _present(fs)):
+        return
+    for path in present:
+        if path != _IN_PROGRESS:
+            fs.delete(path)
+    for name in fs.list_directories():
+        fs.delete_directory(name)
+    fs.delete(_IN_PROGRESS)
 
 
 def write_source_progress(fs: CheckpointFileSystem, progress: Mapping[str, bytes]) -> tuple[FileHandle, ...]:
@@ -109,12 +141,7 @@ def read_savepoint(uri: str | os.PathLike[str]) -> tuple[CheckpointFileSystem, C
     try:
         metadata = read_metadata(fs, "")
     except MissingFileError as error:
-        why = (
-            "a savepoint was begun there and not finished; take it again into another directory"
-            if fs.exists(_IN_PROGRESS)
-            else f"it has no file {METADATA_FILE_NAME}; give the savepoint's own directory"
-        )
-        raise SavepointError(f"{fs.uri} is not a savepoint: {why}.") from error
+        raise not_a_savepoint(fs) from error
     if metadata.kind is not CheckpointKind.SAVEPOINT:
         raise SavepointError(
             f"{fs.uri} is {metadata.kind.value} {metadata.checkpoint_id} of job {metadata.job_name!r}, not a "
@@ -122,6 +149,54 @@ def read_savepoint(uri: str | os.PathLike[str]) -> tuple[CheckpointFileSystem, C
         )
     fs.verify_present(metadata.files)
     return fs, metadata
+
+
+def not_a_savepoint(fs: CheckpointFileSystem) -> SavepointError:
+    """The error for a root without `_metadata`, which says what is there instead, if anything is."""
+    absent = fs.why_absent()
+    if absent is not None:
+        return SavepointError(f"{fs.uri} {absent}: there is no state to be read")
+    if fs.exists(_IN_PROGRESS):
+        why = "a savepoint was begun there and not finished; take it again into another directory"
+    elif fs.exists(JOB_FILE_NAME):
+        why = "it is the directory of a job; take a savepoint of that"
+    else:
+        why = f"it has no file {METADATA_FILE_NAME}; give the savepoint's own directory"
+    return SavepointError(f"{fs.uri} is not a savepoint: {why}.")
+
+
+def _around(place: str) -> Iterator[tuple[CheckpointFileSystem, str]]:
+    """The directories around a place, the outermost first, each with the name in it that leads to the place."""
+    path, mark, options = place.partition("?") if is_uri(place) else (os.path.realpath(place), "", "")
+    names = path.rstrip("/").split("/")
+    # What a URI begins with, its scheme and the name of a bucket, is no directory.
+    for index in range(4 if is_uri(place) else 2, len(names)):
+        yield CheckpointFileSystem.from_uri("/".join(names[:index]) + mark + options), names[index]
+
+
+def _check_nobody_removes(fs: CheckpointFileSystem, place: str) -> None:
+    """Raises `SavepointError` for a place among the files of a job or of a savepoint that is being written."""
+    for around, name in _around(place):
+        if name in (CHECKPOINTS_DIRECTORY, SHARED_DIRECTORY) and around.exists(JOB_FILE_NAME):
+            whose = f"of the job in {around.uri}, which removes"
+        elif _is_unfinished(around):
+            whose = (
+                f"of the savepoint in {around.uri}, which is being written or was not finished: finishing it removes"
+            )
+        else:
+            continue
+        raise SavepointError(
+            f"{fs.uri} lies among the files {whose} what is none of its own there. Nothing was changed; give a "
+            f"directory outside."
+        )
+
+
+def _is_unfinished(around: CheckpointFileSystem) -> bool:
+    try:
+        return around.exists(_IN_PROGRESS)
+    except StorageError:
+        # Who may write to a place need not be let into what is above it.
+        return False
 
 
 def _present(fs: CheckpointFileSystem) -> tuple[str, ...]:
@@ -132,10 +207,12 @@ def _present(fs: CheckpointFileSystem) -> tuple[str, ...]:
 
 
 def _refusal(fs: CheckpointFileSystem, present: tuple[str, ...] | list[str]) -> str:
+    instead = "give a directory that is empty or does not exist yet"
     if METADATA_FILE_NAME in present:
         what = "already is a checkpoint or savepoint"
     elif _IN_PROGRESS in present:
         what = "holds a savepoint that is being written or was not finished"
+        instead = f"if nobody writes it any more, remove it, or {instead}"
     else:
         what = f"is not empty (it holds {present[0]!r})"
-    return f"{fs.uri} {what}. Nothing was changed; give a directory that is empty or does not exist yet."
+    return f"{fs.uri} {what}. Nothing was changed; {instead}."

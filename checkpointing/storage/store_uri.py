@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["is_uri", "scheme_of", "secrets_of", "without_secrets"]
+__all__ = ["is_uri", "parent_and_name", "place_inside", "scheme_of", "secrets_of", "without_secrets"]
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _USER = re.compile(r"(?<=://)([^/?#]*)@")
@@ -32,6 +32,24 @@ def scheme_of(uri: str) -> str:
     """The scheme in small letters; "" if there is none."""
     found = _URI.match(uri)
     return "" if found is None else found[1].lower()
+
+
+def parent_and_name(place: str) -> tuple[str, str]:
+    """The place of the directory that a place is in, and its name there; of a URI with its parameters."""
+    path, parameters = _path_and_parameters(place)
+    parent, slash, name = path.rstrip("/").rpartition("/")
+    return f"{parent or slash or '.'}{parameters}", name
+
+
+def place_inside(place: str, name: str) -> str:
+    """The place of what has that name in the directory that a place is; of a URI with its parameters."""
+    path, parameters = _path_and_parameters(place)
+    return f"{path.rstrip('/')}/{name}{parameters}"
+
+
+def _path_and_parameters(place: str) -> tuple[str, str]:
+    path, mark, parameters = place.partition("?") if is_uri(place) else (place, "", "")
+    return path, f"{mark}{parameters}"
 
 
 def without_secrets(uri: str) -> str:

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import evolve, field, frozen
 
 from checkpointing.errors import (
-    CheckpointError,
     InvariantViolationError,
     JobDirectoryMismatchError,
     StorageError,
@@ -30,7 +29,13 @@ from checkpointing.errors import (
 from checkpointing.handles.checksum import checksum_of_bytes
 from checkpointing.handles.state_handles import FileHandle
 from checkpointing.storage.checkpoint_directories import DirectoryPointers, checkpoint_directory
-from checkpointing.storage.driver_files import DRIVERS_DIRECTORY, copy_driver_files, driver_files_of, driver_root
+from checkpointing.storage.driver_files import (
+    DRIVERS_DIRECTORY,
+    copy_driver_files,
+    delete_driver_files,
+    driver_files_of,
+    driver_root,
+)
 from checkpointing.storage.driver_lock import DriverLockFile
 from checkpointing.storage.fall_back_file import read_fall_back
 from checkpointing.storage.file_system import CheckpointFileSystem
@@ -38,13 +43,14 @@ from checkpointing.storage.high_availability_file import read_kept_in, write_kep
 from checkpointing.storage.job_directory import JobDirectory, JobIdentity
 from checkpointing.storage.job_services import DirectoryServices, JobRecords
 from checkpointing.storage.metadata_file import metadata_path
+from checkpointing.storage.pointed_metadata import CheckpointPointer
 from checkpointing.storage.zookeeper_leadership import ZooKeeperLeadership
 from checkpointing.storage.zookeeper_nodes import (
-    CheckpointPointer,
     JobNode,
     JobNodes,
     checked_root,
     decode_text,
+    encode_pointer,
     encode_text,
 )
 from checkpointing.storage.zookeeper_pointers import ZooKeeperPointers
@@ -55,6 +61,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ZooKeeperHighAvailability"]
 
+_USUAL_ROOT: Final = "/statebackend"
 _COUNTERPARTS: Final = "Bring back what was lost from a backup, or begin a new job directory from a savepoint"
 
 
@@ -74,7 +81,7 @@ class ZooKeeperHighAvailability:
     """
 
     hosts: str
-    root: str = "/statebackend"
+    root: str = _USUAL_ROOT
     session_timeout_s: float = field(default=10.0, kw_only=True)
     connection_timeout_s: float = field(default=15.0, kw_only=True)
     stand_by_timeout_s: float | None = field(default=None, kw_only=True)
@@ -90,6 +97,12 @@ class ZooKeeperHighAvailability:
             raise InvariantViolationError(
                 f"stand_by_timeout_s is {limit!r}; it takes seconds from 0 on, or None for no limit"
             )
+
+    @classmethod
+    def at(cls, place: str, *, stand_by_timeout_s: float | None = None) -> ZooKeeperHighAvailability:
+        """That of a place as people write it, ``host:port,host:port/root``; without a root, of the usual one."""
+        hosts, _, root = place.partition("/")
+        return cls(hosts, f"/{root}" if root else _USUAL_ROOT, stand_by_timeout_s=stand_by_timeout_s)
 
     def with_driver_directory(self, driver_directory: str) -> ZooKeeperHighAvailability:
         """See `JobServices`."""
@@ -119,7 +132,7 @@ class ZooKeeperHighAvailability:
             session.sync(nodes.directory)
             self._check_same_job(file_system, identity, nodes, session)
             pointers = ZooKeeperPointers(file_system, nodes, session)
-            root = driver_root(file_system, self.driver_directory, None if identity is None else identity.job_id)
+            root = driver_root(file_system, self.driver_directory, identity.job_id)
             yield JobRecords(file_system, pointers, driver_files_of(root, _directory(nodes, session)))
 
     def take_over(self, directory: JobDirectory) -> JobRecords:
@@ -143,10 +156,7 @@ class ZooKeeperHighAvailability:
             lambda transaction: transaction.set_data(nodes.driver_files, noted),
             lambda: session.get(nodes.driver_files) == noted,
         )
-        for name in others:
-            # A former driver may be writing there still; what is left goes the next time.
-            with contextlib.suppress(CheckpointError):
-                root.delete_directory(f"{DRIVERS_DIRECTORY}/{name}")
+        delete_driver_files(root, others)
         pointers = ZooKeeperPointers(file_system, nodes, session, leadership)
         return JobRecords(file_system, pointers, driver_files_of(root, own))
 
@@ -163,7 +173,7 @@ class ZooKeeperHighAvailability:
                 )
             found = DirectoryPointers(file_system).find()
             pointers = {
-                nodes.checkpoint(one): CheckpointPointer(one, _metadata_file(file_system, one)).encode()
+                nodes.checkpoint(one): encode_pointer(CheckpointPointer(one, _metadata_file(file_system, one)))
                 for one in sorted(found.ids)
             }
             greatest = -1 if found.greatest_id is None else found.greatest_id

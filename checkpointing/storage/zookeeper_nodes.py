@@ -19,12 +19,20 @@ from urllib.parse import quote
 from attrs import asdict, frozen
 
 from checkpointing.errors import CheckpointError, CorruptJobIdentityError, CorruptMetadataError, InvariantViolationError
-from checkpointing.handles.invariants import MAX_ID, check_identifier, check_integer
-from checkpointing.handles.relative_path import checked_relative_path
+from checkpointing.handles.invariants import check_identifier
 from checkpointing.handles.state_handles import FileHandle
+from checkpointing.storage.pointed_metadata import CheckpointPointer
 from checkpointing.storage.sealed_json import sealed_json, unsealed_json
 
-__all__ = ["CheckpointPointer", "JobNode", "JobNodes", "checked_root", "decode_text", "encode_text"]
+__all__ = [
+    "JobNode",
+    "JobNodes",
+    "checked_root",
+    "decode_pointer",
+    "decode_text",
+    "encode_pointer",
+    "encode_text",
+]
 
 _FORMAT_VERSION: Final = 1
 _ID: Final = re.compile("[0-9]{12,19}")
@@ -121,32 +129,21 @@ class JobNode:
             raise CorruptJobIdentityError(f"{where} is not valid: {error}") from error
 
 
-@frozen
-class CheckpointPointer:
-    """Says that a checkpoint is complete, and what its metadata file is."""
+def encode_pointer(pointer: CheckpointPointer) -> bytes:
+    """The content of the node of a checkpoint."""
+    return sealed_json(asdict(pointer), _FORMAT_VERSION)
 
-    checkpoint_id: int
-    metadata_file: FileHandle
 
-    def __attrs_post_init__(self) -> None:
-        check_integer("checkpoint_id", self.checkpoint_id, 0, MAX_ID)
-        checked_relative_path(self.metadata_file.path)
-
-    def encode(self) -> bytes:
-        """The content of the node."""
-        return sealed_json(asdict(self), _FORMAT_VERSION)
-
-    @classmethod
-    def decode(cls, data: bytes, checkpoint_id: int, where: str) -> CheckpointPointer:
-        """From the content of the node of a checkpoint. Raises `CorruptMetadataError`."""
-        try:
-            content = unsealed_json(data, where, _FORMAT_VERSION)
-            pointer = cls(content.pop("checkpoint_id"), FileHandle(**content.pop("metadata_file")))
-            if content or pointer.checkpoint_id != checkpoint_id:
-                raise InvariantViolationError("it is that of another checkpoint, or says more than it should")
-        except (CheckpointError, KeyError, TypeError, AttributeError) as error:
-            raise CorruptMetadataError(f"{where} is not a pointer to a checkpoint: {error}") from error
-        return pointer
+def decode_pointer(data: bytes, checkpoint_id: int, where: str) -> CheckpointPointer:
+    """From the content of the node of a checkpoint. Raises `CorruptMetadataError`."""
+    try:
+        content = unsealed_json(data, where, _FORMAT_VERSION)
+        pointer = CheckpointPointer(content.pop("checkpoint_id"), FileHandle(**content.pop("metadata_file")))
+        if content or pointer.checkpoint_id != checkpoint_id:
+            raise InvariantViolationError("it is that of another checkpoint, or says more than it should")
+    except (CheckpointError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptMetadataError(f"{where} is not a pointer to a checkpoint: {error}") from error
+    return pointer
 
 
 def encode_text(value: Any) -> bytes:

@@ -15,28 +15,31 @@ and a driver that has lost its leadership may find the files gone that it was st
 from __future__ import annotations
 
 import contextlib
-import re
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from checkpointing.errors import (
     CheckpointError,
-    CorruptFileError,
     CorruptMetadataError,
     LeadershipLostError,
-    MissingFileError,
     StorageError,
     UncertainCheckpointError,
 )
 from checkpointing.handles.state_handles import FileHandle
 from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
-from checkpointing.storage.checkpoint_directories import CHECKPOINTS_DIRECTORY, DirectoryPointers, checkpoint_directory
+from checkpointing.storage.checkpoint_directories import DirectoryPointers
 from checkpointing.storage.file_system import CheckpointFileSystem
-from checkpointing.storage.found_checkpoints import FoundCheckpoints, RetainedCheckpoint, read_checkpoint
-from checkpointing.storage.metadata_file import read_metadata, write_metadata
+from checkpointing.storage.found_checkpoints import FoundCheckpoints, RetainedCheckpoint
+from checkpointing.storage.metadata_file import read_metadata
+from checkpointing.storage.pointed_metadata import (
+    CheckpointPointer,
+    delete_pointed_metadata,
+    read_pointed_metadata,
+    unnamed_directories,
+    write_pointed_metadata,
+)
 from checkpointing.storage.zookeeper_leadership import ZooKeeperLeadership
-from checkpointing.storage.zookeeper_nodes import CheckpointPointer, JobNodes, decode_text, encode_text
+from checkpointing.storage.zookeeper_nodes import JobNodes, decode_pointer, decode_text, encode_pointer, encode_text
 from checkpointing.storage.zookeeper_session import UnknownOutcomeError, ZooKeeperSession
 
 if TYPE_CHECKING:
@@ -44,7 +47,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ZooKeeperPointers"]
 
-_DIRECTORY: Final = re.compile("chk-([0-9]{12,19})(-[0-9a-f]{32})?")
 _LOOKS: Final = 10
 
 
@@ -83,9 +85,8 @@ class ZooKeeperPointers:
         """Write the metadata under a name of its own, then make the pointer and raise the greatest id, in one step."""
         checkpoint_id = metadata.checkpoint_id
         leadership, node = self._leading(), self._nodes.checkpoint(metadata.checkpoint_id)
-        directory = f"{checkpoint_directory(checkpoint_id)}-{uuid.uuid4().hex}"
-        metadata_file = write_metadata(self._fs, directory, metadata)
-        data = CheckpointPointer(checkpoint_id, metadata_file).encode()
+        pointer = write_pointed_metadata(self._fs, metadata)
+        data = encode_pointer(pointer)
         last_id = max(checkpoint_id, self._last_id())
 
         def build(transaction: TransactionRequest) -> None:
@@ -104,16 +105,19 @@ class ZooKeeperPointers:
         if obstacle is not None:
             # It was refused, so nobody will ever point there.
             with contextlib.suppress(CheckpointError):
-                self._fs.delete_directory(directory)
+                self._fs.delete_directory(pointer.directory)
             raise StorageError(
                 f"checkpoint {checkpoint_id} cannot be completed: {self._where(node)} cannot be made "
                 f"({type(obstacle).__name__}). Another program may have changed what is there"
             ) from obstacle
         self._pointers[checkpoint_id] = data
-        return metadata_file
+        return pointer.metadata_file
 
     def withdraw(self, checkpoint_id: int) -> None:
-        """Delete the pointer, then the metadata file with its directory."""
+        """Delete the pointer, then the metadata file with its directory.
+
+        Where that fails it is known as before, and may be withdrawn again.
+        """
         node = self._nodes.checkpoint(checkpoint_id)
         pointer = self._pointer(checkpoint_id)
         self._change(
@@ -121,11 +125,9 @@ class ZooKeeperPointers:
             lambda transaction: transaction.delete(node),
             lambda: not self._session.exists(node),
         )
-        self._pointers.pop(checkpoint_id, None)
         if pointer is not None:
-            self._fs.delete(pointer.metadata_file.path, durable=True)
-            if _directory(pointer).startswith(f"{CHECKPOINTS_DIRECTORY}/"):
-                self._fs.delete_directory(_directory(pointer))
+            delete_pointed_metadata(self._fs, pointer)
+        self._pointers.pop(checkpoint_id, None)
 
     def set_aside(self, checkpoint_id: int) -> None:
         """Move the pointer, in one step."""
@@ -153,7 +155,7 @@ class ZooKeeperPointers:
         for pointer in self._set_aside():
             # What cannot be read, for which it was given up, does not tell its files.
             with contextlib.suppress(CheckpointError):
-                metadata = read_metadata(self._fs, _directory(pointer))
+                metadata = read_metadata(self._fs, pointer.directory)
                 paths.update(file.path for file in metadata.files)
         return frozenset(paths)
 
@@ -187,26 +189,12 @@ class ZooKeeperPointers:
 
     def _retained(self, checkpoint_id: int, data: bytes) -> RetainedCheckpoint | CorruptMetadataError:
         """The checkpoint of a pointer, or what is wrong with it."""
+        kept_at = self._where(self._nodes.checkpoint(checkpoint_id))
         try:
-            return self._read_checkpoint(checkpoint_id, data)
+            pointer = decode_pointer(data, checkpoint_id, kept_at)
         except CorruptMetadataError as error:
             return error
-        except (MissingFileError, CorruptFileError) as error:
-            return CorruptMetadataError(
-                f"{self._where(self._nodes.checkpoint(checkpoint_id))} points to a file that is not as it was: {error}"
-            )
-
-    def _read_checkpoint(self, checkpoint_id: int, data: bytes) -> RetainedCheckpoint:
-        pointer = CheckpointPointer.decode(data, checkpoint_id, self._where(self._nodes.checkpoint(checkpoint_id)))
-        directory = _directory(pointer)
-        found = read_checkpoint(self._fs, checkpoint_id, directory)
-        if found.metadata_file != pointer.metadata_file:
-            raise CorruptMetadataError(
-                f"{self._fs.location(found.metadata_file.path)} is another file than the one that was completed: its "
-                f"checksum is {found.metadata_file.checksum}, and {self._where(self._nodes.checkpoint(checkpoint_id))} "
-                f"says {pointer.metadata_file.checksum}. Bring the right one back from a backup."
-            )
-        return found
+        return read_pointed_metadata(self._fs, pointer, kept_at)
 
     def _unfinished(self, pointers: Mapping[int, bytes]) -> Iterator[tuple[str, int]]:
         """The directories, with their ids, that no pointer names, nor one of a checkpoint that was given up.
@@ -214,15 +202,10 @@ class ZooKeeperPointers:
         None as long as there is one that cannot be read: what it names cannot be told from them.
         """
         try:
-            named = {_directory(pointer) for pointer in self._set_aside()}
-            named.update(_directory(CheckpointPointer.decode(data, one, "")) for one, data in pointers.items())
+            noted = [*self._set_aside(), *(decode_pointer(data, one, "") for one, data in pointers.items())]
         except CorruptMetadataError:
-            return
-        for name in self._fs.list_directories(CHECKPOINTS_DIRECTORY):
-            matched = _DIRECTORY.fullmatch(name)
-            directory = f"{CHECKPOINTS_DIRECTORY}/{name}"
-            if matched is not None and directory not in named:
-                yield directory, int(matched.group(1))
+            return iter(())
+        return unnamed_directories(self._fs, noted)
 
     def _set_aside(self) -> Iterator[CheckpointPointer]:
         for name in self._session.children(self._nodes.set_aside):
@@ -230,7 +213,7 @@ class ZooKeeperPointers:
             checkpoint_id = self._nodes.id_set_aside(name)
             data = None if checkpoint_id is None else self._session.get(node)
             if checkpoint_id is not None and data is not None:
-                yield CheckpointPointer.decode(data, checkpoint_id, self._where(node))
+                yield decode_pointer(data, checkpoint_id, self._where(node))
 
     def _ids_set_aside(self) -> Iterable[int]:
         ids = map(self._nodes.id_set_aside, self._session.children(self._nodes.set_aside))
@@ -244,7 +227,7 @@ class ZooKeeperPointers:
     def _pointer(self, checkpoint_id: int) -> CheckpointPointer | None:
         """None if it cannot be read: its files cannot be told from those of an attempt, and go with these."""
         with contextlib.suppress(CorruptMetadataError):
-            return CheckpointPointer.decode(self._pointers[checkpoint_id], checkpoint_id, "")
+            return decode_pointer(self._pointers[checkpoint_id], checkpoint_id, "")
         return None
 
     def _change(self, what: str, build: Callable[[TransactionRequest], object], is_done: Callable[[], bool]) -> None:
@@ -259,7 +242,3 @@ class ZooKeeperPointers:
 
     def _where(self, node: str) -> str:
         return f"zookeeper:{node} ({self._session.hosts})"
-
-
-def _directory(pointer: CheckpointPointer) -> str:
-    return pointer.metadata_file.path.rpartition("/")[0]

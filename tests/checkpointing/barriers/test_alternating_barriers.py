@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from checkpointing.barriers.barrier_elements import EndOfChannel, StartTimer, StopTimer, Trigger
+from checkpointing.barriers.barrier_elements import CaptureComplete, EndOfChannel, StartTimer, StopTimer, Trigger
 from checkpointing.barriers.exactly_once_handler import ExactlyOnceHandler
-from tests.checkpointing.barriers.barrier_notation import TIMEOUT_MS, Played
+from tests.checkpointing.barriers.barrier_notation import BUFFER_BYTES, TIMEOUT_MS, Played
 
 OVER = f"+{TIMEOUT_MS}"
 
@@ -31,6 +31,16 @@ CASES = {
         3,
         f"O1@0 N1@1 {OVER} N1@2 !1 O1@1 O1@2",
         "U1 R{0} V{1} V{2} R{1} D1 R{2}",
+    ),
+    "timeout_alignment_when_local_barrier_first": (
+        3,
+        f"O1@0 N1@1 {OVER} O1@1 b2* O1@2",
+        "U1 R{1} R{0} D1 R{2}",
+    ),
+    "active_timeout_before_first_announcement_passive_timeout": (
+        3,
+        f"N1@0 {OVER} N1@1 O1@1 O1@0 b2* O1@2",
+        "V{0} V{1} U1 R{1} R{0} D1 R{2}",
     ),
     "timeout_alignment_on_announcement_for_second_checkpoint": (
         2,
@@ -142,3 +152,13 @@ def test_a_hundred_checkpoints_of_alternating_kind_are_each_triggered_once() -> 
         order = [(checkpoint_id + one) % channels for one in range(channels)]
         played.play(" ".join(f"{kind}{checkpoint_id}@{channel}" for channel in order))
     assert [one.barrier.checkpoint_id for one in played.of(Trigger)] == list(range(channels))
+
+
+def test_what_passed_while_it_aligned_is_not_counted_as_captured() -> None:
+    played = alternating(2).play(f"O1@0 b1 b1 {OVER} !1 b1* O1@1")
+    (trigger,), (complete,) = played.of(Trigger), played.of(CaptureComplete)
+    assert (trigger.alignment_bytes, complete.captured_bytes) == (2 * BUFFER_BYTES, BUFFER_BYTES)
+
+
+def test_a_timer_that_has_gone_off_is_not_stopped() -> None:
+    assert StopTimer(1) not in alternating(2).play(f"O1@0 {OVER} !1 b1* O1@1").actions

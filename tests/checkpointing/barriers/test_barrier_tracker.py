@@ -6,6 +6,7 @@ import pytest
 
 from checkpointing.barriers.barrier_elements import Resume, Trigger
 from checkpointing.barriers.barrier_tracker import MAX_TRACKED_CHECKPOINTS, BarrierTracker
+from checkpointing.errors import IllegalTransitionError
 from tests.checkpointing.barriers.barrier_notation import BUFFER_BYTES, Played
 
 # Those of Flink's CheckpointBarrierTrackerTest, by its names: the result, and the checkpoints that are under way then.
@@ -105,6 +106,26 @@ def test_what_passes_between_the_first_barrier_and_the_last_is_counted() -> None
     played.created_ms = {1: 10, 2: 10}
     triggers = played.play("b0 +15 B1@0 b0 b1x2 B1@1 b1 | B2@1 B2@0").of(Trigger)
     assert [(one.start_delay_ms, one.alignment_bytes) for one in triggers] == [(5, 3 * BUFFER_BYTES), (5, 0)]
+
+
+def test_a_single_channel_aligns_nothing() -> None:
+    played = tracker(1)
+    played.created_ms = {1: 10, 2: 60}
+    triggers = played.play("b +30 B1 b b +40 B2").of(Trigger)
+    assert [(one.start_delay_ms, one.alignment_ms, one.alignment_bytes) for one in triggers] == [(20, 0, 0), (10, 0, 0)]
+
+
+def test_channels_that_ended_are_open_no_more() -> None:
+    played = tracker(3).play("B1@0 B2@0 B2@1 B3@0 B4@0 B4@1 B5@1 E2")
+    assert played.handler.open_channels == {0, 1}
+    assert played.play("E0 E1").handler.open_channels == set()
+
+
+@pytest.mark.parametrize("behind_the_end", ["b1", "B1@1", "C1@1", "E1"])
+def test_a_channel_that_ended_says_nothing_more(behind_the_end: str) -> None:
+    played = tracker(2).play("E1")
+    with pytest.raises(IllegalTransitionError, match="channel 1 has ended, or there is none"):
+        played.play(behind_the_end)
 
 
 def test_the_oldest_is_given_up_when_too_many_are_under_way() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import attrs
@@ -15,6 +16,7 @@ from checkpointing.coordinator.acknowledgement_policy import (
     TaskStatus,
     all_unfinished_tasks,
 )
+from checkpointing.coordinator.checkpoint_requests import CheckpointLimits
 from checkpointing.coordinator.coordinator_messages import (
     Acknowledged,
     AssignId,
@@ -35,6 +37,7 @@ from checkpointing.coordinator.coordinator_messages import (
     TasksChanged,
     TellTasks,
 )
+from checkpointing.coordinator.failure_policy import FailurePolicy
 from checkpointing.coordinator.job_checkpoints import JobCheckpoints
 from checkpointing.coordinator.triggering_table import (
     TRIGGERING_TRANSITIONS,
@@ -120,6 +123,28 @@ def test_checkpoint_triggered_after_some_tasks_finished_if_allowed() -> None:
     assert [operator.parallelism for operator in stored.completed.operators] == [3, 3]
 
 
+def test_those_are_told_who_have_nobody_before_them_that_runs_and_the_others_hear_by_barriers() -> None:
+    source, middle, sink = (TaskId(uid, 0) for uid in ("source", "middle", "a-sink"))
+    inputs = {sink: [middle], middle: [source], source: []}
+    tasks = tuple(CheckpointTask(task, TaskStatus.RUNNING, frozenset(given)) for task, given in inputs.items())
+    one = outside(tasks=tasks, policy=all_unfinished_tasks)
+    one.request()
+    [told] = one.of(TellTasks)
+    assert told.tasks == (source,)
+    one.decline(1, source)
+    [aborted] = one.of(NotifyAborted)
+    assert aborted.tasks == (sink, middle, source)
+
+
+@pytest.mark.parametrize("count", [10, 11])
+def test_of_many_tasks_that_do_not_run_ten_are_named(count: int) -> None:
+    tasks = running(*(TaskId("counter", index) for index in range(count)), status=TaskStatus.STARTING)
+    one = outside(tasks=tasks)
+    detail = one.answers[one.request()].detail
+    assert detail.count(" is starting") == 10
+    assert detail.endswith(" and 1 more") is (count == 11)
+
+
 def test_all_tasks_have_finished() -> None:
     one = outside(tasks=running(A, B, status=TaskStatus.FINISHED), policy=all_unfinished_tasks)
     assert one.answers[one.request()].detail == "all tasks have finished"
@@ -147,7 +172,9 @@ def test_a_failure_beyond_what_is_tolerable_fails_the_job(reason: Reason) -> Non
         else:
             one.decline(checkpoint_id, A, reason)
         assert len(one.of(FailJob)) == checkpoint_id - 1
-    assert "2 failures in a row, and 1 are tolerable" in one.of(FailJob)[0].detail
+    detail = one.of(FailJob)[0].detail
+    assert detail.startswith("checkpoint 2 failed (")
+    assert "2 failures in a row, and 1 are tolerable" in detail
 
 
 @pytest.mark.parametrize(
@@ -168,6 +195,21 @@ def test_what_is_no_fault_of_storage_or_of_a_task_is_not_counted(reason: Reason)
         one.decline(checkpoint_id, A, reason)
     assert one.of(FailJob) == []
     assert one.checkpoints.counts.failed == 4
+
+
+def test_a_checkpoint_counts_once_and_an_older_one_that_completes_does_not_begin_the_count_again() -> None:
+    policy = FailurePolicy(2)
+    policy.completed(5)
+    for checkpoint_id in (6, 6, 7, 7):
+        assert not policy.failed(checkpoint_id, Reason.DECLINED, Kind.ON_DEMAND, were_tasks_told=True)
+    policy.completed(4)
+    policy.completed(5)
+    assert policy.failures == 2
+    # Those without an id are each another one.
+    assert [policy.failed(None, Reason.IO_ERROR, Kind.PERIODIC, were_tasks_told=False) for _ in range(2)] == [True] * 2
+    policy.completed(8)
+    assert policy.failures == 0
+    assert not policy.failed(9, Reason.EXPIRED, Kind.PERIODIC, were_tasks_told=True)
 
 
 def test_a_checkpoint_that_completes_begins_the_count_of_failures_again() -> None:
@@ -217,6 +259,30 @@ def test_trigger_checkpoint_with_counter_io_exception() -> None:
     assert is_clean(one)
     one.handle(CheckpointNumbered(number, 7, 0))
     assert one.checkpoints.pending_ids == ()
+
+
+def test_io_exception_for_periodic_scheduling_with_inactive_tasks() -> None:
+    one = outside(tasks=running(A, B, status=TaskStatus.STARTING), held={AssignId})
+    one.start(10)
+    one.pass_time(10)
+    assert [answer.failure for answer in one.answers.values()] == [Reason.TASKS_NOT_RUNNING]
+    one.handle(TasksChanged(running(A, B)))
+    one.pass_time(20)
+    [assigned] = one.of(AssignId)
+    one.fail(Reason.IO_ERROR, request_id=assigned.request.request_id)
+    answer = one.answers[assigned.request.request_id]
+    assert (answer.failure, answer.detail) == (Reason.IO_ERROR, "disk full")
+    [failed] = one.of(FailJob)
+    assert "a checkpoint without an id yet failed (disk full)" in failed.detail
+    assert is_clean(one)
+
+
+def test_checkpoint_aborts_if_trigger_tasks_are_finished_and_io_exception() -> None:
+    one = outside(tasks=(*running(A), *running(B, status=TaskStatus.FINISHED)), held={AssignId})
+    answer = one.answers[one.request()]
+    # The tasks are looked at first: nothing is asked of storage that could fail, and no failure is counted.
+    assert (answer.failure, one.of(AssignId), one.of(FailJob)) == (Reason.TASKS_NOT_RUNNING, [], [])
+    assert is_clean(one)
 
 
 def test_trigger_and_decline_checkpoint_simple() -> None:
@@ -372,6 +438,20 @@ def test_savepoints_are_not_subsumed() -> None:
     assert one.stored == [3, 4, 6, 2]
     assert [(told.checkpoint_id, told.subsumed_id) for told in one.of(NotifyComplete)] == [(3, None), (6, 3)]
     assert one.checkpoints.last_completed_id == 6
+
+
+def test_what_has_no_number_yet_is_not_subsumed() -> None:
+    one = outside(most=10)
+    one.request()
+    one.held.add(AssignId)
+    one.request()
+    one.acknowledge(1, A, B)
+    assert one.stored == [1]
+    one.release(AssignId)
+    one.acknowledge(2, A, B)
+    assert one.stored == [1, 2]
+    counts = one.checkpoints.counts
+    assert (counts.begun, counts.completed, counts.failed) == (2, 2, 0)
 
 
 def test_periodic_scheduling_with_inactive_tasks() -> None:
@@ -638,8 +718,9 @@ def test_a_queue_that_is_full_drops_what_is_periodic_and_refuses_the_rest() -> N
     periodic = one.checkpoints.waiting_requests[-1].request_id
     also_asked = one.request()
     assert one.answers[periodic].failure is Reason.TOO_MANY_REQUESTS
-    refused = one.request()
-    assert one.answers[refused].failure is Reason.TOO_MANY_REQUESTS
+    # What waits has been accepted: not even a savepoint takes its place.
+    for refused in (one.request(), one.request(Kind.SAVEPOINT)):
+        assert one.answers[refused].failure is Reason.TOO_MANY_REQUESTS
     assert [request.request_id for request in one.checkpoints.waiting_requests] == [asked, also_asked]
 
 
@@ -677,6 +758,34 @@ def test_reports_out_of_turn_are_errors_that_change_nothing(event: object, messa
     one.acknowledge(1, A, B)
     assert one.answers[number].checkpoint_id == 1
     assert one.next_id == 2
+
+
+def test_reports_of_checkpoints_that_nobody_knows_are_ignored() -> None:
+    one = outside()
+    one.request()
+    one.acknowledge(1, A, B)
+    before = list(one.actions)
+    for checkpoint_id in (1, 9):
+        one.fail(Reason.IO_ERROR, checkpoint_id=checkpoint_id)
+    one.fail(Reason.IO_ERROR, request_id=9)
+    assert one.actions == before
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: CheckpointLimits(max_concurrent_checkpoints=0),
+        lambda: CheckpointLimits(minimum_pause_ms=-1),
+        lambda: CheckpointLimits(max_waiting_requests=0),
+        lambda: FailurePolicy(-1),
+        lambda: outside().start(0),
+        lambda: outside().handle(RemovalsChanged(-1, 0)),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(make: Callable[[], object]) -> None:
+    CheckpointLimits(max_concurrent_checkpoints=1, minimum_pause_ms=0, max_waiting_requests=1)
+    with pytest.raises(InvariantViolationError):
+        make()
 
 
 def test_ids_of_requests_that_are_over_are_used_up() -> None:

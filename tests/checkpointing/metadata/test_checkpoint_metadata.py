@@ -36,6 +36,7 @@ from checkpointing.handles.checksum import checksum_of_bytes
 from checkpointing.metadata import metadata_bytes as metadata_module
 from checkpointing.metadata.metadata_bytes import check_metadata_size
 from checkpointing.metadata.metadata_schema import BLOCK_SCHEMA, FORMAT_VERSION, HEADER_SCHEMA, METADATA_SCHEMAS
+from checkpointing.storage import metadata_file
 from checkpointing.storage.metadata_file import write_metadata
 from checkpointing.storage.savepoint_directory import SavedSourceProgress, write_source_progress
 
@@ -470,7 +471,8 @@ def test_metadata_may_be_as_large_as_the_limit_and_not_larger(fs, monkeypatch) -
             write_metadata(fs, "a", metadata)
     check_metadata_size(metadata)
     size_bytes = write_metadata(fs, "a", metadata).size_bytes
-    monkeypatch.setattr(metadata_module, "MAX_METADATA_BYTES", size_bytes)
+    for module in (metadata_module, metadata_file):
+        monkeypatch.setattr(module, "MAX_METADATA_BYTES", size_bytes)
     assert read_metadata(fs, "a") == metadata
     monkeypatch.setattr(metadata_module, "MAX_METADATA_BYTES", size_bytes - 1)
     with pytest.raises(CorruptMetadataError, match=f"{size_bytes} bytes is more than the limit of {size_bytes - 1}"):

@@ -2,58 +2,39 @@ from __future__ import annotations
 
 import os
 import pickle
+import tracemalloc
+from pathlib import Path
 
 import pyarrow.fs
-import pyarrow.parquet
 import pytest
+from object_store import Bucket
 
-from checkpointing import CheckpointFileSystem, CorruptFileError, FileHandle, MissingFileError, StorageError
+from checkpointing import CheckpointFileSystem, CorruptFileError, MissingFileError, StorageError
 from checkpointing.storage import arrow_storage, local_storage
 from checkpointing.storage.arrow_storage import ArrowStorage
 from checkpointing.storage.local_storage import TEMPORARY_PREFIX
+from testkit.stores import StorageContract
 
 
-@pytest.fixture(params=["local", "file_uri", "arrow", "s3"])
-def fs(request, tmp_path) -> CheckpointFileSystem:
-    root = tmp_path / "a root"
-    if request.param == "s3":
-        return CheckpointFileSystem.from_uri(request.getfixturevalue("bucket").uri("a%20root"))
-    if request.param == "local":
-        return CheckpointFileSystem.from_uri(str(root))
-    if request.param == "file_uri":
-        return CheckpointFileSystem.from_uri(root.as_uri())
-    return CheckpointFileSystem("arrow", ArrowStorage(pyarrow.fs.LocalFileSystem(), str(root)))
+class TestLocalDisk(StorageContract):
+    def make_files(self, directory: Path) -> CheckpointFileSystem:
+        return CheckpointFileSystem.from_uri(str(directory))
 
 
-def test_what_is_written_is_read_back(fs) -> None:
-    handle = fs.write_file("a/b/c", b"content")
-    assert fs.read_file(handle) == fs.read_file("a/b/c") == b"content"
-    assert handle == FileHandle("a/b/c", 7, handle.checksum)
-    assert fs.size("a/b/c") == 7
-    assert fs.exists("a/b/c")
-    assert not fs.exists("a/b")
-    with fs.open_input("a/b/c") as source:
-        source.seek(3)
-        assert source.read() == b"tent"
+class TestDiskByUri(StorageContract):
+    def make_files(self, directory: Path) -> CheckpointFileSystem:
+        return CheckpointFileSystem.from_uri(directory.as_uri())
 
 
-def test_writing_again_replaces(fs) -> None:
-    old = fs.write_file("a", b"old")
-    new = fs.write_file("a", b"newer")
-    assert fs.read_file(new) == b"newer"
-    with pytest.raises(CorruptFileError, match="expected 3 bytes, found 5"):
-        fs.read_file(old)
+class TestArrowFileSystem(StorageContract):
+    def make_files(self, directory: Path) -> CheckpointFileSystem:
+        return CheckpointFileSystem("arrow", ArrowStorage(pyarrow.fs.LocalFileSystem(), str(directory)))
 
 
-@pytest.mark.parametrize("may_link", [True, False])
-def test_upload_and_download_carry_the_same_bytes(fs, tmp_path, may_link) -> None:
-    content = os.urandom(3_000_000)
-    (tmp_path / "source").write_bytes(content)
-    handle = fs.upload(tmp_path / "source", "shared/x.sst", may_link=may_link)
-    assert handle == FileHandle("shared/x.sst", len(content), fs.write_file("other", content).checksum)
-    fs.download(handle, tmp_path / "deep" / "target", may_link=may_link)
-    assert (tmp_path / "deep" / "target").read_bytes() == content
-    assert fs.list_files() == ("other", "shared/x.sst")
+class TestObjectStore(StorageContract):
+    @pytest.fixture
+    def files(self, bucket: Bucket) -> CheckpointFileSystem:
+        return CheckpointFileSystem.from_uri(bucket.uri("a%20root"))
 
 
 def test_upload_on_one_device_is_a_hard_link_unless_refused(tmp_path) -> None:
@@ -82,41 +63,6 @@ def test_uploading_the_same_link_twice_leaves_one_file(tmp_path) -> None:
     (tmp_path / "source").write_bytes(b"x")
     assert fs.upload(tmp_path / "source", "a") == fs.upload(tmp_path / "source", "a")
     assert fs.list_files(include_temporary=True) == ("a",)
-
-
-def test_a_missing_file_is_named(fs, tmp_path) -> None:
-    handle = fs.write_file("a/b", b"x")
-    fs.delete("a/b")
-    for read in (
-        lambda: fs.read_file(handle),
-        lambda: fs.read_file("a/b"),
-        lambda: fs.download(handle, tmp_path / "t"),
-        lambda: fs.open_input("a/b"),
-        lambda: fs.size("a/b"),
-        lambda: fs.verify_present([handle]),
-    ):
-        with pytest.raises(MissingFileError, match="a/b"):
-            read()
-    assert not (tmp_path / "t").exists()
-    with pytest.raises(MissingFileError, match="no-such"):
-        fs.upload(tmp_path / "no-such", "x")
-
-
-def test_every_truncation_and_every_flipped_bit_is_found(fs, tmp_path) -> None:
-    content = b"state"
-    handle = fs.write_file("a", content)
-    damaged = [content[:length] for length in range(len(content))] + [content + b"x"]
-    for bit in range(8 * len(content)):
-        flipped = bytearray(content)
-        flipped[bit // 8] ^= 1 << bit % 8
-        damaged.append(bytes(flipped))
-    for data in damaged:
-        fs.write_file("a", data)
-        with pytest.raises(CorruptFileError, match="expected"):
-            fs.read_file(handle)
-        with pytest.raises(CorruptFileError, match="expected"):
-            fs.download(handle, tmp_path / "target")
-    assert {path.name for path in tmp_path.iterdir()} <= {"a root"}
 
 
 def test_a_failed_download_keeps_what_was_there(tmp_path) -> None:
@@ -176,24 +122,6 @@ def test_remains_of_a_crashed_write_are_not_listed_as_files(tmp_path) -> None:
     assert fs.list_files(include_temporary=True) == (f"a/{remains.name}", "a/b")
 
 
-def test_listing_and_deleting(fs) -> None:
-    for path in ("a/1", "a/b/2", "c/3"):
-        fs.write_file(path, b"x")
-    assert fs.list_files() == ("a/1", "a/b/2", "c/3")
-    assert fs.list_files("a") == ("a/1", "a/b/2")
-    assert fs.list_files("a/b") == ("a/b/2",)
-    assert fs.list_files("none") == fs.list_directories("none") == ()
-    assert fs.list_directories() == ("a", "c")
-    fs.move_directory("a/b", "d/e")
-    assert fs.list_files() == ("a/1", "c/3", "d/e/2")
-    fs.delete("c/3", durable=True)
-    fs.delete("c/3", durable=True)
-    fs.delete("none/at/all")
-    fs.delete_directory("a")
-    fs.delete_directory("a")
-    assert fs.list_files() == ("d/e/2",)
-
-
 def test_reading_makes_no_directory(tmp_path) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path / "absent")
     assert not fs.exists("a")
@@ -224,19 +152,16 @@ def test_a_store_that_is_not_local_has_no_local_paths() -> None:
 def test_an_unknown_uri_is_an_error_that_says_what_to_give() -> None:
     with pytest.raises(StorageError, match=r"bogus://x.*Give a local path"):
         CheckpointFileSystem.from_uri("bogus://x")
-    with pytest.raises(ValueError, match="neither"):
-        CheckpointFileSystem.from_uri("")
+    for no_place in ("", "a\0b", "file:///a\0b"):
+        with pytest.raises(ValueError, match="neither"):
+            CheckpointFileSystem.from_uri(no_place)
 
 
-def test_pyarrow_can_read_in_place(fs) -> None:
-    import pyarrow
-
-    sink = pyarrow.BufferOutputStream()
-    table = pyarrow.table({"key_group": [1, 2]})
-    pyarrow.parquet.write_table(table, sink)
-    fs.write_file("x.parquet", sink.getvalue().to_pybytes())
-    with fs.open_input("x.parquet") as source:
-        assert pyarrow.parquet.read_table(source).equals(table)
+def test_a_file_is_told_with_all_of_a_local_root_and_without_the_parameters_of_a_uri(tmp_path) -> None:
+    assert CheckpointFileSystem.from_uri(tmp_path / "why?").location("a/b") == f"{tmp_path}/why?/a/b"
+    assert CheckpointFileSystem("mock:///root?region=x", ArrowStorage(pyarrow.fs._MockFileSystem(), "root")).location(
+        "a/b"
+    ) == ("mock:///root/a/b")
 
 
 def test_a_write_that_fails_in_a_store_leaves_no_part_of_the_file(tmp_path, monkeypatch) -> None:
@@ -263,21 +188,61 @@ def test_a_store_without_a_root_of_its_own_has_paths_like_any_other() -> None:
     fs.verify_present([handle])
 
 
-def test_only_files_that_are_there_with_their_size_are_present(fs) -> None:
-    handles = [fs.write_file(name, b"xx") for name in ("a", "b")]
-    fs.verify_present(handles)
-    for content in (b"x", b"xxx"):
-        fs.write_file("b", content)
-        with pytest.raises(CorruptFileError, match=f"b is corrupt: expected 2 bytes, found {len(content)}"):
-            fs.verify_present(handles)
-    fs.write_file("c/below", b"x")
-    assert not fs.exists("c")
-    with pytest.raises(MissingFileError):
-        fs.size("c")
-
-
 def test_a_local_disk_is_one_whichever_way_it_is_named(tmp_path) -> None:
     for name in (str(tmp_path / "a root"), (tmp_path / "a root").as_uri(), f"{(tmp_path / 'a root').as_uri()}/"):
         fs = CheckpointFileSystem.from_uri(name)
         assert fs.uri == str(tmp_path / "a root")
         assert fs.local_path("a") == str(tmp_path / "a root" / "a")
+
+
+def test_a_path_may_begin_with_the_home_of_who_gives_it(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert CheckpointFileSystem.from_uri("~/job").uri == str(tmp_path / "job")
+    assert CheckpointFileSystem.from_uri(Path("~")).uri == str(tmp_path)
+    assert CheckpointFileSystem.from_uri("./~/job").uri == str(Path("~/job").absolute())
+
+
+def test_a_place_that_may_not_be_looked_into_is_not_told_to_be_absent(tmp_path, monkeypatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    fs = CheckpointFileSystem.from_uri(tmp_path / "root")
+    monkeypatch.setattr(local_storage.os, "stat", refuse)
+    with pytest.raises(StorageError, match="Permission denied"):
+        fs.why_absent()
+
+
+def test_a_root_that_nobody_has_written_to_is_told_to_be_absent(tmp_path, bucket: Bucket) -> None:
+    arrow = CheckpointFileSystem("arrow", ArrowStorage(pyarrow.fs.LocalFileSystem(), str(tmp_path / "arrow")))
+    local = CheckpointFileSystem.from_uri(tmp_path / "local")
+    for files in (local, arrow, CheckpointFileSystem.from_uri(bucket.uri("root"))):
+        assert (files.why_absent() or "").startswith("does not exist")
+        files.write_file("a/b", b"1")
+        assert files.why_absent() is None
+    assert (CheckpointFileSystem.from_uri(tmp_path / "local" / "a" / "b").why_absent() or "").startswith("is a file")
+
+
+def test_a_file_is_compared_with_its_checksum_in_bounded_memory(tmp_path) -> None:
+    fs = CheckpointFileSystem.from_uri(tmp_path / "root")
+    with open(tmp_path / "source", "wb") as file:
+        file.truncate(64 << 20)
+    handle = fs.upload(tmp_path / "source", "large")
+    tracemalloc.start()
+    try:
+        fs.verify_content(handle)
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most_bytes < 32 << 20
+
+
+@pytest.mark.parametrize(("content", "error"), [(b"evil", CorruptFileError), (None, MissingFileError)])
+def test_a_file_that_is_another_one_is_told_by_its_content(tmp_path, content, error) -> None:
+    fs = CheckpointFileSystem.from_uri(tmp_path / "root")
+    handle = fs.write_file("a", b"good")
+    fs.verify_content(handle)
+    fs.delete("a")
+    if content is not None:
+        fs.write_file("a", content)
+    with pytest.raises(error):
+        fs.verify_content(handle)

@@ -18,6 +18,7 @@ from checkpointing import (
     InvariantViolationError,
     StorageError,
 )
+from checkpointing.storage.checkpoint_directories import DirectoryPointers
 from checkpointing.storage.local_storage import LocalStorage
 
 
@@ -66,6 +67,13 @@ def test_a_directory_without_metadata_is_unfinished_and_removed(fs) -> None:
     assert fs.list_directories("checkpoints") == ("chk-000000000001", "mine")
 
 
+def test_what_is_unfinished_or_of_others_hides_no_checkpoint_behind_it(fs) -> None:
+    add(store_of(fs), fs, 3)
+    fs.write_file("checkpoints/chk-000000000002/.tmp-0123", b"half a _meta")
+    fs.write_file("checkpoints/a/notes", b"not the store's")
+    assert ids(store_of(fs)) == [3]
+
+
 def test_a_damaged_newest_checkpoint_is_an_error_that_tells_the_way_out(fs) -> None:
     store = store_of(fs)
     for checkpoint_id in (1, 2, 3):
@@ -89,6 +97,17 @@ def test_a_damaged_newest_checkpoint_is_an_error_that_tells_the_way_out(fs) -> N
         "chk-000000000003-1",
         "chk-000000000003-2",
     )
+
+
+def test_of_several_damaged_checkpoints_the_newest_is_the_one_to_give_up(fs) -> None:
+    store = store_of(fs, 4)
+    for checkpoint_id in (1, 2, 3, 4):
+        add(store, fs, checkpoint_id)
+    for checkpoint_id in (2, 3, 4):
+        damage(fs, checkpoint_id)
+    told = r"the newest checkpoint, 4, .*chk-000000000004/_metadata.*give up checkpoint 4 .*fall_back_to=1"
+    with pytest.raises(CorruptMetadataError, match=told):
+        DirectoryCheckpointStore(fs).recover()
 
 
 def test_a_checkpoint_out_of_place_is_not_taken(fs) -> None:
@@ -220,7 +239,7 @@ def test_the_target_of_a_fall_back_is_found_without_touching_anything(fs) -> Non
     before = fs.list_files()
 
     def target(wanted: object) -> int:
-        return DirectoryCheckpointStore.fall_back_target(fs, wanted).checkpoint_id
+        return DirectoryPointers(fs).find().fall_back_target(wanted).checkpoint_id
 
     assert [target(wanted) for wanted in (1, 3, 4, "previous")] == [1, 3, 4, 3]
     damage(fs, 3)

@@ -39,18 +39,27 @@ def events(monkeypatch) -> list[str]:
     return seen
 
 
+# Fewer bytes than a buffer holds, and more.
+SIZES = pytest.mark.parametrize("size_bytes", [1, 5000])
+
+
+@SIZES
 @pytest.mark.parametrize("may_link", [True, False])
-def test_all_bytes_of_an_uploaded_file_are_synced_before_it_gets_its_name(tmp_path, events, may_link) -> None:
-    (tmp_path / "source").write_bytes(b"x" * 5000)
+def test_all_bytes_of_an_uploaded_file_are_synced_before_it_gets_its_name(
+    tmp_path, events, may_link, size_bytes
+) -> None:
+    (tmp_path / "source").write_bytes(b"x" * size_bytes)
     (tmp_path / "root").mkdir()
     CheckpointFileSystem.from_uri(tmp_path / "root").upload(tmp_path / "source", "file", may_link=may_link)
-    assert events == [f"sync {'source' if may_link else 'temporary'} of 5000", "replace to file", "sync root"]
+    synced = f"sync {'source' if may_link else 'temporary'} of {size_bytes}"
+    assert events == [synced, "replace to file", "sync root"]
 
 
-def test_all_bytes_of_a_written_file_are_synced_before_it_gets_its_name(tmp_path, events) -> None:
+@SIZES
+def test_all_bytes_of_a_written_file_are_synced_before_it_gets_its_name(tmp_path, events, size_bytes) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path)
-    fs.write_file("file", b"x" * 5000)
-    assert events == ["sync temporary of 5000", "replace to file", f"sync {tmp_path.name}"]
+    fs.write_file("file", b"x" * size_bytes)
+    assert events == [f"sync temporary of {size_bytes}", "replace to file", f"sync {tmp_path.name}"]
     events.clear()
     fs.write_file("other", b"x", durable=False)
     assert events == ["replace to other"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import pickle
 import re
 import sys
@@ -31,7 +32,7 @@ from checkpointing.storage.bounded_retries import BoundedRetries
 from checkpointing.storage.s3_location import S3Location
 from checkpointing.storage.s3_storage import S3Storage
 from checkpointing.storage.savepoint_directory import create_savepoint_directory
-from checkpointing.storage.store_uri import secrets_of, without_secrets
+from checkpointing.storage.store_uri import parent_and_name, place_inside, secrets_of, without_secrets
 
 LARGE = bytes(range(256)) * 47_000
 """More than one part of an upload."""
@@ -376,3 +377,21 @@ def savepoint_of(file: FileHandle) -> CheckpointMetadata:
         max_parallelism=4,
         operators=(OperatorState("counter", "Counter", 4, (state,)),),
     )
+
+
+@pytest.mark.parametrize(
+    ("place", "parent", "name"),
+    [
+        ("/jobs/flights/", "/jobs", "flights"),
+        ("/jobs", "/", "jobs"),
+        ("flights", ".", "flights"),
+        ("jobs/flights", "jobs", "flights"),
+        ("/jobs/a?b/c", "/jobs/a?b", "c"),
+        ("s3://bucket/jobs/flights?scheme=http&x=/a/b", "s3://bucket/jobs?scheme=http&x=/a/b", "flights"),
+    ],
+)
+def test_the_directory_that_a_place_is_in_is_found_with_its_parameters(place: str, parent: str, name: str) -> None:
+    assert parent_and_name(place) == (parent, name)
+    back = place_inside(parent, name)
+    assert os.path.normpath(back) == os.path.normpath(place)
+    assert parent_and_name(back) == (parent, name)

@@ -22,13 +22,14 @@ from checkpointing import (
 )
 from checkpointing.errors import CorruptJobIdentityError, UncertainCheckpointError
 from checkpointing.storage.bounded_retries import BoundedRetries
-from checkpointing.storage.completed_record import COMPLETED_FILE_NAME, CompletedCheckpoint, CompletedRecord
+from checkpointing.storage.completed_record import COMPLETED_FILE_NAME, CompletedRecord
 from checkpointing.storage.conditional_objects import VersionedObject
 from checkpointing.storage.default_checkpoint_store import DefaultCompletedCheckpointStore
 from checkpointing.storage.driver_lease import LEASE_FILE_NAME, LeaseRecord
 from checkpointing.storage.local_storage import LocalStorage
 from checkpointing.storage.object_pointers import ObjectPointers
 from checkpointing.storage.object_store_high_availability import ObjectStoreHighAvailability
+from checkpointing.storage.pointed_metadata import CheckpointPointer
 from checkpointing.storage.s3_location import S3Location
 from checkpointing.storage.s3_storage import S3Storage
 from checkpointing.storage.sealed_json import sealed_json
@@ -293,8 +294,8 @@ RECORD = CompletedRecord(
     leader="0" * 32,
     revision=7,
     greatest_id=9,
-    completed=(CompletedCheckpoint(4, file_handle("checkpoints/a/_metadata")),),
-    set_aside=(CompletedCheckpoint(9, file_handle("checkpoints/b/_metadata")),),
+    completed=(CheckpointPointer(4, file_handle("checkpoints/a/_metadata")),),
+    set_aside=(CheckpointPointer(9, file_handle("checkpoints/b/_metadata")),),
     driver_files="drivers/" + 32 * "0",
 )
 
@@ -396,6 +397,19 @@ def test_a_store_that_refuses_every_write_is_given_up(tmp_path) -> None:
     )
     with pytest.raises(UncertainCheckpointError, match="its versions change"):
         pointers.publish(checkpoint(1))
+
+
+@pytest.mark.parametrize("place", [None, "another log"])
+def test_a_driver_that_does_not_find_the_driver_files_of_the_job_is_refused(uri, tmp_path, place) -> None:
+    services = evolve(SERVICES, driver_directory=str(tmp_path / "log"))
+    with JobDirectory.open(uri, "flights", 4, leadership=services, kept_in=services.kept_in("flights")) as directory:
+        services.take_over(directory).driver_files.write_file("spark/offsets/0", b"0")
+    wrong = evolve(SERVICES, driver_directory=place and str(tmp_path / place))
+    opened = JobDirectory.open(uri, "flights", 4, leadership=wrong, kept_in=wrong.kept_in("flights"))
+    with opened as directory, pytest.raises(JobDirectoryMismatchError, match="give the one that the job has had"):
+        wrong.take_over(directory)
+    with JobDirectory.open(uri, "flights", 4, leadership=services, kept_in=services.kept_in("flights")) as directory:
+        assert services.take_over(directory).driver_files.read_file("spark/offsets/0") == b"0"
 
 
 def test_driver_files_on_a_disk_are_each_drivers_own(uri, tmp_path) -> None:

@@ -14,12 +14,14 @@ from checkpointing import (
     MissingFileError,
     SavepointError,
     SavepointExistsError,
+    StorageError,
     read_savepoint,
     write_savepoint,
 )
 from checkpointing.storage import savepoint_directory
+from checkpointing.storage.local_storage import LocalStorage
 from checkpointing.storage.metadata_file import write_metadata
-from checkpointing.storage.savepoint_directory import create_savepoint_directory
+from checkpointing.storage.savepoint_directory import abandon_savepoint_directory, create_savepoint_directory
 
 
 def savepoint_of(*files):
@@ -46,6 +48,27 @@ def test_metadata_comes_last_and_remains_of_failed_attempts_go_before_it(tmp_pat
         read_savepoint(tmp_path)
     write_savepoint(fs, savepoint_of(file))
     assert fs.list_files(include_temporary=True) == ("_metadata", "data/part-0")
+
+
+def test_a_directory_that_is_given_up_is_emptied_and_the_mark_goes_last(tmp_path, monkeypatch) -> None:
+    fs = create_savepoint_directory(tmp_path)
+    for path in ("data/part-0", "data/.tmp-1", "note"):
+        fs.write_file(path, b"rows")
+    deleted = []
+    delete = LocalStorage.delete
+
+    def noted(storage: LocalStorage, path: str, durable: bool) -> None:
+        deleted.append(path)
+        delete(storage, path, durable)
+
+    monkeypatch.setattr(LocalStorage, "delete", noted)
+    abandon_savepoint_directory(fs)
+    assert (sorted(deleted), deleted[-1]) == (["_in_progress", "data/.tmp-1", "data/part-0", "note"], "_in_progress")
+    assert list(tmp_path.iterdir()) == []
+    complete = create_savepoint_directory(tmp_path)
+    write_savepoint(complete, savepoint_of(complete.write_file("data/part-0", b"rows")))
+    abandon_savepoint_directory(complete)
+    assert read_savepoint(tmp_path)[1].files
 
 
 def test_a_crash_at_any_step_leaves_what_is_begun_or_what_is_complete(tmp_path, monkeypatch) -> None:
@@ -78,6 +101,19 @@ def test_a_directory_that_holds_anything_is_refused_and_left_alone(tmp_path, nam
         create_savepoint_directory(tmp_path)
     assert fs.list_files(include_temporary=True) == (name,)
     assert fs.read_file(name) == b"precious"
+
+
+@pytest.mark.parametrize("place", ["shared/mine", "checkpoints/mine", "shared/operator/mine"])
+def test_a_place_among_the_files_of_a_job_is_refused_because_the_job_would_clear_it(tmp_path, place) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "job.json").write_bytes(b"{}")
+    (tmp_path / "link").symlink_to(tmp_path / "job")
+    for target in (tmp_path / "job" / place, tmp_path / "link" / place, f"file://{tmp_path}/job/{place}"):
+        with pytest.raises(SavepointError, match=r"among the files of the job in .*outside"):
+            create_savepoint_directory(target)
+    assert sorted(one.name for one in (tmp_path / "job").iterdir()) == ["job.json"]
+    create_savepoint_directory(tmp_path / "job" / "mine")
+    create_savepoint_directory(tmp_path / place)
 
 
 def test_an_unreserved_directory_may_hold_nothing_but_the_savepoints_files(tmp_path) -> None:
@@ -136,6 +172,35 @@ def test_reading_finds_missing_and_truncated_files_at_once_and_altered_ones_when
 
 
 def test_a_directory_that_is_no_savepoint_says_so_and_is_not_created(tmp_path) -> None:
-    with pytest.raises(SavepointError, match="no file _metadata"):
+    with pytest.raises(SavepointError, match="none does not exist"):
         read_savepoint(tmp_path / "none")
     assert not (tmp_path / "none").exists()
+    (tmp_path / "photos").mkdir()
+    with pytest.raises(SavepointError, match="photos is not a savepoint: it has no file _metadata"):
+        read_savepoint(tmp_path / "photos")
+
+
+def test_a_savepoint_inside_of_one_that_is_being_written_is_refused(tmp_path) -> None:
+    outer = create_savepoint_directory(tmp_path / "outer")
+    for inside in (tmp_path / "outer" / "inner", tmp_path / "outer" / "data" / "inner"):
+        with pytest.raises(
+            SavepointError, match=r"among the files of the savepoint in .*outer, which is being written"
+        ):
+            create_savepoint_directory(inside)
+    assert outer.list_files() == ("_in_progress",)
+    (tmp_path / "outer" / "_in_progress").unlink()
+    # A directory of savepoints, and one beside another, is how they are kept.
+    create_savepoint_directory(tmp_path / "outer" / "inner")
+    create_savepoint_directory(tmp_path / "outer" / "other")
+
+
+def test_who_may_not_look_above_a_place_may_take_a_savepoint_there(tmp_path, monkeypatch) -> None:
+    exists = CheckpointFileSystem.exists
+
+    def refuse(fs: CheckpointFileSystem, path: str) -> bool:
+        if fs.uri != str(tmp_path / "mine"):
+            raise StorageError("403 forbidden")
+        return exists(fs, path)
+
+    monkeypatch.setattr(CheckpointFileSystem, "exists", refuse)
+    assert create_savepoint_directory(tmp_path / "mine").list_files() == ("_in_progress",)

@@ -129,7 +129,8 @@ def test_a_fall_back_begins_and_ends_durably(fs: CheckpointFileSystem, monkeypat
     + [(3, 4, name) for name in ("", ".", "..", "a/b", "../spark", "/spark", None, 5)],
 )
 def test_a_fall_back_that_makes_no_sense_is_none(checkpoint_id: int, newest_id: int, source_log: str) -> None:
-    FallBack(checkpoint_id=3, newest_id=4, source_log="spark-1")
+    for ids in ((3, 4), (0, 0), (0, (1 << 63) - 1)):
+        FallBack(checkpoint_id=ids[0], newest_id=ids[1], source_log="spark-1")
     with pytest.raises(InvariantViolationError):
         FallBack(checkpoint_id=checkpoint_id, newest_id=newest_id, source_log=source_log)
 

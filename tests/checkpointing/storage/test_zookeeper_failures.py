@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 import threading
 import uuid
@@ -32,6 +33,7 @@ from checkpointing import (
 from checkpointing.storage.default_checkpoint_store import DefaultCompletedCheckpointStore
 from checkpointing.storage.driver_files import copy_driver_files
 from checkpointing.storage.job_services import JobRecords
+from checkpointing.storage.local_storage import LocalStorage
 from testkit.stores.led_store import LedStore, file_handle, subtask_state
 
 SESSION_TIMEOUT_S = 10.0
@@ -105,6 +107,29 @@ def expire(server: ZooKeeperServer, client: Any) -> None:
     other.start()
     other.stop()
     other.close()
+
+
+def test_a_checkpoint_whose_metadata_file_cannot_be_deleted_goes_with_the_next_one(
+    tmp_path: Path, zookeeper_server: ZooKeeperServer, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = led(tmp_path / "job", services_of(zookeeper_server.hosts, root))
+    delete = LocalStorage.delete
+
+    def refused(storage: LocalStorage, path: str, durable: bool) -> None:
+        delete(storage, path, durable)
+        if path.startswith("checkpoints/chk-000000000001"):
+            raise OSError("the directory could not be synced")
+
+    for checkpoint_id in (1, 2, 3):
+        first.led.add(checkpoint_id, f"{checkpoint_id}")
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStorage, "delete", refused)
+        first.led.add(4, "4")
+        assert first.led.ids == [1, 2, 3, 4]
+    first.led.add(5, "5")
+    assert first.led.ids == [3, 4, 5]
+    assert first.led.shared() == ["3", "4", "5"]
+    first.directory.close()
 
 
 def test_a_checkpoint_whose_answer_was_lost_is_complete_once(
@@ -229,8 +254,28 @@ def test_a_driver_that_ends_by_itself_is_told_of_no_loss(
     assert lost == []
 
 
+class LeaderSeen(logging.Handler):
+    """Counts who stands by and has seen which process leads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times = threading.Semaphore(0)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "standing by for job 'flights', which is led by process" in record.getMessage():
+            self.times.release()
+
+
+@pytest.fixture
+def leader_seen() -> Iterator[LeaderSeen]:
+    handler, logger = LeaderSeen(), logging.getLogger("checkpointing.storage.zookeeper_leadership")
+    logger.addHandler(handler)
+    yield handler
+    logger.removeHandler(handler)
+
+
 def test_of_two_that_stand_by_one_leads_at_a_time(
-    tmp_path: Path, root: str, zookeeper_server: ZooKeeperServer, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, root: str, zookeeper_server: ZooKeeperServer, leader_seen: LeaderSeen
 ) -> None:
     services = services_of(zookeeper_server.hosts, root)
     first = led(tmp_path / "job", services)
@@ -253,13 +298,14 @@ def test_of_two_that_stand_by_one_leads_at_a_time(
         thread.start()
     with pytest.raises(JobDirectoryLockedError, match=r"led by another driver: process \d+ on host"):
         led(tmp_path / "job", services_of(zookeeper_server.hosts, root, stand_by_timeout_s=0))
+    for _ in threads:
+        assert leader_seen.times.acquire(timeout=600), "nobody stands by"
     first.directory.close()
     for thread in threads:
         thread.join()
     assert most == [1, 1]
     with led(tmp_path / "job", services).directory as directory:
         assert sorted(services.take_over(directory).pointers.find().retained) == [0, 1, 2]
-    assert any("standing by for job 'flights', which is led by process" in message for message in caplog.messages)
 
 
 def test_a_pointer_to_a_file_that_has_gone_is_no_checkpoint_to_go_on_from(
@@ -395,6 +441,26 @@ def test_without_a_quorum_nothing_is_completed_and_nothing_lost(tmp_path: Path, 
         with again.directory:
             assert again.led.ids == [1]
             again.led.add(2, "b")
+
+
+def test_a_server_that_takes_no_more_connections_refuses_a_driver_and_the_one_that_leads_goes_on(
+    tmp_path: Path, root: str
+) -> None:
+    # The leader looks at what is there in a session of its own before it waits to lead: one at a time.
+    server = ZooKeeperServer(tmp_path / "server", settings="maxClientCnxns=1")
+    try:
+        server.start()
+        job = led(tmp_path / "job", services_of(server.hosts, root))
+        job.led.add(1, "a")
+        crowded = ZooKeeperHighAvailability(server.hosts, root, connection_timeout_s=1.0)
+        with pytest.raises(StorageError, match=r"has answered in 1 s .* and take another connection"):
+            led(tmp_path / "job", crowded)
+        with job.directory:
+            job.led.add(2, "b")
+        with led(tmp_path / "job", services_of(server.hosts, root)).directory as directory:
+            assert directory.identity.job_name == "flights"
+    finally:
+        server.stop()
 
 
 def test_a_server_that_is_not_there_and_a_package_that_is_not_there_are_told_in_one_line(
