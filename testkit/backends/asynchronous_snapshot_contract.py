@@ -222,3 +222,18 @@ class AsynchronousSnapshotContract(GatedStoreContract):
         for task, keys in zip(tasks, (list(KEYS), list(range(1, 20, 2))), strict=True):
             restored = self.reopen(harness, task.run().handle)
             assert content(harness, restored, VALUE) == {key: key for key in keys}
+
+    def test_a_list_that_grew_during_a_snapshot_and_before_one_that_failed_is_whole_in_the_next(
+        self, harness: BackendHarness, subject: KeyedStateBackend
+    ) -> None:
+        legs = [LegV1("EWR", number) for number in range(12)]
+        harness.at(subject, 1)
+        elements = subject.get_state(LEGS_V1)
+        elements.add_all(legs[:10])
+        task = harness.prepare(subject)
+        elements.add(legs[10])
+        task.run()
+        harness.prepare(subject).cancel()
+        elements.add(legs[11])
+        assert content(harness, subject, LEGS_V1) == {1: legs}
+        assert content(harness, self.reopen(harness, harness.snapshot(subject).handle), LEGS_V1) == {1: legs}

@@ -14,11 +14,11 @@ from checkpointing.handles.state_handles import KeyedStateHandle
 from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend.api.clock import Clock, wall_clock
 from statebackend.api.key_groups import key_group_range_of_subtask
+from statebackend.api.progress import ProgressListener
 from statebackend.keyed.backend_parameters import (
     KeyedStateBackendParameters,
     KeyedStateSnapshot,
     KeyedStateSnapshotTask,
-    Progress,
     RestoredHandle,
 )
 from statebackend.keyed.canonical_export import export_canonical_handle
@@ -53,7 +53,7 @@ class BackendHarness:
         parallelism: int = 1,
         key_serializer: TypeSerializer[Any] | None = None,
         local: str | None = None,
-        progress: Progress | None = None,
+        progress: ProgressListener | None = None,
         metrics: StateMetricsConfig | None = None,
     ) -> KeyedStateBackend:
         """A backend restored from handles, in a fresh local directory unless ``local`` names one."""
@@ -78,7 +78,7 @@ class BackendHarness:
         parallelism: int = 1,
         key_serializer: TypeSerializer[Any] | None = None,
         local: str | None = None,
-        progress: Progress | None = None,
+        progress: ProgressListener | None = None,
         metrics: StateMetricsConfig | None = None,
     ) -> KeyedStateBackendParameters:
         """What `open` makes a backend from."""

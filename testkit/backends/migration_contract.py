@@ -18,6 +18,7 @@ from statebackend import (
 )
 from statebackend.api.aggregate_function import AggregateFunction
 from statebackend.api.errors import StateMigrationException
+from statebackend.api.progress import Operation, Progress
 from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, KeyedStateBackend
 from statebackend.keyed.state_meta import meta_of_descriptor
 from testkit.backends.contract_base import ContractBase, content, contents, fill, filled
@@ -136,8 +137,8 @@ class MigrationContract(ContractBase):
         old = content(harness, self.reopen(harness, handle), VALUE_OLD[name])
         expected = {key: _migrated(value) for key, value in old.items()}
         assert len(expected) == 11
-        reports: list[tuple[str, int]] = []
-        backend = self.reopen(harness, handle, progress=lambda state, entries: reports.append((state, entries)))
+        reports: list[Progress] = []
+        backend = self.reopen(harness, handle, progress=reports.append)
         assert content(harness, backend, VALUE_NEW[name]) == expected
         report = backend.restore_reports[0]
         assert report.state_name == name
@@ -145,7 +146,11 @@ class MigrationContract(ContractBase):
         entries = {dict: lambda maps: sum(map(len, maps.values()))}.get(type(expected[0]), len)(expected)
         assert report.entries_migrated == entries or isinstance(expected[0], list)
         assert report.entries_migrated >= entries
-        assert {state for state, _ in reports} == {name}
+        told = [one for one in reports if one.operation is Operation.MIGRATION]
+        assert {one.state_name for one in told} == {name}
+        assert [one.is_done for one in told] == [False] * (len(told) - 1) + [True]
+        assert [one.entries for one in told] == sorted(one.entries for one in told)
+        assert 0 == told[0].entries < told[-1].entries
         harness.at(backend, 3)
         state: Any = backend.get_state(VALUE_NEW[name])
         state.clear()

@@ -16,6 +16,7 @@ from checkpointing.handles.state_handles import KeyedStateHandle, SubtaskState
 from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, KeyedStateBackend
 from statebackend.keyed.state_backend import StateBackend
 from statebackend.operator_state import RestoredOperatorState
+from statebackend.queues.timer_names import TIMER_STATES
 from streamjobs.api.functions import RuntimeContext
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.operators.input_batch import ObjectBatch
@@ -228,7 +229,7 @@ class OperatorTestHarness:
         found = {
             state.name: len(list(self.backend.get_keys_and_namespaces(state.name)))
             for state in self.backend.current_meta().states
-            if not state.name.startswith("_timer_state/")
+            if not state.name.startswith(TIMER_STATES)
         }
         found["timers"] = sum(queue.size() for queue in self.context.queues)
         return {name: count for name, count in found.items() if count}

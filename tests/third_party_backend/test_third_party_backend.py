@@ -17,11 +17,14 @@ from shutil import copytree
 from typing import Any
 
 import attrs
+import pyarrow.parquet as pq
 import pytest
 
+from savepoints import Savepoint
 from statebackend import ListStateDescriptor, MapStateDescriptor, StateBackend, ValueStateDescriptor
 from statebackend.keyed.backend_registry import known_state_backends, state_backend
 from streamjobs import JobRestoreError, KeyedProcessFunction, ProcessContext, RuntimeContext
+from streamjobs.command_line.all_commands import main
 from streamjobs.inprocess import LocalStreamEnvironment
 from testkit.backends import StateBackendContract
 
@@ -175,3 +178,66 @@ def test_checkpoints_in_its_own_format_are_for_it_alone(tmp_path: Path) -> None:
     environment.from_elements(NEXT).key_by("shop").process(Ledger(), uid="ledger", schema=SCHEMA).sink_to([])
     with pytest.raises(JobRestoreError, match=r"'sqlite'.*'rocksdb'.*savepoint"):
         environment.execute("sales")
+
+
+def described() -> LocalStreamEnvironment:
+    environment = LocalStreamEnvironment()
+    sales = environment.from_elements([], "shop string, amount bigint")
+    sales.key_by("shop").process(Ledger(), uid="ledger", schema=SCHEMA).sink_to([])
+    return environment
+
+
+def test_its_checkpoints_are_checked_with_it_and_told_to_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("sqlite", SALES, tmp_path / "job", None)
+
+    def check(*arguments: str) -> tuple[int, str]:
+        status = main(["check", str(tmp_path / "job"), "--job", f"{__name__}:described", *arguments])
+        return status, "".join(capsys.readouterr())
+
+    assert check()[0] == check("--backend", "sqlite")[0] == 0
+    status, told = check("--backend", "rocksdb")
+    assert status == 1
+    assert "written by the backend 'sqlite', whose own format 'rocksdb' does not read" in told
+    status, told = check("--backend", "nobody")
+    assert status == 3
+    assert "there is no state backend 'nobody'; known are heap, rocksdb, sqlite" in told
+
+
+def test_its_checkpoints_are_looked_into_by_every_tool_and_named_where_it_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = str(tmp_path / "job")
+    _, savepoint = run("sqlite", SALES, tmp_path / "job", None, parallelism=2)
+    assert Savepoint.open(job).operators["ledger"].parts()[0].handle.backend == "sqlite"
+    for state in ("turnover", "amounts", "times"):
+        own, canonical = (Savepoint.open(path).read("ledger", state) for path in (job, savepoint))
+        assert own.to_arrow() == canonical.to_arrow()
+        assert list(own) == list(canonical)
+        shops = own.to_arrow()["key"].unique().to_pylist()
+        assert list(own) == [one for shop in shops for one in Savepoint.open(job).read("ledger", state, key=shop)]
+
+    def told(*arguments: str) -> str:
+        assert main(list(arguments)) == 0
+        return capsys.readouterr().out
+
+    assert "turnover\tvalue\tkey str, value int64\t3\t" in told("inspect", job, "--verify")
+    assert told("diff", job, str(savepoint), "--entries") == "no difference\n"
+    assert "north\t4" in told("show", job, "ledger", "turnover")
+    assert ": 3 entries" in told("export", job, "ledger", "turnover", "--to", "parquet", str(tmp_path / "out"))
+    assert pq.read_table(tmp_path / "out").num_rows == 3
+    assert "turnover" in told("du", job)
+    assert told("gc", job).startswith("nothing is needless")
+    # A process in which nobody installed it; what needs no state of it is told all the same.
+    for command, status in ((["schema", job], 0), (["du", job], 0), (["show", job, "ledger", "turnover"], 3)):
+        done = subprocess.run(
+            [sys.executable, "-m", "streamjobs.command_line", *command],
+            cwd=REPOSITORY,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == status, done.stderr
+    assert "there is no state backend 'sqlite'; known are heap, rocksdb" in done.stderr

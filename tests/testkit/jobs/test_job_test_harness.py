@@ -64,7 +64,7 @@ class Remember(KeyedProcessFunction[str, Any, Any]):
 def remembering(job: HarnessJob) -> None:
     totals = job.source("in", RECORD).key_by("k").process(Remember(), uid="remember", schema=RECORD)
     job.output("out", totals)
-    job.output("side", totals.side_output(SIDE))
+    job.output("side", totals.get_side_output(SIDE))
 
 
 def shown(elements: Sequence[Any]) -> list[Any]:
@@ -149,7 +149,7 @@ def windowed(job: HarnessJob) -> None:
     streams = [job.source(name, RECORD) for name in ("first", "second")]
     windows = streams[0].union(streams[1]).key_by("k").window(TumblingEventTimeWindows.of(SIZE))
     sums = windows.side_output_late_data(LATE).process(Summed(), uid="sums", schema=SUMS)
-    job.output("late", sums.side_output(LATE))
+    job.output("late", sums.get_side_output(LATE))
     large = sums.key_by("k").window(TumblingEventTimeWindows.of(4 * SIZE))
     job.output("sums", sums)
     job.output("counts", large.process(Counted(), uid="counts", schema=SUMS))
