@@ -10,6 +10,7 @@ from savepoints.handle_export import ExportedSubtask, ExportTask, ScratchSpace
 from savepoints.reading.stored_entries import StateEntry
 from savepoints.restored_state import RestoredState
 from savepoints.savepoint import Savepoint
+from savepoints.state_entries import StateEntries
 
 __all__ = [
     "ExportTask",
@@ -18,6 +19,7 @@ __all__ = [
     "Savepoint",
     "SavepointReport",
     "ScratchSpace",
+    "StateEntries",
     "StateEntry",
     "export_tasks",
     "finish_savepoint",

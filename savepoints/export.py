@@ -19,6 +19,7 @@ from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.savepoint_directory import write_savepoint
 from savepoints.handle_export import ExportedSubtask, ExportTask, ScratchSpace
 from statebackend import StateDescriptor
+from statebackend.api.clock import wall_clock
 
 
 @frozen
@@ -99,7 +100,7 @@ def finish_savepoint(
         metadata,
         kind=CheckpointKind.SAVEPOINT,
         operators=operators,
-        timestamp_ms=time.time_ns() // 1_000_000,
+        timestamp_ms=wall_clock(),
         parent_checkpoint_id=None,
         parent_digest=None,
         source_progress={},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from attrs import frozen
 
 from checkpointing.handles.operator_states import OperatorState
@@ -17,6 +19,21 @@ class RestoredState:
 
     metadata: CheckpointMetadata
     file_system: CheckpointFileSystem
+
+    @property
+    def where(self) -> str:
+        """The place that errors name."""
+        return self.file_system.location("")
+
+    @property
+    def max_parallelism(self) -> int:
+        """The number of key groups."""
+        return self.metadata.max_parallelism
+
+    @property
+    def operator_uids(self) -> Sequence[str]:
+        """The operators that have state, by uid."""
+        return [operator.uid for operator in self.metadata.operators]
 
     def operator(self, uid: str) -> OperatorState | None:
         """The state of an operator, if there is any."""

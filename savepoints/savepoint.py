@@ -3,6 +3,7 @@
     with_delays = Savepoint.open("/savepoints/flights-1")
     for entry in with_delays.read("aircraft", "legs"):
         print(entry.key, entry.value)
+    with_delays.read("aircraft", "legs").to_arrow()
 
 Neither Spark nor the job's program is needed. Records are stand-ins with the fields that were stored, or of the
 program's own classes where those are passed and have the same fields. Nothing is changed, and nothing is held open
@@ -13,38 +14,47 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import groupby
 from typing import Any, Final
 
+import pyarrow as pa
 from attrs import frozen
 
 from checkpointing.handles.operator_states import OperatorState
 from checkpointing.handles.state_handles import KeyedStateHandle
 from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
+from checkpointing.storage.file_system import CheckpointFileSystem
+from checkpointing.storage.job_services import JobServices
 from savepoints.errors import UnknownOperatorError, UnknownStateError
+from savepoints.operator_state_elements import OperatorStateElements
+from savepoints.pages.fragments import table_fragment
+from savepoints.reading.file_sizes import stored_files
+from savepoints.reading.key_lookup import group_of_key, rows_of_key
 from savepoints.reading.state_location import find_state
 from savepoints.reading.state_statistics import StateStatistics
-from savepoints.reading.stored_entries import EntryReader, StateEntry
-from savepoints.reading.stored_rows import stored_rows
+from savepoints.reading.stored_rows import stored_columns
 from savepoints.reading.type_descriptions import TypeDescription, describe_type
 from savepoints.restored_state import RestoredState
+from savepoints.shown_sizes import counted
+from savepoints.state_entries import EntriesPart, StateEntries
 from statebackend.api.descriptors import as_serializer
 from statebackend.api.key_columns import columns_of_key
 from statebackend.api.key_groups import KeyGroupRange
-from statebackend.api.key_hash import key_group_hasher
-from statebackend.canonical.canonical_entries import CanonicalBatch
+from statebackend.api.progress import Operation, ProgressListener, StateProgress, no_progress
+from statebackend.canonical.canonical_entries import SCHEMA, CanonicalBatch
 from statebackend.keyed.state_meta import KeyedStateMeta, StateMeta, decode_meta
 from statebackend.kinds.list_kind import LIST
 from statebackend.operator_state import OperatorStateMeta, decode_operator_state
-from statebackend.operator_state.operator_state_handles import StatePart
-from statebackend.operator_state.operator_state_rows import read_slices
-from typeserializers.kernel.known_serializers import restored_with
+from statebackend.operator_state.operator_state_handles import OperatorStateHandle, StatePart
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.void import VoidNamespaceSerializerSnapshot
 
-__all__ = ["OperatorStateElement", "Savepoint", "StateSchema", "StoredOperator"]
+__all__ = ["Savepoint", "StateSchema", "StoredOperator", "StoredPart"]
 
 _EVERY: Final = object()
+
+_STATE_COLUMNS: Final = ("operator", "state", "kind", "types")
 
 
 @frozen
@@ -60,22 +70,27 @@ class StateSchema:
         """Why its entries cannot be read in this process, with what to do; None if they can."""
         return next((one.unknown for one in self.types.values() if one.unknown), None)
 
+    def _repr_html_(self) -> str:
+        fields = [
+            (role, record.name, f"{part.name}: {part.type_name}")
+            for role, described in self.types.items()
+            for record in described.records
+            for part in record.fields
+        ]
+        roles = [(role, described.name, described.unknown) for role, described in self.types.items()]
+        return table_fragment(f"{self.kind} state {self.name}", ("role", "type", "fields"), [*roles, *fields])
+
 
 @frozen
-class OperatorStateElement:
-    """One element of a list of operator state, or one entry of a broadcast state, and the subtask that has it."""
-
-    subtask_index: int
-    key: Any
-    value: Any
-
-
-@frozen
-class _StoredPart:
+class StoredPart:
     """The keyed state of one subtask."""
 
     handle: KeyedStateHandle
     meta: KeyedStateMeta
+
+    def holds(self, key_group: int) -> bool:
+        """Whether the subtask has that key group."""
+        return self.handle.key_group_start <= key_group <= self.handle.key_group_end
 
 
 class StoredOperator:
@@ -86,7 +101,7 @@ class StoredOperator:
         self.name = state.name
         self.parallelism = state.parallelism
         self.max_parallelism = state.max_parallelism
-        self.size_bytes = sum(part.size_bytes for subtask in state.subtasks for part in subtask.parts)
+        self.size_bytes = state.size_bytes
         self._state = state
         self._restored = restored
 
@@ -109,17 +124,47 @@ class StoredOperator:
             found.setdefault(meta.name, meta)
         return found
 
-    def parts(self) -> Iterator[_StoredPart]:
-        """The keyed state of the subtasks, in the order of their key groups."""
-        for handle in self._state.keyed_handles:
-            yield _StoredPart(handle, decode_meta(handle.meta, len(handle.files)))
+    def operator_state_schema(self, name: str) -> StateSchema:
+        """What a state without keys is, its mode as its kind; of parts that differ, by the last.
+
+        Raises `StateRestoreError` if that cannot be read.
+        """
+        meta = self.operator_states[name]
+        part = meta.parts[-1]
+        return StateSchema(
+            name, meta.mode.value, {role: describe_type(part.snapshot(name, role)) for role in part.envelopes}
+        )
+
+    def parts(self) -> Sequence[StoredPart]:
+        """The keyed state of the subtasks, in the order of their key groups; decoded once."""
+        return self._parts
+
+    @cached_property
+    def _parts(self) -> Sequence[StoredPart]:
+        handles = self._state.keyed_handles
+        return tuple(StoredPart(handle, decode_meta(handle.meta, len(handle.files))) for handle in handles)
+
+    @cached_property
+    def _operator_state_of_subtasks(self) -> Sequence[OperatorStateHandle]:
+        return tuple(decode_operator_state(subtask.operator) for subtask in self._state.subtasks)
 
     def operator_state_parts(self, state_name: str) -> Iterator[tuple[int, Sequence[StatePart]]]:
         """The parts of a state without keys, by the index of the subtask that has them."""
-        for index, subtask in enumerate(self._state.subtasks):
-            state = decode_operator_state(subtask.operator).state(state_name)
+        for index, stored in enumerate(self._operator_state_of_subtasks):
+            state = stored.state(state_name)
             if state is not None:
                 yield index, state.parts
+
+    def rows_for_people(self) -> Iterator[tuple[str, str, str, str]]:
+        """Each state: the operator, its name, its kind, its types."""
+        for name, schema in self.states.items():
+            types = ", ".join(f"{role} {described.name}" for role, described in schema.types.items())
+            yield self.uid, name, schema.kind, types
+        for name, meta in self.operator_states.items():
+            yield self.uid, name, f"{meta.mode.value}, without keys", ""
+
+    def _repr_html_(self) -> str:
+        return table_fragment(f"operator {self.uid}", _STATE_COLUMNS, self.rows_for_people())
 
     def __repr__(self) -> str:
         states = ", ".join([*self.states, *self.operator_states]) or "no state"
@@ -129,8 +174,14 @@ class StoredOperator:
 class Savepoint:
     """See the module. ``metadata`` is all that is durable about it beside the state itself."""
 
-    def __init__(self, restored: RestoredState, known: Sequence[TypeSerializer[Any]] = ()) -> None:
+    def __init__(
+        self,
+        restored: RestoredState,
+        known: Sequence[TypeSerializer[Any]] = (),
+        progress: ProgressListener = no_progress,
+    ) -> None:
         self._restored = restored
+        self._progress = progress
         self._known = tuple(known)
         self.metadata: CheckpointMetadata = restored.metadata
         self.uri = restored.file_system.uri
@@ -145,14 +196,24 @@ class Savepoint:
         checkpoint_id: int | None = None,
         *,
         known: Iterable[TypeSerializer[Any] | type[Any]] = (),
+        high_availability: JobServices | None = None,
+        progress: ProgressListener = no_progress,
     ) -> Savepoint:
         """Opens a savepoint, a checkpoint, or a job directory at its newest checkpoint or at ``checkpoint_id``.
 
         ``known`` are classes of the program, or serializers of them: records and enumerations of their names and fields
-        are then read as them. Reads the metadata, and looks whether all files are there. Raises what `find_state`
-        raises, and `UnknownTypeError` for a class that no serializer can be inferred for.
+        are then read as them. ``high_availability`` is that of the job, which one that is led through ZooKeeper needs
+        if its directory is given. ``progress`` hears how far the reading of a whole state is.
+
+        Reads the metadata, and looks whether all files are there. Raises what `find_state` raises, and
+        `UnknownTypeError` for a class that no serializer can be inferred for.
         """
-        return cls(find_state(uri, checkpoint_id), [as_serializer(one) for one in known])
+        return cls(find_state(uri, checkpoint_id, high_availability), [as_serializer(one) for one in known], progress)
+
+    @property
+    def file_system(self) -> CheckpointFileSystem:
+        """Where its files are; `uri` is the same without the credentials that it may have been opened with."""
+        return self._restored.file_system
 
     @property
     def states(self) -> tuple[tuple[str, str], ...]:
@@ -169,31 +230,26 @@ class Savepoint:
             )
         return operator.states[state_name]
 
-    def read(self, operator_uid: str, state_name: str, *, key: Any = _EVERY) -> Iterator[StateEntry]:
-        """The entries of a keyed state, sorted by key group and stored key; with ``key``, those of that key only.
+    def read(self, operator_uid: str, state_name: str, *, key: Any = _EVERY) -> StateEntries:
+        """The entries of a keyed state, to iterate over or as tables; with ``key``, those of that key only.
 
-        A key of several columns is a tuple. Looking one up reads the rows of its key group and no others. Memory holds
-        a batch of rows, and the largest list. Raises `UnknownOperatorError`, `UnknownStateError`, `KeyHashError` for a
-        key that is not of the key's types, `UnresolvableSerializerError` for types not known here, `CheckpointError`
-        and `StateRestoreError` for what is damaged.
+        A key of several columns is a tuple. Looking one up reads the rows of its key group and no others. Raises
+        `UnknownOperatorError`, `UnknownStateError` and `KeyHashError` for a key that is not of the key's types; what
+        reading raises, `StateEntries` says.
         """
         self.schema(operator_uid, state_name)
-        for part in self._operator(operator_uid).parts():
-            state = part.meta.state(state_name)
-            if state is None:
-                continue
-            reader = EntryReader(part.meta, state, self._known)
-            if key is _EVERY:
-                yield from reader.entries(self._rows(part, state, self._all_key_groups))
-                continue
-            group = self._key_group(part.meta, key)
-            wanted = reader.entries(self._rows(part, state, KeyGroupRange(group, group)))
-            yield from (entry for entry in wanted if entry.key == key)
+        if key is _EVERY:
+            return StateEntries(self._parts_of(operator_uid, state_name), self._known)
+        stored = self._stored(operator_uid, state_name)
+        group = group_of_key(stored[0].meta, key, self.metadata.max_parallelism)
+        # One that does not hold the group has nothing of the key, and every other has all of it.
+        holding = [part for part in stored if part.holds(group)] or stored[:1]
+        return StateEntries([self._part_of_key(part, state_name, group, key) for part in holding], self._known)
 
-    def read_operator_state(self, operator_uid: str, state_name: str) -> Iterator[OperatorStateElement]:
+    def read_operator_state(self, operator_uid: str, state_name: str) -> OperatorStateElements:
         """The elements of operator state, subtask by subtask; of broadcast state, the entries of every copy.
 
-        Raises as `read` does.
+        Raises `UnknownOperatorError` and `UnknownStateError`; what reading raises, `OperatorStateElements` says.
         """
         operator = self._operator(operator_uid)
         if state_name not in operator.operator_states:
@@ -201,30 +257,20 @@ class Savepoint:
                 f"operator {operator_uid!r} has no operator state {state_name!r}; it has "
                 f"{', '.join(operator.operator_states) or 'none'}"
             )
-        for index, parts in operator.operator_state_parts(state_name):
-            for part in parts:
-                snapshots = {role: part.snapshot(state_name, role) for role in part.envelopes}
-                serializers = {role: restored_with(snapshot, *self._known) for role, snapshot in snapshots.items()}
-                for key, value in read_slices(self._restored.file_system, part.slices):
-                    if key is None:
-                        yield OperatorStateElement(index, None, serializers["element"].from_bytes(value or b""))
-                    else:
-                        read_value = None if value is None else serializers["value"].from_bytes(value)
-                        yield OperatorStateElement(index, serializers["key"].from_bytes(key), read_value)
+        held = [(index, part) for index, parts in operator.operator_state_parts(state_name) for part in parts]
+        return OperatorStateElements(state_name, held, self._restored.file_system, self._known)
 
     def key_columns(self, operator_uid: str) -> tuple[str, ...]:
         """The types of the columns of an operator's keys, by Spark's names; raises as `columns_of_key`."""
-        part = next(self._operator(operator_uid).parts(), None)
-        return () if part is None else columns_of_key(part.meta.key_snapshot.restore_serializer())
+        parts = self._operator(operator_uid).parts()
+        return columns_of_key(parts[0].meta.key_snapshot.restore_serializer()) if parts else ()
 
     def statistics(self, operator_uid: str, state_name: str) -> StateStatistics:
         """Counts the entries of a keyed state, by reading all its rows without decoding them; works for any type."""
         is_list = self.schema(operator_uid, state_name).kind == LIST.name
         statistics = StateStatistics()
-        for part in self._operator(operator_uid).parts():
-            state = part.meta.state(state_name)
-            if state is not None:
-                statistics.add(self._rows(part, state, self._all_key_groups), is_list=is_list)
+        for part in self._parts_of(operator_uid, state_name):
+            statistics.add(part.columns(), is_list=is_list)
         return statistics
 
     def verify(self) -> Iterator[tuple[str, int]]:
@@ -232,22 +278,66 @@ class Savepoint:
 
         Raises `MissingFileError` or `CorruptFileError`, naming the first that is not.
         """
-        for file in self.metadata.files:
-            self._restored.file_system.read_file(file)
-            yield file.path, file.size_bytes
+        handles = {file.path: file for file in self.metadata.files}
+        for (uid, states), group in groupby(
+            stored_files([self.metadata]), lambda file: (file.operator_uid, file.states)
+        ):
+            files = list(group)
+            total_bytes = sum(file.size_bytes for file in files)
+            operator_uid = self.metadata.job_name if uid is None else uid
+            progress = StateProgress(self._progress, Operation.READ, operator_uid, " + ".join(states), total_bytes)
+            for file in files:
+                self._restored.file_system.verify_content(handles[file.path])
+                progress.add(size_bytes=file.size_bytes)
+                yield file.path, file.size_bytes
+            progress.done()
 
     @property
     def _all_key_groups(self) -> KeyGroupRange:
         return KeyGroupRange(0, self.metadata.max_parallelism - 1)
 
-    def _rows(self, part: _StoredPart, state: StateMeta, key_groups: KeyGroupRange) -> Iterable[CanonicalBatch]:
-        return stored_rows(
-            part.handle, part.meta, state, self._restored.file_system, self.metadata.max_parallelism, key_groups
+    def _columns(self, part: StoredPart, state: StateMeta, key_groups: KeyGroupRange) -> Iterator[pa.RecordBatch]:
+        return stored_columns(
+            part.handle, part.meta, state, self._restored.file_system, self.metadata.max_parallelism, (key_groups,)
         )
 
-    def _key_group(self, meta: KeyedStateMeta, key: Any) -> int:
-        columns = columns_of_key(meta.key_snapshot.restore_serializer())
-        return key_group_hasher(columns, self.metadata.max_parallelism)(key)
+    def _stored(self, operator_uid: str, state_name: str) -> Sequence[StoredPart]:
+        return [part for part in self._operator(operator_uid).parts() if part.meta.state(state_name) is not None]
+
+    def _parts_of(self, operator_uid: str, state_name: str) -> Sequence[EntriesPart]:
+        """All of a state, whose reading is told of."""
+        stored = self._stored(operator_uid, state_name)
+        told: list[StateProgress] = []
+
+        def columns(index: int, state: StateMeta) -> Iterator[pa.RecordBatch]:
+            if index == 0 or not told:
+                told[:] = [StateProgress(self._progress, Operation.READ, operator_uid, state_name)]
+            [progress] = told
+            for batch in self._columns(stored[index], state, self._all_key_groups):
+                yield batch
+                part = (batch.column("key_group")[-1].as_py() + 1) / self.metadata.max_parallelism
+                progress.reach_part(part, batch.num_rows, batch.column("value").nbytes)
+            if index == len(stored) - 1:
+                progress.done()
+
+        parts: list[EntriesPart] = []
+        for index, part in enumerate(stored):
+            state = part.meta.state(state_name)
+            assert state is not None
+            parts.append(EntriesPart(part.meta, state, partial(columns, index, state)))
+        return parts
+
+    def _part_of_key(self, part: StoredPart, state_name: str, group: int, key: Any) -> EntriesPart:
+        state = part.meta.state(state_name)
+        assert state is not None
+        groups = KeyGroupRange(group, group)
+
+        def columns() -> Iterator[pa.RecordBatch]:
+            rows = map(CanonicalBatch.of, self._columns(part, state, groups))
+            for batch in rows_of_key(rows, part.meta, state, key):
+                yield pa.record_batch(list(batch), schema=SCHEMA)
+
+        return EntriesPart(part.meta, state, columns)
 
     def _operator(self, uid: str) -> StoredOperator:
         if uid not in self.operators:
@@ -259,8 +349,13 @@ class Savepoint:
         kind = self.metadata.kind.value.lower()
         return (
             f"<{kind} {self.metadata.checkpoint_id} of job {self.metadata.job_name!r} in {self.uri}: "
-            f"{len(self.operators)} operators, {len(self.states)} keyed states, {self.metadata.size_bytes:,} bytes>"
+            f"{counted(len(self.operators), 'operator')}, {counted(len(self.states), 'keyed state')}, "
+            f"{counted(self.metadata.size_bytes, 'byte')}>"
         )
+
+    def _repr_html_(self) -> str:
+        rows = (row for operator in self.operators.values() for row in operator.rows_for_people())
+        return table_fragment(repr(self).strip("<>"), _STATE_COLUMNS, rows)
 
 
 def _schema(key: TypeDescription, state: StateMeta) -> StateSchema:

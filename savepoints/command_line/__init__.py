@@ -1,8 +1,14 @@
-"""The command `statebackend`: looking into checkpoints and savepoints from a terminal or a script.
+"""The command `statebackend`: looking into checkpoints and savepoints, and writing them anew, from a terminal.
 
-    main           what can be asked, and how each command ends
-    answers        what a command found, as plain data: the one source of what is printed, for people and as JSON
-    printing       that data for people: tables on a terminal, plain lines elsewhere
+    main              all commands, and how each ends (`exit_statuses`)
+    looking_commands  the commands that change nothing, as does size_command; export_command writes a file of its own
+    rewrite_command   the command that writes another savepoint
+    command_arguments what commands have in common; `opening` opens what they are asked about, and shows how far it is
+    spooled_answers   answers that are too many for memory, until they are printed
+    answers           what a command found, as plain data: the one source of what is printed, for people and as JSON
+    differences       what differs between two of them, as such data
+    telling           what of an answer is told to people, in which order
+    printing          how that looks: tables on a terminal, plain lines elsewhere; `standard_streams` is where to
 
 Every command takes ``--json``, which prints its answer as one JSON document and nothing else. How a command ends:
 
@@ -10,24 +16,28 @@ Every command takes ``--json``, which prints its answer as one JSON document and
 |---|---|
 | 0 | it was done; of `diff`, that there is no difference |
 | 1 | of `diff`, that there are differences |
-| 3 | what was asked for is not there, or cannot be read; the reason is the last line of the error output |
+| 3 | what was asked for is not there, or cannot be read or done; the reason ends the error output |
 | 64 | the command was used wrongly |
 | 130 | it was interrupted |
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
+
+from savepoints.command_line.standard_streams import prepare_standard_streams, status_once_written
 
 __all__ = ["run"]
 
 
-def run() -> None:
-    """The command; says how to install what it needs, where that is missing."""
+def run(main_module: str = "savepoints.command_line.main") -> None:
+    """The command that a module has as ``main``; says how to install what it needs, where that is missing."""
     try:
-        from savepoints.command_line.main import main
+        main = importlib.import_module(main_module).main
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich", "click"):
             raise
         sys.exit(f"error: the command line needs {error.name}: pip install 'statebackend[cli]'")
-    sys.exit(main())
+    prepare_standard_streams()
+    sys.exit(status_once_written(main()))

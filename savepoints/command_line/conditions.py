@@ -3,8 +3,8 @@
     condition := path operator text        path := name ("." name)*        operator := = | != | < | <= | > | >=
 
 A path leads into the entry as `show --json` prints it. The text is read as JSON where it is JSON, and as it stands
-otherwise, so ``key=7`` is a number and ``key="7"`` a text. Where the path leads nowhere, or the two sides cannot be
-compared, the condition does not hold.
+otherwise, so ``key=7`` is a number, ``key="7"`` a text, and ``value=true`` neither. Where the path leads nowhere, or
+the two sides cannot be compared, the condition does not hold.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-__all__ = ["Condition", "parsed_condition"]
+__all__ = ["Condition", "namespace_condition", "parsed_condition"]
 
 Condition = Callable[[Mapping[str, Any]], bool]
 
@@ -46,10 +46,26 @@ def parsed_condition(text: str) -> Condition:
             if not isinstance(value, Mapping) or name not in value:
                 return False
             value = value[name]
+        if isinstance(value, bool) is not isinstance(wanted, bool):
+            # To Python true is 1, and in JSON it is no number.
+            return compare is operator.ne
         try:
             return bool(compare(value, wanted))
         except TypeError:
             return False
+
+    return holds
+
+
+def namespace_condition(text: str) -> Condition:
+    """Whether an entry is in a namespace: text, or JSON; of an object the fields that are given: ``{"start": 0}``."""
+    wanted = _value(text)
+
+    def holds(found: Mapping[str, Any]) -> bool:
+        namespace = found.get("namespace")
+        if isinstance(wanted, Mapping) and isinstance(namespace, Mapping):
+            return all(name in namespace and namespace[name] == value for name, value in wanted.items())
+        return "namespace" in found and bool(namespace == wanted)
 
     return holds
 

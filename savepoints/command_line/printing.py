@@ -1,29 +1,35 @@
-"""Answers for people: tables where the output is a terminal, plain lines of tab-separated cells where it is not."""
+"""Answers for people: tables where the output is a terminal, plain lines of tab-separated cells where it is not.
+
+Names and values are anybody's. What a terminal would obey instead of showing it (control characters, line ends in the
+middle of a line, the markup of the library that draws the tables) is shown as it is, by its escape.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, TextIO
+from itertools import chain
+from typing import Any, Final, Protocol, TextIO
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-__all__ = ["Printer", "printer_for", "shown_bytes", "shown_cell"]
+__all__ = ["Printer", "printer_for", "shown_cell", "shown_lines"]
 
 
 class Printer(Protocol):
     """What prints the parts of an answer, one after the other."""
 
-    def pairs(self, title: str, pairs: Mapping[str, Any]) -> None:
+    def pairs(self, pairs: Mapping[str, Any]) -> None:
         """Names and values, those without a value left out."""
 
-    def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """Rows under their columns."""
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, goes_on: bool = False) -> None:
+        """Rows under their columns; with ``goes_on``, more rows of the table before."""
 
-    def line(self, text: str) -> None:
-        """One line."""
+    def line(self, text: str, style: str = "") -> None:
+        """One line, in a colour where there are colours."""
 
 
 def printer_for(stream: TextIO | None = None) -> Printer:
@@ -33,70 +39,78 @@ def printer_for(stream: TextIO | None = None) -> Printer:
 
 
 def shown_cell(value: Any) -> str:
-    """A cell of a table: texts as they are, without line ends, and everything else as JSON."""
+    """A cell of a table: texts as they are, in one line, and everything else as JSON."""
     if value is None:
         return ""
     if not isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    return value.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
+        return _printable(json.dumps(value, ensure_ascii=False))
+    return _printable(value.replace("\\", "\\\\"))
 
 
-def shown_bytes(size_bytes: int) -> str:
-    """A size for people: ``1,234 B``, ``1.2 MiB``."""
-    size = float(size_bytes)
-    if size < 1 << 20:
-        return f"{size_bytes:,} B"
-    for unit in ("MiB", "GiB"):
-        size /= 1 << (20 if unit == "MiB" else 10)
-        if size < 1024 or unit == "GiB":
-            return f"{size:,.1f} {unit}"
-    raise AssertionError("unreachable")
+def shown_lines(text: str) -> str:
+    """A text of several lines, each of them as it is."""
+    return "\n".join(map(_printable, text.split("\n")))
 
 
 class _Lines:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
-    def pairs(self, title: str, pairs: Mapping[str, Any]) -> None:
+    def pairs(self, pairs: Mapping[str, Any]) -> None:
         for name, value in pairs.items():
             if value not in (None, ""):
-                self.line(f"{name}\t{shown_cell(value)}")
+                print(f"{shown_cell(name)}\t{shown_cell(value)}", file=self._stream)
 
-    def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        self.line("\t".join(columns))
-        for row in rows:
-            self.line("\t".join(shown_cell(cell) for cell in row))
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, goes_on: bool = False) -> None:
+        for row in chain([] if goes_on else [columns], rows):
+            print("\t".join(map(shown_cell, row)), file=self._stream)
 
-    def line(self, text: str) -> None:
-        print(text, file=self._stream)
+    def line(self, text: str, style: str = "") -> None:
+        print(_printable(text), file=self._stream)
 
 
 class _Tables:
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    def pairs(self, title: str, pairs: Mapping[str, Any]) -> None:
-        table = Table(title=title, title_justify="left", show_header=False, box=None)
+    def pairs(self, pairs: Mapping[str, Any]) -> None:
+        table = Table(show_header=False, box=None)
         table.add_column(style="bold")
         table.add_column(overflow="fold")
         for name, value in pairs.items():
             if value not in (None, ""):
-                table.add_row(name, shown_cell(value))
-        self._console.print(table, markup=False)
-
-    def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        table = Table(title=title, title_justify="left")
-        for column in columns:
-            table.add_column(column, overflow="fold")
-        for row in rows:
-            # What is stored may hold what a terminal would take for markup.
-            table.add_row(*(_escaped(shown_cell(cell)) for cell in row))
+                table.add_row(*_texts((name, value)))
         self._console.print(table)
 
-    def line(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False)
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, goes_on: bool = False) -> None:
+        # One that is drawn has its widths, so more rows are drawn as another one.
+        table = Table()
+        for column in _texts(columns):
+            table.add_column(column, overflow="fold")
+        for row in rows:
+            table.add_row(*_texts(row))
+        self._console.print(table)
+
+    def line(self, text: str, style: str = "") -> None:
+        self._console.print(Text(_printable(text), style))
 
 
-def _escaped(text: str) -> str:
-    printable = "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in text)
-    return printable.replace("[", "\\[")
+def _texts(cells: Iterable[Any]) -> Iterable[Text]:
+    # A text is drawn as it is; a plain string would be read as markup.
+    return (Text(shown_cell(cell)) for cell in cells)
+
+
+def _printable(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else _escape(one) for one in text)
+
+
+def _escape(character: str) -> str:
+    if character in _SHORT_ESCAPES:
+        return _SHORT_ESCAPES[character]
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+_SHORT_ESCAPES: Final = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}

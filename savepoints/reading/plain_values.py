@@ -4,13 +4,13 @@
     bytes                   {"base64": ...}              times, decimals, UUIDs, enumerations   texts
     maps with text keys     objects                      other maps            lists of [key, value]
 
-Numbers that JSON does not know (not a number, infinite) are texts. What is of no known class is shown as its repr.
+Numbers that JSON does not know (not a number, infinite), and whole ones with more digits than Python reads again, are
+texts. What is of no known class is shown as its repr.
 """
 
 from __future__ import annotations
 
 import base64
-import dataclasses
 import datetime
 import decimal
 import enum
@@ -19,11 +19,13 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import attrs
-
 from snapshots.value_text import shown
+from typeserializers.records.field_names import field_names
 
-__all__ = ["plain_value"]
+__all__ = ["digits", "plain_value"]
+
+_MOST_BITS: Final = 14_281
+"""Numbers of so many bits have no more than the 4,300 digits that Python writes and reads by itself."""
 
 
 def plain_value(value: Any) -> Any:
@@ -34,11 +36,19 @@ def plain_value(value: Any) -> Any:
     for kind, of_kind in _BY_KIND.items():
         if isinstance(value, kind):
             return of_kind(value)
-    if attrs.has(type(value)):
-        return {part.name: plain_value(getattr(value, part.name, None)) for part in attrs.fields(type(value))}
-    if dataclasses.is_dataclass(value):
-        return {part.name: plain_value(getattr(value, part.name, None)) for part in dataclasses.fields(value)}
+    names = field_names(type(value))
+    if names is not None:
+        return {name: plain_value(getattr(value, name, None)) for name in names}
     return shown(value)
+
+
+def digits(number: int) -> str:
+    """The decimal digits of a whole number of any size."""
+    return str(number if number.bit_length() <= _MOST_BITS else decimal.Decimal(number))
+
+
+def _int(value: int) -> Any:
+    return value if value.bit_length() <= _MOST_BITS else digits(value)
 
 
 def _float(value: float) -> Any:
@@ -65,6 +75,13 @@ def _mapping(value: Mapping[Any, Any]) -> Any:
     return [[plain_value(key), plain_value(part)] for key, part in value.items()]
 
 
+def _duration(value: datetime.timedelta) -> str:
+    # As a float the seconds of a long one would lose their last digits.
+    seconds, microseconds = divmod(abs(value) // datetime.timedelta(microseconds=1), 1_000_000)
+    sign = "-" if value < datetime.timedelta(0) else ""
+    return f"{sign}{seconds}.{f'{microseconds:06d}'.rstrip('0') or '0'} s"
+
+
 def _itself(value: Any) -> Any:
     return value
 
@@ -72,7 +89,7 @@ def _itself(value: Any) -> Any:
 _PLAIN: Final[Mapping[type, Callable[[Any], Any]]] = {
     type(None): _itself,
     bool: _itself,
-    int: _itself,
+    int: _int,
     str: _itself,
     float: _float,
     bytes: _bytes,
@@ -83,12 +100,12 @@ _PLAIN: Final[Mapping[type, Callable[[Any], Any]]] = {
 
 _BY_KIND: Final[Mapping[Any, Callable[[Any], Any]]] = {
     enum.Enum: lambda value: value.name,
-    int: int,
+    int: lambda value: _int(int(value)),
     str: str,
     float: _float,
     (bytes, bytearray, memoryview): lambda value: _bytes(bytes(value)),
     (datetime.date, datetime.time): lambda value: value.isoformat(),
-    datetime.timedelta: lambda value: f"{value.total_seconds()} s",
+    datetime.timedelta: _duration,
     (decimal.Decimal, uuid.UUID): str,
     (set, frozenset): _set,
     Mapping: _mapping,

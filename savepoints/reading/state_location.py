@@ -1,8 +1,12 @@
 """From what a person types to a completed checkpoint or savepoint: the directory of either, or of the whole job.
 
     a savepoint                        its own directory, with `_metadata` in it
-    a checkpoint                       <job directory>/checkpoints/chk-<id>, whose files lie elsewhere in the job's
+    a checkpoint                       <job directory>/checkpoints/chk-<id>..., whose files lie elsewhere in the job's
     a job directory                    its newest checkpoint, or the one that is asked for by id
+
+Which checkpoints of a job are complete is asked where that is noted (`JobServices.looking`): the directory itself, an
+object in it, or ZooKeeper. A directory whose checkpoints are noted elsewhere also has metadata files of checkpoints
+that never became complete, so it is refused unless the services of its job are given.
 
 Looking needs no lock and changes nothing. A job that runs meanwhile may drop a checkpoint that is being read; the error
 then says which file is gone. A savepoint is nobody's but the user's, and stays.
@@ -11,67 +15,105 @@ then says which file is gone. A savepoint is nobody's but the user's, and stays.
 from __future__ import annotations
 
 import os
-import posixpath
 
-from checkpointing.errors import CheckpointNotFoundError, SavepointError
-from checkpointing.metadata.checkpoint_metadata import CheckpointKind
+from checkpointing.errors import CheckpointNotFoundError, JobDirectoryMismatchError, SavepointError
+from checkpointing.metadata.checkpoint_metadata import CheckpointKind, CheckpointMetadata
 from checkpointing.storage.checkpoint_directories import CHECKPOINTS_DIRECTORY
-from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpointStore
+from checkpointing.storage.default_services import default_services
 from checkpointing.storage.file_system import CheckpointFileSystem
-from checkpointing.storage.job_directory import JOB_FILE_NAME
-from checkpointing.storage.metadata_file import METADATA_FILE_NAME, read_metadata
-from checkpointing.storage.savepoint_directory import read_savepoint
+from checkpointing.storage.found_checkpoints import FoundCheckpoints
+from checkpointing.storage.high_availability_file import read_kept_in
+from checkpointing.storage.job_directory import JOB_FILE_NAME, JobDirectory
+from checkpointing.storage.job_services import JobServices
+from checkpointing.storage.metadata_file import METADATA_FILE_NAME, metadata_path, read_metadata
+from checkpointing.storage.savepoint_directory import not_a_savepoint
+from checkpointing.storage.store_uri import parent_and_name
 from savepoints.restored_state import RestoredState
 
-__all__ = ["find_state"]
+__all__ = ["completed_checkpoints", "find_state"]
 
 
-def find_state(uri: str | os.PathLike[str], checkpoint_id: int | None = None) -> RestoredState:
+def find_state(
+    uri: str | os.PathLike[str], checkpoint_id: int | None = None, services: JobServices | None = None
+) -> RestoredState:
     """The state at a path or URI; ``checkpoint_id`` chooses among the checkpoints of a job directory.
 
-    Every file is checked to be there in its size, and by its checksum when it is read. Raises `SavepointError` for a
-    place without state, `CheckpointNotFoundError` naming the checkpoints that there are, and what damaged metadata
-    raises (`CorruptMetadataError`, `MissingFileError`, `CorruptFileError`).
+    ``services`` are those that the job is led by, by default those of a job that was told nothing. Every file is
+    checked to be there in its size, and by its checksum when it is read. Raises `SavepointError` for a place without
+    state, `CheckpointNotFoundError` naming the checkpoints that there are, what `completed_checkpoints` raises, and
+    what damaged metadata raises (`CorruptMetadataError`, `MissingFileError`, `CorruptFileError`).
     """
     file_system = CheckpointFileSystem.from_uri(uri)
+    # A name such as "." is of a directory that has another one.
+    place = file_system.local_path() or os.fspath(uri)
     if file_system.exists(METADATA_FILE_NAME):
-        found = _in_its_own_directory(os.fspath(uri), file_system)
+        found = _in_its_own_directory(place, file_system, services)
         if checkpoint_id not in (None, found.metadata.checkpoint_id):
             raise CheckpointNotFoundError(
                 f"{file_system.uri} is {found.metadata.kind.value} {found.metadata.checkpoint_id} and holds no "
                 f"checkpoint {checkpoint_id}: give the directory of its job to choose among checkpoints"
             )
     elif file_system.exists(JOB_FILE_NAME):
-        found = _in_job_directory(file_system, checkpoint_id)
+        metadata = _chosen(completed_checkpoints(place, services), checkpoint_id)
+        found = RestoredState(metadata, file_system)
     else:
-        # Its error says of a savepoint that was not finished that it was not.
-        savepoint_file_system, metadata = read_savepoint(uri)
-        found = RestoredState(metadata, savepoint_file_system)
+        raise not_a_savepoint(file_system)
     found.file_system.verify_present(found.metadata.files)
     return found
 
 
-def _in_its_own_directory(uri: str, file_system: CheckpointFileSystem) -> RestoredState:
+def completed_checkpoints(job_dir: str, services: JobServices | None = None) -> FoundCheckpoints:
+    """The completed checkpoints of a job directory, as they are noted at this moment; changes nothing.
+
+    Raises `JobDirectoryMismatchError` for a directory whose checkpoints are noted where the services do not look, and
+    `StorageError` where nothing can be found out.
+    """
+    file_system = CheckpointFileSystem.from_uri(job_dir)
+    identity = JobDirectory.inspect(job_dir)
+    led_by = default_services(job_dir) if services is None else services
+    said = read_kept_in(file_system)
+    looked = None if identity is None else led_by.kept_in(identity.job_name)
+    if said not in (None, looked):
+        raise JobDirectoryMismatchError(
+            f"the completed checkpoints of {file_system.uri} are noted in {said}, and they would be looked for in "
+            f"{looked or 'the directory alone'}: pass the high availability that the job has (high_availability=...; "
+            f"on the command line --zookeeper HOSTS/ROOT)"
+        )
+    with led_by.looking(file_system, identity) as records:
+        return records.pointers.find()
+
+
+def _chosen(found: FoundCheckpoints, checkpoint_id: int | None) -> CheckpointMetadata:
+    if checkpoint_id is not None:
+        return found.fall_back_target(checkpoint_id)
+    newest = found.newest()
+    if newest is None:
+        raise CheckpointNotFoundError(
+            f"the job directory {found.file_system.uri} has no completed checkpoint: the job has not ended its first "
+            f"epoch"
+        )
+    return newest
+
+
+def _in_its_own_directory(place: str, file_system: CheckpointFileSystem, services: JobServices | None) -> RestoredState:
     metadata = read_metadata(file_system, "")
     if metadata.kind is CheckpointKind.SAVEPOINT:
         return RestoredState(metadata, file_system)
     # The paths in a checkpoint are relative to its job directory.
-    root = posixpath.dirname(posixpath.dirname(uri.rstrip("/")))
-    job = CheckpointFileSystem.from_uri(root or ".")
-    if posixpath.basename(posixpath.dirname(uri.rstrip("/"))) != CHECKPOINTS_DIRECTORY or not job.exists(JOB_FILE_NAME):
+    checkpoints, name = parent_and_name(place)
+    root, directory = parent_and_name(checkpoints)
+    job = CheckpointFileSystem.from_uri(root)
+    if directory != CHECKPOINTS_DIRECTORY or not job.exists(JOB_FILE_NAME):
         raise SavepointError(
             f"{file_system.uri} is a checkpoint of job {metadata.job_name!r} outside of its job directory, in which "
             f"its files lie: give the job directory, or take a savepoint, which stands alone"
         )
-    return RestoredState(metadata, job)
-
-
-def _in_job_directory(file_system: CheckpointFileSystem, checkpoint_id: int | None) -> RestoredState:
-    if checkpoint_id is not None:
-        return RestoredState(DirectoryCheckpointStore.fall_back_target(file_system, checkpoint_id), file_system)
-    newest = DirectoryCheckpointStore.peek(file_system)
-    if newest is None:
+    found = completed_checkpoints(root, services)
+    noted = found.retained.get(metadata.checkpoint_id)
+    if noted is None or noted.metadata_file.path != metadata_path(f"{directory}/{name}"):
         raise CheckpointNotFoundError(
-            f"the job directory {file_system.uri} has no completed checkpoint: the job has not ended its first epoch"
+            f"{file_system.uri} is no completed checkpoint of job {metadata.job_name!r}: its metadata was written, and "
+            f"it did not become complete, or was dropped. Those of the job are: "
+            f"{', '.join(map(str, sorted(found.ids))) or 'none'}"
         )
-    return RestoredState(newest, file_system)
+    return RestoredState(noted.metadata, job)

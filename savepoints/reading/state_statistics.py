@@ -10,9 +10,11 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from attrs import define, field, frozen
 
-from statebackend.canonical.canonical_entries import CanonicalBatch
+from savepoints.reading.row_sizes import sizes_of_rows
 
 __all__ = ["LargeEntry", "StateStatistics"]
 
@@ -40,21 +42,33 @@ class StateStatistics:
     entries_by_key_group: Counter[int] = field(factory=Counter)
     _largest: list[LargeEntry] = field(factory=list, repr=False)
 
-    def add(self, batches: Iterable[CanonicalBatch], *, is_list: bool) -> None:
+    def add(self, batches: Iterable[pa.RecordBatch], *, is_list: bool) -> None:
         """Counts rows, which come sorted; of a list, the chunks of one key and namespace are one entry."""
+        if is_list:
+            self._add_lists(batches)
+            return
+        for batch in batches:
+            sizes = sizes_of_rows(batch)
+            self.entries += batch.num_rows
+            self.size_bytes += pc.sum(sizes).as_py() or 0
+            for one in pc.value_counts(batch.column("key_group")).to_pylist():
+                self.entries_by_key_group[one["values"]] += one["counts"]
+            for index in pc.select_k_unstable(sizes, LARGEST, [("", "descending")]).to_pylist():
+                key_group, key, namespace, user_key, _ = (column[index].as_py() for column in batch.columns)
+                self._keep(sizes[index].as_py(), key_group, key, namespace, user_key)
+
+    def _add_lists(self, batches: Iterable[pa.RecordBatch]) -> None:
         place: tuple[int, bytes, bytes] | None = None
         size_bytes = 0
         for batch in batches:
-            for key_group, key, namespace, user_key, value in zip(*batch, strict=True):
-                row_bytes = len(key) + len(namespace) + len(user_key or b"") + len(value or b"")
-                if not is_list:
-                    self._count(row_bytes, key_group, key, namespace, user_key)
-                elif place == (key_group, key, namespace):
+            columns = [batch.column(name).to_pylist() for name in ("key_group", "key", "namespace")]
+            for *address, row_bytes in zip(*columns, sizes_of_rows(batch).to_pylist(), strict=True):
+                if place == tuple(address):
                     size_bytes += row_bytes
-                else:
-                    if place is not None:
-                        self._count(size_bytes, *place, None)
-                    place, size_bytes = (key_group, key, namespace), row_bytes
+                    continue
+                if place is not None:
+                    self._count(size_bytes, *place, None)
+                place, size_bytes = (address[0], address[1], address[2]), row_bytes
         if place is not None:
             self._count(size_bytes, *place, None)
 
@@ -74,6 +88,9 @@ class StateStatistics:
         self.entries += 1
         self.size_bytes += size_bytes
         self.entries_by_key_group[key_group] += 1
+        self._keep(size_bytes, key_group, key, namespace, user_key)
+
+    def _keep(self, size_bytes: int, key_group: int, key: bytes, namespace: bytes, user_key: bytes | None) -> None:
         if len(self._largest) < LARGEST:
             heapq.heappush(self._largest, LargeEntry(size_bytes, key_group, key, namespace, user_key))
         elif size_bytes > self._largest[0].size_bytes:

@@ -29,7 +29,7 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.void import VOID_NAMESPACE, VoidNamespaceSerializer
 from typeserializers.times.timers import Timer
 
-__all__ = ["EntryReader", "StateEntry"]
+__all__ = ["EntryReader", "StateEntry", "unreadable_entry"]
 
 LastAccess: TypeAlias = "int | tuple[int, ...] | None"
 
@@ -138,12 +138,16 @@ class EntryReader:
             return read(data)
         except Exception as error:
             # A serializer may be anybody's: whatever it makes of bytes that do not fit, one kind of error comes out.
-            raise self._unreadable(key_group, str(error) or type(error).__name__) from error
+            raise self._unreadable(key_group, error) from error
 
-    def _unreadable(self, key_group: int, reason: str) -> StateRestoreError:
-        return StateRestoreError(
-            f"state {self._state.name!r}, key group {key_group}: an entry cannot be read: {reason}"
-        )
+    def _unreadable(self, key_group: int, reason: object) -> StateRestoreError:
+        return unreadable_entry(self._state.name, key_group, reason)
+
+
+def unreadable_entry(state_name: str, key_group: int, reason: object) -> StateRestoreError:
+    """The error for bytes that are no entry of the state; the reason may be an exception."""
+    told = str(reason) or type(reason).__name__
+    return StateRestoreError(f"state {state_name!r}, key group {key_group}: an entry cannot be read: {told}")
 
 
 def _no_namespace(data: bytes) -> None:

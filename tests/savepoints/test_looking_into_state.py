@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import subprocess
 import sys
@@ -9,13 +10,22 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
-from looked_at_job import NOW_MS, SALES, Totals, run_job
+from looked_at_job import NOW_MS, SALES, Totals, run_job, stored_in
 
 from checkpointing import CheckpointNotFoundError, CorruptFileError, MissingFileError, SavepointError
 from savepoints import Savepoint, StateEntry
 from savepoints.errors import UnknownOperatorError, UnknownStateError
 from savepoints.reading.plain_values import plain_value
+from savepoints.writing import Plan, SavepointWriter
+from statebackend import (
+    BroadcastStateDescriptor,
+    OperatorStateDescriptor,
+    SplitListStateDescriptor,
+    StateRestoreError,
+    ValueStateDescriptor,
+)
 from statebackend.api.key_hash import KeyHashError
 from typeserializers import AttrsSerializer
 
@@ -23,23 +33,23 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 BACKENDS = ("heap", "rocksdb")
 
 
+NOON = datetime.datetime(2020, 7, 1, 12)
+
+
+@attrs.frozen
+class Amount:
+    amount: int
+
+
 @pytest.fixture(scope="module", params=[(backend, form) for backend in BACKENDS for form in ("savepoint", "job")])
 def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A savepoint, or a job directory with checkpoints, of both backends."""
-    backend, form = request.param
-    directory = tmp_path_factory.mktemp("state")
-    job = run_job(backend, directory / "job")
-    if form == "job":
-        return directory / "job"
-    job.savepoint(directory / "savepoint")
-    return directory / "savepoint"
+    return stored_in(tmp_path_factory.mktemp("state"), *request.param)
 
 
 @pytest.fixture(scope="module")
 def savepoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("state") / "savepoint"
-    run_job("rocksdb").savepoint(path)
-    return path
+    return stored_in(tmp_path_factory.mktemp("state"), "rocksdb", "savepoint")
 
 
 def amounts_by_shop() -> dict[str, list[int]]:
@@ -174,9 +184,12 @@ def test_a_checkpoint_is_found_by_its_directory_its_job_and_its_id(tmp_path: Pat
 
 
 def test_places_without_state_are_told_apart(tmp_path: Path, savepoint: Path) -> None:
-    with pytest.raises(SavepointError, match="is not a savepoint"):
+    with pytest.raises(SavepointError, match="nowhere does not exist"):
         Savepoint.open(tmp_path / "nowhere")
+    with pytest.raises(SavepointError, match="is not a savepoint"):
+        Savepoint.open(tmp_path)
     opened = Savepoint.open(savepoint)
+    assert repr(opened.read("per shop", "totals")) == "<entries of value state 'totals', in 2 subtasks>"
     with pytest.raises(UnknownOperatorError, match="there are per shop"):
         opened.schema("per ship", "totals")
     with pytest.raises(UnknownStateError, match=r"it has .*totals"):
@@ -231,6 +244,10 @@ def test_any_value_can_be_said_in_json() -> None:
         ({"a": {1: 2}}, {"a": [[1, 2]]}),
         (datetime.datetime(2026, 1, 2, tzinfo=datetime.timezone.utc), "2026-01-02T00:00:00+00:00"),
         (datetime.timedelta(seconds=2), "2.0 s"),
+        (datetime.timedelta(microseconds=-1_500_000), "-1.5 s"),
+        (datetime.timedelta(microseconds=1), "0.000001 s"),
+        (datetime.timedelta.max, "86399999999999.999999 s"),
+        (datetime.timedelta.min, "-86399999913600.0 s"),
         (decimal.Decimal("1.50"), "1.50"),
         (uuid.UUID(int=1), str(uuid.UUID(int=1))),
         (Colour.RED, "RED"),
@@ -241,3 +258,46 @@ def test_any_value_can_be_said_in_json() -> None:
         assert plain_value(value) == expected
         json.dumps(plain_value(value), allow_nan=False)
     assert "Strange" in plain_value(Strange())
+
+
+def refusing(record: object, attribute: object, amount: int) -> None:
+    raise TypeError("no amount is right")
+
+
+@pytest.mark.parametrize(
+    ("descriptor", "elements"),
+    [
+        (SplitListStateDescriptor("amounts", Amount), [Amount(1)]),
+        (BroadcastStateDescriptor("amounts", str, Amount), {"a": Amount(1)}),
+        (BroadcastStateDescriptor("amounts", Amount, str), {Amount(1): "a"}),
+    ],
+)
+def test_what_a_class_of_the_program_refuses_is_told_with_the_state_without_keys(
+    tmp_path: Path, descriptor: OperatorStateDescriptor, elements: Any
+) -> None:
+    plan = Plan().add_operator("one").add_operator_state("one", descriptor, elements)
+    SavepointWriter.new(tmp_path / "savepoint", max_parallelism=8).write(plan)
+    strict = attrs.make_class("Amount", {"amount": attrs.field(type=int, validator=refusing)}, frozen=True)
+    strict.__module__ = Amount.__module__
+    found = Savepoint.open(tmp_path / "savepoint", known=[strict]).read_operator_state("one", "amounts")
+    for look in (lambda: list(found), lambda: list(found.to_arrow_batches())):
+        with pytest.raises(StateRestoreError, match=r"operator state 'amounts': a row .*: .*no amount is right"):
+            look()
+
+
+@pytest.mark.parametrize(
+    ("columns", "stored_key", "key"),
+    [
+        ("timestamp", NOON.replace(tzinfo=datetime.timezone.utc), NOON),
+        ("date", NOON.date(), NOON.replace(hour=0)),
+        (("string", "bigint"), ("a", 1), ["a", 1]),
+        (("string", "timestamp"), ("a", NOON.replace(tzinfo=datetime.timezone.utc)), ("a", NOON)),
+    ],
+)
+def test_what_is_no_key_is_refused_and_found_nowhere(tmp_path: Path, columns: Any, stored_key: Any, key: Any) -> None:
+    plan = Plan().add_operator("one", columns).add_state("one", ValueStateDescriptor("number", int), [(stored_key, 1)])
+    SavepointWriter.new(tmp_path / "savepoint", max_parallelism=8).write(plan)
+    opened = Savepoint.open(tmp_path / "savepoint")
+    assert [entry.value for entry in opened.read("one", "number", key=stored_key)] == [1]
+    with pytest.raises(KeyHashError):
+        opened.read("one", "number", key=key)

@@ -1,0 +1,184 @@
+"""Each answer for people: which of its parts are told, in which order; `printing` says how they look."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Final
+
+from savepoints.command_line.printing import Printer, printer_for
+from savepoints.shown_sizes import shown_bytes
+
+__all__ = ["tell", "tell_difference", "tell_entries", "tell_inspection", "tell_schemas"]
+
+
+def tell(as_json: bool, answer: Any, telling: Callable[[Printer, Any], None]) -> None:
+    """Prints an answer: as one JSON document, or for people as ``telling`` says."""
+    if as_json:
+        print(_json_text(answer))
+    else:
+        telling(printer_for(), answer)
+
+
+def _json_text(answer: Any) -> str:
+    text = json.dumps(answer, ensure_ascii=False, indent=2, allow_nan=False)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        # Half a surrogate pair, which no encoding has, or a character that this one has not.
+        return json.dumps(answer, indent=2, allow_nan=False)
+    return text
+
+
+_STATE_COLUMNS: Final = ("state", "kind", "types", "entries", "bytes", "key groups", "skew", "largest")
+
+
+def tell_inspection(printer: Printer, answer: dict[str, Any]) -> None:
+    """What `inspect` found: pairs about the whole, and a table of states for each operator."""
+    printer.line(f"{answer['kind']} {answer['checkpoint_id']} of job {answer['job_name']}")
+    left_out = ("operators", "timers_due", "source", "sinks", "restored_from", "kind", "checkpoint_id", "job_name")
+    pairs = {name: value for name, value in answer.items() if name not in left_out}
+    pairs["size_bytes"] = shown_bytes(answer["size_bytes"])
+    source = answer["source"]
+    if source is not None:
+        pairs["source"] = f"batch {source['batch_id']} of {', '.join(source['sources'])}"
+    pairs["sinks"] = ", ".join(answer["sinks"])
+    pairs["restored_from"] = answer["restored_from"]
+    printer.pairs(pairs)
+    due = {one["operator_uid"]: one for one in answer["timers_due"]}
+    for operator in answer["operators"]:
+        uid = operator["uid"]
+        printer.line("")
+        printer.line(f"operator {uid}: parallelism {operator['parallelism']}, {shown_bytes(operator['size_bytes'])}")
+        timers = due.get(uid)
+        if timers is not None:
+            printer.line(f"next timers: event time {timers['event_time_ms']}, clock {timers['processing_time_ms']}")
+        rows = [
+            (
+                one["name"],
+                one["kind"],
+                ", ".join(f"{role} {name}" for role, name in one["types"].items()),
+                one.get("entries"),
+                None if "entry_bytes" not in one else shown_bytes(one["entry_bytes"]),
+                one.get("key_groups"),
+                one.get("skew"),
+                next(map(shown_bytes, one.get("largest_entry_bytes", ())), None),
+            )
+            for one in operator["states"]
+        ]
+        # What has no keys has an element count and nothing else of this.
+        rows += [
+            (one["name"], one["mode"], "", one["elements"], None, None, None, None)
+            for one in operator["operator_states"]
+        ]
+        printer.table(_STATE_COLUMNS, rows)
+
+
+def tell_entries(as_json: bool, answers: Iterable[dict[str, Any]], nothing: str = "no entries") -> None:
+    """Prints entries while they are read, some at a time: as one JSON document, or as a table for people.
+
+    ``nothing`` is what people are told where there are none.
+    """
+    pieces = _in_pieces(answers)
+    if as_json:
+        _print_list(pieces)
+    else:
+        _print_table(printer_for(), pieces, nothing)
+
+
+def _in_pieces(answers: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    source = iter(answers)
+    return iter(lambda: list(islice(source, _AT_ONCE)), [])
+
+
+def _print_list(pieces: Iterator[list[dict[str, Any]]], indent: str = "") -> None:
+    is_begun = False
+    for piece in pieces:
+        # The text of a list, without its brackets.
+        told = _json_text(piece)[2:-2].replace("\n", f"\n{indent}")
+        print(",\n" if is_begun else "[\n", indent, told, sep="", end="")
+        is_begun = True
+    print(f"\n{indent}]" if is_begun else "[]")
+
+
+def _indented(text: str) -> str:
+    return text.replace("\n", "\n  ")
+
+
+def _print_table(printer: Printer, pieces: Iterator[list[dict[str, Any]]], nothing: str) -> None:
+    """With the columns that entries have; where a later one has more of them, under a new head."""
+    columns: list[str] = []
+    for piece in pieces:
+        known = len(columns)
+        columns = [name for name in _ENTRY_COLUMNS if name in columns or any(name in one for one in piece)]
+        rows = ([one.get(name) for name in columns] for one in piece)
+        printer.table(columns, rows, goes_on=known == len(columns))
+    if not columns:
+        printer.line(nothing)
+
+
+_AT_ONCE: Final = 1000
+
+_ENTRY_COLUMNS: Final = ("subtask", "key", "namespace", "user_key", "value", "last_access_ms")
+
+
+def tell_schemas(printer: Printer, answer: dict[str, Any]) -> None:
+    """The types of each operator's states, with keys and without, their records below them."""
+    for uid, operator in answer.items():
+        printer.line(f"operator {uid}")
+        for name, state in operator["states"].items():
+            _tell_schema(printer, name, state["kind"], state["types"])
+        for name, state in operator["operator_states"].items():
+            _tell_schema(printer, name, f"{state['kind']}, without keys", state["types"])
+
+
+def _tell_schema(printer: Printer, name: str, kind: str, types: dict[str, Any]) -> None:
+    shown = ", ".join(f"{role}: {one['type']}" for role, one in types.items())
+    printer.line(f"  {name} ({kind}) {shown}")
+    for one in types.values():
+        for record, content in one.get("records", {}).items():
+            printer.line(f"    {record}" + "".join(f" {value}" for value in content.get("constants", ())))
+            for part, described in content["fields"].items():
+                default = f" = {described['default']}" if "default" in described else ""
+                former = "".join(f", formerly {name}" for name in described.get("former_names", ()))
+                printer.line(f"      {part}: {described['type']}{default}{former}")
+        if "unknown" in one:
+            printer.line(f"    unknown here: {one['unknown']}")
+
+
+def tell_difference(
+    as_json: bool, of_schemas: Sequence[dict[str, Any]], of_entries: Iterable[dict[str, Any]] | None
+) -> None:
+    """What differs: paths with both sides, then entries, unless they were not compared, some at a time."""
+    pieces = _in_pieces(of_entries or ())
+    if as_json:
+        print('{\n  "schema": ', _indented(_json_text(of_schemas)), sep="", end="")
+        if of_entries is not None:
+            print(',\n  "entries": ', end="")
+            _print_list(pieces, "  ")
+        print("\n}" if of_entries is None else "}")
+        return
+    printer = printer_for()
+    for one in of_schemas:
+        printer.line(f"{one['change']}: {one['path']}")
+        for name, sign in (("before", "-"), ("after", "+")):
+            if one[name] is not None:
+                printer.line(f"  {sign} {json.dumps(one[name], ensure_ascii=False)}")
+    columns = ("operator", "state", "change", "key", "before", "after")
+    goes_on = False
+    for piece in pieces:
+        printer.table(columns, (_changed(one) for one in piece), goes_on=goes_on)
+        goes_on = True
+    if not of_schemas and not goes_on:
+        compared = "" if of_entries is not None else " of schemas; --entries compares keys and values too"
+        printer.line(f"no difference{compared}")
+
+
+def _changed(one: dict[str, Any]) -> tuple[Any, ...]:
+    before, after = one["before"], one["after"]
+    known = before or after
+    place = [known[name] for name in ("key", "namespace", "user_key") if name in known]
+    values = [None if side is None else side["value"] for side in (before, after)]
+    return (one["operator"], one["state"], one["change"], place[0] if len(place) == 1 else place, *values)

@@ -1,0 +1,79 @@
+"""Sizes, durations and counts as people read them; what is no number is a dash."""
+
+from __future__ import annotations
+
+import datetime
+import math
+
+__all__ = ["NOTHING", "counted", "short_bytes", "shown_bytes", "shown_count", "shown_duration", "shown_time"]
+
+NOTHING = "–"
+
+
+def shown_bytes(size_bytes: float) -> str:
+    """A size for people: ``1,234 B``, ``1.2 MiB``."""
+    if not math.isfinite(size_bytes):
+        return NOTHING
+    if size_bytes < 1 << 20:
+        return f"{size_bytes:,.0f} B"
+    if size_bytes < 1 << 30:
+        return f"{size_bytes / (1 << 20):,.1f} MiB"
+    return f"{size_bytes / (1 << 30):,.1f} GiB"
+
+
+def short_bytes(size_bytes: float) -> str:
+    """A size in few characters, for axes: ``512 B``, ``20 KiB``, ``1.5 MiB``."""
+    if not math.isfinite(size_bytes):
+        return NOTHING
+    size, unit = float(size_bytes), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if abs(size) < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.1f}".removesuffix(".0") + f" {unit}"
+
+
+def shown_count(count: float) -> str:
+    """A number of things: ``1,234``, ``12.3 k``, ``4.5 M``."""
+    if not math.isfinite(count):
+        return NOTHING
+    for least, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(count) >= least:
+            return f"{count / (1e3 if unit == 'k' else least):,.1f} {unit}"
+    return f"{count:,.0f}"
+
+
+def counted(count: int, one: str, several: str = "") -> str:
+    """A number of things with their name: ``1 file``, ``1,234 files``; ``several`` where it is not ``one`` and an s."""
+    return f"{count:,} {one if count == 1 else several or one + 's'}"
+
+
+def shown_duration(seconds: float | None) -> str:
+    """A duration: ``0.4 ms``, ``12 ms``, ``3.4 s``, ``2 min 05 s``, ``3 h 20 min``, ``3.5 d``, ``20,780 d``."""
+    if seconds is None or not math.isfinite(seconds):
+        return NOTHING
+    sign, left = ("-" if seconds < 0 else ""), abs(seconds)
+    if left == 0:
+        return "0 s"
+    if left < 0.9995:
+        return f"{sign}{left * 1000:.1f} ms" if left < 0.00995 else f"{sign}{left * 1000:.0f} ms"
+    if left < 99.95:
+        return f"{sign}{left:.1f} s"
+    whole = round(left)
+    if whole < 3600:
+        return f"{sign}{whole // 60} min {whole % 60:02} s"
+    if whole < 48 * 3600:
+        return f"{sign}{whole // 3600} h {whole % 3600 // 60:02} min"
+    days = whole / 86400
+    # As short as all others are: a page and the axis of a plot have room for no more.
+    return f"{sign}{days:.1f} d" if days < 99.95 else f"{sign}{days:,.0f} d"
+
+
+def shown_time(time_ms: int | None) -> str:
+    """A time in UTC, ``2026-01-31 12:00:05``; one that no calendar has by its number."""
+    if time_ms is None:
+        return NOTHING
+    try:
+        return f"{datetime.datetime.fromtimestamp(time_ms / 1000, datetime.timezone.utc):%Y-%m-%d %H:%M:%S}"
+    except (OverflowError, ValueError, OSError):
+        return f"{time_ms} ms"

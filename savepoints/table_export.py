@@ -1,0 +1,146 @@
+"""A state as one file that other programs read: Parquet, Arrow, CSV or JSON.
+
+| format | what is written |
+|---|---|
+| `parquet` | typed columns, compressed with zstd |
+| `arrow` | the same as an Arrow IPC file |
+| `csv` | a line for each entry, in UTF-8; texts as they are, nothing for null, everything else as JSON |
+| `json` | a JSON object on a line for each entry, as `plain_values` tells values |
+
+The file appears when it is whole (`whole_files`). Memory holds a batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import IO, Any, Final, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from attrs import frozen
+
+from savepoints.whole_files import check_place, whole_file
+
+__all__ = ["EXPORT_FORMATS", "ExportedState", "TableOfState", "export_state"]
+
+
+class TableOfState(Protocol):
+    """What is exported: `StateEntries`, or `OperatorStateElements`."""
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The columns."""
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        """What stands in the place of something else, by its path."""
+
+    def to_arrow_batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows as columns."""
+
+    def plain(self) -> Iterator[Mapping[str, Any]]:
+        """The rows as plain data, by the names of the columns."""
+
+
+@frozen
+class ExportedState:
+    """What was written: entries, the bytes of the file, and what stands in it in the place of something else."""
+
+    path: str
+    entries: int
+    size_bytes: int
+    notes: Mapping[str, str]
+
+
+def export_state(
+    entries: TableOfState, file_format: str, path: str | os.PathLike[str], *, overwrite: bool = False
+) -> ExportedState:
+    """Writes the entries to a local file in one of `EXPORT_FORMATS`.
+
+    Raises what `whole_file` and reading raise; nothing is written then, and what was there is as it was.
+    """
+    write = _WRITERS[file_format]
+    target = check_place(path, overwrite=overwrite)
+    with whole_file(path, overwrite=overwrite) as file:
+        count = write(entries, file)
+        file.flush()
+        size_bytes = file.tell()
+    return ExportedState(target, count, size_bytes, entries.notes if file_format in _TABULAR else {})
+
+
+def _parquet(entries: TableOfState, file: IO[bytes]) -> int:
+    with pq.ParquetWriter(file, entries.arrow_schema, compression="zstd") as writer:
+        return _written(writer.write_batch, entries)
+
+
+def _arrow(entries: TableOfState, file: IO[bytes]) -> int:
+    with pa.ipc.new_file(file, entries.arrow_schema) as writer:
+        return _written(writer.write_batch, entries)
+
+
+def _written(write: Callable[[pa.RecordBatch], Any], entries: TableOfState) -> int:
+    count = 0
+    for batch in entries.to_arrow_batches():
+        write(batch)
+        count += batch.num_rows
+    return count
+
+
+def _json(entries: TableOfState, file: IO[bytes]) -> int:
+    count = 0
+    with _text(file) as text:
+        for entry in entries.plain():
+            text.write(json.dumps(entry, ensure_ascii=False, allow_nan=False) + "\n")
+            count += 1
+    return count
+
+
+def _csv(entries: TableOfState, file: IO[bytes]) -> int:
+    names = entries.arrow_schema.names
+    count = 0
+    with _text(file) as text:
+        text.write(_line(names))
+        for entry in entries.plain():
+            text.write(_line([_cell(entry.get(name)) for name in names]))
+            count += 1
+    return count
+
+
+@contextlib.contextmanager
+def _text(file: IO[bytes]) -> Iterator[io.TextIOWrapper]:
+    # Half of a surrogate pair has no form in UTF-8, and one in JSON, which is the escape that Python writes too.
+    text = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="")
+    yield text
+    text.detach()
+
+
+def _line(cells: Sequence[str]) -> str:
+    return ",".join(map(_quoted, cells)) + "\n"
+
+
+def _quoted(cell: str) -> str:
+    # The library of Python leaves a carriage return without quotes, and reads it as the end of a line.
+    return '"' + cell.replace('"', '""') + '"' if _QUOTED.search(cell) else cell
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+_QUOTED: Final = re.compile('[",\r\n]')
+
+_TABULAR: Final = ("parquet", "arrow")
+
+_WRITERS: Final[Mapping[str, Callable[[TableOfState, IO[bytes]], int]]] = {
+    "parquet": _parquet,
+    "arrow": _arrow,
+    "csv": _csv,
+    "json": _json,
+}
+
+EXPORT_FORMATS: Final = tuple(_WRITERS)
