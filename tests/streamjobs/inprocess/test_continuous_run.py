@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from streamjobs import (
     UserFunctionError,
     WatermarkStrategy,
 )
+from streamjobs.api.replayable_source import SplitRead
 from streamjobs.inprocess import LocalStreamEnvironment
 
 RECORD = "k string, n bigint"
@@ -72,23 +73,39 @@ def test_every_record_counts_once_in_state_and_output(tmp_path: Path, backend: s
     again.savepoint(tmp_path / "savepoint")
 
 
+class OnceOutputIsOut:
+    """One split: records until there is output, and then the one that fails; or seven more and the end."""
+
+    def __init__(self, output: list[Any], fails: bool = True) -> None:
+        self.output, self.fails = output, fails
+
+    def splits(self) -> Mapping[str, int]:
+        return {"all": 0}
+
+    def read(self, split: str, position: int, max_records: int) -> SplitRead:
+        if not self.fails:
+            return SplitRead(elements(7), position + 7, is_at_end=True)
+        if self.output:
+            return SplitRead([{"k": "k0", "n": -1}], position + 1)
+        return SplitRead(elements(70), position + 70)
+
+
 def test_a_job_that_fails_goes_on_from_a_checkpoint_that_output_agrees_with(tmp_path: Path) -> None:
-    given = elements(20_000)
-    given[15_000]["n"] = -1
-    results: list[Any] = []
-    environment = LocalStreamEnvironment(job_dir=tmp_path / "job", parallelism=2, checkpoint_interval_ms=1)
-    counted = environment.from_elements(given, RECORD).key_by("k").process(Count(), uid="count", schema=RECORD)
-    counted.sink_to(results)
-    with pytest.raises(UserFunctionError, match="poison"):
+    def execute(source: OnceOutputIsOut, results: list[Any], parallelism: int) -> None:
+        environment = LocalStreamEnvironment(
+            job_dir=tmp_path / "job", parallelism=parallelism, checkpoint_interval_ms=1
+        )
+        given = environment.from_source(source, RECORD, uid="records")
+        given.key_by("k").process(Count(), uid="count", schema=RECORD).sink_to(results)
         environment.execute("job")
+
+    results: list[Any] = []
+    with pytest.raises(UserFunctionError, match="poison"):
+        execute(OnceOutputIsOut(results), results, 2)
     told = Counter(row[0] for row in results)
-    assert 0 < told.total() < 15_000
+    assert told.total() > 0
     again: list[Any] = []
-    environment = LocalStreamEnvironment(job_dir=tmp_path / "job", parallelism=1)
-    environment.from_elements(elements(7), RECORD).key_by("k").process(Count(), uid="count", schema=RECORD).sink_to(
-        again
-    )
-    environment.execute("job")
+    execute(OnceOutputIsOut(again, fails=False), again, 1)
     # What the sink has is exactly what the state of the last checkpoint has counted.
     assert {row[0]: row[1] - 1 for row in again} == told
 
@@ -143,6 +160,46 @@ def test_watermarks_come_behind_each_batch_and_a_drain_behind_the_last() -> None
     timed.key_by("k").process(Late(), uid="late", schema=RECORD).sink_to(results)
     environment.execute("job", drain=True)
     assert sorted(row[1] for row in results) == list(range(1, 5001))
+
+
+@pytest.mark.parametrize("drain", [False, True])
+def test_a_job_that_stops_before_its_sources_end_fires_its_timers_only_if_it_is_drained(drain: bool) -> None:
+    results: list[Any] = []
+
+    class Endless:
+        def splits(self) -> Mapping[str, int]:
+            return {"all": 0}
+
+        def read(self, split: str, position: int, max_records: int) -> SplitRead:
+            following = position + max_records
+            return SplitRead([{"k": "k", "n": place} for place in range(position, following)], following)
+
+    class AtTheEnd(KeyedProcessFunction[str, Any, Any]):
+        def open(self, context: RuntimeContext) -> None:
+            self.count = context.get_state(ValueStateDescriptor("count", int, default=0))
+
+        def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[Any]:
+            count = (self.count.value() or 0) + 1
+            self.count.update(count)
+            context.timer_service.register_event_time_timer(1 << 50)
+            yield context.current_key, count
+
+        def on_timer(self, timestamp: int, context: Any) -> Iterator[Any]:
+            yield "at the end", self.count.value()
+
+    def take(row: Any) -> None:
+        results.append(tuple(row))
+        environment.request_stop()
+
+    environment = LocalStreamEnvironment(checkpoint_interval_ms=1)
+    numbers = environment.from_source(Endless(), RECORD, uid="numbers").assign_timestamps_and_watermarks(
+        WatermarkStrategy.for_bounded_out_of_orderness(10).with_timestamps("n")
+    )
+    numbers.key_by("k").process(AtTheEnd(), uid="counts", schema=RECORD).sink_to(take, uid="out")
+    environment.execute("job", drain=drain)
+    counts = [count for key, count in results if key == "k"]
+    assert counts == list(range(1, len(counts) + 1))
+    assert [row for row in results if row[0] != "k"] == ([("at the end", len(counts))] if drain else [])
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,18 @@ class Answering(Asking):
         return [(value.word, value.number, self.process_id)]
 
 
+class AnsweringWhenAllowed(AsyncFunction[Any, Any]):
+    """Answers only what is asked when there is a file to allow it."""
+
+    def __init__(self, allowed: Path) -> None:
+        self.allowed = allowed
+
+    async def async_invoke(self, value: Any, context: AsyncContext) -> Any:
+        if not self.allowed.exists():
+            await asyncio.Event().wait()
+        return [value]
+
+
 def run(
     workplace: Workplace,
     sink: Any,
@@ -101,3 +113,22 @@ def test_records_in_flight_are_carried_into_the_next_epoch_and_over_a_restart(
     rows = [(row[0], row[1]) for row in rows_of(sink)]
     assert sorted(rows) == [("a", 3), ("never", 1), ("never", 2), ("never", 4), ("never", 5)]
     assert [number for word, number in rows if word == "never"] == [1, 2, 4, 5]
+
+
+def test_a_job_that_is_drained_carries_nothing_over_though_it_has_no_event_time(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    workplace = Workplace(spark, tmp_path)
+    workplace.add_batch([("a", 1)])
+    sink, environment = memory_sink(), workplace.environment()
+    records: Any = environment.from_dataframe(workplace.stream())
+    ask, schema = AnsweringWhenAllowed(tmp_path / "allowed"), "word string, number int"
+    AsyncDataStream.ordered_wait(records, ask, "10 minutes", uid="ask", schema=schema, carry_in_flight=True).sink_to(
+        sink
+    )
+    job = environment.execute("job")
+    job.process_all_available()
+    assert rows_of(sink) == []
+    (tmp_path / "allowed").touch()
+    job.stop_with_savepoint(tmp_path / "savepoint", drain=True)
+    assert rows_of(sink) == [("a", 1)]
