@@ -200,14 +200,14 @@ class ProcessedStream(DataStream):
         """That of an operator that is added to the graph; raises as `StreamGraph.add_operator`."""
         return cls(graph, graph.add_operator(OperatorNode(inputs, uid, name, function, schema)))
 
-    def side_output(self, tag: OutputTag[Any]) -> DataStream:
+    def get_side_output(self, tag: OutputTag[Any]) -> DataStream:
         """The stream of what the operator emits with ``context.output(tag, value)``.
 
         What is emitted under a tag that nobody asks for here is dropped.
         """
         if not isinstance(tag, OutputTag):
             given: object = tag
-            raise JobDefinitionError(f"side_output() takes an OutputTag, not {cited(given, 80)}")
+            raise JobDefinitionError(f"get_side_output() takes an OutputTag, not {cited(given, 80)}")
         return DataStream(self.graph, StreamEdge(self.edge.node, tag))
 
 

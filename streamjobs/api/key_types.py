@@ -10,7 +10,7 @@ import datetime
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from statebackend.api.key_columns import KEY_COLUMNS, serializer_of_key
+from statebackend.api.key_columns import KEY_COLUMNS, moment_in_utc, serializer_of_key
 from streamjobs.api.stream_graph import name_of_input
 from streamjobs.errors import JobDefinitionError
 from typeserializers.kernel.type_serializer import TypeSerializer
@@ -64,7 +64,7 @@ def canonical_key(column_type: str) -> Callable[[Any], Any] | None:
 
 
 def _in_utc(value: datetime.datetime | None) -> datetime.datetime | None:
-    return value.astimezone(datetime.timezone.utc) if isinstance(value, datetime.datetime) else value
+    return moment_in_utc(value) if isinstance(value, datetime.datetime) else value
 
 
 def _instead_of(column_type: str) -> str:

@@ -1,21 +1,17 @@
 """Uids: the names that a program gives what checkpoints and savepoints find again, and that never change.
 
-They stand in file names, in messages of one line and in metadata, as UTF-8.
+What one may look like says `statebackend.api.operator_uids`.
 """
 
 from __future__ import annotations
 
 import re
-import unicodedata
 from typing import Final
 
+from statebackend.api.operator_uids import uid_problem
 from streamjobs.errors import JobDefinitionError
-from streamjobs.user_errors import cited
 
-__all__ = ["MAX_UID_CHARACTERS", "check_uid", "is_uid_of_place", "uid_of_place"]
-
-MAX_UID_CHARACTERS: Final = 200
-"""Most characters of a uid."""
+__all__ = ["check_uid", "is_uid_of_place", "uid_of_place"]
 
 _PLACE: Final = re.compile("source-(0|[1-9][0-9]*)")
 
@@ -31,15 +27,9 @@ def check_uid(who: str, method: str, what: str, uid: object) -> None:
             f"the {who} has no uid: pass {method}(..., uid='a-name-that-never-changes'), "
             f"under which {what} is found again{where}"
         )
-    if len(uid) > MAX_UID_CHARACTERS:
-        raise JobDefinitionError(
-            f"the uid of the {who} has {len(uid)} characters, and {MAX_UID_CHARACTERS} are the most: {cited(uid, 40)}"
-        )
-    if any(unicodedata.category(character) in ("Cc", "Cs") for character in uid):
-        raise JobDefinitionError(
-            f"the uid {uid!r} of the {who} has control characters, such as NUL or a line break, or half of a "
-            f"surrogate pair; leave them out"
-        )
+    problem = uid_problem(uid)
+    if problem is not None:
+        raise JobDefinitionError(f"the uid of the {who} {problem}")
 
 
 def uid_of_place(place: int) -> str:

@@ -62,6 +62,8 @@ class OperatorRun:
         self._operator = operator
         self._uid = uid
         self._phase = Phase.CREATED
+        self.records_in = 0
+        """The records that came to it so far."""
 
     @property
     def phase(self) -> Phase:
@@ -110,6 +112,8 @@ class OperatorRun:
         """See `Operator`; raises `OperatorCallError` if it is not open."""
         with self._call(Call.PROCESS_BATCH):
             self._operator.process_batch(input_index, batch)
+        columns = batch.columns
+        self.records_in += len(batch.records) if columns is None else columns.num_rows
 
     def on_watermark(self, timestamp_ms: int) -> None:
         """See `Operator`; raises `OperatorCallError` if it is not open."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import keyword
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any, Final
@@ -167,7 +167,13 @@ def _form(path: str, data_type: pa.DataType, base: type[tuple[Any, ...]]) -> _Fo
 
 def _struct_form(path: str, data_type: pa.StructType, base: type[tuple[Any, ...]]) -> _Form:
     inside = _records(path, list(data_type), base)
-    return _Form(inside.serializer, inside.to_stored, inside.to_row)
+    names = tuple(field.name for field in data_type)
+    return _Form(inside.serializer, partial(_struct_to_stored, names, inside.to_stored), inside.to_row)
+
+
+def _struct_to_stored(names: tuple[str, ...], to_stored: _Change, value: Any) -> Any:
+    """By position, or by name: what Arrow makes of a struct is a mapping."""
+    return to_stored(tuple(map(value.get, names)) if isinstance(value, Mapping) else value)
 
 
 def _list_form(path: str, data_type: pa.ListType, base: type[tuple[Any, ...]]) -> _Form:

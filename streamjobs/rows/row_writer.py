@@ -11,7 +11,8 @@ A row is what users emit:
 With one column, a record (dict, Row, attrs) is the row if its only field has the column's name, else it is the value.
 A list is a value, never a row. Integers are taken for floats and decimals; apart from that a value must be of its
 column's kind, as `createDataFrame(..., verifySchema=True)` asks: Arrow alone would take 1.0 for 1, b"x" for "x" and 5
-for a date. A naive datetime in a timestamp column is in the zone of the schema, which is the session's.
+for a date, make infinity of what is too large, and 10:00 of 12:00+02:00 in a column without a zone. Scalars of numpy
+are what `tolist` makes of them. A naive datetime in a timestamp column is in the zone of the schema, the session's.
 
 Rows are transposed by one `zip` and each column is converted by one `pyarrow.array`; checks look at the set of the
 classes that occur, not at every value. Only when a column fails are its values tried one by one, to name the row.
@@ -21,17 +22,18 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any, Final
 
-import attrs
 import pyarrow as pa
 
 from streamjobs.errors import StreamJobError
 from streamjobs.rows.row import is_row_class
 from streamjobs.user_errors import cited
+from typeserializers.records.field_names import field_names
 
 __all__ = ["RowMismatchError", "RowWriter"]
 
@@ -176,7 +178,7 @@ class _RecordShape:
             return tuple if names is None else partial(self._from_names, tuple(names), tuple)
         if issubclass(kind, Mapping):
             return lambda record: self._from_names(tuple(record), lambda mapping: tuple(mapping.values()), record)
-        names = _record_fields(kind)
+        names = field_names(kind)
         if names:
             get = attrgetter(*names)
             return partial(self._from_names, names, get if len(names) > 1 else lambda record: (get(record),))
@@ -212,12 +214,6 @@ class _RecordShape:
         raise _MismatchError(f"the {type(record).__name__} {' and '.join(told) or 'names a column twice'}")
 
 
-def _record_fields(kind: type) -> tuple[str, ...]:
-    if attrs.has(kind):
-        return tuple(attribute.name for attribute in attrs.fields(kind))
-    return tuple(getattr(kind, "__dataclass_fields__", ()))
-
-
 _Prepare = Callable[[Any], Any]
 
 
@@ -233,7 +229,11 @@ class _ColumnWriter:
 
     def array(self, values: Sequence[Any]) -> pa.Array:
         """The values as an array; raises one of `_CONVERSION_ERRORS` without saying which value it was."""
-        for kind in set(map(type, values)):
+        kinds = set(map(type, values))
+        if any(map(_is_of_numpy, kinds)):
+            values = [_plain(value) for value in values]
+            kinds = set(map(type, values))
+        for kind in kinds:
             if not (self._accepts(kind) or kind is type(None)):
                 raise _MismatchError(self._mismatch(kind))
         if self._prepare is not None:
@@ -268,14 +268,16 @@ class _ColumnWriter:
 
 
 def _kinds(*accepted: type, but_not: tuple[type, ...] = ()) -> Callable[[type], bool]:
-    """Whether a class is one of `accepted`. Scalars of numpy and other extensions are left to Arrow to judge."""
+    return lambda kind: issubclass(kind, accepted) and not issubclass(kind, but_not)
 
-    def accepts(kind: type) -> bool:
-        if issubclass(kind, but_not):
-            return False
-        return issubclass(kind, accepted) or kind.__module__ == "numpy"
 
-    return accepts
+def _is_of_numpy(kind: type) -> bool:
+    return kind.__module__ == "numpy"
+
+
+def _plain(value: Any) -> Any:
+    """The value as Python has it: Arrow makes 1 of a numpy 1.5 for a column of whole numbers."""
+    return value.tolist() if _is_of_numpy(type(value)) else value
 
 
 _Rules = tuple[Callable[[type], bool], _Prepare | None]
@@ -296,9 +298,26 @@ def _rules(column_type: pa.DataType) -> _Rules:
 def _timestamp_rules(column_type: pa.TimestampType) -> _Rules:
     accepts = _kinds(datetime.datetime)
     if column_type.tz is None:
-        return accepts, None
+        return accepts, _without_a_zone
     zone = pa.lib.string_to_tzinfo(column_type.tz)
     return accepts, lambda value: value if value.tzinfo is not None else value.replace(tzinfo=zone)
+
+
+def _narrow_float_rules(column_type: pa.DataType) -> _Rules:
+    pack = struct.Struct("<e" if column_type.bit_width == 16 else "<f").pack
+
+    def prepare(value: float) -> float:
+        # Raises `OverflowError` for a number of which Arrow would make infinity.
+        pack(value)
+        return value
+
+    return _kinds(float, int, but_not=(bool,)), prepare
+
+
+def _without_a_zone(value: datetime.datetime) -> datetime.datetime:
+    if value.tzinfo is not None:
+        raise _MismatchError("it has a time zone, which the column has not; emit it with replace(tzinfo=None)")
+    return value
 
 
 def _checked(field: pa.Field) -> _Prepare:
@@ -310,6 +329,7 @@ def _checked(field: pa.Field) -> _Prepare:
             if not field.nullable:
                 raise _MismatchError(f"{field.name} is None, and not nullable")
             return None
+        value = _plain(value)
         if not accepts(type(value)):
             raise _MismatchError(f"{field.name} is a {type(value).__name__}: {_shown(value)}")
         return value if prepare is None else prepare(value)
@@ -347,6 +367,8 @@ def _fixed_rules(*accepted: type, but_not: tuple[type, ...] = ()) -> Callable[[A
 
 _WRITER_RULES: list[tuple[Callable[[pa.DataType], bool], Callable[[Any], _Rules]]] = [
     (pa.types.is_integer, _fixed_rules(int, but_not=(bool,))),
+    (pa.types.is_float16, _narrow_float_rules),
+    (pa.types.is_float32, _narrow_float_rules),
     (pa.types.is_floating, _fixed_rules(float, int, but_not=(bool,))),
     (pa.types.is_boolean, _fixed_rules(bool)),
     (pa.types.is_string, _fixed_rules(str)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 
 from checkpointing.coordinator.pending_checkpoint import CompletedCheckpoint
@@ -10,6 +9,7 @@ from checkpointing.metadata.checkpoint_metadata import CheckpointKind, Checkpoin
 from checkpointing.metadata.checkpoint_sections import ReadSource, SavepointIdentity, SourcePositions, WatermarkState
 from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
 from checkpointing.storage.job_directory import JobIdentity
+from statebackend.api.clock import wall_clock
 from streamjobs.runtime.epoch_events import DurableEpoch, Epoch
 
 __all__ = ["batch_of", "durable_epoch_of", "store_checkpoint"]
@@ -40,7 +40,7 @@ def store_checkpoint(
         kind=CheckpointKind.CHECKPOINT,
         job_id=identity.job_id,
         job_name=identity.job_name,
-        timestamp_ms=time.time_ns() // 1_000_000,
+        timestamp_ms=wall_clock(),
         max_parallelism=identity.max_parallelism,
         operators=completed.operators,
         parent_checkpoint_id=parent.checkpoint_id if parent is not None else None,

@@ -110,6 +110,12 @@ class Epochs:
         """The id of the epoch that is open; None if none is, and while a batch is only committed again."""
         return None if self._epoch is None or self.is_over else self._epoch.checkpoint_id
 
+    @property
+    def unstored_epoch_id(self) -> int | None:
+        """The id of the epoch that is open, or was when the run failed, unless its checkpoint is stored."""
+        epoch = self._epoch
+        return None if epoch is None or epoch.checkpoint_id == self._last_checkpoint_id else epoch.checkpoint_id
+
     def request_stop(self) -> None:
         """Lets no further epoch begin; the one that is open goes on."""
         self.is_stopping = True

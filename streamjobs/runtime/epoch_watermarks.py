@@ -38,6 +38,7 @@ class EpochWatermarks:
         self._followers = () if event_time is None else event_time.followers
         self.names = () if event_time is None else event_time.names
         """Of the sources with event time, and the uids of all operators."""
+        self._is_at_the_end = False
         self._before: Mapping[str, int] = {}
         if self._watermarks is not None and event_time is not None and restored is not None:
             restored = event_time.of_checkpoint(restored)
@@ -53,6 +54,8 @@ class EpochWatermarks:
 
     def of(self, uid: str) -> int:
         """What an operator is at in this epoch, in milliseconds; the smallest time if it has no watermark."""
+        if self._is_at_the_end:
+            return MAX_TIMESTAMP
         return MIN_TIMESTAMP if self._watermarks is None else self._watermarks.watermark_of(uid)
 
     def before_of(self, uid: str) -> int:
@@ -75,10 +78,11 @@ class EpochWatermarks:
         return self._followed_by(watermarks)
 
     def at_the_end(self) -> EpochWatermarks:
-        """Those of an epoch at the end of time, in place of these."""
-        if self._watermarks is None or self._event_time is None:
-            return self
+        """Those of an epoch at the end of time, in place of these; operators without event time are there too."""
         ended = copy.copy(self)
+        ended._is_at_the_end = True
+        if self._watermarks is None or self._event_time is None:
+            return ended
         ended._watermarks = self._watermarks.copied()
         for source in self._event_time.nodes:
             ended._watermarks.end_source(source)

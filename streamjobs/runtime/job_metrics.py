@@ -8,9 +8,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from checkpointing.coordinator.acknowledgement import Acknowledgement, ReportValue
 from statebackend.metrics import KeyedStateMetrics
+
+REMEMBERED_EPOCHS: Final = 1000
+"""Epochs of which single figures are kept; a job may run for years."""
+
+RECORDS_IN: Final = "records_in"
+"""What a subtask says, among the metrics of its acknowledgement, of the records that came to it in the epoch."""
 
 OperatorMetrics = Mapping[str, KeyedStateMetrics]
 """Metrics by operator uid; empty if metrics are off."""
@@ -18,13 +25,22 @@ OperatorMetrics = Mapping[str, KeyedStateMetrics]
 
 def metrics_of_epoch(acknowledgements: Iterable[Acknowledgement]) -> OperatorMetrics:
     """The metrics of each operator in an epoch, over all its subtasks."""
+    return metrics_of_subtasks(map(_metrics_of_subtask, acknowledgements))
+
+
+def _metrics_of_subtask(acknowledgement: Acknowledgement) -> OperatorMetrics:
+    with contextlib.suppress(ValueError):
+        metrics = KeyedStateMetrics.from_report(acknowledgement.metrics)
+        return {} if metrics is None else {acknowledgement.operator_uid: metrics}
+    return {}
+
+
+def metrics_of_subtasks(subtasks: Iterable[OperatorMetrics]) -> OperatorMetrics:
+    """The metrics of each operator, over those of its subtasks."""
     operators: dict[str, KeyedStateMetrics] = {}
-    for acknowledgement in acknowledgements:
-        with contextlib.suppress(ValueError):
-            metrics = KeyedStateMetrics.from_report(acknowledgement.metrics)
-            if metrics is not None:
-                uid = acknowledgement.operator_uid
-                operators[uid] = operators[uid].merged_with(metrics) if uid in operators else metrics
+    for metrics_of_one in subtasks:
+        for uid, metrics in metrics_of_one.items():
+            operators[uid] = operators[uid].merged_with(metrics) if uid in operators else metrics
     return operators
 
 

@@ -21,6 +21,7 @@ from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_directory import JobDirectory
 from checkpointing.storage.job_services import JobRecords, JobServices
 from savepoints.restored_state import RestoredState
+from savepoints.stored_schemas import StoredSchemas
 from snapshots.type_serializer_snapshot import RULES, VerdictRules
 from statebackend.keyed.state_backend import StateBackend
 from statebackend.keyed.state_verdicts import SchemaReport
@@ -33,6 +34,7 @@ from streamjobs.runtime.restore_plan import (
     check_operators,
     check_states,
 )
+from streamjobs.runtime.schema_reports import SchemaReports
 from streamjobs.runtime.starting_point import StartingPoint
 from streamjobs.runtime.state_registration import RegisteredStates, schema_report
 from typeserializers.kernel.type_serializer import TypeSerializer
@@ -44,7 +46,9 @@ __all__ = [
     "check_written_by",
     "judged",
     "locked_start",
+    "looked_up",
     "report_of",
+    "reports_of",
     "require_compatible",
 ]
 
@@ -104,40 +108,55 @@ def judged(
     restored: RestoredState | None,
     operators: Mapping[str, StartingOperator],
     *,
-    backend: StateBackend,
-    parallelism: int,
+    backend: StateBackend | None,
+    parallelism: int | None,
     max_parallelism: int,
     allow_non_restored_state: bool,
     rules: VerdictRules = RULES,
     takes_channel_state: bool = False,
     sources: Collection[str] = (),
-) -> Mapping[str, SchemaReport]:
+) -> SchemaReports:
     """The verdicts, by ``rules``, on the state that a job would continue from, by operator uid; touches nothing.
 
     ``sources`` are those that go on from positions in the state, by uid. ``takes_channel_state`` says whether records
-    that were on their way go on from where they were.
-    Incompatible state is in the reports. Raises `JobRestoreError` for what does not fit the job, `MissingFileError` or
-    `CorruptFileError` for a file of the state.
+    that were on their way go on from where they were. Without a ``backend`` or a ``parallelism``, they are those of
+    the state. Incompatible state is in the reports. Raises `JobRestoreError` for what does not fit the job,
+    `MissingFileError` or `CorruptFileError` for a file of the state.
     """
     if restored is None:
-        return {}
+        return SchemaReports()
     check_operators(restored, [*operators, *sources], max_parallelism, allow_non_restored_state)
     if not takes_channel_state:
         check_no_channel_state(restored, operators)
-    check_backend(restored, backend)
-    check_merges(restored, operators, parallelism)
+    if backend is not None:
+        check_backend(restored, backend)
+    if parallelism is not None:
+        check_merges(restored, operators, parallelism)
     check_files(restored, [*operators, *sources])
-    reports: dict[str, SchemaReport] = {}
+    return reports_of(restored, operators, allow_non_restored_state, rules)
+
+
+def reports_of(
+    stored: StoredSchemas,
+    operators: Mapping[str, StartingOperator],
+    allow_non_restored_state: bool,
+    rules: VerdictRules = RULES,
+) -> SchemaReports:
+    """The verdicts, by ``rules``, on the stored state of all operators that have some, by uid.
+
+    Raises `JobRestoreError` for unregistered state.
+    """
+    reports = SchemaReports()
     for uid, operator in operators.items():
-        metas = restored.keyed_metas_of(uid)
+        metas = stored.keyed_metas_of(uid)
         if metas:
             key_serializer = operator.key_serializer or metas[0].key_snapshot.restore_serializer()
-            reports[uid] = report_of(restored, uid, key_serializer, operator.states, allow_non_restored_state, rules)
+            reports[uid] = report_of(stored, uid, key_serializer, operator.states, allow_non_restored_state, rules)
     return reports
 
 
 def report_of(
-    restored: RestoredState,
+    stored: StoredSchemas,
     uid: str,
     key_serializer: TypeSerializer[Any],
     states: RegisteredStates,
@@ -148,8 +167,8 @@ def report_of(
 
     Raises `JobRestoreError` for unregistered state.
     """
-    metas = restored.keyed_metas_of(uid)
-    report = schema_report(uid, key_serializer, states, metas, restored.operator_state_metas_of(uid), rules)
+    metas = stored.keyed_metas_of(uid)
+    report = schema_report(uid, key_serializer, states, metas, stored.operator_state_metas_of(uid), rules)
     check_states(report, allow_non_restored_state)
     return report
 
@@ -158,6 +177,12 @@ def require_compatible(reports: Mapping[str, SchemaReport]) -> None:
     """Raises `StateMigrationException` if state cannot be taken over."""
     for report in reports.values():
         report.raise_if_incompatible()
+
+
+def looked_up(job_dir: str, services: JobServices, find: Callable[[JobRecords], StartingPoint]) -> StartingPoint:
+    """What a start would continue from, found without leading the job; raises what ``find`` raises."""
+    with services.looking(CheckpointFileSystem.from_uri(job_dir), JobDirectory.inspect(job_dir)) as records:
+        return find(records)
 
 
 def locked_start(

@@ -25,6 +25,7 @@ from streamjobs.operators.operator_run import OperatorRun
 from streamjobs.operators.operator_time import advance_processing_time, advance_watermark
 from streamjobs.operators.subtask_backends import SubtaskBackends, SubtaskSnapshot, SubtaskSnapshotTask
 from streamjobs.operators.subtask_context import SubtaskContext
+from streamjobs.runtime.job_metrics import RECORDS_IN
 
 __all__ = ["FrozenSubtask", "OpenedSubtask", "SnapshotReport", "timers_due"]
 
@@ -50,6 +51,8 @@ class FrozenSubtask:
     timers_due: tuple[int | None, int | None]
     frozen_s: float
     task: SubtaskSnapshotTask
+    records_in: int
+    """The records that had come to the subtask at the barrier, since it was opened."""
     snapshot: SubtaskSnapshot | None = None
     """Set when it is written: from then on its files are durable."""
     written_s: float = 0.0
@@ -84,7 +87,7 @@ class OpenedSubtask:
         self._backends = backends
         self._acknowledge = acknowledge
         self._opening_metrics = opening_metrics
-        self._late_records_told = 0
+        self._late_records_told = self._records_in_told = 0
         self._metrics_told: KeyedStateMetrics | None = None
         self.holds_watermarks = operator.holds_watermarks
         """Whether the operator says itself which watermarks go on."""
@@ -125,7 +128,7 @@ class OpenedSubtask:
         task = self._backends.prepare_snapshot(checkpoint_id, uuid.uuid4().hex)
         self._context.begin_epoch(checkpoint_id + 1)
         self._operator.begin_epoch(checkpoint_id + 1)
-        return FrozenSubtask(checkpoint_id, due, time.monotonic() - began_s, task)
+        return FrozenSubtask(checkpoint_id, due, time.monotonic() - began_s, task, self._operator.records_in)
 
     def acknowledged(self, frozen: FrozenSubtask) -> Acknowledgement:
         """What is acknowledged of a snapshot that is written."""
@@ -133,7 +136,13 @@ class OpenedSubtask:
         assert snapshot is not None
         late = self._operator.late_records_dropped
         dropped, self._late_records_told = late - self._late_records_told, late
-        metrics: dict[str, ReportValue] = {"process_s": 0.0, "snapshot_s": frozen.frozen_s + frozen.written_s}
+        records_in = max(frozen.records_in - self._records_in_told, 0)
+        self._records_in_told += records_in
+        metrics: dict[str, ReportValue] = {
+            "process_s": 0.0,
+            "snapshot_s": frozen.frozen_s + frozen.written_s,
+            RECORDS_IN: records_in,
+        }
         opening, self._opening_metrics = self._opening_metrics, {}
         report = SnapshotReport(
             timers_due=frozen.timers_due,

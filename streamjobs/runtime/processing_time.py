@@ -6,7 +6,27 @@ host whose clock is behind, time stands still until the clock has caught up.
 
 from __future__ import annotations
 
-__all__ = ["not_before"]
+from snapshots.value_text import shown
+from statebackend.api.clock import Clock
+from streamjobs.errors import JobDefinitionError
+from streamjobs.time.timestamps import MAX_TIMESTAMP
+
+__all__ = ["not_before", "whole_milliseconds"]
+
+
+def whole_milliseconds(clock: Clock) -> Clock:
+    """A clock of the user's, which raises `JobDefinitionError` when it gives what is no time."""
+
+    def asked() -> int:
+        time_ms = clock()
+        if type(time_ms) is not int or not 0 <= time_ms <= MAX_TIMESTAMP:
+            raise JobDefinitionError(
+                f"the clock gave {shown(time_ms)}; it gives milliseconds since 1970 as a whole number, such as "
+                f"lambda: time.time_ns() // 1_000_000"
+            )
+        return time_ms
+
+    return asked
 
 
 def not_before(time_ms: int, previous_ms: int | None) -> int:

@@ -16,6 +16,7 @@ from checkpointing.handles.operator_states import OperatorState, files_of_operat
 from checkpointing.handles.state_handles import KeyedStateHandle, SubtaskState
 from checkpointing.storage.file_system import CheckpointFileSystem
 from savepoints.restored_state import RestoredState
+from savepoints.stored_schemas import StoredSchemas
 from statebackend.api.errors import StateRestoreError
 from statebackend.api.key_groups import key_group_range_of_subtask
 from statebackend.keyed.backend_parameters import RestoredHandle
@@ -82,23 +83,32 @@ def continued_subtask(state: SubtaskState, file_system: CheckpointFileSystem) ->
 
 
 def check_operators(
-    restored: RestoredState, uids: Sequence[str], max_parallelism: int, allow_non_restored_state: bool
+    stored: StoredSchemas, uids: Sequence[str], max_parallelism: int, allow_non_restored_state: bool
 ) -> None:
     """Raises `JobRestoreError` if the state does not fit the job's operators or key groups."""
-    metadata = restored.metadata
-    where = restored.file_system.location("")
-    if metadata.max_parallelism != max_parallelism:
-        raise JobRestoreError(
-            f"the state at {where} has max_parallelism {metadata.max_parallelism}, the job {max_parallelism}: "
-            f"keys would change their groups. Set max_parallelism={metadata.max_parallelism}"
-        )
-    unknown = [operator.uid for operator in metadata.operators if operator.uid not in uids]
+    where = stored.where
+    refusal = refusal_of_key_groups(stored, max_parallelism)
+    if refusal is not None:
+        raise JobRestoreError(refusal)
+    unknown = [uid for uid in stored.operator_uids if uid not in uids]
     if unknown and not allow_non_restored_state:
         raise JobRestoreError(
             f"the state at {where} has operators that the job has not: {_listed(unknown)} (the job has "
-            f"{_listed(uids)}). Give an operator its old uid back, or pass allow_non_restored_state=True to drop "
-            f"their state"
+            f"{_listed(uids)}). Give an operator its old uid back, or the state the new one "
+            f"(Plan().rename_operator, docs/changing-state.md); or pass allow_non_restored_state=True to drop their "
+            f"state"
         )
+
+
+def refusal_of_key_groups(stored: StoredSchemas, max_parallelism: int) -> str | None:
+    """Why no job of that `max_parallelism` can start from the state, with the ways out; None if it can."""
+    if stored.max_parallelism == max_parallelism:
+        return None
+    return (
+        f"the state at {stored.where} has max_parallelism {stored.max_parallelism}, the job {max_parallelism}: "
+        f"keys would change their groups. Set max_parallelism={stored.max_parallelism}; or start from a savepoint that "
+        f"was written anew with Plan().change_max_parallelism({max_parallelism}) (docs/changing-state.md)"
+    )
 
 
 def check_no_channel_state(restored: RestoredState, uids: Iterable[str]) -> None:

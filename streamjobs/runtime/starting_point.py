@@ -17,7 +17,7 @@ from checkpointing.errors import CheckpointError
 from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
 from checkpointing.metadata.checkpoint_sections import SavepointIdentity
 from checkpointing.storage.checkpoint_directories import checkpoint_directory
-from checkpointing.storage.fall_back_file import read_fall_back
+from checkpointing.storage.fall_back_file import NO_SOURCE_LOG, read_fall_back
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_origin import JobOrigin, read_origin
 from checkpointing.storage.metadata_file import METADATA_FILE_NAME
@@ -108,9 +108,10 @@ def check_no_fall_back(file_system: CheckpointFileSystem) -> None:
     """Raises `JobRestoreError` if a fall-back of the job directory was begun and not ended."""
     begun = read_fall_back(file_system)
     if begun is not None:
+        engine = "" if begun.source_log == NO_SOURCE_LOG else "on Spark "
         raise JobRestoreError(
             f"going back to checkpoint {begun.checkpoint_id} was begun in {file_system.uri} and is not finished: start "
-            f"the job on Spark again with fall_back_to={begun.checkpoint_id}"
+            f"the job {engine}again with fall_back_to={begun.checkpoint_id}"
         )
 
 
@@ -167,7 +168,7 @@ def _origin_of(savepoint: RestoredState, with_source_progress: bool, begun_anew:
         raise JobRestoreError(
             f"the savepoint {savepoint.file_system.location('')} does not say how far its source was read: it was not "
             f"taken of a job on Spark. Pass restore_source_progress=False to take its state and read the source from "
-            f"the beginning"
+            f"the beginning; event time begins anew then, and nothing is late for what it was before"
         )
     return JobOrigin(
         savepoint_uri=savepoint.file_system.uri,

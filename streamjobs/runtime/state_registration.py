@@ -25,6 +25,7 @@ from statebackend.keyed.state_meta import KeyedStateMeta, StateMeta
 from statebackend.keyed.state_verdicts import SchemaReport, StateVerdict, judge_key_serializer, judge_state
 from statebackend.operator_state import OperatorStateMeta, judge_operator_state
 from statebackend.operator_state.operator_state_tables import TABLES
+from statebackend.queues.timer_names import TIMER_STATES
 from streamjobs.api.functions import KeyedFunction, RuntimeContext
 from streamjobs.errors import JobDefinitionError, UserFunctionError
 from streamjobs.operators.keyed_timers import register_timers
@@ -144,6 +145,11 @@ class RegistrationContext(RuntimeContext):
                 f"state {descriptor.name!r} of operator {self._operator_uid!r} is a {descriptor.kind.name}, which a "
                 f"function cannot register"
             )
+        if descriptor.name.startswith(TIMER_STATES):
+            raise StateRegistrationError(
+                f"state {descriptor.name!r} of operator {self._operator_uid!r} has a name that only timers have; "
+                f"give it another one, in a savepoint that has it too: Plan().rename_state (savepoints.writing)"
+            )
         self._remember(self._keyed, descriptor.name, descriptor)
         self._namespaces[descriptor.name] = namespace_serializer
         return _unusable(descriptor.kind)()
@@ -211,6 +217,13 @@ def registered_states(
     return context.registered
 
 
+def keyed_descriptors(registered: RegisteredStates, key_serializer: TypeSerializer[Any]) -> Sequence[Descriptor]:
+    """All keyed state that is registered: what the function registers, and the queues of its timers."""
+    timers = registered.timers.items()
+    queues = (timer_queue_descriptors(name, key_serializer, namespace) for name, namespace in timers)
+    return [*registered.keyed, *(queue for both in queues for queue in both)]
+
+
 def schema_report(
     operator_uid: str,
     key_serializer: TypeSerializer[Any],
@@ -228,10 +241,7 @@ def schema_report(
         for state in meta.states:
             restored.setdefault(state.name, []).append(state)
     restored_operator_state = {state.name: state for state in operator_state}
-    descriptors: dict[str, Descriptor] = {descriptor.name: descriptor for descriptor in registered.keyed}
-    for name, namespace_serializer in registered.timers.items():
-        for queue in timer_queue_descriptors(name, key_serializer, namespace_serializer):
-            descriptors[queue.name] = queue
+    descriptors = {descriptor.name: descriptor for descriptor in keyed_descriptors(registered, key_serializer)}
 
     def namespaces(name: str) -> TypeSerializer[Any]:
         return registered.namespaces.get(name, VOID_NAMESPACE_SERIALIZER)

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from checkpointing.coordinator.acknowledgement import Acknowledgement, ReportValue
 from checkpointing.handles.relative_path import path_segment
@@ -23,6 +23,7 @@ from checkpointing.storage.file_system import CheckpointFileSystem
 from migration import LIBRARY_RULES, EvolutionRules
 from statebackend.api.clock import Clock, StoppedClock
 from statebackend.api.key_groups import key_group_range_of_subtask
+from statebackend.api.progress import Progress, ProgressListener, no_progress
 from statebackend.keyed.backend_parameters import KeyedStateBackendParameters, StateRestoreReport
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
 from statebackend.keyed.state_backend import StateBackend, SubtaskIdentity
@@ -37,7 +38,7 @@ from streamjobs.operators.record_function import paused_garbage_collection
 from streamjobs.operators.subtask_backends import SubtaskBackends, SubtaskSnapshot
 from streamjobs.operators.subtask_context import SubtaskContext
 from streamjobs.rows.declared_schema import DeclaredSchema
-from streamjobs.runtime.job_metrics import opening_metrics
+from streamjobs.runtime.job_metrics import RECORDS_IN, opening_metrics
 from streamjobs.runtime.opened_subtask import OpenedSubtask, SnapshotReport, timers_due
 from streamjobs.runtime.restore_measures import restore_report
 from streamjobs.runtime.restore_plan import SubtaskRestore
@@ -86,7 +87,7 @@ class SubtaskEpoch:
     Early records, which the operators before have sent at that watermark, find it at ``previous_watermark_ms``.
 
     ``attempt_id`` tells attempts at the same epoch apart. Below ``local_directory``, on the local disk, each subtask
-    has a place of its own that is kept between epochs.
+    has a place of its own that is kept between epochs. ``progress`` hears how far restores and migrations are.
     """
 
     subtask_index: int
@@ -97,6 +98,7 @@ class SubtaskEpoch:
     local_directory: str
     watermark_ms: int = MIN_TIMESTAMP
     previous_watermark_ms: int = MIN_TIMESTAMP
+    progress: ProgressListener = no_progress
 
 
 class Subtask:
@@ -150,7 +152,7 @@ class Subtask:
                     yield self._advanced(subtask, emitter)
                 subtask.prepare_snapshot()
                 yield emitter.taken()
-                due, late = timers_due(context), operator.late_records_dropped
+                due, late, records_in = timers_due(context), operator.late_records_dropped, operator.records_in
             self._clock.lap("process_s")
             snapshot = backends.snapshot(self._epoch.epoch_id, uuid.uuid4().hex)
             self._clock.lap("snapshot_s")
@@ -163,7 +165,7 @@ class Subtask:
             late_records_dropped=late,
             restore_reports=self.restore_reports,
             operator_state_restore_reports=self.operator_state_restore_reports,
-            metrics={**self._opening_metrics(backends), **metrics},
+            metrics={**self._opening_metrics(backends), RECORDS_IN: records_in, **metrics},
         )
         self._acknowledgement = self._acknowledged(self._epoch.epoch_id, snapshot, report)
 
@@ -249,11 +251,15 @@ class Subtask:
             file_prefix=f"shared/{uid}/{index:05d}",
             local_directory=os.path.join(self._epoch.local_directory, uid, f"{index:05d}"),
             restore=self._epoch.restore.keyed,
+            progress=self._tell,
             clock=clock,
             metrics=operator.metrics,
             rules=operator.rules.verdicts,
             conversions=operator.rules.conversions,
         )
+
+    def _tell(self, progress: Progress) -> None:
+        self._epoch.progress(evolve(progress, subtask_index=self._epoch.subtask_index))
 
     def _context(self, backends: SubtaskBackends) -> SubtaskContext:
         operator, epoch = self._operator, self._epoch

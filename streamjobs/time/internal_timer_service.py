@@ -21,11 +21,19 @@ from attrs import define
 from statebackend.api.errors import NoCurrentKeyError
 from statebackend.api.priority_queue import KeyGroupedPriorityQueue
 from statebackend.queues.queue_kind import PriorityQueueDescriptor
+from statebackend.queues.timer_names import timer_state_name
 from streamjobs.time.timestamps import MIN_TIMESTAMP
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.times.timers import Timer, TimerSerializer
 
-__all__ = ["CurrentKey", "DueTimers", "Fire", "FireTogether", "InternalTimerService", "timer_queue_descriptors"]
+__all__ = [
+    "CurrentKey",
+    "DueTimers",
+    "Fire",
+    "FireTogether",
+    "InternalTimerService",
+    "timer_queue_descriptors",
+]
 
 N = TypeVar("N")
 
@@ -63,11 +71,11 @@ FireTogether = Callable[[DueTimers], None]
 def timer_queue_descriptors(
     name: str, key_serializer: TypeSerializer[Any], namespace_serializer: TypeSerializer[Any]
 ) -> tuple[PriorityQueueDescriptor[Timer[Any, Any]], PriorityQueueDescriptor[Timer[Any, Any]]]:
-    """The queues of a service of that name: of event time, and of processing time; named as in Flink."""
+    """The queues of a service of that name: of event time, and of processing time."""
     serializer: TypeSerializer[Timer[Any, Any]] = TimerSerializer(key_serializer, namespace_serializer)
     return (
-        PriorityQueueDescriptor(f"_timer_state/event_{name}", serializer),
-        PriorityQueueDescriptor(f"_timer_state/processing_{name}", serializer),
+        PriorityQueueDescriptor(timer_state_name("event", name), serializer),
+        PriorityQueueDescriptor(timer_state_name("processing", name), serializer),
     )
 
 

@@ -15,7 +15,7 @@ from statebackend import ReducingStateDescriptor, StateDescriptor, ValueStateDes
 from streamjobs.api.windows.triggers import OnMergeContext, Trigger, TriggerContext, TriggerResult
 from streamjobs.errors import JobDefinitionError
 from streamjobs.time.durations import Duration, duration_ms
-from streamjobs.time.timestamps import clamped
+from streamjobs.time.timestamps import MAX_TIMESTAMP, clamped
 from streamjobs.user_errors import cited
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.fixed_width import LongSerializer
@@ -244,7 +244,9 @@ class ContinuousEventTimeTrigger(Trigger[Any, Any]):
             return _FIRE
         if not _takes_fire_time(timestamp_ms, context):
             return _CONTINUE
-        self._register_next(timestamp_ms, window, context)
+        # A window without an end would fire for ever when time is at its end.
+        if context.current_watermark() < MAX_TIMESTAMP or window.max_timestamp < MAX_TIMESTAMP:
+            self._register_next(timestamp_ms, window, context)
         return _FIRE
 
     def on_processing_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:

@@ -3,12 +3,13 @@
 A value is a tuple of the fields of its schema, which is stored as a record that evolves by the names of the fields. As
 in Spark, a list or a Row is taken by position, a dict by name; what is read is a plain tuple, or a Row where Spark
 gives one. An instant is given out without a zone, in the local time of the process, as everywhere in PySpark's state;
-what is stored has the zone UTC, so that the same instant has the same bytes.
+what is stored has the zone UTC, so that the same instant has the same bytes, and a decimal has the scale of its type.
 """
 
 from __future__ import annotations
 
 import datetime
+import decimal
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -32,9 +33,9 @@ class StateSchema:
     """
 
     __slots__ = (
+        "_before",
         "_from_instants",
         "_names",
-        "_to_instants",
         "_to_row",
         "_to_stored",
         "_to_values",
@@ -52,9 +53,13 @@ class StateSchema:
         self._to_stored = records.to_stored
         self._to_row = records.to_row
         self._to_values = records.to_values
-        instants = [index for index, one in enumerate(arrow) if _is_instant(one.type)]
-        self._to_instants: Callable[[Any], Any] | None = partial(_changed, instants, _in_utc) if instants else None
-        self._from_instants: Callable[[Any], Any] | None = partial(_changed, instants, _local) if instants else None
+        instants = {index: _local for index, one in enumerate(arrow) if _is_instant(one.type)}
+        before: dict[int, Callable[[Any], Any]] = dict.fromkeys(instants, _in_utc)
+        before |= {
+            index: partial(_with_scale, one.type) for index, one in enumerate(arrow) if pa.types.is_decimal(one.type)
+        }
+        self._before: Callable[[Any], Any] | None = partial(_changed, before) if before else None
+        self._from_instants: Callable[[Any], Any] | None = partial(_changed, instants) if instants else None
 
     def stored(self, value: Any) -> Any:
         """What is stored of a value; raises `TypeError` or `ValueError` for one that is not of the schema."""
@@ -65,7 +70,7 @@ class StateSchema:
                 f"{self.where}: {cited(value, _SHOWN_CHARACTERS)} has {len(value)} values, and the schema has the "
                 f"{len(self._names)} fields {', '.join(self._names)}"
             )
-        return self._to_stored(value if self._to_instants is None else self._to_instants(value))
+        return self._to_stored(value if self._before is None else self._before(value))
 
     def values(self, stored: Any) -> tuple[Any, ...]:
         """The tuple of what is stored."""
@@ -92,12 +97,24 @@ def _is_instant(data_type: pa.DataType) -> bool:
     return pa.types.is_timestamp(data_type) and data_type.tz is not None
 
 
-def _changed(indexes: Sequence[int], change: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
+def _changed(changes: Mapping[int, Callable[[Any], Any]], values: Sequence[Any]) -> list[Any]:
     changed = list(values)
-    for index in indexes:
+    for index, change in changes.items():
         if changed[index] is not None:
             changed[index] = change(changed[index])
     return changed
+
+
+def _with_scale(data_type: pa.Decimal128Type, value: Any) -> Any:
+    """The decimal with the digits of its type behind the point, so that equal ones have the same bytes."""
+    if not isinstance(value, decimal.Decimal) or not value.is_finite():
+        return value
+    context = decimal.Context(prec=data_type.precision, traps=[])
+    # What has more digits than the type becomes no number, and so another one.
+    scaled = value.quantize(decimal.Decimal(1).scaleb(-data_type.scale), context=context)
+    if scaled != value:
+        raise ValueError(f"{value} is no decimal of {data_type.precision} digits, {data_type.scale} behind the point")
+    return scaled
 
 
 def _in_utc(value: datetime.datetime) -> datetime.datetime:
@@ -105,4 +122,9 @@ def _in_utc(value: datetime.datetime) -> datetime.datetime:
 
 
 def _local(value: datetime.datetime) -> datetime.datetime:
-    return value.astimezone().replace(tzinfo=None)
+    zoned = value.astimezone()
+    local = zoned.replace(tzinfo=None)
+    if not datetime.MINYEAR < local.year < datetime.MAXYEAR:
+        return local
+    # Of an hour that clocks show twice it may be the second.
+    return local if local.astimezone().utcoffset() == zoned.utcoffset() else local.replace(fold=1)

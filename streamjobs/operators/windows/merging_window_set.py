@@ -28,13 +28,15 @@ class Merge:
     """What adding a window has led to.
 
     ``window`` is what the added one is a part of now. It took the place of ``merged``; what ``absorbed`` hold belongs
-    under ``state_window`` from here on. Both are empty if nothing had to merge.
+    under ``state_window`` from here on. Both are empty if nothing had to merge. ``is_new`` says that there was nothing
+    of the window before.
     """
 
     window: TimeWindow
     state_window: TimeWindow
     merged: Sequence[TimeWindow] = ()
     absorbed: Sequence[TimeWindow] = ()
+    is_new: bool = False
 
 
 class MergingWindowSet:
@@ -64,7 +66,7 @@ class MergingWindowSet:
             self._windows.insert(first, window)
             self._state_windows[window] = window
             self.has_changed = True
-            return Merge(window, window)
+            return Merge(window, window, is_new=True)
         whole = TimeWindow(min(merged[0].start, window.start), max(merged[-1].end, window.end))
         if len(merged) == 1 and merged[0] == whole:
             return Merge(whole, self._state_windows[whole])

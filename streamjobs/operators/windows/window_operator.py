@@ -211,11 +211,16 @@ class WindowOperator(Operator):
             merge = merging.add(window)
             if merge.merged:
                 self._merge(merge.window, merge.merged, merge.state_window, merge.absorbed)
+            self._state.enter(merge.state_window)
             if self._is_late(merge.window):
-                merging.retire(merge.window)
+                if merge.is_new:
+                    merging.retire(merge.window)
+                else:
+                    # It was registered with another lateness, and no timer finds it once it is out of the set.
+                    self._trigger_context.window = merge.window
+                    self._give_up(key_group, merge.window)
                 continue
             is_on_time = True
-            self._state.enter(merge.state_window)
             self._add_to_current(element, time, merge.window)
         return is_on_time
 
@@ -316,8 +321,14 @@ class WindowOperator(Operator):
             if self._lateness_ms:
                 self._register_cleanup_timer(window)
             return
-        if timestamp_ms > cleanup_ms and self._state.is_empty:
+        if timestamp_ms > cleanup_ms and self._merging is None and self._state.is_empty:
+            # It was given up before, or purged, and then the trigger may still hold something of it.
+            self._trigger.clear(window, self._trigger_context)
             return
+        self._give_up(key_group, window)
+
+    def _give_up(self, key_group: int, window: Any) -> None:
+        """Clears all that there is of the current window."""
         self._state.clear()
         self._trigger.clear(window, self._trigger_context)
         if self._function is not None:

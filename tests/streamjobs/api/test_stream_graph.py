@@ -34,7 +34,7 @@ def test_a_graph_forks_and_joins_and_each_node_comes_behind_what_it_reads() -> N
     graph = StreamGraph()
     left, right = source(graph), source(graph)
     first = left.key_by("k").process(Nothing(), uid="first")
-    both = first.side_output(LATE).union(right, left.transform(list))
+    both = first.get_side_output(LATE).union(right, left.transform(list))
     both.key_by("k").process(Nothing(), uid="second").sink_to([], uid="b")
     first.sink_to([], uid="a")
     job = graph.job()
@@ -66,7 +66,7 @@ def test_any_graph_is_in_topological_order(data: st.DataObject) -> None:
             stream.sink_to([], uid=f"sink {number}")
         else:
             processed = stream.key_by("k").process(Nothing(), uid=str(number))
-            streams.append(processed.side_output(LATE) if step == "side" else processed)
+            streams.append(processed.get_side_output(LATE) if step == "side" else processed)
     for number, stream in enumerate(streams):
         stream.sink_to([], uid=f"last {number}")
     if graph.operators:
@@ -123,7 +123,7 @@ def test_uids_of_sources_that_cannot_tell_them_apart_are_refused(uids: tuple[Any
 
 def test_an_operator_of_which_a_side_output_is_read_alone_is_part_of_the_job() -> None:
     graph = StreamGraph()
-    source(graph).key_by("k").process(Nothing(), uid="u").side_output(LATE).sink_to([])
+    source(graph).key_by("k").process(Nothing(), uid="u").get_side_output(LATE).sink_to([])
     assert [node.uid for node in graph.job().operators] == ["u"]
 
 
@@ -152,7 +152,9 @@ def test_a_tag_has_one_schema_in_an_operator_and_a_name_that_can_be_shown() -> N
     first = source(graph).key_by("k").process(Nothing(), uid="first")
     second = source(graph).key_by("k").process(Nothing(), uid="second")
     for processed, schema in ((first, "a int"), (second, "a int"), (second, "a bigint")):
-        processed.side_output(OutputTag("late", schema=schema)).sink_to([], uid=f"{processed.edge.node} {schema}"[-99:])
+        processed.get_side_output(OutputTag("late", schema=schema)).sink_to(
+            [], uid=f"{processed.edge.node} {schema}"[-99:]
+        )
     job = graph.job()
     assert job.side_outputs(job.operators[0])[0].schema == "a int"
     with pytest.raises(JobDefinitionError, match="'late' is read with the schema 'a int' and with 'a bigint'"):
@@ -161,5 +163,5 @@ def test_a_tag_has_one_schema_in_an_operator_and_a_name_that_can_be_shown() -> N
         with pytest.raises(JobDefinitionError, match="the name of an OutputTag is"):
             OutputTag(name)  # type: ignore[arg-type]
     assert OutputTag("t" * 200) == OutputTag("t" * 200, schema="a int")
-    with pytest.raises(JobDefinitionError, match=r"side_output\(\) takes an OutputTag, not 'late'"):
-        first.side_output("late")  # type: ignore[arg-type]
+    with pytest.raises(JobDefinitionError, match=r"get_side_output\(\) takes an OutputTag, not 'late'"):
+        first.get_side_output("late")  # type: ignore[arg-type]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
+from json_source import add_file
 
 from checkpointing import Acknowledgement, KeyedStateHandle, SubtaskState
 from statebackend import ListStateDescriptor, ReducingStateDescriptor, StateMetricsConfig, ValueStateDescriptor
@@ -144,12 +143,8 @@ def test_metrics_of_a_job_on_spark(spark: SparkSession, tmp_path: Path, backend:
     from streamjobs.spark import NoopSink, SparkStreamEnvironment
 
     source = tmp_path / "source"
-    source.mkdir()
     for number in range(2):
-        path = source / f"{number}.json"
-        words = WORDS[number * 6 : number * 6 + 6]
-        path.write_text("".join(json.dumps(attrs.asdict(word)) + "\n" for word in words))
-        os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))
+        add_file(source, number, map(attrs.asdict, WORDS[number * 6 : number * 6 + 6]))
     frame = spark.readStream.schema("word string, number int").option("maxFilesPerTrigger", 1).json(str(source))
 
     def execute(job_dir: Path, metrics: StateMetricsConfig | None) -> Any:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import datetime
-import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
+from json_source import add_file
 
 from snapshots.compatibility import CompatibilityKind
 from statebackend import (
@@ -187,11 +186,8 @@ def test_state_expires_from_one_micro_batch_to_the_next(spark: SparkSession, tmp
             yield value.user, self.short.value() or 0, self.long.value() or 0
 
     source = tmp_path / "source"
-    source.mkdir()
     for number in range(2):
-        file = source / f"{number}.json"
-        file.write_text("".join(json.dumps({"user": user}) + "\n" for user in ("ann", "bob", "ann")))
-        os.utime(file, (1_000_000_000 + number, 1_000_000_000 + number))
+        add_file(source, number, ({"user": user} for user in ("ann", "bob", "ann")))
     stream = spark.readStream.schema("user string").option("maxFilesPerTrigger", 1).json(str(source))
     environment = SparkStreamEnvironment(
         spark,

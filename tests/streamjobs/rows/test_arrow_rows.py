@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import datetime
+import math
 import pickle
 from collections import namedtuple
 from collections.abc import Iterator
@@ -298,6 +299,9 @@ def test_who_gives_milliseconds_for_a_timestamp_is_told_what_makes_one_of_them()
         (pa.date32(), datetime.datetime(2013, 1, 1)),
         (pa.timestamp("us", "UTC"), 5),
         (pa.timestamp("us"), datetime.date(2013, 1, 1)),
+        (pa.timestamp("us"), datetime.datetime(2013, 1, 1, 12, tzinfo=datetime.timezone(datetime.timedelta(hours=2)))),
+        (pa.float32(), 1e300),
+        (pa.list_(pa.float32()), [0.5, -1e300]),
         (pa.decimal128(4, 2), Decimal("1.005")),
         (pa.decimal128(4, 2), Decimal("100")),
         (pa.decimal128(4, 2), 1.5),
@@ -324,6 +328,29 @@ def test_integers_are_taken_for_floats_and_decimals() -> None:
         "f": [1.0, 1.5],
         "d": [Decimal("2.00"), Decimal("2.50")],
     }
+
+
+class OfNumpy(float):
+    """What a scalar of numpy is to Arrow: a float of a class that is not Python's."""
+
+    def tolist(self) -> float:
+        return float(self)
+
+
+OfNumpy.__module__ = "numpy"
+
+
+def test_a_scalar_of_numpy_is_the_value_that_python_has_for_it() -> None:
+    floats = RowWriter(pa.schema([("f", pa.float64()), ("l", pa.list_(pa.float32()))]))
+    assert floats.batch([(OfNumpy(1.5), [OfNumpy(0.5), None])]).to_pydict() == {"f": [1.5], "l": [[0.5, None]]}
+    for whole, value in ((pa.int64(), OfNumpy(1.5)), (pa.list_(pa.int64()), [OfNumpy(1.5)])):
+        with pytest.raises(RowMismatchError, match="is a float"):
+            RowWriter(pa.schema([("n", whole), ("m", pa.int64())])).batch([(value, 1)])
+
+
+def test_infinity_is_a_number_of_every_float() -> None:
+    schema = pa.schema([("f", pa.float32()), ("d", pa.float64())])
+    assert RowWriter(schema).batch([(math.inf, -math.inf), (0.1, 1e300)]).column(0).to_pylist()[0] == math.inf
 
 
 def test_a_long_value_is_shown_in_part() -> None:

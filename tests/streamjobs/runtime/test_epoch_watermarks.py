@@ -98,10 +98,24 @@ def test_silence_of_a_source_is_due_when_timers_fire_by_it_and_not_before() -> N
 
 def test_a_job_without_event_time_has_no_watermarks() -> None:
     none = EpochWatermarks(None, None, now_ms=5)
-    for one in (none, none.after([], 1000), none.at_the_end(), copy.copy(none)):
+    for one in (none, none.after([], 1000), copy.copy(none)):
         assert one.state() is None
         assert times(one) == (MIN_TIMESTAMP, MIN_TIMESTAMP)
         assert one.next_epoch_ms(DUE_AT_9) is None
+    # A drain is the end for its operators, too: what they have under way is waited for.
+    assert times(none.at_the_end()) == (MIN_TIMESTAMP, MAX_TIMESTAMP)
+    assert none.at_the_end().state() is None
+
+
+def test_at_the_end_of_time_no_operator_waits_for_a_source_without_event_time() -> None:
+    graph = StreamGraph()
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(2).with_timestamps("at")
+    timed = DataStream(graph, graph.add(SourceNode(0))).assign_timestamps_and_watermarks(strategy)
+    untimed = DataStream(graph, graph.add(SourceNode(1)))
+    timed.union(untimed).key_by("k").count_window(2).reduce(max, uid="windows", schema=SCHEMA).sink_to([])
+    held = EpochWatermarks(EventTime.of(graph.job()), None).after(seen(12), 1000)
+    assert times(held) == (MIN_TIMESTAMP, MIN_TIMESTAMP)
+    assert times(held.at_the_end()) == (MIN_TIMESTAMP, MAX_TIMESTAMP)
 
 
 def test_a_processor_of_sparks_is_worth_an_epoch_whenever_its_watermark_has_moved() -> None:

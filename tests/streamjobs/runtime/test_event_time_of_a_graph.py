@@ -116,7 +116,7 @@ def test_only_the_side_output_that_there_is_is_read() -> None:
     def reading(tag: Any, strategy: Any) -> Build:
         def build(streams: list[DataStream]) -> Any:
             stream = timed(streams[0], strategy)
-            return [stream, stream.side_output(tag)]
+            return [stream, stream.get_side_output(tag)]
 
         return build
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from streamjobs.errors import SourceProgressMismatchError
+from streamjobs.errors import JobDefinitionError, SourceProgressMismatchError
+from streamjobs.inprocess import LocalStreamEnvironment
 from streamjobs.runtime.processing_time import not_before
 
 OFFSETS = b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1700000000123,"conf":{}}\n{"logOffset":3}'
@@ -19,6 +21,17 @@ OFFSETS = b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1700000000123,"conf":{}
 )
 def test_time_never_goes_back(previous: int | None, expected: int) -> None:
     assert not_before(5, previous) == expected
+
+
+@pytest.mark.parametrize("given", [1.5e12, None, True, -1, 1 << 63, "now"])
+def test_a_clock_that_gives_no_whole_milliseconds_is_what_is_blamed(given: Any) -> None:
+    results: list[Any] = []
+    environment = LocalStreamEnvironment(clock=lambda: given)
+    rows = environment.from_elements([("a", 1)], "k string, v bigint").key_by("k")
+    rows.count_window(1).reduce(max, uid="windows", schema="k string, v bigint").sink_to(results)
+    with pytest.raises(JobDefinitionError, match=r"the clock gave .*milliseconds since 1970 as a whole number"):
+        environment.execute()
+    assert results == []
 
 
 def test_the_time_of_an_epoch_is_that_of_its_batch() -> None:

@@ -20,6 +20,7 @@ from streamjobs.operators.operator import Emitter, Operator
 from streamjobs.operators.planned_states import planned_state
 from streamjobs.runtime.restore_plan import SubtaskRestore, continued_subtask
 from streamjobs.runtime.subtask import OperatorParts, Subtask, SubtaskEpoch
+from streamjobs.time.timestamps import MIN_TIMESTAMP
 from typeserializers import StringSerializer
 
 COUNT = ValueStateDescriptor("count", int, default=0)
@@ -202,3 +203,34 @@ def test_what_an_operator_held_back_before_the_watermark_of_the_epoch_is_early(t
     early, later = (ObjectBatch([record], ["a"], [1], is_early=record == "early") for record in ("early", "later"))
     emitted = [one for part in subtask.run(lambda: None, [(0, early), (0, later)]) for one in part]
     assert [(one.rows, one.is_early) for one in emitted] == [(["early"], True), (["later"], False)]
+
+
+def timed(*keys: str, is_early: bool) -> tuple[int, ObjectBatch]:
+    return 0, ObjectBatch(list(keys), list(keys), [1] * len(keys), is_early=is_early)
+
+
+class Telling(KeyedProcessFunction[str, Any, Any]):
+    """Emits a key with the watermark at which it came."""
+
+    def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[Any]:
+        yield context.current_key, context.timer_service.current_watermark()
+
+
+def told(world: World, *batches: tuple[int, ObjectBatch]) -> list[Any]:
+    """What an epoch emits whose watermark is 7."""
+    world.parts = evolve(world.parts, planned={})
+    subtask = Subtask(world.parts, evolve(world.epoch(), watermark_ms=7))
+    return [row for part in subtask.run(Telling, batches) for one in part for row in one.rows]
+
+
+def test_early_records_find_the_watermark_of_before_whether_or_not_others_follow(tmp_path: Path) -> None:
+    early, late = timed("a", is_early=True), timed("b", is_early=False)
+    at_first = [("a", MIN_TIMESTAMP)]
+    assert told(World(tmp_path / "1", "heap", False), early) == at_first
+    assert told(World(tmp_path / "2", "heap", False), early, late) == [*at_first, ("b", 7)]
+    assert told(World(tmp_path / "3", "heap", False), late) == [("b", 7)]
+
+
+def test_records_that_come_behind_the_watermark_that_they_belong_before_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(EpochError, match="'words': records came behind a watermark that they belong before"):
+        told(World(tmp_path, "heap", False), timed("b", is_early=False), timed("a", is_early=True))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import time
 from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from statebackend import StateMigrationException
 from streamjobs import JobDefinitionError, UserFunctionError
 from streamjobs.errors import StreamJobError
 from streamjobs.inprocess import LocalStreamEnvironment
+from streamjobs.operators.stateful_processor.state_schemas import StateSchema
 from streamjobs.rows.row import row_class
 
 ROWS = "k string, n int"
@@ -196,6 +199,38 @@ def test_values_of_all_kinds_come_back_as_on_spark() -> None:
     [read, row_time] = answers(ask, schema)
     assert read == f"(1, 0.5, b'x', {in_local_time!r}, {local!r}, [1, None], {{'a': 1}}, Row(x=7))"
     assert row_time == repr(in_local_time)
+
+
+def test_a_struct_inside_of_a_value_is_taken_by_name_as_the_rows_have_it() -> None:
+    schema = StateSchema("s struct<a: string, b: string>, l array<struct<a: string, b: string>>", "here")
+    given = {"b": "second", "a": "first"}
+    [struct, [inside]] = schema.values(schema.stored((given, [given])))
+    assert struct == inside == ("first", "second")
+
+
+def test_decimals_have_the_scale_of_their_type_so_that_equal_keys_are_one() -> None:
+    schema = StateSchema("d decimal(4,2)", "here")
+    to_bytes = schema.serializer.to_bytes
+    assert repr(schema.values(schema.stored((Decimal("1.5"),)))) == "(Decimal('1.50'),)"
+    assert to_bytes(schema.stored((Decimal("1.500"),))) == to_bytes(schema.stored((Decimal("15E-1"),)))
+    for wrong in ("1.555", "100", "1E+99999999"):
+        with pytest.raises(ValueError, match=r"no decimal of 4 digits, 2 behind the point"):
+            schema.stored((Decimal(wrong),))
+
+
+@pytest.mark.parametrize("hour_utc", [0, 1])
+def test_an_instant_in_an_hour_that_clocks_show_twice_stays_what_it_is(
+    monkeypatch: pytest.MonkeyPatch, hour_utc: int
+) -> None:
+    schema = StateSchema("t timestamp", "here")
+    instant = datetime.datetime(2024, 10, 27, hour_utc, 30, tzinfo=datetime.timezone.utc)
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "Europe/Berlin")
+        time.tzset()
+        [read] = schema.values(schema.stored((instant,)))
+        assert (read.hour, read.minute, read.fold) == (2, 30, hour_utc)
+        assert schema.stored((read,)) == schema.stored((instant,))
+    time.tzset()
 
 
 def test_emitted_rows_are_read_by_name_and_completed_with_nulls() -> None:

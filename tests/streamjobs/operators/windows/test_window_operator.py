@@ -15,8 +15,9 @@ from statebackend.api.errors import StateRegistrationError
 from statebackend.heap import HeapStateBackend
 from statebackend.rocksdb import RocksDBStateBackend
 from streamjobs.api.output_tag import OutputTag
-from streamjobs.api.windows.evictors import DeltaEvictor, TimeEvictor
+from streamjobs.api.windows.evictors import CountEvictor, DeltaEvictor, TimeEvictor, TimestampedValue
 from streamjobs.api.windows.standard_triggers import (
+    ContinuousEventTimeTrigger,
     ContinuousProcessingTimeTrigger,
     CountTrigger,
     DeltaTrigger,
@@ -181,9 +182,23 @@ class TestDefinitions:
             (lambda: SlidingEventTimeWindows.of(10, 0), "at least 1 ms"),
             (lambda: EventTimeSessionWindows.with_gap("0 seconds"), "at least 1 ms"),
             (lambda: CountTrigger.of(0), "from 1 on"),
+            (lambda: CountTrigger.of(True), "from 1 on"),
+            (lambda: CountEvictor.of(-1), "from 0 on"),
+            (lambda: CountEvictor.of(True), "from 0 on"),
+            (lambda: DeltaEvictor.of(1, "delta"), "a function of two records"),
+            (lambda: DeltaTrigger.of(1, "delta", int), "a function of two records"),
         ):
             with pytest.raises(JobDefinitionError, match=told):
                 make()
+
+    def test_evictors_evict_before_the_function_unless_they_are_told_otherwise(self) -> None:
+        def delta(one: int, last: int) -> int:
+            return last - one
+
+        for evictor in (CountEvictor.of(1), TimeEvictor.of(1), DeltaEvictor.of(1, delta)):
+            held = [TimestampedValue(1, 1), TimestampedValue(5, 5)]
+            assert evictor.evict_before(held, None) == held[1:]
+            assert evictor.evict_after(held, None) == held
 
     def test_an_accumulator_gets_its_type_from_the_function(self) -> None:
         assert windows().aggregate(Sum()).contents.accumulator_serializer == LongSerializer()
@@ -253,6 +268,40 @@ class TestUpgrades:
         assert run.rows() == [1]
         run.watermark(100)
         assert run.rows() == [1]
+        assert run.entries() == {}
+
+    @pytest.mark.parametrize("time", [2, 8, -3], ids=["in it", "behind it", "before it"])
+    def test_a_late_record_of_a_session_that_less_lateness_has_given_up_leaves_nothing_of_it(
+        self, harness: BackendHarness, time: int
+    ) -> None:
+        sessions = windows(EventTimeSessionWindows.with_gap(10))
+        run = WindowRun(harness, HEAP, sessions.allowed_lateness(50).aggregate(Sum()))
+        run.records(("a", 1, 1))
+        run.watermark(30)
+        handle = run.snapshot()
+        run = WindowRun(harness, HEAP, sessions.allowed_lateness(0).aggregate(Sum()), handle, watermark=30)
+        run.records(("a", 2, time))
+        run.watermark(MAX_TIMESTAMP)
+        assert (run.rows(), run.entries()) == ([], {})
+
+    @pytest.mark.parametrize("late", [(), (("a", 2, 3),)], ids=["by its timer", "by a late record"])
+    @pytest.mark.parametrize(
+        "trigger",
+        [EventTimeTrigger(), ContinuousEventTimeTrigger.of(3), CountTrigger.of(2)],
+        ids=lambda one: type(one).__name__,
+    )
+    @pytest.mark.parametrize("assigner", [HOURLY, EventTimeSessionWindows.with_gap(10)], ids=["tumbling", "sessions"])
+    def test_a_purged_window_that_less_lateness_has_given_up_leaves_nothing_behind(
+        self, harness: BackendHarness, assigner: Any, trigger: Any, late: tuple[Any, ...]
+    ) -> None:
+        purged = windows(assigner).trigger(PurgingTrigger.of(trigger))
+        run = WindowRun(harness, HEAP, purged.allowed_lateness(50).aggregate(Sum()))
+        run.records(("a", 1, 1), ("a", 1, 2), ("a", 1, 2))
+        run.watermark(30)
+        handle = run.snapshot()
+        run = WindowRun(harness, HEAP, purged.allowed_lateness(0).aggregate(Sum()), handle, watermark=30)
+        run.records(*late)
+        run.watermark(MAX_TIMESTAMP)
         assert run.entries() == {}
 
     def test_columns_come_and_go_between_runs(self, harness: BackendHarness) -> None:
@@ -356,6 +405,30 @@ class TestProcessingTime:
             if now_ms < 9:
                 run.records(("a", 1, None))
         assert run.rows() == [4, 8, 9]
+        assert run.entries() == {}
+
+    def test_a_purging_trigger_purges_by_the_clock_too(self, harness: BackendHarness) -> None:
+        trigger = PurgingTrigger.of(ContinuousProcessingTimeTrigger.of(4))
+        run = WindowRun(harness, HEAP, windows(TumblingProcessingTimeWindows.of(10)).trigger(trigger).aggregate(Sum()))
+        for now_ms in range(12):
+            run.processing_time(now_ms)
+            if now_ms < 9:
+                run.records(("a", 1, None))
+        assert run.rows() == [4, 4, 1]
+        assert run.entries() == {}
+
+    def test_sessions_of_the_clock_that_merge_fire_when_the_first_of_them_was_to(self, harness: BackendHarness) -> None:
+        trigger = ContinuousProcessingTimeTrigger.of(4)
+        assigner = ProcessingTimeSessionWindows.with_gap(10)
+        run = WindowRun(harness, HEAP, windows(assigner).trigger(trigger).aggregate(Sum()))
+        fired = []
+        for now_ms in range(1, 20):
+            run.processing_time(now_ms)
+            fired += [(now_ms, row) for row in run.rows()]
+            run.emitted.clear()
+            if now_ms in (1, 3, 6):
+                run.records(("a", 1, None))
+        assert fired == [(4, 2), (8, 3), (12, 3), (15, 3)]
         assert run.entries() == {}
 
 
