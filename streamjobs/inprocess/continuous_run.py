@@ -3,13 +3,14 @@
 A source is given its next batch when it has read the last one, so that what waits is bounded and a barrier has little
 in front of it. Behind each batch its strategy is asked for watermarks. The clock of the job is looked at between
 batches, at most once in `TICK_MS`: what is due by it fires, and sources look at it. When all sources are at their ends
-one more checkpoint is taken, which has everything.
+one more checkpoint is taken, which has everything. A run that is to stop before takes the checkpoint that it stops
+with.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -17,7 +18,15 @@ from streamjobs.inprocess.local_run import LocalRun
 from streamjobs.inprocess.local_source import LocalSource
 from streamjobs.inprocess.network.source_subtask import SourceSubtask
 
-__all__ = ["BATCH_RECORDS", "BatchFeed", "ElementBatches", "run_continuously"]
+__all__ = [
+    "BATCH_RECORDS",
+    "PAUSE_S",
+    "TICK_MS",
+    "BatchFeed",
+    "ElementBatches",
+    "can_read",
+    "run_continuously",
+]
 
 BATCH_RECORDS: Final = 2048
 """The most records of a source that travel as one batch."""
@@ -57,6 +66,11 @@ class ElementBatches:
         return True
 
 
+def can_read(sources: Iterable[SourceSubtask[LocalSource]]) -> bool:
+    """Whether any has something to read, and need not wait for others of its group."""
+    return any(one.unread and not one.is_paused for one in sources)
+
+
 def run_continuously(
     run: LocalRun,
     feeds: Mapping[SourceSubtask[LocalSource], BatchFeed],
@@ -64,8 +78,11 @@ def run_continuously(
     interval_ms: int,
     clock: Callable[[], int],
     is_stopping: Callable[[], bool],
+    drains: bool = False,
 ) -> None:
     """Reads all that the feeds have, or until it is to stop, with a checkpoint every so often and one at the end.
+
+    With ``drains`` a run that is to stop brings event time to its end first.
 
     Raises what a function of the user's raises, and what made a checkpoint fail when no more failures are endured.
     """
@@ -83,7 +100,7 @@ def run_continuously(
         for source in [one for one in open_feeds if not one.unread]:
             if not open_feeds[source].feed_next(source, BATCH_RECORDS):
                 del open_feeds[source]
-        if open_feeds and not any(one.unread for one in feeds):
+        if open_feeds and not can_read(feeds):
             # Nothing to read yet: the cores are left to others until it is asked again.
             time.sleep(PAUSE_S)
         return bool(open_feeds)
@@ -92,6 +109,10 @@ def run_continuously(
     run.checkpoints.start(interval_ms)
     while run.read_on(feed_all):
         pass
+    if is_stopping():
+        run.checkpoints.stop()
+        run.stop(drains=drains)
+        return
     run.process()
     run.checkpoints.stop()
     run.end_epoch()

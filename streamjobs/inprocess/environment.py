@@ -9,11 +9,10 @@ as on Spark. Output reaches the sink when the epoch's checkpoint is complete.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from attrs import field, frozen
@@ -27,7 +26,7 @@ from checkpointing.storage.job_services import JobRecords, JobServices
 from migration import LIBRARY_RULES, EvolutionRules
 from savepoints.restored_state import RestoredState
 from statebackend.api.clock import Clock, wall_clock
-from statebackend.api.key_groups import check_parallelism
+from statebackend.api.key_groups import DEFAULT_MAX_PARALLELISM, check_parallelism
 from statebackend.keyed.backend_registry import state_backend
 from statebackend.keyed.state_backend import StateBackend
 from statebackend.keyed.state_verdicts import SchemaReport
@@ -38,25 +37,27 @@ from streamjobs.api.stream_graph import JobGraph, SourceNode, StreamGraph
 from streamjobs.api.uids import check_uid
 from streamjobs.errors import JobDefinitionError
 from streamjobs.inprocess.checkpoint_choices import CheckpointChoices, settings_of
-from streamjobs.inprocess.continuous_run import BATCH_RECORDS, BatchFeed, ElementBatches, run_continuously
-from streamjobs.inprocess.element_feed import ElementFeed
 from streamjobs.inprocess.job import LocalJob
+from streamjobs.inprocess.local_fall_back import checkpoint_to_continue, go_back
 from streamjobs.inprocess.local_operator import ElementSource, PreparedGraph, prepare_graph, rows_of
 from streamjobs.inprocess.local_run import LocalJobParts, LocalRun
-from streamjobs.inprocess.local_source import LocalSource
 from streamjobs.inprocess.network.channel import DEFAULT_CAPACITY
 from streamjobs.inprocess.network.output_subtask import OutputListener
 from streamjobs.inprocess.network.scheduler import DownstreamFirst, Scheduler
-from streamjobs.inprocess.network.source_subtask import SourceSubtask
 from streamjobs.inprocess.record_sinks import check_sinks
 from streamjobs.inprocess.run_snapshots import CheckpointSettings
-from streamjobs.inprocess.split_feed import ReplayedSource, SplitFeed
+from streamjobs.inprocess.source_reading import read_all
+from streamjobs.inprocess.split_feed import ReplayedSource
 from streamjobs.inprocess.staged_sinks import StagedSinks
+from streamjobs.observing.job_events import JobListener, JobListeners
+from streamjobs.observing.told_progress import LoggedProgress
 from streamjobs.rows.declared_schema import parsed_schema
+from streamjobs.runtime.described_job import DescribedJob
 from streamjobs.runtime.event_time import EventTime
 from streamjobs.runtime.held_timers import warn_of_held_timers
-from streamjobs.runtime.job_start import Engine, check_written_by, judged, locked_start, require_compatible
-from streamjobs.runtime.starting_point import StartingPoint, check_no_fall_back, starting_point
+from streamjobs.runtime.job_start import Engine, check_written_by, judged, locked_start, looked_up, require_compatible
+from streamjobs.runtime.processing_time import whole_milliseconds
+from streamjobs.runtime.starting_point import StartingPoint, starting_point
 from streamjobs.user_errors import cited
 
 
@@ -95,8 +96,8 @@ class LocalStreamEnvironment:
     ``tolerable_failed_checkpoints`` in a row may fail; one more ends the job.
 
     ``metrics`` turns metrics of keyed state on (see `LocalJob.metrics`). ``rules`` judge and carry out what restored
-    state becomes; None: those of this library. ``clock`` gives the time, in milliseconds,
-    that an epoch has for state with a time-to-live; it is asked once per epoch. ``high_availability`` says how several
+    state becomes; None: those of this library. ``clock`` gives the time, in milliseconds, that an epoch has for state
+    with a time-to-live; it is asked once per epoch, and by `LocalJob.savepoint`. ``high_availability`` says how several
     processes agree on which of them runs the job (see `checkpointing.ZooKeeperHighAvailability`): the others wait, and
     one of them continues from the newest checkpoint when the first has ended or died.
     """
@@ -107,7 +108,7 @@ class LocalStreamEnvironment:
         job_dir: str | os.PathLike[str] | None = None,
         backend: str | StateBackend = "heap",
         parallelism: int = 1,
-        max_parallelism: int = 128,
+        max_parallelism: int = DEFAULT_MAX_PARALLELISM,
         epoch_size: int | None = None,
         checkpoint_interval_ms: int | None = None,
         checkpointing_mode: Literal["exactly_once", "at_least_once"] = "exactly_once",
@@ -150,13 +151,14 @@ class LocalStreamEnvironment:
         self.max_parallelism = max_parallelism
         self.metrics = metrics
         self.rules = rules or LIBRARY_RULES
-        self.clock = clock
-        self._services = high_availability
+        self.clock = whole_milliseconds(clock)
         self._epoch_size = epoch_size
         self._temporary = tempfile.TemporaryDirectory(prefix="statebackend-local-")
         self._job_dir = os.fspath(job_dir) if job_dir is not None else os.path.join(self._temporary.name, "job")
+        self._services = high_availability or default_services(self._job_dir)
         self._graph = StreamGraph()
         self._stopping = threading.Event()
+        self._listeners = JobListeners((LoggedProgress(),))
 
     def from_elements(
         self, elements: Iterable[Any], schema: str | None = None, *, uid: str | None = None
@@ -186,6 +188,30 @@ class LocalStreamEnvironment:
         check_uid("source", "from_source", "how far it is read", uid)
         declared = None if schema is None else parsed_schema(schema, "from_source")
         return DataStream(self._graph, self._graph.add_source(SourceNode(ReplayedSource(source, declared), uid)))
+
+    def add_listener(self, listener: JobListener) -> None:
+        """Lets a listener hear of the jobs that are executed from now on; see `streamjobs.observing.job_events`."""
+        self._listeners.add(listener)
+
+    def remove_listener(self, listener: JobListener) -> None:
+        """Ends that, for jobs that are executed from now on."""
+        self._listeners.remove(listener)
+
+    def check(
+        self, *, from_savepoint: str | os.PathLike[str] | None = None, allow_non_restored_state: bool = False
+    ) -> Mapping[str, SchemaReport]:
+        """What a start would find, without starting or touching anything: the verdicts by operator uid.
+
+        As `SparkStreamEnvironment.check`: what is judged is the newest checkpoint of ``job_dir``, or the savepoint
+        where there is none, and incompatible state is in the reports and not an error.
+        """
+        checked = self._checked(sources_tell_time=False)
+        point = looked_up(
+            self._job_dir,
+            self._services,
+            lambda records: self._starting_point(records, from_savepoint, fall_back_to=None),
+        )
+        return self._verdicts(point, checked, allow_non_restored_state)
 
     def execute(
         self,
@@ -217,28 +243,18 @@ class LocalStreamEnvironment:
         warn_of_held_timers(checked.event_time, name)
         driving = _Driving(DownstreamFirst(), checkpoints=self._checkpoints)
         with self._opened(checked, name, from_savepoint, allow_non_restored_state, fall_back_to, driving) as run:
-            self._read_all(run, records)
-            if drain:
+            read_all(
+                run,
+                records,
+                epoch_size=self._epoch_size,
+                interval_ms=self._checkpoints.interval_ms,
+                is_stopping=self._stopping.is_set,
+                drains=drain,
+            )
+            if drain and not run.has_stopped:
                 run.drain()
             run.finish()
             return LocalJob(run, self._temporary)
-
-    def _read_all(self, run: LocalRun, records: Mapping[SourceNode, Sequence[Any]]) -> None:
-        """Reads all there is: epoch by epoch, or with checkpoints by the clock."""
-        sources, interval_ms = run.job_network.sources, self._checkpoints.interval_ms
-        feeds: dict[SourceSubtask[LocalSource], BatchFeed] = {}
-        for uid, node in zip(run.parts.graph.source_uids, run.parts.graph.sources, strict=True):
-            if uid in run.positions:
-                feeds[sources[node]] = SplitFeed(uid, node.source, run.positions[uid])
-            elif interval_ms is not None:
-                feeds[sources[node]] = ElementBatches(records[node])
-        if interval_ms is not None:
-            run_continuously(run, feeds, interval_ms=interval_ms, clock=self.clock, is_stopping=self._stopping.is_set)
-            return
-        lists = {node: of_node for node, of_node in records.items() if sources[node] not in feeds}
-        feed, epoch_size = ElementFeed(sources, lists, self._epoch_size), self._epoch_size
-        while (feed.has_more or feeds) and not self._stopping.is_set():
-            run.run_epoch(itertools.chain([feed.feed], _split_feeds(feeds, epoch_size), [run.emit_periodically]))
 
     @contextlib.contextmanager
     def opened_run(
@@ -292,7 +308,7 @@ class LocalStreamEnvironment:
         reports = self._judged(point, checked, allow_non_restored_state)
         driving = _Driving(scheduler, capacity, listener, checkpoints)
         parts = self._parts(checked, directory, store, allow_non_restored_state, driving)
-        with contextlib.closing(LocalRun(parts, point, reports)) as run:
+        with LocalRun(parts, point, reports) as run:
             yield run
 
     def _checked(self, sources_tell_time: bool) -> _CheckedJob:
@@ -318,7 +334,7 @@ class LocalStreamEnvironment:
             self._job_dir,
             name,
             self.max_parallelism,
-            self._services or default_services(self._job_dir),
+            self._services,
             lambda records: self._starting_point(records, from_savepoint, fall_back_to),
             lambda records, found: self._judged(found, checked, allow_non_restored_state),
         )
@@ -328,14 +344,16 @@ class LocalStreamEnvironment:
                 directory.file_system, start.records.pointers, leadership=directory.leadership
             )
             target = point.own_checkpoint if fall_back_to is not None else None
-            if target is not None:
-                StagedSinks(checked.graph).take_back(target.checkpoint_id, directory.identity.job_id)
-            store.recover(fall_back_to=None if target is None else target.checkpoint_id)
+            if target is None:
+                store.recover()
+            else:
+                sinks = StagedSinks(checked.graph)
+                go_back(start.records, store, sinks, target.checkpoint_id, directory.identity.job_id)
             store.delete_orphans()
             if point.is_new_origin and point.origin is not None:
                 write_origin(directory.file_system, point.origin)
             parts = self._parts(checked, directory, store, allow_non_restored_state, driving)
-            with contextlib.closing(LocalRun(parts, point, reports)) as run:
+            with LocalRun(parts, point, reports) as run:
                 yield run
 
     def _parts(
@@ -363,6 +381,7 @@ class LocalStreamEnvironment:
             checkpoints=driving.checkpoints,
             capacity=driving.capacity,
             listener=driving.listener,
+            listeners=self._listeners.copy(),
         )
 
     def _starting_point(
@@ -370,10 +389,8 @@ class LocalStreamEnvironment:
     ) -> StartingPoint:
         # Its log alone tells a directory of Spark, whatever state its checkpoints are in.
         check_written_by(None, Engine.IN_PROCESS, records.driver_files)
-        found = records.pointers.find()
-        newest = found.newest() if fall_back_to is None else found.fall_back_target(fall_back_to)
+        newest = checkpoint_to_continue(records.pointers.find(), records, fall_back_to)
         check_written_by(newest, Engine.IN_PROCESS, records.driver_files)
-        check_no_fall_back(records.driver_files)
         # Elements are no source with a position: a savepoint's source progress is of no use here.
         return starting_point(records.file_system, newest, from_savepoint, False)
 
@@ -382,7 +399,14 @@ class LocalStreamEnvironment:
     ) -> Mapping[str, SchemaReport]:
         if point.own_checkpoint is not None:
             StagedSinks(checked.graph).check_commits(point.own_checkpoint)
-        reports = judged(
+        reports = self._verdicts(point, checked, allow_non_restored_state)
+        require_compatible(reports)
+        return reports
+
+    def _verdicts(
+        self, point: StartingPoint, checked: _CheckedJob, allow_non_restored_state: bool
+    ) -> Mapping[str, SchemaReport]:
+        return judged(
             point.state,
             checked.prepared.operators,
             backend=self.backend,
@@ -393,15 +417,19 @@ class LocalStreamEnvironment:
             takes_channel_state=True,
             sources=_replayed(checked.graph),
         )
-        require_compatible(reports)
-        return reports
+
+    def described(self) -> DescribedJob:
+        """The job as its state knows it, which needs no record where the sources have schemas; raises as `execute`."""
+        checked = self._checked(sources_tell_time=False)
+        operators = checked.prepared.operators
+        return DescribedJob(operators, self.max_parallelism, self.rules.verdicts, _replayed(checked.graph))
 
     def request_stop(self) -> None:
         """Lets `execute` come to its end: no more is read, and what was read is in the last checkpoint.
 
         May be called from any thread, from a function or a sink of the job too. Sources that can be read again are read
-        on from there by the next start. With ``drain`` event time goes to its end first. `LocalJob.savepoint` then
-        writes the savepoint to stop with.
+        on from there by the next start. `LocalJob.savepoint` then writes the savepoint to stop with; where `execute`
+        was called with ``drain``, event time goes to its end first.
         """
         self._stopping.set()
 
@@ -414,25 +442,6 @@ def _replayed(graph: JobGraph) -> list[str]:
     """The uids of the replayable sources."""
     sources = zip(graph.source_uids, graph.sources, strict=True)
     return [uid for uid, node in sources if isinstance(node.source, ReplayedSource)]
-
-
-def _split_feeds(
-    feeds: dict[SourceSubtask[LocalSource], BatchFeed], epoch_size: int | None
-) -> Iterator[Callable[[], None]]:
-    """What gives sources what they read in one epoch: a batch of each, or all they have if it has no size.
-
-    Those that are at their ends are taken out.
-    """
-
-    def feed() -> None:
-        for source, one in list(feeds.items()):
-            if not one.feed_next(source, epoch_size or BATCH_RECORDS):
-                del feeds[source]
-
-    while feeds:
-        yield feed
-        if epoch_size is not None:
-            return
 
 
 def _records_of(source: ElementSource | ReplayedSource) -> Sequence[Any]:

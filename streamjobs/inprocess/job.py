@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import tempfile
 import time
@@ -15,8 +14,12 @@ from statebackend.keyed.state_verdicts import SchemaReport
 from statebackend.metrics import KeyedStateMetrics
 from streamjobs.errors import EpochError
 from streamjobs.inprocess.local_run import LocalRun
+from streamjobs.observing.job_events import JobListener
+from streamjobs.observing.job_figures import JobFigures
+from streamjobs.observing.job_page import job_fragment
+from streamjobs.observing.restore_report import RestoreReport
 from streamjobs.runtime.barrier_metrics import OperatorBarriers
-from streamjobs.runtime.job_metrics import OperatorMetrics, metrics_of_epochs
+from streamjobs.runtime.job_metrics import OperatorMetrics
 from streamjobs.runtime.time_metrics import TimeMetrics
 
 
@@ -33,8 +36,9 @@ class LocalJob:
         """What each subtask did to each restored operator state."""
         self.epochs = run.epochs
         """How many epochs ran."""
-        self.state_metrics_by_epoch: Sequence[OperatorMetrics] = run.state_metrics
-        """The metrics of keyed state by operator uid in each epoch; empty mappings if metrics are off."""
+        self._recorder = run.recorder
+        self.state_metrics_by_epoch: Sequence[OperatorMetrics] = [one.state_metrics for one in run.recorder.epochs]
+        """The metrics of keyed state by operator uid in each of the last thousand epochs; empty if metrics are off."""
         self._barriers = run.barriers
         self._watermarks = run.watermarks()
         self._time_metrics = run.time_metrics()
@@ -45,12 +49,31 @@ class LocalJob:
         # The directory goes with the last reference to it, and a savepoint reads what is in it.
         self._temporary = temporary
 
+    def restore_report(self) -> RestoreReport:
+        """What became of each state that was restored; as text, for people. Empty if nothing was."""
+        return self._recorder.restore_report()
+
+    def figures(self) -> JobFigures:
+        """All that was measured of the job, as a copy; see `streamjobs.observing.job_figures`."""
+        return self._recorder.figures()
+
+    def add_listener(self, listener: JobListener) -> None:
+        """Lets a listener hear of what is still to come, which is savepoints; others go to the environment."""
+        self._recorder.listeners.add(listener)
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Writes a report for people: one HTML file with plots and tables, which loads nothing. Raises `OSError`."""
+        self._recorder.report(path)
+
+    def _repr_html_(self) -> str:
+        return job_fragment(self.figures())
+
     def metrics(self) -> Mapping[str, KeyedStateMetrics]:
         """The metrics of keyed state by operator uid, over all epochs; empty if metrics are off.
 
         Counters and latencies are sums; entries and sizes are as of the last epoch.
         """
-        return functools.reduce(metrics_of_epochs, self.state_metrics_by_epoch, {})
+        return self._recorder.totals.state_metrics
 
     def watermarks(self) -> Mapping[str, int]:
         """How far event time is, by operator uid and name of source, in milliseconds; without a watermark, left out."""
@@ -73,5 +96,7 @@ class LocalJob:
         with self._store.pin(latest.checkpoint_id) as metadata:
             target = create_savepoint_directory(path)
             tasks = export_tasks(metadata, self._file_system, target, self._registered, self._clock())
-            exported = [task.run() for task in tasks]
-            return finish_savepoint(metadata, exported, target, (), started_s)
+            exported = [task.run(self._recorder.progress) for task in tasks]
+            report = finish_savepoint(metadata, exported, target, (), started_s)
+        self._recorder.savepoint_written(report)
+        return report

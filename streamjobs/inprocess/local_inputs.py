@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from attrs import frozen
 
 from statebackend.api.key_groups import subtask_of_key_group
-from statebackend.api.key_hash import KeyHashError, key_group_hasher
+from statebackend.api.key_hash import KeyHashError, key_groups_hasher
 from streamjobs.api.key_types import canonical_key, check_keys_agree
 from streamjobs.api.stream_graph import BroadcastInput, KeyedInput, OperatorNode, SpreadInput
 from streamjobs.inprocess.keys import column_types, field_getter
@@ -51,10 +51,9 @@ class KeyColumns:
     types: tuple[str, ...]
     max_parallelism: int
 
-    @property
-    def key_group_of(self) -> Callable[[Any], int]:
-        """The key group of each key."""
-        return key_group_hasher(self.types, self.max_parallelism)
+    def key_groups_of(self, keys: Sequence[Any]) -> list[int]:
+        """The key group of each key; `KeyHashError` for one that is not of these types."""
+        return key_groups_hasher(self.types, self.max_parallelism)(keys)
 
     @property
     def is_composite(self) -> bool:
@@ -171,7 +170,7 @@ class _KeyedLocalInput:
         assert columns is not None
         keys = self._keys_of(stream.records, columns)
         try:
-            key_groups = list(map(columns.key_group_of, keys))
+            key_groups = columns.key_groups_of(keys)
         except KeyHashError as error:
             raise self._unlike(str(error)) from error
         whole = ObjectBatch(stream.records, keys, key_groups, stream.timestamps)

@@ -19,18 +19,19 @@ with `InlineWriter`, the same seed makes the same moves.
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from attrs import field, frozen
 
 from checkpointing.coordinator.checkpoint_requests import CheckpointRequestKind
+from checkpointing.metadata.checkpoint_sections import SavepointIdentity
 from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
 from checkpointing.storage.job_directory import JobDirectory
 from migration import EvolutionRules
-from statebackend.api.clock import Clock
+from statebackend.api.clock import Clock, wall_clock
 from statebackend.keyed.backend_parameters import StateRestoreReport
+from statebackend.keyed.private_directory import temporary_directory
 from statebackend.keyed.state_backend import StateBackend
 from statebackend.keyed.state_verdicts import SchemaReport
 from statebackend.metrics import StateMetricsConfig
@@ -52,10 +53,12 @@ from streamjobs.inprocess.run_operators import RunOperators, RunOperatorsParts
 from streamjobs.inprocess.run_snapshots import CheckpointSettings, RunSnapshots, RunSnapshotsParts
 from streamjobs.inprocess.split_feed import positions_of
 from streamjobs.inprocess.staged_sinks import StagedSinks
+from streamjobs.observing.job_events import JobListeners
+from streamjobs.observing.job_figures import ObservedRun
+from streamjobs.observing.job_recorder import JobRecorder, LiveFigures
 from streamjobs.operators.record_function import paused_garbage_collection
 from streamjobs.runtime.barrier_metrics import BarrierTotals
 from streamjobs.runtime.event_time import EventTime
-from streamjobs.runtime.job_metrics import OperatorMetrics
 from streamjobs.runtime.processing_time import not_before
 from streamjobs.runtime.starting_point import StartingPoint
 from streamjobs.runtime.time_metrics import TimeMetrics, time_metrics
@@ -67,7 +70,9 @@ __all__ = ["LocalJobParts", "LocalRun"]
 
 @frozen(kw_only=True)
 class LocalJobParts:
-    """What a running job is made of. ``listener`` is told what comes out, in order, beside the sinks."""
+    """What a running job is made of. ``listener`` is told what comes out, in order, beside the sinks, and
+    ``listeners`` what becomes of the job.
+    """
 
     graph: JobGraph
     operators: Mapping[str, LocalOperator]
@@ -85,6 +90,7 @@ class LocalJobParts:
     checkpoints: CheckpointSettings = field(factory=CheckpointSettings)
     capacity: int = DEFAULT_CAPACITY
     listener: OutputListener | None = None
+    listeners: JobListeners = field(factory=JobListeners)
 
 
 class LocalRun:
@@ -100,22 +106,50 @@ class LocalRun:
         """The epoch that is under way, and the processing time."""
         self._staged = StagedSinks(parts.graph)
         identity = parts.directory.identity
+        self.recorder = JobRecorder(
+            ObservedRun(
+                job_name=identity.job_name,
+                job_id=identity.job_id,
+                run_id=parts.directory.run_id,
+                engine="in process",
+                parallelism=parts.parallelism,
+                max_parallelism=identity.max_parallelism,
+                started_ms=wall_clock(),
+                restored_id=self.restored_id,
+            ),
+            self._live_figures,
+            parts.listeners,
+            keeps_subtasks_open=True,
+        )
+        """What is seen of the run."""
         output = SinkRecords(parts.graph, parts.listener, self._staged, f"{identity.job_id}.{parts.directory.run_id}")
-        self._local_directory = tempfile.TemporaryDirectory(prefix="statebackend-subtasks-")
+        self._local_space = contextlib.ExitStack()
+        self._local_directory = self._local_space.enter_context(temporary_directory())
         self._restored = point.state
         self._own_checkpoint = point.own_checkpoint
         self._previous_time_ms = None if point.state is None else point.state.metadata.processing_time_ms
         self._is_resumed = self._has_failed = False
+        self.has_stopped = False
+        """Whether it has stopped with a checkpoint; its sources read nothing any more."""
         uids = zip(parts.graph.source_uids, (node.source for node in parts.graph.sources), strict=True)
         self.positions = positions_of(dict(uids), point.state, parts.directory.file_system)
         """How far replayable sources are read, by uid."""
         self._operators = RunOperators(self._operators_parts(), reports)
-        self._snapshots = RunSnapshots(self._snapshots_parts(point), output, self.current)
+        self._snapshots = RunSnapshots(self._snapshots_parts(point.restored_from), output, self.current)
         self.job_network = build_network(self._network_parts(output))
         self.network = self.job_network.network
         """The subtasks and channels."""
         self.checkpoints = self._snapshots.begin(self.job_network)
         """What is asked for checkpoints."""
+        self.recorder.started()
+
+    def __enter__(self) -> LocalRun:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        # A test harness leaves its block by ending a generator, which is no failure.
+        self.recorder.terminated(None if isinstance(error, GeneratorExit) else error)
+        self.close()
 
     @property
     def epochs(self) -> int:
@@ -123,14 +157,9 @@ class LocalRun:
         return self._snapshots.completed_count
 
     @property
-    def state_metrics(self) -> Sequence[OperatorMetrics]:
-        """The metrics of keyed state by operator uid, of each complete checkpoint."""
-        return self._snapshots.state_metrics
-
-    @property
     def barriers(self) -> BarrierTotals:
         """How long the barriers of complete checkpoints took, and what they overtook."""
-        return self._snapshots.barriers
+        return self._snapshots.measures.barriers
 
     @property
     def schema_reports(self) -> Mapping[str, SchemaReport]:
@@ -156,9 +185,8 @@ class LocalRun:
         self.end_epoch()
 
     def drain(self) -> None:
-        """Runs an epoch at the end of time, in which every timer of event time is due; none without event time."""
-        if self.parts.event_time is not None:
-            self.run_epoch([self._feed_end])
+        """Runs an epoch at the end of time, in which every timer of event time is due, and nothing waits any more."""
+        self.run_epoch([self._feed_end])
 
     def begin_epoch(self) -> None:
         """Opens what has state, and fires what is due by the clock, which then stands still."""
@@ -167,7 +195,9 @@ class LocalRun:
         self._previous_time_ms = self.current.processing_time_ms
         with self._running():
             self._resume()
+            self.network.run()
             self.network.advance_processing_time()
+            self.network.run()
 
     def process(self) -> None:
         """Processes what the sources have been given to read."""
@@ -201,13 +231,17 @@ class LocalRun:
             return self._step(wait_s)
 
     def advance_processing_time(self, time_ms: int) -> None:
-        """Moves the clock within the epoch, unless that is no progress: what is due fires, then sources look at it."""
+        """Moves the clock within the epoch, unless that is no progress: what is due fires, then sources look at it.
+
+        What comes of it is processed; checkpoints that are due meanwhile begin, however much it is.
+        """
         self.current.processing_time_ms = not_before(time_ms, self.current.processing_time_ms)
         self._previous_time_ms = self.current.processing_time_ms
         with self._running():
             self.network.advance_processing_time()
             self.emit_periodically()
-            self.network.run()
+            while self._step(0.0) is not None:
+                pass
 
     def emit_periodically(self) -> None:
         """Lets sources send what is due by their strategies, behind what they have to read."""
@@ -220,6 +254,18 @@ class LocalRun:
         for one in self.job_network.subtasks:
             one.check_can_be_snapshotted()
         self.take_checkpoint(CheckpointRequestKind.ON_DEMAND)
+
+    def stop(self, *, drains: bool = False) -> None:
+        """Takes the checkpoint that the run stops with: sources read nothing behind its barrier.
+
+        With ``drains`` event time is at its end in front of it, and everything that waits for it fires. Raises as
+        `take_checkpoint`.
+        """
+        for one in self.job_network.subtasks:
+            one.check_can_be_snapshotted()
+        kinds = CheckpointRequestKind.STOP_WITH_SAVEPOINT, CheckpointRequestKind.DRAIN_WITH_SAVEPOINT
+        self.take_checkpoint(kinds[drains])
+        self.has_stopped = True
 
     def take_checkpoint(self, kind: CheckpointRequestKind) -> int | None:
         """Takes a checkpoint while all moves go on, and returns its id.
@@ -251,7 +297,7 @@ class LocalRun:
         """How far event time is for sources and operators, and what was late."""
         event_time = self.parts.event_time
         names = () if event_time is None else event_time.names
-        return time_metrics(names, self.watermarks(), self._previous_time_ms, self._snapshots.late_records)
+        return time_metrics(names, self.watermarks(), self._previous_time_ms, self._snapshots.measures.late_records)
 
     def finish(self) -> None:
         """Closes what is open, behind the last record; raises what a function raises when it is closed."""
@@ -261,9 +307,10 @@ class LocalRun:
 
     def close(self) -> None:
         """Closes what is open, as given up, and what was set up."""
+        self.recorder.terminated(None)
         self._give_up()
         self.functions.close()
-        self._local_directory.cleanup()
+        self._local_space.close()
 
     def _step(self, wait_s: float) -> Move | None:
         has_fired = self.checkpoints.fire_due()
@@ -286,10 +333,18 @@ class LocalRun:
         try:
             with paused_garbage_collection():
                 yield
-        except BaseException:
+        except BaseException as error:
             self._has_failed = True
+            self.recorder.terminated(error)
             self._give_up()
             raise
+
+    def _live_figures(self) -> LiveFigures:
+        newest = self._snapshots.newest
+        if newest is None and self._restored is not None:
+            newest = self._restored.metadata
+        # Copies: who asks reads them while this thread goes on.
+        return LiveFigures(dict(self.schema_reports), newest, self.time_metrics(), dict(self.barriers.operators))
 
     def _give_up(self) -> None:
         self._snapshots.close()
@@ -327,11 +382,12 @@ class LocalRun:
             allow_non_restored_state=parts.allow_non_restored_state,
             has_time=parts.event_time is not None,
             epoch=self.current,
-            local_directory=self._local_directory.name,
+            local_directory=self._local_directory,
             functions=self.functions,
+            progress=self.recorder.progress,
         )
 
-    def _snapshots_parts(self, point: StartingPoint) -> RunSnapshotsParts:
+    def _snapshots_parts(self, restored_from: SavepointIdentity | None) -> RunSnapshotsParts:
         parts = self.parts
         return RunSnapshotsParts(
             directory=parts.directory,
@@ -339,10 +395,11 @@ class LocalRun:
             settings=parts.checkpoints,
             operators=parts.operators,
             event_time=parts.event_time,
-            restored_id=None if point.state is None else point.state.metadata.checkpoint_id,
-            restored_from=point.restored_from,
+            restored_id=self.restored_id,
+            restored_from=restored_from,
             staged=self._staged,
             positions=self.positions,
+            recorder=self.recorder,
         )
 
     def _network_parts(self, output: SinkRecords) -> NetworkParts:

@@ -17,6 +17,7 @@ from attrs import define, evolve, field
 
 from checkpointing.barriers.barrier_elements import AbortReason
 from checkpointing.coordinator.acknowledgement import Acknowledgement, TaskId
+from statebackend.api.progress import ProgressListener
 from statebackend.keyed.backend_parameters import StateRestoreReport
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.api.stream_graph import StreamEdge
@@ -129,6 +130,7 @@ class LocalSubtask:
     make_function: Callable[[], Any]
     snapshots: Callable[[LocalSubtask, SubtaskCapture, FrozenSubtask | None], None]
     aborted: Callable[[LocalSubtask, int, AbortReason], None]
+    progress: ProgressListener
     chain: Chain = field(init=False)
     """What stands behind the operator; it is set by whoever builds the network."""
     watermark_ms: int = MIN_TIMESTAMP
@@ -331,6 +333,7 @@ class LocalSubtask:
                     restore=self.restore,
                     local_directory=self.local_directory,
                     previous_watermark_ms=self.watermark_ms,
+                    progress=self.progress,
                 ),
             )
             self._life = contextlib.ExitStack()

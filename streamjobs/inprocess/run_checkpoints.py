@@ -100,6 +100,9 @@ class CheckpointedRun(Protocol):
     def checkpoint_failed(self, checkpoint_id: int) -> None:
         """It is given up."""
 
+    def answered(self, answer: CheckpointAnswer) -> None:
+        """What became of a request, whoever made it; behind all else that is told of its checkpoint."""
+
     def notify_complete(self, task: TaskId, checkpoint_id: int) -> None:
         """Tells a task that the checkpoint is complete."""
 
@@ -133,6 +136,7 @@ class RunCheckpoints:
         self._events: deque[CoordinatorEvent] = deque()
         self._is_handling = False
         self._interval_ms = 0
+        self._asked: set[int] = set()
         self._answers: dict[int, CheckpointAnswer] = {}
         self._errors: dict[int, BaseException] = {}
         self._last_error: BaseException | None = None
@@ -172,7 +176,7 @@ class RunCheckpoints:
         self._last_request_id += 1
         request_id = self._last_request_id
         self._tell_tasks_of_now()
-        self._answers.pop(request_id, None)
+        self._asked.add(request_id)
         self._handle(CheckpointRequested(request_id, kind, self._now_ms()))
         return request_id
 
@@ -202,7 +206,8 @@ class RunCheckpoints:
         """Sends that a task cannot take part."""
 
         def deliver() -> None:
-            if error is not None:
+            # Nobody asks any more why one failed that is over.
+            if error is not None and checkpoint_id in self.coordinator.pending_ids:
                 self._errors.setdefault(checkpoint_id, error)
             declined = Declined(self._job_id, self._run_id, checkpoint_id, task, reason, detail, self._now_ms())
             self._handle(declined)
@@ -327,7 +332,12 @@ class RunCheckpoints:
     def _answer(self, action: AnswerRequest) -> None:
         checkpoint_id = action.checkpoint_id
         error = self._last_error = None if checkpoint_id is None else self._errors.pop(checkpoint_id, None)
-        self._answers[action.request_id] = CheckpointAnswer(checkpoint_id, action.failure, action.detail, error)
+        answer = CheckpointAnswer(checkpoint_id, action.failure, action.detail, error)
+        if action.request_id in self._asked:
+            # Nobody takes the answers to the requests of the clock.
+            self._asked.remove(action.request_id)
+            self._answers[action.request_id] = answer
+        self._run.answered(answer)
 
     def _fail_job(self, action: FailJob) -> None:
         # What was raised where it failed is worth more than that it did.

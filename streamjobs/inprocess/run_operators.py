@@ -12,6 +12,7 @@ from checkpointing.barriers.barrier_elements import AbortReason
 from checkpointing.storage.job_directory import JobDirectory
 from migration import EvolutionRules
 from savepoints.restored_state import RestoredState
+from statebackend.api.progress import ProgressListener
 from statebackend.keyed.state_backend import StateBackend
 from statebackend.keyed.state_verdicts import SchemaReport
 from statebackend.metrics import StateMetricsConfig
@@ -45,6 +46,7 @@ class RunOperatorsParts:
     epoch: CurrentEpoch
     local_directory: str
     functions: WorkerFunctions
+    progress: ProgressListener
 
 
 class RunOperators:
@@ -91,6 +93,7 @@ class RunOperators:
             make_function=partial(parts.functions.function, run, operator.uid, operator.make_function),
             snapshots=snapshots,
             aborted=aborted,
+            progress=parts.progress,
         )
 
     def learn_keys(self, operator: LocalOperator, input_index: int, records: Sequence[Any]) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -31,34 +30,36 @@ from checkpointing.coordinator.job_checkpoints import JobCheckpoints
 from checkpointing.coordinator.pending_checkpoint import CompletedCheckpoint
 from checkpointing.handles.relative_path import path_segment
 from checkpointing.handles.state_handles import SubtaskState
+from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
 from checkpointing.metadata.checkpoint_sections import SavepointIdentity
 from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
 from checkpointing.storage.job_directory import JobDirectory
 from streamjobs.inprocess.channel_state.channel_state_parts import ChannelStateParts, write_channel_state
 from streamjobs.inprocess.channel_state.record_forms import RecordForms, forms_of_operators
+from streamjobs.inprocess.checkpoint_measures import CheckpointMeasures
 from streamjobs.inprocess.given_up_files import GivenUpFiles
 from streamjobs.inprocess.job_network import JobNetwork
+from streamjobs.inprocess.kept_checkpoints import KeptCheckpoints
 from streamjobs.inprocess.local_operator import LocalOperator
 from streamjobs.inprocess.local_subtask import CurrentEpoch, LocalSubtask, SnapshotWork
 from streamjobs.inprocess.network.elements import SubtaskId
 from streamjobs.inprocess.network.errands import Errand
 from streamjobs.inprocess.network.operator_subtask import OperatorSubtask
 from streamjobs.inprocess.network.output_subtask import OutputSubtask
+from streamjobs.inprocess.network.source_subtask import LastBarrier
 from streamjobs.inprocess.network.subtask_capture import SubtaskCapture
 from streamjobs.inprocess.network_watermarks import BarrierTimes
 from streamjobs.inprocess.record_sinks import SinkRecords, give_to_sinks
-from streamjobs.inprocess.run_checkpoints import RunCheckpoints
+from streamjobs.inprocess.run_checkpoints import CheckpointAnswer, RunCheckpoints
 from streamjobs.inprocess.snapshot_writers import InlineWriter, SnapshotWriter, ThreadedWriter, Work
 from streamjobs.inprocess.split_feed import SourcePositions
 from streamjobs.inprocess.staged_sinks import StagedSinks
-from streamjobs.runtime.barrier_metrics import BarrierTotals
+from streamjobs.observing.job_recorder import JobRecorder
 from streamjobs.runtime.broadcast_copies import check_broadcast_copies
 from streamjobs.runtime.checkpoint_writing import store_checkpoint
 from streamjobs.runtime.epoch_events import Epoch
 from streamjobs.runtime.event_time import EventTime
-from streamjobs.runtime.job_metrics import OperatorMetrics, metrics_of_epoch
 from streamjobs.runtime.opened_subtask import FrozenSubtask
-from streamjobs.runtime.time_metrics import late_records_of
 from streamjobs.time.job_watermarks import watermark_state
 
 __all__ = ["CheckpointSettings", "RunSnapshots", "RunSnapshotsParts"]
@@ -107,6 +108,7 @@ class RunSnapshotsParts:
     restored_from: SavepointIdentity | None
     staged: StagedSinks
     positions: Mapping[str, SourcePositions]
+    recorder: JobRecorder
 
 
 class RunSnapshots:
@@ -117,12 +119,10 @@ class RunSnapshots:
         """The newest checkpoint that was begun, or that the run goes on from."""
         self.completed_count = 0
         """How many checkpoints were complete, or would have been if anything had state."""
-        self.state_metrics: list[OperatorMetrics] = []
-        """The metrics of keyed state by operator uid, of each complete checkpoint."""
-        self.barriers = BarrierTotals()
-        """How long the barriers of complete checkpoints took, and what they overtook."""
-        self.late_records: Counter[str] = Counter()
-        """How many records each operator has dropped, by uid."""
+        self.newest: CheckpointMetadata | None = None
+        """The newest checkpoint that the run has stored."""
+        self.measures = CheckpointMeasures(parts.recorder)
+        """What is measured of its checkpoints."""
         self.forms: RecordForms = {}
         """In which form records are written that barriers overtake; none where nothing is overtaken."""
         if parts.settings.mode.may_be_unaligned:
@@ -156,6 +156,8 @@ class RunSnapshots:
             ),
         ]
         parts, settings = self._parts, self._parts.settings
+        positions = (_task(one.subtask_id) for one in network.sources if one.subtask_id.node in parts.positions)
+        self._kept = KeptCheckpoints(parts.store, [*self._subtasks, *positions])
         identity, latest = parts.directory.identity, parts.store.latest()
         coordinator = CheckpointCoordinator(
             identity.job_id,
@@ -196,6 +198,9 @@ class RunSnapshots:
         with contextlib.suppress(Exception):
             self._checkpoints.shut_down()
         self._writer.close()
+        # What could not be dropped is by a later run.
+        with contextlib.suppress(Exception):
+            self._kept.close()
 
     def discard_given_up(self) -> None:
         """Deletes what was acknowledged and is part of no checkpoint; to be called when no subtask is open."""
@@ -248,6 +253,8 @@ class RunSnapshots:
     def next_checkpoint_id(self) -> int:
         """An id greater than all before, and than that of a savepoint that the run began from."""
         self.last_id = max(self.last_id + 1, self._parts.store.next_checkpoint_id())
+        self._kept.begun(self.last_id)
+        self.measures.begun(self.last_id, self._checkpoints.coordinator.pending_ids)
         return self.last_id
 
     def trigger(self, task: TaskId, checkpoint_id: int, kind: CheckpointRequestKind) -> None:
@@ -260,7 +267,7 @@ class RunSnapshots:
             return
         sent.add(checkpoint_id)
         self._sources[task.operator_uid].trigger(
-            settings.mode.barrier(checkpoint_id, settings.now_ms(), is_savepoint=kind.is_savepoint)
+            settings.mode.barrier(checkpoint_id, settings.now_ms(), is_savepoint=kind.is_savepoint), _LAST.get(kind)
         )
 
     def store_checkpoint(self, completed: CompletedCheckpoint, kind: CheckpointRequestKind) -> None:
@@ -281,7 +288,7 @@ class RunSnapshots:
             times = self._times[completed.checkpoint_id]
             names = event_time.nodes or event_time.source_names
             watermarks = watermark_state(names, times.channels(), times.nodes())
-        store_checkpoint(
+        self.newest = store_checkpoint(
             self._parts.store,
             self._parts.directory.identity,
             epoch,
@@ -297,27 +304,34 @@ class RunSnapshots:
             sink_identities=self._parts.staged.identities(committables),
             watermarks=watermarks,
         )
+        self._kept.completed(completed.checkpoint_id)
 
     def checkpoint_completed(self, checkpoint_id: int) -> None:
-        """Gives the sinks what came out before its barrier."""
+        """Gives the sinks what came out before its barrier, unless another run leads the job now, which has done it."""
         self.completed_count += 1
         self._epoch.epoch_id = max(self._epoch.epoch_id, checkpoint_id + 1)
         acknowledgements = self._acknowledgements.get(checkpoint_id, ())
-        self.state_metrics.append(metrics_of_epoch(acknowledgements))
-        self.barriers.note(acknowledgements)
         self._forget(checkpoint_id)
+        self._release()
         states = self._given_up.taken(checkpoint_id, self.last_id, is_quiet=self._is_quiet)
         if states:
             self._parts.store.discard(states, frozenset())
+        self._parts.directory.leadership.check()
         with contextlib.ExitStack() as stack:
             # What a plain sink raises keeps no other from what is its own.
             stack.callback(give_to_sinks, self._output.taken(checkpoint_id))
             self._parts.staged.commit(checkpoint_id)
+        self.measures.completed(checkpoint_id, acknowledgements)
 
     def checkpoint_failed(self, checkpoint_id: int) -> None:
         """Nobody waits for what is being written for it."""
         self._writer.cancel(checkpoint_id)
         self._forget(checkpoint_id)
+        self._release()
+
+    def answered(self, answer: CheckpointAnswer) -> None:
+        """Notes what became of a request."""
+        self.measures.answered(answer)
 
     def notify_complete(self, task: TaskId, checkpoint_id: int) -> None:
         """Tells a subtask or a source; the end of the network has its records given already."""
@@ -325,6 +339,8 @@ class RunSnapshots:
             self._parts.positions[task.operator_uid].notify_checkpoint_complete(checkpoint_id)
         if task in self._subtasks:
             self._subtasks[task].notify_checkpoint_complete(checkpoint_id)
+        self._kept.told(task, checkpoint_id)
+        self._release()
 
     def notify_aborted(self, task: TaskId, checkpoint_id: int) -> None:
         """Lets a subtask give up what it has frozen; what is being written is given up for all at once."""
@@ -378,12 +394,15 @@ class RunSnapshots:
             return
         acknowledgement = work.acknowledgement(self._nothing_of)
         self._acknowledgements.setdefault(work.checkpoint_id, []).append(acknowledgement)
-        self.late_records += late_records_of([acknowledgement])
+        self.measures.acknowledged(acknowledgement)
         self._checkpoints.acknowledge(acknowledgement)
 
     def _times_of(self, checkpoint_id: int) -> BarrierTimes:
         source_order = [one.subtask_id for one in self._sources.values()]
         return self._times.setdefault(checkpoint_id, BarrierTimes(source_order))
+
+    def _release(self) -> None:
+        self._kept.release(self._checkpoints.coordinator.pending_ids)
 
     def _forget(self, checkpoint_id: int) -> None:
         pending = self._checkpoints.coordinator.pending_ids
@@ -402,6 +421,11 @@ _DECLINED: Final[Mapping[AbortReason, CheckpointFailureReason]] = {
     AbortReason.SUBSUMED: CheckpointFailureReason.DECLINED_SUBSUMED,
     AbortReason.END_OF_CHANNEL: CheckpointFailureReason.DECLINED_END_OF_INPUT,
     AbortReason.TOO_MANY_PENDING: CheckpointFailureReason.DECLINED_SUBSUMED,
+}
+
+_LAST: Final[Mapping[CheckpointRequestKind, LastBarrier]] = {
+    CheckpointRequestKind.STOP_WITH_SAVEPOINT: LastBarrier.SUSPENDED,
+    CheckpointRequestKind.DRAIN_WITH_SAVEPOINT: LastBarrier.DRAINED,
 }
 
 _NOTHING: Final = SubtaskState()

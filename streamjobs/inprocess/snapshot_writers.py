@@ -70,24 +70,28 @@ class InlineWriter:
     def __init__(self, send: Callable[[Errand], None], finished: Finished) -> None:
         self._send = send
         self._finished = finished
-        self._given_up: set[int] = set()
+        self._under_way: list[Work] = []
 
     def submit(self, work: Work) -> None:
+        self._under_way.append(work)
         self._send(Errand("write", work.checkpoint_id, work.task, lambda: self._write(work)))
 
     def collect(self, wait_s: float = 0.0) -> bool:
         return False
 
     def cancel(self, checkpoint_id: int) -> None:
-        self._given_up.add(checkpoint_id)
+        for work in [one for one in self._under_way if one.checkpoint_id == checkpoint_id]:
+            self._under_way.remove(work)
+            work.cancel()
 
     def close(self) -> None:
         """Nothing: the backends give up what nobody writes."""
 
     def _write(self, work: Work) -> None:
-        if work.checkpoint_id in self._given_up:
-            work.cancel()
+        if work not in self._under_way:
+            # It was given up.
             return
+        self._under_way.remove(work)
         try:
             work.write()
         except Exception as error:

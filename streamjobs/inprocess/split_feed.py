@@ -7,9 +7,10 @@ the uid of the source, a list that is split: `name of the split, position`.
 
 from __future__ import annotations
 
+import operator
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -29,12 +30,13 @@ from statebackend.operator_state import (
     encode_operator_state,
     restored_operator_state,
 )
-from streamjobs.api.replayable_source import ReplayableSource
-from streamjobs.errors import JobRestoreError, StreamJobError
+from streamjobs.api.replayable_source import ReplayableSource, SplitRead
+from streamjobs.errors import JobDefinitionError, JobRestoreError, StreamJobError
 from streamjobs.inprocess.local_operator import rows_of
 from streamjobs.inprocess.local_source import LocalSource
 from streamjobs.inprocess.network.source_subtask import SourceSubtask
 from streamjobs.rows.declared_schema import DeclaredSchema
+from streamjobs.user_errors import cited
 
 __all__ = ["ReplayedSource", "SourcePositions", "SplitFeed", "SplitWork", "positions_of"]
 
@@ -91,7 +93,7 @@ class SourcePositions:
         )
         self._state = self._backend.get_state(_STATE)
         known = dict(self._state.get() or ())
-        there = dict(source.splits())
+        there = _checked_splits(uid, source.splits())
         gone = sorted(known.keys() - there.keys())
         if gone:
             raise JobRestoreError(
@@ -127,30 +129,75 @@ class SplitFeed:
         self._open = deque(sorted(self._next))
 
     def feed_next(self, source: SourceSubtask[LocalSource], most: int) -> bool:
+        may_be_more = self._feed_next(source, most)
+        # Whoever is at its end holds nobody of its group.
+        source.read_on(bool(self._open))
+        return may_be_more
+
+    def _feed_next(self, source: SourceSubtask[LocalSource], most: int) -> bool:
         for _ in range(len(self._open)):
             split = self._open[0]
             self._open.rotate(-1)
             before = self._next[split]
             got = self._source.source.read(split, before, most)
-            if got.position < before or len(got.records) > most:
-                raise StreamJobError(
-                    f"source {self._uid!r}, split {split!r}: reading {most} records from position {before} gave "
-                    f"{len(got.records)} and position {got.position}; a position never goes back"
-                )
-            self._next[split] = got.position
+            self._next[split] = position = self._position_behind(got, split, before, most)
             if got.is_at_end:
                 self._open.remove(split)
             schema = self._source.schema
             rows = list(got.records) if schema is None else rows_of(got.records, schema, f"source {self._uid!r}")
-            if rows or got.position > before:
-                source.feed(partial(self._read, split=split, position=got.position, rows=rows))
+            if rows or position > before:
+                source.feed(partial(self._read, split=split, position=position, rows=rows))
                 return True
         return bool(self._open)
+
+    def _position_behind(self, got: Any, split: str, before: int, most: int) -> int:
+        """The position that reading a split has come to; raises `StreamJobError` for what cannot be."""
+        where = f"source {self._uid!r}, split {split!r}: reading {most} records from position {before} gave"
+        if not isinstance(got, SplitRead) or not isinstance(got.records, Collection):
+            raise StreamJobError(f"{where} {cited(got, 80)}, which is no SplitRead of records")
+        position = _position(got.position)
+        if position is None:
+            raise StreamJobError(f"{where} the position {cited(got.position, 80)}; {_A_POSITION}")
+        if position < before or len(got.records) > most:
+            raise StreamJobError(f"{where} {len(got.records)} and position {position}; a position never goes back")
+        if len(got.records) and position == before:
+            raise StreamJobError(
+                f"{where} {len(got.records)} and the same position, from which they would be read once more"
+            )
+        return position
 
     def _read(self, source: LocalSource, split: str, position: int, rows: Sequence[Any]) -> None:
         source.read(rows)
         self._positions.now[split] = position
         source.emit_periodically()
+
+
+_A_POSITION: Final = "a position is a whole number of 64 bits"
+
+_POSITIONS: Final = 1 << 63
+
+
+def _position(given: object) -> int | None:
+    """A position as Python has it; None for what is none."""
+    try:
+        position = operator.index(given)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+    return position if not isinstance(given, bool) and -_POSITIONS <= position < _POSITIONS else None
+
+
+def _checked_splits(uid: str, given: object) -> dict[str, int]:
+    """What a source says of its splits; raises `JobDefinitionError` for what cannot be."""
+    found: dict[str, int] = {}
+    for name, begin in given.items() if isinstance(given, Mapping) else [(None, None)]:
+        position = _position(begin)
+        if not isinstance(name, str) or position is None:
+            raise JobDefinitionError(
+                f"source {uid!r}: splits() gave {cited(given, 200)}; it gives the position at which each split begins "
+                f"by the name of the split, such as {{'file-1': 0}}, and {_A_POSITION}"
+            )
+        found[name] = position
+    return found
 
 
 def _restored(former: OperatorState | None, files: CheckpointFileSystem) -> Any:

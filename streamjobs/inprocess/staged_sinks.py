@@ -108,11 +108,11 @@ class StagedSinks:
         """Raises `JobRestoreError` if what a checkpoint has to commit is of another sink."""
         self._sinks.check_commits(metadata)
 
-    def take_back(self, last_epoch_id: int, job_id: str) -> None:
-        """Lets sinks that can hide what they have shown of later epochs, for a job that goes back."""
-        for _, staged in self._by_index.values():
-            if isinstance(staged.sink, SinkThatTakesBack):
-                staged.sink.take_back(last_epoch_id, job_id)
+    @property
+    def taking_back(self) -> Sequence[SinkThatTakesBack]:
+        """Those that can hide what they have shown, for a job that goes back."""
+        sinks = [staged.sink for _, staged in self._by_index.values()]
+        return [sink for sink in sinks if isinstance(sink, SinkThatTakesBack)]
 
     def recover(self, latest: CheckpointMetadata | None, job_id: str) -> None:
         """Commits what a checkpoint has to commit, once more; then removes what later attempts have left."""

@@ -3,8 +3,14 @@
     feed, send        from outside: something for a source to read, an errand beside the channels
     step              one move, which the scheduler chooses
     run               moves until nobody can: everything that was fed is processed, except by who is paused
-    advance_processing_time, resume
-                      what does not travel on channels: the clock, and the begin of a run that goes on from a checkpoint
+    advance_processing_time
+                      what does not travel on channels: the clock
+    resume            the begin of a run that goes on from a checkpoint
+
+An operator that is restored may stand behind the watermark of its channels: what others emit when they are brought to
+theirs is early there, and has to be taken before. So the operators behind come to their watermarks one after the other,
+those in front first, each when nothing is on its way to it any more; each is a move like any other, which waits for
+room. Sources neither read nor send barriers before all have come. Where nobody stands behind, they may at once.
 
 Invariants: what a subtask has sent to another arrives in that order; who sends nothing blocks nobody but behind a
 barrier; after `run` all channels are empty and no errand waits.
@@ -12,6 +18,7 @@ barrier; after `run` all channels are empty and no errand waits.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -33,9 +40,7 @@ __all__ = ["Move", "Network"]
 
 @frozen
 class Move:
-    """A subtask takes the next element of a channel, or without one a source reads, or time to align is over.
-
-    Or, without a subtask, an errand is done.
+    """A subtask takes the next element of a channel, or without one does ``what``; without a subtask an errand is done.
 
     ``make`` does it.
     """
@@ -44,6 +49,7 @@ class Move:
     channel: Channel | None
     make: Callable[[], None]
     errand: Errand | None = None
+    what: str = ""
 
     def __str__(self) -> str:
         if self.errand is not None:
@@ -51,7 +57,7 @@ class Move:
         assert self.subtask is not None
         reader = f"{self.subtask.subtask_id.node}[{self.subtask.subtask_id.index}]"
         if self.channel is None:
-            return f"{reader} reads" if isinstance(self.subtask, SourceSubtask) else f"{reader} aligns no longer"
+            return f"{reader} {self.what}"
         return f"{reader} takes from {self.channel.sender.node}[{self.channel.sender.index}]"
 
 
@@ -76,9 +82,11 @@ class Network:
         self.errands: list[Errand] = []
         """What waits to be done beside the channels."""
         self._scheduler = scheduler
+        self._behind: deque[OperatorSubtask] = deque()
         # Downstream first, but the subtasks of one operator in their order.
         places = {one.subtask_id.node: place for place, one in enumerate(operators)}
         behind = sorted(operators, key=lambda one: (-places[one.subtask_id.node], one.subtask_id.index))
+        self._behind_first = tuple(behind)
         self._readers: tuple[OperatorSubtask | OutputSubtask, ...] = (output, *behind)
 
     def send(self, errand: Errand) -> None:
@@ -94,10 +102,14 @@ class Network:
                 yield Move(subtask, channel, partial(subtask.step, channel))
         for subtask in self.operators:
             if subtask.barriers.is_timer_due:
-                yield Move(subtask, None, subtask.barriers.time_out)
+                yield Move(subtask, None, subtask.barriers.time_out, what="aligns no longer")
+        if self._behind:
+            if self._can_catch_up(self._behind[0]):
+                yield Move(self._behind[0], None, self._catch_up, what="comes to its watermark")
+            return
         for source in sorted(self._in_reading_order, key=lambda one: one.lead_ms):
             if source.can_move:
-                yield Move(source, None, source.step)
+                yield Move(source, None, source.step, what="reads")
 
     def step(self) -> Move | None:
         """Makes one move and returns it; None if nobody can.
@@ -136,19 +148,23 @@ class Network:
         errand.make()
 
     def resume(self) -> None:
-        """Brings all operators to the watermarks that they were restored with, those in front first.
+        """Goes on from what was restored: from here on there are moves that bring operators to their watermarks."""
+        self._behind.extend(one for one in self.operators if one.is_behind)
 
-        What they emit then is early: whoever reads it takes it before it is at its watermark itself.
-        """
-        for subtask in self.operators:
-            while channels := [one for one in subtask.channels if one.can_be_read]:
-                # What was in flight comes before what has come of it.
-                subtask.step(max(channels, key=lambda one: bool(one.restored)))
-            subtask.resume()
-        self.run()
+    def _can_catch_up(self, subtask: OperatorSubtask) -> bool:
+        in_front = self.operators[: self.operators.index(subtask) + 1]
+        return subtask.output.has_room and not any(one.waiting() for task in in_front for one in task.channels)
+
+    def _catch_up(self) -> None:
+        self._behind.popleft().resume()
 
     def advance_processing_time(self) -> None:
-        """Fires what is due by the clock everywhere, and lets what comes of it arrive."""
-        for subtask in self.operators:
+        """Fires what is due by the clock everywhere; what comes of it has moves then, or has arrived.
+
+        Downstream first, so that nobody is sent what others fire before his own turn. What one subtask fires goes out
+        at once, as with a watermark; before the next one does so, channels that have no room any more are emptied.
+        """
+        for subtask in self._behind_first:
             subtask.work.advance_processing_time()
-        self.run()
+            if not subtask.output.has_room:
+                self.run()

@@ -116,9 +116,14 @@ class OperatorSubtask:
         element = channel.take()
         self._HANDLERS[type(element)](self, channel, element)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether its channels are further than what its operator, which was restored, was told."""
+        return self.watermarks.watermark_ms > self.work.watermark_ms
+
     def resume(self) -> None:
         """Brings an operator that was restored to the watermark that it was at, behind the early records it has got."""
-        if self.watermarks.watermark_ms > self.work.watermark_ms:
+        if self.is_behind:
             self.work.advance_watermark(self.watermarks.watermark_ms)
 
     def time(self) -> SubtaskTime:

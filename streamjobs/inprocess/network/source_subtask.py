@@ -2,11 +2,13 @@
 
 A source of an alignment group that is too far ahead of the slowest reads no further until that has come closer; it
 still sends barriers, which do not wait for what is not read. Whether a source has more to read is said from outside:
-one that has not, and has read all, is waited for by nobody.
+one that has not, and has read all, is waited for by nobody. Behind the barrier that its job stops with, nothing is read
+any more; if the job is drained the end of time is in front of it.
 """
 
 from __future__ import annotations
 
+import enum
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
@@ -20,7 +22,14 @@ from streamjobs.time.timestamps import MIN_TIMESTAMP
 from streamjobs.time.watermark_alignment import AlignmentGroup
 from streamjobs.time.watermark_elements import WatermarkStatus
 
-__all__ = ["SourceSubtask", "SourceWork"]
+__all__ = ["LastBarrier", "SourceSubtask", "SourceWork"]
+
+
+class LastBarrier(enum.Enum):
+    """How a job stops behind a barrier."""
+
+    SUSPENDED = "where it is: it is to go on from there"
+    DRAINED = "at the end of time: it is not to go on"
 
 
 class SourceWork(Protocol):
@@ -68,8 +77,10 @@ class SourceSubtask(Generic[W]):
         """Whether it has been given its end; nothing can be fed behind that."""
         self._group = group
         self._unread: deque[Callable[[W], None]] = deque()
-        self._barriers: deque[CheckpointBarrier] = deque()
+        self._barriers: deque[tuple[CheckpointBarrier, LastBarrier | None]] = deque()
         self._reads_on = True
+        self._has_stopped = False
+        self._has_sent_end = False
         self._on_barrier = on_barrier
         self._last_barrier_id = -1
 
@@ -96,7 +107,9 @@ class SourceSubtask(Generic[W]):
     @property
     def can_move(self) -> bool:
         """Whether it may send a barrier, for which it needs no room, or read."""
-        return bool(self._barriers) or (self.output.has_room and bool(self._unread) and not self.is_paused)
+        if self._barriers:
+            return True
+        return self.output.has_room and bool(self._unread) and not (self._has_stopped or self.is_paused)
 
     def feed(self, reading: Callable[[W], None]) -> None:
         """Something to read, which its work is told when it is; raises `IllegalTransitionError` behind the end."""
@@ -114,24 +127,35 @@ class SourceSubtask(Generic[W]):
         self._reads_on = reads_on
         self._report()
 
-    def trigger(self, barrier: CheckpointBarrier) -> None:
-        """Sends a barrier before anything else is read; one that is no newer than those before came twice or late."""
+    def trigger(self, barrier: CheckpointBarrier, last: LastBarrier | None = None) -> None:
+        """Sends a barrier before anything else is read; one that is no newer than those before came twice or late.
+
+        With ``last`` the job stops with it.
+        """
         if barrier.checkpoint_id > self._last_barrier_id:
             self._last_barrier_id = barrier.checkpoint_id
-            self._barriers.append(barrier)
+            self._barriers.append((barrier, last))
 
     def step(self) -> None:
         """Sends a barrier, or reads a piece; raises what reading raises."""
         if self._barriers:
-            barrier = self._barriers.popleft()
+            barrier, last = self._barriers.popleft()
+            self._has_stopped = self._has_stopped or last is not None
+            if last is LastBarrier.DRAINED and not self._has_sent_end:
+                self.work.end_of_input()
+                self._send_end()
             if self._on_barrier is not None:
                 self._on_barrier(barrier.checkpoint_id)
             self.output.send_barrier(barrier)
             return
         self._unread.popleft()(self.work)
         if self.has_ended and not self._unread:
-            self.output.send_end()
+            self._send_end()
         self._report()
+
+    def _send_end(self) -> None:
+        self._has_sent_end = True
+        self.output.send_end()
 
     def _report(self) -> None:
         if self._group is None:

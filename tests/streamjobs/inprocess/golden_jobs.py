@@ -147,7 +147,7 @@ def build(scenario: Given, job: TracedJob, uid: str = "operator") -> None:
             sides |= {given.get("lateLeftTag"): RECORD, given.get("lateRightTag"): RECORD}
         for tag, of_tag in sides.items():
             if tag is not None:
-                job.output(tag, made.side_output(OutputTag(tag, of_tag)))
+                job.output(tag, made.get_side_output(OutputTag(tag, of_tag)))
         stream = made
     job.output(OUT, stream)
 

@@ -127,6 +127,25 @@ def test_records_in_flight_are_carried_over_checkpoints_and_restarts(wait: Wait,
     assert sorted([*first, *second]) == expected
 
 
+@BOTH
+def test_a_job_that_is_drained_carries_nothing_over_though_it_has_no_event_time(wait: Wait) -> None:
+    results: list[Any] = []
+    environment = LocalStreamEnvironment()
+    records: Any = environment.from_elements(RECORDS, schema=SCHEMA)
+    wait(records, Slow(), LONG, uid="ask", schema=SCHEMA, carry_in_flight=True).sink_to(results)
+    environment.execute("job", drain=True)
+    assert sorted(results) == sorted(RECORDS)
+
+
+class Slow(AsyncFunction[Any, Any]):
+    """Answers when all else has had many turns."""
+
+    async def async_invoke(self, value: Any, context: AsyncContext) -> Any:
+        for _ in range(2000):
+            await asyncio.sleep(0)
+        return [(value.key, value.number)]
+
+
 class Waiting(AsyncFunction[Any, Any]):
     """Answers no record of a first run."""
 

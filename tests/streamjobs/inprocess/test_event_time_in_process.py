@@ -35,7 +35,7 @@ def windowed(env: LocalStreamEnvironment, elements: list[Record], results: Any, 
     windows = stream.key_by("k").window(TumblingEventTimeWindows.of(SIZE)).side_output_late_data(LATE)
     summed = windows.process(Summed(), uid="sums", schema="k string, start bigint, total bigint")
     summed.sink_to(results, uid="results")
-    summed.side_output(LATE).sink_to(late, uid="late")
+    summed.get_side_output(LATE).sink_to(late, uid="late")
     return env.execute(**execute)
 
 
@@ -158,7 +158,7 @@ def test_records_too_far_in_the_future_are_set_aside_and_move_no_watermark() -> 
     elements = [("a", 1, 1), ("a", 10_000, 2), ("a", 3, 4)]
     strategy = bounded().with_future_limit(1000, tag)
     stream = env.from_elements(elements, SCHEMA).assign_timestamps_and_watermarks(strategy)
-    stream.side_output(tag).sink_to(ahead, uid="ahead")
+    stream.get_side_output(tag).sink_to(ahead, uid="ahead")
     windows = stream.key_by("k").window(TumblingEventTimeWindows.of(SIZE))
     windows.process(Summed(), uid="sums", schema="k string, start bigint, v bigint").sink_to(results)
     env.execute(drain=True)
@@ -197,7 +197,7 @@ def test_a_place_or_a_strategy_that_cannot_be_is_refused_with_what_to_do() -> No
     for strategy, there_is in ((bounded(), "its tag"), (bounded().with_future_limit(5), "'future-records'")):
         env = LocalStreamEnvironment()
         timed = env.from_elements([("a", 1, 1)], SCHEMA).assign_timestamps_and_watermarks(strategy)
-        timed.side_output(LATE).key_by("k").count_window(1).reduce(max, uid="late", schema=SCHEMA).sink_to([])
+        timed.get_side_output(LATE).key_by("k").count_window(1).reduce(max, uid="late", schema=SCHEMA).sink_to([])
         with pytest.raises(JobDefinitionError, match=f"side output 'late' .* nothing goes there.* to {there_is}"):
             env.execute()
 
@@ -233,7 +233,7 @@ def late_with(strategy: WatermarkStrategy[Any], elements: list[Record], **enviro
     windows = stream.key_by("k").window(TumblingEventTimeWindows.of(SIZE)).side_output_late_data(LATE)
     summed = windows.process(Summed(), uid="sums", schema="k string, start bigint, total bigint")
     summed.sink_to([], uid="results")
-    summed.side_output(LATE).sink_to(late, uid="late")
+    summed.get_side_output(LATE).sink_to(late, uid="late")
     env.execute()
     return [tuple(row) for row in late]
 

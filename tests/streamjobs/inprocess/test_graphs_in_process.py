@@ -52,8 +52,8 @@ def run(job_dir: Path, left: str, right: str, **options: Any) -> tuple[list[str]
     environment = LocalStreamEnvironment(job_dir=job_dir, max_parallelism=8, **options)
     first = environment.from_elements(records(left)).key_by("key").process(Count(), uid="first", schema=SEEN)
     first.sink_to(counted, uid="counted")
-    first.side_output(ODD).sink_to(odd, uid="odd")
-    both = first.side_output(ODD).union(environment.from_elements(records(right)))
+    first.get_side_output(ODD).sink_to(odd, uid="odd")
+    both = first.get_side_output(ODD).union(environment.from_elements(records(right)))
     both.key_by("key").process(Count(), uid="second", schema=SEEN).sink_to(late, uid="late")
     job = environment.execute()
     return (
@@ -191,7 +191,7 @@ def test_a_row_that_does_not_fit_a_side_output_names_it(tmp_path: Path) -> None:
 
     environment = LocalStreamEnvironment(job_dir=tmp_path / "job")
     stream = environment.from_elements(records("a1")).key_by("key").process(Wrong(), uid="A", schema=SEEN)
-    stream.side_output(ODD).sink_to([])
+    stream.get_side_output(ODD).sink_to([])
     with pytest.raises(RowMismatchError, match=r"^operator 'A', side output 'odd': column 'key'"):
         environment.execute()
 

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_staged_sinks import Files
 from zookeeper_server import ZooKeeperServer
 
 from checkpointing import JobDirectoryMismatchError, LeadershipLostError, ZooKeeperHighAvailability
 from statebackend import ValueStateDescriptor
 from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
-from streamjobs.inprocess import LocalStreamEnvironment
+from streamjobs.inprocess import LocalStreamEnvironment, run_snapshots
 
 
 class Count(KeyedProcessFunction[str, Any, tuple[str, int]]):
@@ -98,21 +99,53 @@ def test_one_that_stands_by_goes_on_from_what_the_one_before_has_done_since(
     assert rows == {"first": [("a", 1), ("a", 2), ("a", 3)], "second": [("a", 4)]}
 
 
+def take_away_the_lead(services: ZooKeeperHighAvailability, server: ZooKeeperServer) -> None:
+    """Removes the node of the leader, as the servers do at the end of its session."""
+    from kazoo.client import KazooClient
+
+    client = KazooClient(server.hosts)
+    client.start()
+    leaders = f"{services.root}/count/leaders"
+    for name in client.get_children(leaders):
+        client.delete(f"{leaders}/{name}")
+    client.stop()
+    client.close()
+
+
 def test_one_that_has_lost_its_session_completes_nothing_more(
     tmp_path: Path, services: ZooKeeperHighAvailability, zookeeper_server: ZooKeeperServer
 ) -> None:
-    from kazoo.client import KazooClient
-
     def lose(record: Any) -> None:
-        # Somebody removes the node of the leader, as the servers do at the end of its session.
-        client = KazooClient(zookeeper_server.hosts)
-        client.start()
-        leaders = f"{services.root}/count/leaders"
-        for name in client.get_children(leaders):
-            client.delete(f"{leaders}/{name}")
-        client.stop()
-        client.close()
+        take_away_the_lead(services, zookeeper_server)
 
     with pytest.raises(LeadershipLostError, match="does not lead job 'count' any more"):
         run(tmp_path / "job", services, "aaa", lose)
     assert run(tmp_path / "job", services, "a") == [("a", 2)]
+
+
+def test_one_that_loses_the_lead_behind_a_checkpoint_leaves_its_output_to_the_next(
+    tmp_path: Path,
+    services: ZooKeeperHighAvailability,
+    zookeeper_server: ZooKeeperServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stored = run_snapshots.store_checkpoint
+
+    def store_and_lose(*arguments: Any, **options: Any) -> Any:
+        metadata = stored(*arguments, **options)
+        take_away_the_lead(services, zookeeper_server)
+        return metadata
+
+    staged, given = Files(tmp_path / "out"), list[Any]()
+    environment = LocalStreamEnvironment(job_dir=tmp_path / "job", epoch_size=1, high_availability=services)
+    stream = environment.from_elements([{"key": "a"}] * 3, schema="key string")
+    counted = stream.key_by("key").process(Count(), uid="count", schema="key string, count bigint")
+    counted.sink_to(staged, uid="staged")
+    counted.sink_to(given.append)
+    monkeypatch.setattr(run_snapshots, "store_checkpoint", store_and_lose)
+    with pytest.raises(LeadershipLostError, match="does not lead job 'count' any more"):
+        environment.execute("count")
+    assert (staged.committed(), given) == ([], [])
+    monkeypatch.undo()
+    environment.execute("count")
+    assert staged.committed()[0] == ("a", 1), "the next run commits what is complete"

@@ -180,6 +180,42 @@ def test_incompatible_state_is_refused_with_state_path_and_advice(tmp_path: Path
     assert run(SumPerShop(), SALES[:1], job_dir=tmp_path / "job") == [("north", 4, 11)]
 
 
+@pytest.mark.parametrize("is_savepoint", [False, True])
+def test_what_a_start_would_find_is_told_without_starting(tmp_path: Path, is_savepoint: bool) -> None:
+    class KeepsTotalsOnly(KeyedProcessFunction[str, Sale, Any]):
+        def __init__(self, serializer: AttrsSerializer[Any]) -> None:
+            self.serializer = serializer
+
+        def open(self, context: RuntimeContext) -> None:
+            self.totals = context.get_state(ValueStateDescriptor("totals", self.serializer))
+
+        def process_element(self, value: Sale, context: ProcessContext[str]) -> Iterator[Any]:
+            raise AssertionError("a look processes nothing")
+
+    def check(serializer: AttrsSerializer[Any], **options: Any) -> Any:
+        directory = tmp_path / "another" if is_savepoint else tmp_path / "job"
+        environment = LocalStreamEnvironment(job_dir=directory)
+        environment.from_elements(SALES).key_by("shop").process(
+            KeepsTotalsOnly(serializer), uid="totals", schema="shop string"
+        ).sink_to([])
+        return environment.check(from_savepoint=tmp_path / "savepoint" if is_savepoint else None, **options)["totals"]
+
+    environment = LocalStreamEnvironment(job_dir=tmp_path / "job")
+    environment.from_elements(SALES).key_by("shop").process(SumPerShop(), uid="totals", schema=SUMS).sink_to([])
+    environment.execute("sales").savepoint(tmp_path / "savepoint")
+    before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
+    as_text = attrs.make_class("Totals", {"sales": attrs.field(type=str), "turnover": attrs.field(type=int)})
+    refused = check(AttrsSerializer(as_text), allow_non_restored_state=True)
+    assert not refused.is_compatible
+    assert "Keep int" in str(refused)
+    renamed = check(RENAMED, allow_non_restored_state=True)
+    assert renamed.is_compatible
+    assert sorted(renamed.unregistered) == ["amounts", "by amount"]
+    with pytest.raises(JobRestoreError, match="does not register: 'amounts'"):
+        check(RENAMED)
+    assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
+
+
 def test_state_that_nobody_registers_is_refused_unless_allowed_and_then_travels_on(tmp_path: Path) -> None:
     class OnlyTotals(SumPerShop):
         def open(self, context: RuntimeContext) -> None:

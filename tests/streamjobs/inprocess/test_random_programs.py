@@ -174,7 +174,7 @@ def test_sessions_that_are_extended_late_or_not_at_all_across_restarts(
         windows = job.source("0", SCHEMA).key_by("k").window(assigner).allowed_lateness(lateness)
         shown = windows.side_output_late_data(LATE).aggregate(Gather(), Show(), uid="sessions", schema=OUT)
         job.output("out", shown)
-        job.output("late", shown.side_output(LATE))
+        job.output("late", shown.get_side_output(LATE))
 
     model = Sessions(lateness, gap)
 
@@ -208,8 +208,8 @@ def test_a_join_by_time_with_records_out_of_order_and_late_across_restarts(
         paired = join.process(Pair(), uid="join", schema=OUT)
         for name, stream in (
             ("out", paired),
-            ("late", paired.side_output(LATE)),
-            ("late-too", paired.side_output(LATE_TOO)),
+            ("late", paired.get_side_output(LATE)),
+            ("late-too", paired.get_side_output(LATE_TOO)),
         ):
             job.output(name, stream)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,9 +14,9 @@ from test_continuous_run import Count as PoisonedCount
 from test_run_steps import RECORD
 from test_staged_sinks import Files
 
-from streamjobs import JobDefinitionError, JobRestoreError, StreamJobError, UserFunctionError
+from streamjobs import JobDefinitionError, JobRestoreError, StreamJobError, UserFunctionError, WatermarkStrategy
 from streamjobs.api.replayable_source import SplitRead
-from streamjobs.inprocess import LocalStreamEnvironment
+from streamjobs.inprocess import LocalStreamEnvironment, continuous_run, source_reading
 
 
 class Lists:
@@ -73,7 +75,35 @@ def test_a_job_that_fails_reads_on_behind_what_counts_and_puts_out_each_record_o
     assert Counter(key for key, _ in sink.committed()) == dict.fromkeys([f"k{n}" for n in range(5)], 3600)
     # Each count was put out once: state and positions belong together.
     assert len(set(sink.committed())) == 18_000
-    assert (min(position for _, position in again.read_at) > 0) == (told > 0)
+    # What had been put out is not read again, and nothing else is left out; records in flight are in the state.
+    read_before = sum(dict(reversed(again.read_at)).values())
+    assert read_before >= told if how == "unaligned" else read_before == told
+
+
+@pytest.mark.parametrize("how", ["by the clock", "unaligned"])
+def test_checkpoints_go_on_behind_the_end_of_one_of_two_sources_and_know_that_it_was_read(
+    tmp_path: Path, how: str
+) -> None:
+    short, long = {"short": [{"k": "k", "n": 1}] * 100}, {"long": [{"k": "k", "n": 1} for _ in range(30_000)]}
+    long["long"][25_000] = {"k": "k", "n": -1}
+    sink = Files(tmp_path / "out")
+
+    def execute() -> tuple[Lists, Lists]:
+        environment = LocalStreamEnvironment(job_dir=tmp_path / "job", parallelism=2, **HOW[how])
+        read = Lists(short), Lists(long)
+        first, second = (environment.from_source(one, RECORD, uid=next(iter(one.lists))) for one in read)
+        counted = first.union(second).key_by("k").process(PoisonedCount(), uid="count", schema=RECORD)
+        counted.sink_to(sink, uid="out")
+        environment.execute("job")
+        return read
+
+    with pytest.raises(UserFunctionError, match="poison"):
+        execute()
+    assert len(sink.committed()) > 1000, "checkpoints behind the end of the short one"
+    long["long"][25_000]["n"] = 1
+    again, _ = execute()
+    assert [position for _, position in again.read_at] == [100]
+    assert sorted(count for _, count in sink.committed()) == list(range(1, 30_101))
 
 
 def test_a_savepoint_has_the_positions_and_a_new_split_is_read_from_its_begin(tmp_path: Path) -> None:
@@ -156,6 +186,39 @@ def test_a_source_that_goes_back_or_gives_too_much_is_an_error_that_names_it(tmp
         run(Back(splits_of(1, 1)), [], tmp_path / "job")
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (None, "gave None, which is no SplitRead"),
+        (([], 1, True), r"gave \(\[\], 1, True\), which is no SplitRead"),
+        (SplitRead(None, 1), "which is no SplitRead of records"),  # type: ignore[arg-type]
+        (SplitRead([], None), "gave the position None; a position is a whole number of 64 bits"),  # type: ignore[arg-type]
+        (SplitRead([], True), "gave the position True"),
+        (SplitRead([], 1 << 63), "gave the position 9223372036854775808"),
+        (SplitRead([{"k": "k", "n": 1}], 0), "gave 1 and the same position, from which they would be read once more"),
+    ],
+)
+def test_what_is_no_reading_of_a_split_is_an_error_that_names_the_source(tmp_path: Path, given: Any, told: str) -> None:
+    class Odd(Lists):
+        def read(self, split: str, position: int, max_records: int) -> SplitRead:
+            return given  # type: ignore[no-any-return]
+
+    with pytest.raises(StreamJobError, match=rf"source 'lists', split 'split-0': reading \d+ records .* {told}"):
+        run(Odd(splits_of(1, 1)), [], tmp_path / "job")
+
+
+@pytest.mark.parametrize("given", [["a"], {1: 0}, {"a": "0"}, {"a": 1 << 63}, None])
+def test_what_does_not_say_where_splits_begin_is_refused_with_the_name_of_the_source(
+    tmp_path: Path, given: Any
+) -> None:
+    class Odd(Lists):
+        def splits(self) -> Any:
+            return given
+
+    with pytest.raises(JobDefinitionError, match=r"source 'lists': splits\(\) gave .* by the name of the split"):
+        run(Odd({}), [], tmp_path / "job")
+
+
 def test_what_is_no_source_and_a_uid_that_is_taken_are_refused(tmp_path: Path) -> None:
     environment = LocalStreamEnvironment(job_dir=tmp_path / "job")
     with pytest.raises(JobDefinitionError, match="no ReplayableSource"):
@@ -181,3 +244,84 @@ def test_a_source_that_has_nothing_yet_is_asked_again(tmp_path: Path) -> None:
         results: list[Any] = []
         run(Slow(splits_of(1000, 2)), results, tmp_path / str(place), **how)
         assert len(results) == 2000
+
+
+def test_a_directory_of_a_job_that_never_came_to_a_checkpoint_remembers_the_savepoint_given_later(
+    tmp_path: Path,
+) -> None:
+    first: list[Any] = []
+    job = run(Lists(splits_of(5, 1)), first, tmp_path / "first")
+    job.savepoint(tmp_path / "savepoint")
+    poisoned = {"split-0": [*splits_of(5, 1)["split-0"], {"k": "k0", "n": -1}]}
+    for options in ({}, {"from_savepoint": tmp_path / "savepoint"}):
+        lists = poisoned if options else {"split-0": poisoned["split-0"][-1:]}
+        with pytest.raises(UserFunctionError, match="poison"):
+            run(Lists(lists), [], tmp_path / "job", **options)
+    again: list[Any] = []
+    run(Lists({"split-0": [*poisoned["split-0"][:-1], {"k": "k0", "n": 5}]}), again, tmp_path / "job")
+    assert again == [("k0", 2)]
+
+
+@pytest.mark.parametrize(
+    ("how", "ahead"),
+    [({}, 2200), ({"epoch_size": 1}, 4), ({"epoch_size": 3}, 4), ({"checkpoint_interval_ms": 1}, 2200)],
+    ids=str,
+)
+def test_a_source_at_its_end_holds_none_of_its_alignment_group(how: dict[str, Any], ahead: int) -> None:
+    looks = itertools.count()
+
+    def clock() -> int:
+        assert next(looks) < 100_000, "the run waits for ever"
+        return 0
+
+    environment = LocalStreamEnvironment(clock=clock, **how)
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("n")
+    read = {"behind": range(11), "ahead": range(0, 100 * ahead, 100)}
+    first, second = (
+        environment.from_source(Lists({uid: [{"k": "k", "n": n} for n in times]}), RECORD, uid=uid)
+        # The one is at its end when the other is further ahead than it may be.
+        .assign_timestamps_and_watermarks(strategy.with_watermark_alignment("all", 5))
+        for uid, times in read.items()
+    )
+    counts: list[Any] = []
+    counted = first.union(second).key_by("k").process(PoisonedCount(), uid="count", schema=RECORD)
+    counted.sink_to(counts)
+    environment.execute("job")
+    assert len(counts) == 11 + ahead
+
+
+class Waiting(Lists):
+    """A source that has nothing more for now, and calls a function each time that it is asked then."""
+
+    def __init__(self, at_each: Callable[[int], object]) -> None:
+        super().__init__({"only": [{"k": "k", "n": 1}]})
+        self._asked = itertools.count(1)
+        self._at_each = at_each
+
+    def read(self, split: str, position: int, max_records: int) -> SplitRead:
+        got = super().read(split, position, max_records)
+        if not got.records:
+            asked = next(self._asked)
+            assert asked < 10_000, "the run goes on for ever"
+            self._at_each(asked)
+        return SplitRead(got.records, got.position)
+
+
+@pytest.mark.parametrize("how", [{}, {"epoch_size": 3}, {"checkpoint_interval_ms": 60_000}], ids=str)
+def test_a_job_over_a_source_without_an_end_stops_when_it_is_asked_to_and_makes_no_checkpoints_of_nothing(
+    monkeypatch: pytest.MonkeyPatch, how: dict[str, Any]
+) -> None:
+    slept: list[float] = []
+    clock = SimpleNamespace(sleep=slept.append, monotonic=lambda: sum(slept))
+    monkeypatch.setattr(source_reading, "time", clock)
+    monkeypatch.setattr(continuous_run, "time", clock)
+    environment = LocalStreamEnvironment(**how)
+    source = Waiting(lambda asked: asked == 1000 and environment.request_stop())
+    stream = environment.from_source(source, RECORD, uid="lists").key_by("k")
+    counts: list[Any] = []
+    stream.process(PoisonedCount(), uid="count", schema=RECORD).sink_to(counts)
+    job = environment.execute("job")
+    assert len(counts) == 1
+    assert len(slept) > 900, "the cores are left to others"
+    # In these five seconds: one for the record, then one each time that the clock is looked at.
+    assert job.epochs <= 30

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import frozen
+from counted_keys import Count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from checkpointing.barriers.checkpointing_mode import CheckpointingMode
 from checkpointing.coordinator.checkpoint_failures import CheckpointFailureReason
 from checkpointing.coordinator.checkpoint_requests import CheckpointLimits, CheckpointRequestKind
 from checkpointing.errors import StorageError
 from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpointStore
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_directory import JobDirectory
-from statebackend import ValueStateDescriptor
-from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
+from statebackend import BroadcastStateDescriptor
+from streamjobs import KeyedBroadcastProcessFunction
+from streamjobs.errors import StreamJobError
 from streamjobs.inprocess import LocalStreamEnvironment
 from streamjobs.inprocess.local_run import LocalRun
 from streamjobs.inprocess.local_source import LocalSource
@@ -30,13 +34,10 @@ from streamjobs.inprocess.run_snapshots import CheckpointSettings
 RECORD = "k string, n bigint"
 
 
-class Count(KeyedProcessFunction[str, Any, Any]):
-    def open(self, context: RuntimeContext) -> None:
-        self.count = context.get_state(ValueStateDescriptor("count", int, default=0))
-
-    def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[Any]:
-        self.count.update((self.count.value() or 0) + 1)
-        yield context.current_key, self.count.value()
+@frozen
+class Row:
+    k: str
+    n: int
 
 
 class Clock:
@@ -110,11 +111,12 @@ def opened(
     seed: int | None,
     checkpoints: CheckpointSettings,
     writes: int | None,
+    retained: int = 3,
 ) -> Any:
     directory = JobDirectory.open(str(root), "job", 8)
     file_system = Dying(root, writes)
     directory.file_system = file_system
-    store = DirectoryCheckpointStore(file_system)
+    store = DirectoryCheckpointStore(file_system, retained)
     store.recover()
     store.delete_orphans()
     scheduler = DownstreamFirst() if seed is None else Shuffled(seed)
@@ -297,6 +299,90 @@ def test_what_is_asked_for_as_a_savepoint_is_what_a_start_goes_on_from_and_its_r
     assert sorted(again) == sorted((key, count + 1) for key, count in told.items())
 
 
+@pytest.mark.parametrize("mode", [CheckpointingMode.ALIGNED, CheckpointingMode.UNALIGNED])
+@pytest.mark.parametrize("seed", range(4))
+def test_behind_the_barrier_that_a_run_stops_with_nothing_is_read(
+    tmp_path: Path, seed: int, mode: CheckpointingMode
+) -> None:
+    results: list[Any] = []
+    settings_of = CheckpointSettings(mode=mode, limits=CheckpointLimits(max_concurrent_checkpoints=3))
+    directory, opening = opened(tmp_path / "job", environment_of(results), seed, settings_of, None)
+    with directory, opening as run:
+        feed(run, "abc" * 20)
+        for _ in range(40):
+            run.step()
+        run.checkpoints.request(CheckpointRequestKind.ON_DEMAND)
+        for _ in range(seed * 10):
+            run.step()
+        run.stop()
+        assert run.has_stopped
+        [source] = run.job_network.sources.values()
+        read = 60 - source.unread
+        assert 0 < read < 60
+        steps(run)
+        assert source.unread == 60 - read
+    assert sum(1 for _ in results) == read, "what was read is in the checkpoint, and came out with it"
+    directory, opening = opened(tmp_path / "job", environment_of(results), None, CheckpointSettings(), None)
+    with directory, opening as run:
+        play(run, ("abc" * 20)[read:])
+        run.take_checkpoint(CheckpointRequestKind.ON_DEMAND)
+    assert sorted(results) == sorted((key, count) for key in "abc" for count in range(1, 21))
+
+
+RULES = BroadcastStateDescriptor("rules", str, int)
+
+
+class Ruled(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
+    """Its broadcast state seldom changes, and is then the file of the checkpoint before."""
+
+    def process_element(self, value: Any, context: Any) -> Iterator[Any]:
+        yield context.current_key, context.get_broadcast_state(RULES).get(value.k) or 0
+
+    def process_broadcast_element(self, value: Any, context: Any) -> Sequence[Any]:
+        context.get_broadcast_state(RULES).put(value.k, value.n)
+        return ()
+
+
+def test_no_checkpoint_lacks_files_of_one_that_was_dropped_while_it_was_under_way(tmp_path: Path) -> None:
+    """Which one a snapshot is built upon depends on when its task is told that another one is complete."""
+    settings_of = CheckpointSettings(limits=CheckpointLimits(max_concurrent_checkpoints=3))
+    for seed in range(25):
+        root = tmp_path / str(seed)
+        environment = LocalStreamEnvironment(max_parallelism=8, clock=lambda: 0)
+        keyed = environment.from_elements([], RECORD, uid="in").key_by("k")
+        rules = environment.from_elements([], RECORD, uid="rules").broadcast(RULES)
+        keyed.connect(rules).process(Ruled(), uid="ruled", schema=RECORD).sink_to([])
+        directory, opening = opened(root, environment, seed, settings_of, None, retained=1)
+        with directory, opening as run:
+            requests = []
+            records, rule = run.job_network.sources.values()
+            rule.feed(partial(LocalSource.read, records=[Row(k="a", n=1)]))
+            for key in "abcdefgh":
+                records.feed(partial(LocalSource.read, records=[Row(k=key, n=1)]))
+                requests.append(run.checkpoints.request(CheckpointRequestKind.ON_DEMAND))
+                for _ in range(9):
+                    run.step()
+            steps(run)
+            answers = [run.checkpoints.take_answer(request) for request in requests]
+            failures = {one.failure for one in answers if one is not None}
+            assert CheckpointFailureReason.FINALIZE_FAILED not in failures
+            assert sum(one is not None and one.failure is None for one in answers) > 1
+        assert len(list((root / "checkpoints").glob("*/_metadata"))) == 1
+
+
+def test_a_run_that_cannot_store_what_it_stops_with_has_failed_and_gives_nothing_out(tmp_path: Path) -> None:
+    results: list[Any] = []
+    settings_of = CheckpointSettings(tolerable_failures=1000)
+    directory, opening = opened(tmp_path / "job", environment_of(results), None, settings_of, 0)
+    with directory, opening as run:
+        feed(run, "abc")
+        with pytest.raises(StorageError, match="dead"):
+            run.stop()
+        with pytest.raises(StreamJobError, match="is over"):
+            run.step()
+    assert results == []
+
+
 def test_checkpoints_by_the_clock_keep_the_pause_between_them(tmp_path: Path) -> None:
     clock = Clock()
     settings_of = CheckpointSettings(now_ms=clock, limits=CheckpointLimits(minimum_pause_ms=50))
@@ -311,6 +397,17 @@ def test_checkpoints_by_the_clock_keep_the_pause_between_them(tmp_path: Path) ->
             ids.append(run.epochs)
     # At 30; 60 is too early, so at 80; 110 is too early, so at 130; then at 180.
     assert [ids.index(count) * 10 for count in (1, 2, 3, 4)] == [30, 80, 130, 180]
+
+
+def test_a_checkpoint_that_is_due_is_taken_while_what_the_clock_fires_is_processed(tmp_path: Path) -> None:
+    clock = Clock()
+    directory, opening = opened(tmp_path / "job", environment_of([]), None, CheckpointSettings(now_ms=clock), None)
+    with directory, opening as run:
+        run.checkpoints.start(interval_ms=30)
+        play(run, "a")
+        clock.now_ms = 40
+        run.advance_processing_time(40)
+        assert run.epochs == 1
 
 
 def test_requests_of_the_clock_do_not_pile_up_behind_a_checkpoint_that_takes_long(tmp_path: Path) -> None:

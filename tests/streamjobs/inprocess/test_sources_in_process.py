@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from checkpointing import CheckpointFileSystem
-from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpointStore
+from checkpointing.storage.checkpoint_directories import DirectoryPointers
 from streamjobs import JobDefinitionError, KeyedProcessFunction, WatermarkStrategy
 from streamjobs.inprocess import LocalStreamEnvironment
 
@@ -34,7 +34,7 @@ def run(directory: Path, *sources: tuple[str | None, Sequence[int]]) -> dict[str
     united = streams[0].union(*streams[1:]).key_by("k")
     united.process(Echo(), uid="echo", schema=SCHEMA).sink_to([])
     environment.execute()
-    newest = DirectoryCheckpointStore.peek(CheckpointFileSystem.from_uri(directory))
+    newest = DirectoryPointers(CheckpointFileSystem.from_uri(directory)).find().newest()
     assert newest is not None
     assert newest.watermarks is not None
     return {one.source: one.largest_timestamp_ms for one in newest.watermarks.channels}

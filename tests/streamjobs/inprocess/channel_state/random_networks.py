@@ -380,6 +380,7 @@ class Run:
                 time = former.times[subtask.subtask_id]
                 assert subtask.work.watermark_ms == time.own.watermark_ms, "time goes back over a restore"
         self.network.resume()
+        self.network.run()
         if not self.shape.has_idle and self.shape.mode.is_exactly_once:
             # With all that was in flight taken, readers are where their senders were together.
             reached_ms = min(time.sent_watermark_ms for own, time in former.times.items() if own.node == "a")

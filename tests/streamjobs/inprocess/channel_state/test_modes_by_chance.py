@@ -15,8 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpointing.barriers.checkpointing_mode import CheckpointingMode
+from streamjobs import JobRestoreError
+from streamjobs.inprocess.channel_state.channel_restore import InFlightShares
+from streamjobs.inprocess.local_stream import LocalStream
 from streamjobs.inprocess.network.elements import RecordBatch, SubtaskId
 from streamjobs.inprocess.network.subtask_capture import BarrierMetrics, SubtaskCapture, SubtaskTime
+from streamjobs.operators.input_batch import ObjectBatch
 from streamjobs.time.operator_watermarks import OperatorWatermarkState
 from streamjobs.time.status_watermark_valve import ValveChannel, ValveState
 from streamjobs.time.watermark_elements import Watermark, WatermarkStatus
@@ -149,15 +153,20 @@ def test_records_count_twice_where_that_is_allowed() -> None:
     assert doubled > 0
 
 
+def at(sender: SubtaskId, own_ms: int, sent_ms: int) -> SubtaskTime:
+    valve = ValveState(own_ms, (ValveChannel(sender, own_ms, False),))
+    return SubtaskTime(OperatorWatermarkState(own_ms, (valve,)), sent_ms, WatermarkStatus.ACTIVE)
+
+
+def row_of(key: int) -> Any:
+    return tuple.__new__(ROW, (0, key, key))
+
+
 def test_at_another_parallelism_time_is_led_along_with_the_records_in_flight() -> None:
     """A record between two watermarks finds every new subtask at the first of them, and all end at the second."""
     s0, a0, b0 = SubtaskId("s0", 0), SubtaskId("a", 0), SubtaskId("b", 0)
 
-    def at(sender: SubtaskId, own_ms: int, sent_ms: int) -> SubtaskTime:
-        valve = ValveState(own_ms, (ValveChannel(sender, own_ms, False),))
-        return SubtaskTime(OperatorWatermarkState(own_ms, (valve,)), sent_ms, WatermarkStatus.ACTIVE)
-
-    rows = [tuple.__new__(ROW, (0, key, key)) for key in range(KEYS)]
+    rows = [row_of(key) for key in range(KEYS)]
     elements = [Watermark(5), *(RecordBatch(0, [row], [None], sender_watermark_ms=5) for row in rows), Watermark(9)]
     begin = Checkpoint(
         parallelism=1,
@@ -173,3 +182,52 @@ def test_at_another_parallelism_time_is_led_along_with_the_records_in_flight() -
     subtasks = [one for one in run.network.operators if one.subtask_id.node == "b"]
     assert [one.watermarks.watermark_ms for one in subtasks] == [9, 9, 9]
     assert sorted(row.key for work in run.works for of in work.memory.values() for row in of) == list(range(KEYS))
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.parametrize(
+    ("sender", "element", "to"),
+    [
+        ("s0", RecordBatch(0, [row_of(0)], [None]), "input 0 of 'b'"),
+        ("gone", Watermark(5), "'b'"),
+    ],
+)
+def test_what_is_on_a_way_that_is_no_more_is_not_dropped(
+    parallelism: int, sender: str, element: RecordBatch | Watermark, to: str
+) -> None:
+    s0, a0, b0 = SubtaskId("s0", 0), SubtaskId("a", 0), SubtaskId("b", 0)
+    on_their_way = {SubtaskId(sender, 0): [element]}
+    begin = Checkpoint(
+        parallelism=1,
+        positions={0: 0},
+        sent={0: (9, WatermarkStatus.ACTIVE)},
+        memories={"a": {}, "b": {}},
+        captures={
+            own: SubtaskCapture(checkpoint_id=1, is_unaligned=True, time=time, metrics=BarrierMetrics(), inputs=inputs)
+            for own, time, inputs in ((a0, at(s0, 9, 9), {}), (b0, at(a0, 3, 3), on_their_way))
+        },
+    )
+    with pytest.raises(JobRestoreError, match=f"on their way from '{sender}' to {to}, where this job leads none"):
+        Run(Shape(mode=MODES["unaligned"]), [[]], parallelism, 0, begin)
+
+
+class Dealt:
+    """An operator whose records have themselves for keys, of which each subtask has every second one."""
+
+    def is_keyed(self, input_index: int) -> bool:
+        return input_index == 0
+
+    def partitioned(self, input_index: int, stream: LocalStream, parallelism: int) -> list[ObjectBatch]:
+        parts = [[one for one in stream.records if one % parallelism == index] for index in range(parallelism)]
+        return [ObjectBatch(part, part, [0] * len(part)) for part in parts]
+
+
+def test_records_that_have_other_keys_now_are_not_given_to_who_has_not_their_state() -> None:
+    operators: Any = {"count": Dealt()}
+    shares = InFlightShares(operators, 2, lambda operator, index, records: None)
+    for records, subtask in (([0, 2], 0), ([1], 1)):
+        assert shares.share_of(SubtaskId("count", subtask), RecordBatch(0, records)).records == records
+    for records, subtask in (([0, 1], 0), ([0], 1), ([1, 3, 4], 1)):
+        with pytest.raises(JobRestoreError, match="into input 0 of operator 'count' have other keys than when"):
+            shares.share_of(SubtaskId("count", subtask), RecordBatch(0, records))
+    assert shares.share_of(SubtaskId("count", 0), RecordBatch(1, [0, 1])).records == [0, 1]

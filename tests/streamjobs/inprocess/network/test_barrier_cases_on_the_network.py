@@ -263,5 +263,9 @@ def test_a_network_that_resumes_takes_what_was_in_flight_first() -> None:
     restored.put_restored([RecordBatch(0, [1])])
     new.put(RecordBatch(0, [2]))
     end = OutputSubtask(SubtaskId("reader", 0), [task.out], 1, cast(Any, None))
-    Network([], [task.subtask], end, DownstreamFirst()).resume()
+    network = Network([], [task.subtask], end, DownstreamFirst())
+    network.resume()
+    assert task.processed == []
+    for _ in range(2):
+        network.step()
     assert task.processed == [1, 2]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from streamjobs.inprocess.network.network import Network
 from streamjobs.inprocess.network.operator_subtask import OperatorSubtask
 from streamjobs.inprocess.network.output_subtask import OutputSubtask
 from streamjobs.inprocess.network.scheduler import DownstreamFirst, Scheduler, Shuffled
-from streamjobs.inprocess.network.source_subtask import SourceSubtask
+from streamjobs.inprocess.network.source_subtask import LastBarrier, SourceSubtask
 from streamjobs.inprocess.network.subtask_capture import SubtaskCapture
 from streamjobs.time.timestamps import MIN_TIMESTAMP
 from streamjobs.time.watermark_alignment import AlignmentGroup
@@ -66,6 +66,7 @@ class Work:
     snapshots: dict[int, list[Any]] = field(factory=dict)
     captures: list[SubtaskCapture] = field(factory=list)
     aborted: dict[int, AbortReason] = field(factory=dict)
+    before_clock: Callable[[], object] = bool
 
     def begin_at(self, watermark_ms: int) -> None:
         raise NotImplementedError
@@ -79,6 +80,7 @@ class Work:
         self._emit(("timer", timestamp_ms))
 
     def advance_processing_time(self) -> None:
+        self.before_clock()
         self._emit("clock")
 
     def snapshot(self, checkpoint_id: int) -> None:
@@ -159,6 +161,21 @@ def test_what_timers_emit_is_in_front_of_the_watermark_and_records_keep_their_or
     assert made.heard.said == [2, ("timer", 5), ("timer", 5), Watermark(5), 3]
 
 
+def test_what_fires_by_the_clock_fills_no_channel_beyond_its_room_but_by_one_subtask() -> None:
+    made = job(capacity=1)
+    waiting: list[int] = []
+
+    def count() -> None:
+        waiting.append(sum(len(channel.waiting()) for work in made.works for channel in work.output.channels))
+
+    for work in made.works:
+        work.before_clock = count
+    made.network.advance_processing_time()
+    assert waiting == [0, 0]
+    made.network.run()
+    assert made.heard.said == ["clock", "clock"]
+
+
 def test_an_operator_that_holds_watermarks_says_itself_when_they_go_on() -> None:
     made = job(sources=1)
     for work in made.works:
@@ -213,6 +230,56 @@ def test_nobody_moves_when_there_is_no_room_behind_it() -> None:
     assert made.heard.said == [0, 2]
 
 
+def restored_at(made: Job, watermark_ms: int) -> None:
+    """The channels are as at that watermark, and the operator was not told it yet."""
+    for subtask in made.network.operators:
+        for channel in subtask.channels:
+            for index in channel.inputs:
+                subtask.watermarks.take(index, channel.sender, Watermark(watermark_ms))
+    made.network.resume()
+
+
+def test_operators_are_brought_to_their_watermarks_move_by_move_before_anything_is_read() -> None:
+    made = job(sources=1, capacity=1)
+    for _ in range(100):
+        made.sources[0].feed(lambda source: source.record(0))
+    restored_at(made, 10)
+    moves = [str(made.network.step()) for _ in range(6)]
+    assert sorted(moves[:4]) == [
+        "end[0] takes from operator[0]",
+        "end[0] takes from operator[1]",
+        "operator[0] comes to its watermark",
+        "operator[1] comes to its watermark",
+    ]
+    assert moves[4:] == ["source-0[0] reads", "operator[0] takes from source-0[0]"]
+    assert [work.watermark_ms for work in made.works] == [10, 10]
+    assert made.sources[0].unread == 99
+
+
+def test_what_is_in_flight_is_taken_before_an_operator_is_brought_to_its_watermark() -> None:
+    made = job(sources=1, scheduler=Shuffled(3), capacity=1)
+    for subtask in made.network.operators:
+        subtask.channels[0].put_restored([RecordBatch(0, [number]) for number in range(5)])
+    restored_at(made, 10)
+    made.sources[0].trigger(CheckpointBarrier(checkpoint_id=1))
+    most = 0
+    while made.network.step() is not None:
+        most = max(most, *(len(one.channels[0].waiting()) for one in (made.network.output, *made.network.operators)))
+    assert most == 5, "no more waits anywhere than what was restored"
+    assert [work.snapshots[1] for work in made.works] == [list(range(5))] * PARALLELISM
+    of_one = [one for one in made.heard.said if not isinstance(one, int)]
+    assert of_one == [("timer", 10)] * PARALLELISM
+
+
+def test_where_nobody_is_behind_a_barrier_goes_among_what_is_in_flight() -> None:
+    made = job(sources=1, capacity=1)
+    for subtask in made.network.operators:
+        subtask.channels[0].put_restored([RecordBatch(0, [number]) for number in range(5)])
+    made.network.resume()
+    made.network.trigger(1)
+    assert "source-0[0] reads" in {str(one) for one in made.network.moves()}
+
+
 def test_the_end_of_an_input_is_the_end_of_time_and_nothing_can_be_fed_behind_it() -> None:
     made = job(sources=1)
     made.sources[0].feed_end()
@@ -223,6 +290,24 @@ def test_the_end_of_an_input_is_the_end_of_time_and_nothing_can_be_fed_behind_it
     made.network.trigger(7)
     made.network.run()
     assert [list(work.snapshots) for work in made.works] == [[7], [7]]
+
+
+@pytest.mark.parametrize("last", LastBarrier)
+def test_behind_its_last_barrier_a_source_reads_no_more(last: LastBarrier) -> None:
+    made = job(sources=1)
+    [source] = made.sources
+    for number in range(4):
+        source.feed(lambda work, number=number: work.record(number))
+        if number == 1:
+            made.network.run()
+            source.trigger(CheckpointBarrier(checkpoint_id=7), last)
+    made.network.run()
+    is_drained = last is LastBarrier.DRAINED
+    assert sorted(one for one in made.heard.said if isinstance(one, int) and one < 2) == [0, 1]
+    assert not [one for one in made.heard.said if isinstance(one, int) and 2 <= one < 4]
+    assert (END_OF_TIME in made.heard.said) == is_drained
+    assert [list(work.snapshots) for work in made.works] == [[7], [7]]
+    assert not source.can_move
 
 
 def test_a_second_barrier_before_the_first_is_through_takes_its_place() -> None:
