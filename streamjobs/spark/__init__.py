@@ -1,8 +1,9 @@
 """Jobs on Spark: Spark brings sources, shuffle, scheduling, retries and sinks; we bring the state."""
 
 from savepoints.export import SavepointReport
+from streamjobs.observing.restore_report import RestoredStateReport, RestoreReport
 from streamjobs.spark.environment import SparkStreamEnvironment
-from streamjobs.spark.job import RestoredStateReport, RestoreReport, SparkJob
+from streamjobs.spark.job import SparkJob
 from streamjobs.spark.sinks import ForEachEpochSink, MemorySink, NoopSink, ParquetSink
 
 __all__ = [

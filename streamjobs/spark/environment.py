@@ -32,7 +32,7 @@ from checkpointing.storage.job_services import JobRecords, JobServices
 from checkpointing.storage.store_uri import is_uri, scheme_of, without_secrets
 from checkpointing.storage.time_epoch_file import end_time_epoch
 from migration import LIBRARY_RULES, EvolutionRules
-from statebackend.api.key_groups import check_parallelism
+from statebackend.api.key_groups import DEFAULT_MAX_PARALLELISM, check_parallelism
 from statebackend.keyed.backend_registry import state_backend
 from statebackend.keyed.private_directory import default_local_root
 from statebackend.keyed.state_backend import StateBackend
@@ -41,7 +41,10 @@ from statebackend.metrics import StateMetricsConfig
 from streamjobs.api.data_stream import DataStream
 from streamjobs.api.stream_graph import SourceNode, StreamGraph
 from streamjobs.errors import JobDefinitionError
+from streamjobs.observing.job_events import JobListener, JobListeners
+from streamjobs.observing.told_progress import LoggedProgress
 from streamjobs.runtime.checkpoint_writing import batch_of
+from streamjobs.runtime.described_job import DescribedJob
 from streamjobs.runtime.held_timers import warn_of_held_timers
 from streamjobs.runtime.job_start import (
     Engine,
@@ -49,6 +52,7 @@ from streamjobs.runtime.job_start import (
     check_written_by,
     judged,
     locked_start,
+    looked_up,
     require_compatible,
 )
 from streamjobs.runtime.local_state_root import LocalStateRoot
@@ -87,8 +91,6 @@ from streamjobs.spark.sources.source_progress import newest_committed_batch
 from streamjobs.spark.sources.source_watermark import watermark_of_frame
 
 _log = logging.getLogger(__name__)
-
-DEFAULT_MAX_PARALLELISM = 128
 
 
 class SparkStreamEnvironment:
@@ -147,6 +149,7 @@ class SparkStreamEnvironment:
         self._services = _services(self.job_dir, high_availability, spark_log_directory)
         self._local_state_directory = None if local_state_directory is None else os.fspath(local_state_directory)
         self._graph = StreamGraph()
+        self._listeners = JobListeners((LoggedProgress(),))
         self._sources: list[SourceNode] = []
         self._streams: dict[SourceNode, DataStream] = {}
 
@@ -187,10 +190,20 @@ class SparkStreamEnvironment:
         """
         pipeline = self._prepare()
         # With or without the source progress: what is judged is the state.
-        file_system = CheckpointFileSystem.from_uri(self.job_dir)
-        with self._services.looking(file_system, JobDirectory.inspect(self.job_dir)) as records:
-            point = self._starting_point(records, from_savepoint, restore_source_progress=False)
+        point = looked_up(
+            self.job_dir,
+            self._services,
+            lambda records: self._starting_point(records, from_savepoint, restore_source_progress=False),
+        )
         return self._judged(pipeline, point, allow_non_restored_state)
+
+    def add_listener(self, listener: JobListener) -> None:
+        """Lets a listener hear of the jobs that are executed from now on; see `streamjobs.observing.job_events`."""
+        self._listeners.add(listener)
+
+    def remove_listener(self, listener: JobListener) -> None:
+        """Ends that, for jobs that are executed from now on."""
+        self._listeners.remove(listener)
 
     def execute(
         self,
@@ -251,6 +264,10 @@ class SparkStreamEnvironment:
         except BaseException:
             start.directory.close()
             raise
+
+    def described(self) -> DescribedJob:
+        """The job as its state knows it; raises as `execute` for what could not run."""
+        return DescribedJob(self._prepare().operators, self.max_parallelism, self.rules.verdicts)
 
     def _prepare(self) -> Pipeline:
         return prepare_pipeline(self.spark, self._graph.job(), self.parallelism, self.max_parallelism)
@@ -355,10 +372,14 @@ class SparkStreamEnvironment:
             metrics=self.metrics,
             rules=self.rules,
             epoch_timeout_s=self.epoch_timeout_s,
+            schema_reports=start.verdict,
+            listeners=self._listeners.copy(),
         )
         empty_batch = EmptyBatch(self.spark, pipeline.source.schema)
         driver = EpochDriver(parts, source_log.state(point.state), self.spark.sparkContext, empty_batch)
         try:
+            # Before anything of it can fail: its end is told to nobody who was not told of its start.
+            driver.recorder.started()
             if latest is None and point.origin is not None and not point.origin.with_source_progress:
                 driver.forget_source_progress()
             # What another leader has staged since is not to be removed.
@@ -379,7 +400,8 @@ class SparkStreamEnvironment:
             query = writer.start()
             time_epochs = TimeEpochs(self.spark, driver, query, trigger)
             return SparkJob(self.spark, directory, driver, start.verdict, query, time_epochs, fallen_back)
-        except BaseException:
+        except BaseException as error:
+            driver.recorder.terminated(error)
             # What went out to the workers would otherwise stay for as long as the session.
             driver.close()
             raise

@@ -7,9 +7,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
 
-from attrs import frozen
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -17,14 +15,16 @@ from pyspark.sql.streaming.query import StreamingQuery
 from checkpointing.errors import LeadershipLostError
 from checkpointing.storage.job_directory import JobDirectory
 from savepoints.export import SavepointReport
-from snapshots.compatibility import FieldVerdict, Finding
-from statebackend.keyed.state_verdicts import SchemaReport, StateVerdict
+from statebackend.keyed.state_verdicts import SchemaReport
 from statebackend.metrics import KeyedStateMetrics
 from streamjobs.errors import EpochError
-from streamjobs.runtime.restore_measures import measure_of
+from streamjobs.observing.epoch_statistics import EpochStatistics
+from streamjobs.observing.job_events import JobListener
+from streamjobs.observing.job_figures import JobFigures
+from streamjobs.observing.job_page import EpochHistory, job_fragment
+from streamjobs.observing.restore_report import RestoreReport
 from streamjobs.runtime.time_metrics import TimeMetrics
 from streamjobs.spark.driver.epoch_driver import EpochDriver
-from streamjobs.spark.driver.epoch_statistics import EpochStatistics
 from streamjobs.spark.driver.fall_back import FallBackReport
 from streamjobs.spark.driver.query_end import DEFAULT_STOP_TIMEOUT_S, Interrupts, QueryEnd, check_timeout
 from streamjobs.spark.driver.run_watch import RunWatch
@@ -33,47 +33,6 @@ from streamjobs.spark.driver.time_epochs import TimeEpochs
 from streamjobs.spark.session import streaming_errors_unlogged
 
 _log = logging.getLogger(__name__)
-
-
-@frozen
-class RestoredStateReport:
-    """What became of one restored state: the verdict, and what its migration did over all subtasks.
-
-    ``duration_s`` is that of the slowest subtask. ``is_operator_state`` tells operator state from keyed state.
-    """
-
-    operator_uid: str
-    verdict: StateVerdict
-    entries_migrated: int
-    duration_s: float
-    is_operator_state: bool = False
-
-    @property
-    def state_name(self) -> str:
-        """The name of the state."""
-        return self.verdict.state_name
-
-    def findings(self, *rules: str) -> tuple[Finding, ...]:
-        """The findings of these rules, such as ``field-renamed``."""
-        return tuple(finding for finding in self.verdict.findings if finding.rule in rules)
-
-    @property
-    def lost(self) -> tuple[Finding, ...]:
-        """What the upgrade drops."""
-        return tuple(finding for finding in self.verdict.findings if finding.verdict is FieldVerdict.LOSSY)
-
-    def __str__(self) -> str:
-        migrated = f"{self.entries_migrated} entries migrated in {self.duration_s:.1f} s"
-        return f"operator {self.operator_uid!r}, {self.verdict}\n  {migrated}"
-
-
-class RestoreReport(tuple[RestoredStateReport, ...]):
-    """The reports of all restored states; as text, one after the other."""
-
-    __slots__ = ()
-
-    def __str__(self) -> str:
-        return "\n".join(map(str, self)) or "no state was restored"
 
 
 class SparkJob:
@@ -95,6 +54,7 @@ class SparkJob:
         """The verdicts on the state that the job continues from, by operator uid; empty for a fresh start."""
         self.fall_back_report = fall_back_report
         """What going back to an older checkpoint gave up, if the job was started so."""
+        self._recorder = driver.recorder
         self._spark = spark
         self._directory = directory
         self._driver = driver
@@ -112,7 +72,26 @@ class SparkJob:
     @property
     def epochs(self) -> Sequence[EpochStatistics]:
         """What the epochs of this run cost, oldest first; the last thousand of them."""
-        return tuple(self._driver.statistics)
+        return EpochHistory(self._recorder.epochs)
+
+    def figures(self) -> JobFigures:
+        """All that is measured of the job, as a copy; see `streamjobs.observing.job_figures`."""
+        return self._recorder.figures()
+
+    def add_listener(self, listener: JobListener) -> None:
+        """Lets a listener hear of what comes next; see `streamjobs.observing.job_events`. The start is over already."""
+        self._recorder.listeners.add(listener)
+
+    def remove_listener(self, listener: JobListener) -> None:
+        """Ends that."""
+        self._recorder.listeners.remove(listener)
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Writes a report for people: one HTML file with plots and tables, which loads nothing. Raises `OSError`."""
+        self._recorder.report(path)
+
+    def _repr_html_(self) -> str:
+        return job_fragment(self.figures())
 
     def metrics(self) -> Mapping[str, KeyedStateMetrics]:
         """The metrics of keyed state by operator uid, over all epochs of this run; empty if metrics are off.
@@ -120,7 +99,7 @@ class SparkJob:
         Counters and latencies are sums; entries and sizes are as of the last epoch. Those of single epochs are in
         `epochs`.
         """
-        return self._driver.state_metrics
+        return self._recorder.totals.state_metrics
 
     def watermarks(self) -> Mapping[str, int]:
         """How far event time is for the next epoch, by operator uid and by name of source, in milliseconds.
@@ -138,15 +117,7 @@ class SparkJob:
 
         Its ``str`` is for people: operator, state, verdict, findings, and what the migration did.
         """
-        measured = self._driver.restore_reports
-        report: list[RestoredStateReport] = []
-        for uid, schema_report in self.schema_reports.items():
-            ours = [entry for entry in measured if entry["operator_uid"] == uid]
-            report += [_restored_state_report(uid, verdict, ours, False) for verdict in schema_report.verdicts]
-            report += [
-                _restored_state_report(uid, verdict, ours, True) for verdict in schema_report.operator_state_verdicts
-            ]
-        return RestoreReport(report)
+        return self._recorder.restore_report()
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
         """Waits for the job to end, or for so many seconds; returns whether it has ended. Raises what made it fail.
@@ -165,6 +136,8 @@ class SparkJob:
             except PySparkException as error:
                 if self.query.isActive:
                     raise
+                # Before the run is ended, as one without a failure: who watches the query may come later.
+                self._time_epochs.query_ended()
                 self._close()
                 if self._driver.is_stopping and self._driver.failure is None:
                     return True
@@ -209,7 +182,7 @@ class SparkJob:
             with self._driver.committing:
                 metadata = pins.enter_context(parts.store.pin(self._committed_epoch()))
             registered = {uid: operator.states.keyed for uid, operator in parts.pipeline.operators.items()}
-            return take_savepoint(
+            report = take_savepoint(
                 self._spark,
                 metadata,
                 parts.file_system,
@@ -218,7 +191,10 @@ class SparkJob:
                 registered,
                 parts.local_root,
                 parts.sources,
+                self._driver.progress,
             )
+        self._recorder.savepoint_written(report)
+        return report
 
     def _committed_epoch(self) -> int:
         latest = self._driver.parts.store.latest()
@@ -291,10 +267,3 @@ class SparkJob:
     def _close(self) -> None:
         self._time_epochs.close()
         self._directory.close()
-
-
-def _restored_state_report(
-    uid: str, verdict: StateVerdict, measured: Sequence[Mapping[str, Any]], is_operator_state: bool
-) -> RestoredStateReport:
-    measure = measure_of(measured, verdict.state_name, is_operator_state=is_operator_state)
-    return RestoredStateReport(uid, verdict, measure.entries_migrated, measure.duration_s, is_operator_state)

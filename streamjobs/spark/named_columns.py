@@ -8,12 +8,14 @@ written in other letter case.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
-from pyspark.sql import Column
+from pyspark import SparkContext
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-__all__ = ["column_meant_by", "column_named"]
+__all__ = ["AddedColumns", "column_meant_by", "column_named"]
 
 
 def column_named(name: str) -> Column:
@@ -25,3 +27,19 @@ def column_named(name: str) -> Column:
 def column_meant_by(name: str, columns: Collection[str]) -> Column:
     """The column that a program means by ``name``, over an input of these columns."""
     return column_named(name) if name in columns else F.col(name)
+
+
+class AddedColumns:
+    """Columns, by their names, that are added to a frame of every epoch; no frame may have one of that name.
+
+    `DataFrame.withColumns` tells the JVM of each of them anew, name by name; here a frame takes one call.
+    """
+
+    def __init__(self, columns: Mapping[str, Column]) -> None:
+        every: list[Any] = [F.col("*"), *(column.alias(name) for name, column in columns.items())]
+        context: Any = SparkContext.getOrCreate()
+        self._columns = context._jvm.PythonUtils.toSeq([column._jc for column in every])
+
+    def over(self, frame: DataFrame) -> DataFrame:
+        """The frame with the columns behind its own."""
+        return DataFrame(frame._jdf.select(self._columns), frame.sparkSession)

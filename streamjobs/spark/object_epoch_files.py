@@ -26,7 +26,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -40,6 +39,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from checkpointing.errors import CheckpointError, InvariantViolationError, MissingFileError
 from checkpointing.handles.state_handles import FileHandle
 from checkpointing.storage.file_system import CheckpointFileSystem
+from statebackend.keyed.private_directory import temporary_directory
 from streamjobs.api.sink import SinkError
 from streamjobs.spark.arrow_rows import to_arrow_schema
 from streamjobs.spark.epoch_names import (
@@ -261,7 +261,7 @@ class _PartitionWriter:
         """Writes a file of these rows; returns its name, size and checksum."""
         # No two attempts at a task give one name: of a repeated one, only what it returned counts.
         name = f"part-{uuid.uuid4().hex}.parquet"
-        with tempfile.TemporaryDirectory(prefix="statebackend-rows-") as directory:
+        with temporary_directory() as directory:
             path = os.path.join(directory, name)
             with pyarrow.parquet.ParquetWriter(path, schema, compression=self.compression) as writer:
                 for batch in batches:

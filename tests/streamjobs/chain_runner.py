@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from json_source import add_file
 
 from statebackend import ValueStateDescriptor
 from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
@@ -40,9 +40,7 @@ def write_batches(directory: Path, batches: Sequence[Sequence[dict[str, Any]]]) 
     source = directory / "source"
     source.mkdir(parents=True, exist_ok=True)
     for number, rows in enumerate(batches):
-        file = source / f"{number:05d}.json"
-        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        os.utime(file, (1_000_000_000 + number, 1_000_000_000 + number))
+        add_file(source, number, rows)
     return source
 
 

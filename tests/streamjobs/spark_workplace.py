@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import attrs
+from json_source import add_file
 
 from statebackend import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
@@ -114,10 +113,7 @@ class Workplace:
         """Adds one file, which becomes one micro-batch."""
         number = len(self.batches)
         self.batches.append(list(rows))
-        staged = self.directory / f"{number}.json"
-        staged.write_text("".join(json.dumps({"word": word, "number": value}) + "\n" for word, value in rows))
-        os.utime(staged, (1_000_000_000 + number, 1_000_000_000 + number))
-        os.rename(staged, self.source / f"{number:05d}.json")
+        add_file(self.source, number, ({"word": word, "number": value} for word, value in rows))
 
     def stream(self) -> DataFrame:
         return self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(self.source))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from json_source import add_file
 from spark_workplace import memory_sink, rows_of, travelling_by_value
 
 from statebackend import ListStateDescriptor
@@ -182,13 +181,10 @@ def test_joins_and_timers_of_a_job_on_spark_go_on_behind_a_restart(spark: SparkS
     ]
     for number, epoch in enumerate(epochs):
         for name, rows in zip(("left", "right"), epoch, strict=True):
-            file = tmp_path / name / f"{number}.json"
-            file.parent.mkdir(exist_ok=True)
-            file.write_text("".join(json.dumps(row._asdict()) + "\n" for row in rows))
-            os.utime(file, (1_000_000_000 + number, 1_000_000_000 + number))
-    held_back = [tmp_path / name / "3.json" for name in ("left", "right")]
+            add_file(tmp_path / name, number, (row._asdict() for row in rows))
+    held_back = [tmp_path / name / "00003.json" for name in ("left", "right")]
     for file in held_back:
-        file.rename(tmp_path / file.parent.name / "_3.json")
+        file.rename(tmp_path / file.parent.name / "_00003.json")
     sinks = [memory_sink() for _ in range(5)]
 
     def run(parallelism: int) -> Any:
@@ -220,7 +216,7 @@ def test_joins_and_timers_of_a_job_on_spark_go_on_behind_a_restart(spark: SparkS
     run(2)
     assert [rows_of(sink) for sink in sinks] == expected(3)
     for file in held_back:
-        (tmp_path / file.parent.name / "_3.json").rename(file)
+        (tmp_path / file.parent.name / "_00003.json").rename(file)
     job = run(3)
     assert [rows_of(sink) for sink in sinks] == expected(4)
     of_operators = dict.fromkeys(("windows", "sizes", "interval", "count", "again"), 37)

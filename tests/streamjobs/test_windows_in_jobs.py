@@ -12,7 +12,9 @@ import pytest
 
 from statebackend.api.aggregate_function import AggregateFunction
 from streamjobs import (
+    ContinuousEventTimeTrigger,
     EventTimeSessionWindows,
+    GlobalWindows,
     JobDefinitionError,
     MissingTimestampError,
     ProcessingTimeSessionWindows,
@@ -24,6 +26,7 @@ from streamjobs import (
     WindowContext,
 )
 from streamjobs.inprocess import LocalStreamEnvironment
+from streamjobs.time.timestamps import MAX_TIMESTAMP
 from testkit.jobs import Emitted, HarnessJob, JobTestHarness
 from typeserializers import AttrsSerializer
 
@@ -40,6 +43,24 @@ def test_the_guide_shows_windows_that_do_what_it_says() -> None:
         r"<!-- tests/streamjobs/test_windows_in_jobs.py runs this -->\n```python\n(.*?)```", guide, re.S
     )
     exec(program, {})
+
+
+def test_a_window_without_an_end_that_fires_in_intervals_fires_once_more_at_the_end_of_time() -> None:
+    rows: list[Any] = []
+
+    class Sizes(ProcessWindowFunction[Any, Any, Any, Any]):
+        def process(self, key: Any, context: WindowContext[Any], elements: list[Any]) -> Iterator[Any]:
+            assert len(rows) < 9, "it fires for ever"
+            rows.append((context.current_watermark(), len(elements)))
+            return iter(())
+
+    env = LocalStreamEnvironment(epoch_size=1)
+    times = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("v")
+    keyed = env.from_elements([("a", 1), ("a", 12)], "k string, v bigint").assign_timestamps_and_watermarks(times)
+    windows = keyed.key_by("k").window(GlobalWindows.create()).trigger(ContinuousEventTimeTrigger.of(10))
+    windows.process(Sizes(), uid="sizes", schema="k string").sink_to([])
+    env.execute(drain=True)
+    assert rows == [(11, 2), (MAX_TIMESTAMP, 2), (MAX_TIMESTAMP, 2)]
 
 
 class Times:

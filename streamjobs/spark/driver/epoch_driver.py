@@ -12,39 +12,38 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 from pyspark import SparkContext
 from pyspark.sql import DataFrame
 
-from checkpointing.coordinator.acknowledgement import Acknowledgement, TaskId
 from checkpointing.coordinator.checkpoint_coordinator import CheckpointCoordinator
 from checkpointing.errors import LeadershipLostError
 from savepoints.restored_state import RestoredState
 from statebackend.api.clock import Clock, wall_clock
 from streamjobs.errors import EpochError, EpochTimeoutError
+from streamjobs.observing.epoch_statistics import EpochCost, seconds_of
+from streamjobs.observing.job_figures import ObservedRun
+from streamjobs.observing.job_recorder import JobRecorder, LiveFigures
 from streamjobs.runtime.checkpoint_writing import durable_epoch_of
 from streamjobs.runtime.epoch import Epochs
-from streamjobs.runtime.epoch_events import BatchArrived, Epoch, TimePassed
+from streamjobs.runtime.epoch_events import BatchArrived, TimePassed
 from streamjobs.runtime.epoch_runner import EpochRunner
 from streamjobs.runtime.epoch_table import EpochState
-from streamjobs.runtime.job_metrics import OperatorMetrics, metrics_of_epoch, metrics_of_epochs
 from streamjobs.runtime.processing_time import not_before
 from streamjobs.runtime.time_metrics import TimeMetrics, late_records_of, time_metrics
 from streamjobs.spark.driver.epoch_rim import SparkEpoch, SparkRun
-from streamjobs.spark.driver.epoch_statistics import EpochStatistics, epoch_statistics
 from streamjobs.spark.driver.epoch_time import time_epoch_left_open
 from streamjobs.spark.driver.job_parts import JobParts
 from streamjobs.spark.session import is_speculative, were_tasks_repeated
 from streamjobs.spark.sources.source_progress import read_offsets
+from streamjobs.spark.tasks.progress_channel import ProgressChannel
 from streamjobs.time.timestamps import MIN_TIMESTAMP
+from streamjobs.user_errors import told
 
-__all__ = ["REMEMBERED_EPOCHS", "EpochDriver"]
-
-REMEMBERED_EPOCHS: Final = 1000
-"""Epochs whose statistics are kept; a job may run for years."""
+__all__ = ["EpochDriver"]
 
 _POLL_S: Final = 0.2
 
@@ -101,11 +100,25 @@ class EpochDriver:
         """When the last epoch with a batch began and ended, by `monotonic_ms`, until somebody takes it."""
         self.at_news: Callable[[], object] = lambda: None
         """Called when an epoch with a batch has ended, however, and when the run is over."""
-        self.restore_reports: list[Mapping[str, Any]] = []
-        self.statistics: deque[EpochStatistics] = deque(maxlen=REMEMBERED_EPOCHS)
         self._late_records: Counter[str] = Counter()
-        self.state_metrics: OperatorMetrics = {}
-        """Those of all epochs of this run together."""
+        self.recorder = JobRecorder(
+            ObservedRun(
+                job_name=parts.identity.job_name,
+                job_id=parts.identity.job_id,
+                run_id=parts.run_id,
+                engine="spark",
+                parallelism=parts.parallelism,
+                max_parallelism=parts.identity.max_parallelism,
+                started_ms=wall_clock(),
+                restored_id=None if restored is None else restored.metadata.checkpoint_id,
+            ),
+            self._live_figures,
+            parts.listeners,
+            keeps_subtasks_open=False,
+        )
+        """What is seen of the run."""
+        self.progress = ProgressChannel(spark_context, self.recorder.progress)
+        """How tasks tell how far they are."""
 
     @property
     def last_epoch_id(self) -> int | None:
@@ -156,6 +169,7 @@ class EpochDriver:
         """
         with self._running:
             self.is_closed = True
+            self.recorder.terminated(self.failure)
             self._run.close()
         self.at_news()
 
@@ -195,8 +209,8 @@ class EpochDriver:
         self._run_without_records(is_drain=False)
 
     def drain(self) -> None:
-        """Runs an epoch at the end of event time, if the job has any; raises, and remembers, what makes it fail."""
-        if self.parts.pipeline.time.event_time is not None and self.last_epoch_id is not None:
+        """Runs an epoch at the end of event time, unless there was none yet; raises, and remembers, what fails it."""
+        if self.last_epoch_id is not None:
             self._run_without_records(is_drain=True)
 
     def _run_without_records(self, *, is_drain: bool) -> None:
@@ -227,23 +241,29 @@ class EpochDriver:
             if self._epochs.state is EpochState.STOPPED:
                 # A job that was stopped has not failed.
                 raise
-            self.failure = self._lost or error
+            given_up = None if self.given_up is None else EpochTimeoutError(self.given_up)
+            self.failure = self._lost or given_up or error
+            self._tell_of_failed_checkpoint(self.failure)
             self.close()
-            if self._lost is not None:
-                raise self._lost from None
-            if self.given_up is None:
+            if self.failure is error:
                 raise
-            self.failure = EpochTimeoutError(self.given_up)
             # Spark runs a regular expression over the text of an error while it ends a query, and its stack
             # overflows at that of an interrupted action.
             raise self.failure from None
         except BaseException as error:
             self.failure = error
+            self._tell_of_failed_checkpoint(error)
             self.close()
             # Py4J answers the JVM for exceptions only; without an answer Spark's thread would wait for ever.
             raise EpochError(f"epoch {epoch_id} was interrupted by {type(error).__name__}: {error}") from error
         finally:
             self._is_running = False
+
+    def _tell_of_failed_checkpoint(self, failure: BaseException) -> None:
+        # A batch that is refused has no checkpoint, and one whose output could not be committed has its own.
+        failed_id = self._epochs.unstored_epoch_id
+        if failed_id is not None:
+            self.recorder.checkpoint_failed(failed_id, told(failure))
 
     def wait_until_idle(self, timeout_s: float | None, is_given_up: Callable[[], bool]) -> bool:
         """Waits until no epoch is running, for so long or until it is given up; returns whether none is."""
@@ -258,7 +278,7 @@ class EpochDriver:
 
     def _run_one(self, frame: DataFrame, cause: BatchArrived | TimePassed) -> None:
         started = time.monotonic()
-        rim = SparkEpoch(self._run, frame)
+        rim = SparkEpoch(self._run, frame, self.progress.sender)
         runner = EpochRunner(self._epochs, rim, monotonic_ms)
         epoch = runner.run(cause)
         if epoch is None:
@@ -268,37 +288,20 @@ class EpochDriver:
         if self._is_speculative or were_tasks_repeated(self._spark_context, attempt_ids):
             # Attempts that failed, or lost against another one, may have written files that nobody was told of.
             self.parts.store.delete_orphans(self._epochs.files_in_use())
-        self._note(epoch, cause, acknowledgements, time.monotonic() - started, rim.action_s)
-
-    def _note(
-        self,
-        epoch: Epoch,
-        cause: BatchArrived | TimePassed,
-        acknowledgements: Mapping[TaskId, Acknowledgement],
-        duration_s: float,
-        action_s: float,
-    ) -> None:
-        # Only the first epoch of a run finds state that another program wrote.
-        for task, acknowledgement in acknowledgements.items() if not self.statistics else ():
-            if acknowledgement.report:
-                self.restore_reports.append(
-                    {"operator_uid": task.operator_uid, "subtask_index": task.subtask_index, **acknowledgement.report}
-                )
-        late_records = late_records_of(acknowledgements.values())
-        self._late_records += late_records
-        state_metrics = metrics_of_epoch(acknowledgements.values())
-        self.state_metrics = metrics_of_epochs(self.state_metrics, state_metrics)
-        self.statistics.append(
-            epoch_statistics(
-                epoch.checkpoint_id,
-                list(acknowledgements.values()),
-                duration_s,
-                action_s,
-                state_metrics,
-                has_batch=isinstance(cause, BatchArrived),
-                late_records_dropped=late_records.total(),
-            )
+        snapshots_s = [seconds_of(one, "snapshot_s") for one in acknowledgements.values()]
+        cost = EpochCost(
+            duration_s=time.monotonic() - started,
+            checkpoint_s=rim.store_s + max(snapshots_s, default=0.0),
+            action_s=rim.action_s,
+            has_batch=isinstance(cause, BatchArrived),
         )
+        self._late_records += late_records_of(acknowledgements.values())
+        self.recorder.epoch_completed(epoch.checkpoint_id, list(acknowledgements.values()), cost)
+
+    def _live_figures(self) -> LiveFigures:
+        restored = self._run.restored
+        newest = None if restored is None else restored.metadata
+        return LiveFigures(self.parts.schema_reports, newest, self.time_metrics())
 
 
 def monotonic_ms() -> int:

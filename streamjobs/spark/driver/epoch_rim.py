@@ -22,6 +22,7 @@ from checkpointing.errors import CheckpointError
 from checkpointing.handles.handle_records import KnownFiles
 from checkpointing.handles.operator_states import files_by_path
 from checkpointing.handles.state_handles import SubtaskState
+from checkpointing.metadata.checkpoint_sections import WatermarkState
 from checkpointing.storage.time_epoch_file import OpenTimeEpoch, end_time_epoch, write_time_epoch
 from savepoints.restored_state import RestoredState
 from statebackend.api.clock import wall_clock
@@ -30,6 +31,7 @@ from streamjobs.runtime.checkpoint_writing import store_checkpoint
 from streamjobs.runtime.epoch import too_late
 from streamjobs.runtime.epoch_events import Epoch, TimePassed
 from streamjobs.runtime.epoch_watermarks import EpochWatermarks
+from streamjobs.runtime.processing_time import not_before
 from streamjobs.runtime.restore_plan import SubtaskRestore, restores_by_subtask
 from streamjobs.runtime.restore_plan_file import RESTORE_PLANS_DIRECTORY, RestorePlanSection, write_restore_plan
 from streamjobs.spark.driver.epoch_time import make_offsets_durable, newest_digest, processing_time_of_epoch_ms
@@ -40,6 +42,7 @@ from streamjobs.spark.plans.placement import SubtaskPlacement
 from streamjobs.spark.session import keep_adaptive_disabled
 from streamjobs.spark.tasks.acknowledgement_channel import AcknowledgementChannel
 from streamjobs.spark.tasks.epoch_task import EpochTask
+from streamjobs.spark.tasks.progress_channel import ProgressSender
 from streamjobs.spark.tasks.run_broadcast import RunBroadcast
 
 __all__ = ["SparkEpoch", "SparkRun"]
@@ -54,9 +57,7 @@ class SparkRun:
         """The state of the epoch before: of this run, or of what it continues from."""
         self.restore: Mapping[str, Sequence[SubtaskRestore | SubtaskState]] = first_restore(parts, restored)
         """What the subtasks restore in the next epoch, by operator; none for one without state."""
-        self.watermarks = EpochWatermarks(
-            parts.pipeline.time.event_time, None if restored is None else restored.metadata.watermarks, wall_clock()
-        )
+        self.watermarks = self._begun_watermarks(None if restored is None else restored.metadata.watermarks)
         """Those of the epoch that comes next."""
         self.broadcast = RunBroadcast(spark_context, parts.run_id, operator_tasks(parts))
         self.placement = SubtaskPlacement(parts.parallelism)
@@ -79,7 +80,12 @@ class SparkRun:
 
     def forget_source_progress(self) -> None:
         """Lets event time begin anew, with sources that begin anew."""
-        self.watermarks = EpochWatermarks(self.parts.pipeline.time.event_time, None, wall_clock())
+        self.watermarks = self._begun_watermarks(None)
+
+    def _begun_watermarks(self, known: WatermarkState | None) -> EpochWatermarks:
+        # Silence counts in the time of epochs, which a clock that was set back does not take back.
+        now_ms = not_before(wall_clock(), self.processing_time_ms)
+        return EpochWatermarks(self.parts.pipeline.time.event_time, known, now_ms)
 
     def close(self) -> None:
         """Takes back what went out to the workers for this run, which begins no epoch any more; may be called again."""
@@ -109,8 +115,10 @@ def first_restore(
 class SparkEpoch:
     """One epoch over the frame of its micro-batch, or over one without rows; an `EpochRim`."""
 
-    def __init__(self, run: SparkRun, frame: DataFrame) -> None:
+    def __init__(self, run: SparkRun, frame: DataFrame, progress: ProgressSender) -> None:
         self.action_s = 0.0
+        self.store_s = 0.0
+        self._progress = progress
         self._run = run
         self._watermarks = run.watermarks
         self._parts = run.parts
@@ -153,6 +161,7 @@ class SparkEpoch:
         """Stores the checkpoint, which the next epoch goes on from."""
         parts = self._parts
         following = self._watermarks.after(completed.channel_timestamps, self._processing_time_ms)
+        started = time.monotonic()
         metadata = store_checkpoint(
             parts.store,
             parts.identity,
@@ -165,6 +174,7 @@ class SparkEpoch:
             sink_identities=parts.sinks.identities,
             watermarks=following.state(),
         )
+        self.store_s = time.monotonic() - started
         self._run.watermarks = following
         self._run.restored = RestoredState(metadata, parts.file_system)
         self._run.restore = {operator.uid: operator.subtasks for operator in completed.operators}
@@ -232,6 +242,7 @@ class SparkEpoch:
                 restore=sections.get(uid),
                 restored_from=restored.file_system if restored is not None else self._parts.file_system,
                 acknowledgements=self._run.acknowledgements.sender,
+                progress=self._progress,
             )
             for uid in self._parts.pipeline.operators
         }

@@ -30,6 +30,8 @@ class EpochWatchdog:
         self._epoch_id = epoch_id
         self._timeout_s = timeout_s
         self._group: str | None = None
+        self._lock = threading.Lock()
+        self._is_over = False
         self._timer = None if timeout_s is None else threading.Timer(timeout_s, self._expire)
 
     def __enter__(self) -> EpochWatchdog:
@@ -44,9 +46,16 @@ class EpochWatchdog:
     ) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        with self._lock:
+            self._is_over = True
 
     def _expire(self) -> None:
-        self.has_expired = True
-        _logger.warning("epoch %d has not ended within %g s; its tasks are cancelled", self._epoch_id, self._timeout_s)
-        if self._group is not None:
-            self._context.cancelJobGroup(self._group)
+        with self._lock:
+            if self._is_over:
+                return
+            self.has_expired = True
+            _logger.warning(
+                "epoch %d has not ended within %g s; its tasks are cancelled", self._epoch_id, self._timeout_s
+            )
+            if self._group is not None:
+                self._context.cancelJobGroup(self._group)

@@ -33,7 +33,7 @@ from streamjobs.spark.sources.source_log import SOURCE_LOG_DIRECTORY, free_set_a
 from streamjobs.spark.sources.source_order_file import SOURCE_ORDER_FILE_NAME
 from streamjobs.spark.sources.source_progress import capture_source_progress, newest_planned_batch, read_offsets
 
-__all__ = ["FallBackReport", "fall_back", "planned_fall_back"]
+__all__ = ["FallBackReport", "fall_back", "planned_fall_back", "shown_offsets"]
 
 _COPY = f"{SET_ASIDE_DIRECTORY}/.copying-{SOURCE_LOG_DIRECTORY}"
 
@@ -139,7 +139,7 @@ def fall_back(
     if not has_copy:
         _copy_source_log(driver_files, copy)
     copied = CheckpointFileSystem.from_uri(driver_files.location(copy))
-    offsets_before = _shown(copied.uri, newest_planned_batch(copied.uri))
+    offsets_before = shown_offsets(copied.uri, newest_planned_batch(copied.uri))
     _cut_source_log(driver_files, spark_directory, batch_id)
     end_fall_back(driver_files)
     report = FallBackReport(
@@ -150,7 +150,7 @@ def fall_back(
             driver_files.location(copy),
             *chain.from_iterable(taken_back.values()),
         ),
-        offsets_after=_shown(spark_directory, batch_id),
+        offsets_after=shown_offsets(spark_directory, batch_id),
         offsets_before=offsets_before,
         sinks=tuple(map(sink_identity, sinks.by_uid.values())),
         keeping=tuple(sink_identity(sink) for uid, sink in sinks.by_uid.items() if uid not in taken_back),
@@ -184,7 +184,7 @@ def _cut_source_log(file_system: CheckpointFileSystem, spark_directory: str, bat
             file_system.delete(path, durable=True)
 
 
-def _shown(spark_directory: str, batch_id: int | None) -> str:
+def shown_offsets(spark_directory: str, batch_id: int | None) -> str:
     """The offsets of a batch without the line about Spark's own configuration."""
     if batch_id is None:
         return "nothing"

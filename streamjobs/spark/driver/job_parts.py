@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from attrs import frozen
+from attrs import field, frozen
 
 from checkpointing.metadata.checkpoint_sections import ReadSource, SavepointIdentity
 from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
@@ -13,7 +13,9 @@ from checkpointing.storage.job_directory import JobIdentity
 from checkpointing.storage.leadership import Leadership
 from migration import LIBRARY_RULES, EvolutionRules
 from statebackend.keyed.state_backend import StateBackend
+from statebackend.keyed.state_verdicts import SchemaReport
 from statebackend.metrics import StateMetricsConfig
+from streamjobs.observing.job_events import JobListeners
 from streamjobs.operators.operator_factories import operator_factory
 from streamjobs.runtime.job_sinks import JobSinks
 from streamjobs.runtime.local_state_root import LocalStateRoot
@@ -24,7 +26,7 @@ from streamjobs.spark.tasks.partition_task import OperatorTask
 
 @frozen(kw_only=True)
 class JobParts:
-    """What a running job is made of."""
+    """What a running job is made of; ``schema_reports`` are the verdicts on what it restores, by operator uid."""
 
     identity: JobIdentity
     run_id: str
@@ -43,6 +45,8 @@ class JobParts:
     metrics: StateMetricsConfig | None = None
     rules: EvolutionRules = LIBRARY_RULES
     epoch_timeout_s: float | None = None
+    schema_reports: Mapping[str, SchemaReport] = field(factory=dict)
+    listeners: JobListeners = field(factory=JobListeners)
 
     @property
     def attempt_id(self) -> str:

@@ -31,6 +31,7 @@ from streamjobs.runtime.local_state_root import LocalStateRoot
 from streamjobs.spark.driver.worker_errors import python_cause
 from streamjobs.spark.sources.source_progress import capture_source_progress
 from streamjobs.spark.tasks.program_modules import ProgramModules, naming_missing_modules
+from streamjobs.spark.tasks.progress_channel import ProgressChannel, ProgressSender
 
 
 def take_savepoint(
@@ -42,11 +43,13 @@ def take_savepoint(
     registered: Mapping[str, Iterable[StateDescriptor]],
     local_root: LocalStateRoot,
     sources: tuple[ReadSource, ...],
+    told: ProgressChannel,
 ) -> SavepointReport:
     """Writes the savepoint of a completed checkpoint, which the caller keeps pinned, to a new directory.
 
     ``registered`` are the job's descriptors of keyed state by operator uid; what has expired by them is left out.
-    The tasks work in ``local_root``; ``sources`` are those of the log, in its order. Raises `SavepointExistsError` if
+    The tasks work in ``local_root``, and ``told`` hears of each that has ended; ``sources`` are those of the
+    log, in its order. Raises `SavepointExistsError` if
     the directory is not empty, `MissingFileError` or `CorruptFileError` if a file of the checkpoint is absent or of
     another size, which is found before anything is written, and `SavepointError` with the cause if a task fails.
     """
@@ -70,7 +73,7 @@ def take_savepoint(
     )
     tasks = export_tasks(metadata, source, target, registered, wall_clock(), local_root)
     try:
-        export = _Export(ProgramModules.of_this_process())
+        export = _Export(ProgramModules.of_this_process(), told.sender)
         exported = spark.sparkContext.parallelize(tasks, max(1, len(tasks))).map(export.run).collect()
     except (PySparkException, Py4JError) as error:
         # An RDD's action raises what Py4J brings, unless Spark recognises it as an exception of its own.
@@ -86,8 +89,9 @@ class _Export:
     """What a worker does with a task; the modules are those of the serializers that the state names."""
 
     modules: ProgramModules
+    progress: ProgressSender
 
     def run(self, task: ExportTask) -> ExportedSubtask:
         with naming_missing_modules(f"operator {task.operator_uid!r}"):
             self.modules.install()
-            return task.run()
+            return task.run(self.progress.send)

@@ -89,8 +89,12 @@ class TimeEpochs:
             if self._is_draining:
                 return
             with contextlib.suppress(Exception):
-                if self._is_ending and self._query.exception() is None:
+                failure = self._query.exception()
+                if self._is_ending and failure is None:
                     self.run_due()
+                elif failure is not None and self._driver.failure is None and not self._driver.is_stopping:
+                    # A source that failed between two epochs.
+                    self._driver.recorder.terminated(EpochError(f"the streaming query failed: {failure}"))
             self.close()
 
     def announce_drain(self) -> None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from attrs import frozen
+from attrs import field, frozen
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from streamjobs.api.stream_graph import BroadcastInput, KeyedInput, OperatorInput, SpreadInput
 from streamjobs.errors import JobDefinitionError
 from streamjobs.rows.declared_schema import DeclaredSchema, check_not_reserved, output_schema, unknown_column
-from streamjobs.spark.named_columns import column_meant_by, column_named
+from streamjobs.spark.named_columns import AddedColumns, column_meant_by, column_named
 from streamjobs.spark.plans.hidden_time import TimeOfOperator
 from streamjobs.spark.tasks.arrow_input import KEY_COLUMN_PREFIX, KEY_GROUP_COLUMN, InputColumns
 from streamjobs.spark.tasks.tagged_input import SUBTASK_COLUMN
@@ -47,6 +47,11 @@ class PreparedInput:
     may_be_early: bool
     steps: tuple[Mapping[str, Column], ...]
     subtask: Column
+    _added: tuple[AddedColumns, ...] = field(init=False)
+
+    @_added.default
+    def _columns_of_steps(self) -> tuple[AddedColumns, ...]:
+        return tuple(map(AddedColumns, self.steps))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -56,8 +61,8 @@ class PreparedInput:
 
     def rows(self, frame: DataFrame) -> DataFrame:
         """The rows with everything beside them that leads them to their subtasks."""
-        for step in self.steps:
-            frame = frame.withColumns(dict(step))
+        for columns in self._added:
+            frame = columns.over(frame)
         return frame
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from attrs import frozen
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
@@ -35,6 +34,7 @@ from streamjobs.spark.plans.placement import SubtaskPlacement
 from streamjobs.spark.tasks.arrow_input import InputColumns
 from streamjobs.spark.tasks.epoch_task import EpochTask
 from streamjobs.spark.tasks.output_rows import OutputLayout
+from streamjobs.spark.tasks.program_pickles import pickled, unpickled
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 
@@ -83,7 +83,7 @@ def prepare_operator(
     types = types_of_inputs[min(types_of_inputs)] if types_of_inputs else ()
     function = with_initial_rows(node.function, types, max_parallelism, uid)
     try:
-        function_pickle: bytes = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
+        function_pickle = pickled(function)
     except Exception as error:
         raise JobDefinitionError(
             f"operator {uid!r}: the function cannot be sent to the workers ({type(error).__name__}: {error}); "
@@ -98,7 +98,7 @@ def prepare_operator(
         if tag.schema is None:
             raise missing_schema(where, OF_OUTPUT_TAG)
         side_types[tag] = _nullable(_struct_type(tag.schema, where))
-    states = registered_states(cloudpickle.loads(function_pickle), uid, parallelism, [one.schema for one in inputs])
+    states = registered_states(unpickled(function_pickle), uid, parallelism, [one.schema for one in inputs])
     layout = OutputLayout(output_type, side_types, has_time=any(time.is_in_output for time in times))
     rows = OneInput(inputs[0]) if len(inputs) == 1 else InputUnion(inputs, frames, node.input_order)
     arrow_map = ArrowMap(frames[0].sparkSession, layout.schema, rows.task_columns)

@@ -20,7 +20,9 @@ from streamjobs.spark.session import task_identity
 from streamjobs.spark.tasks.acknowledgement_channel import AcknowledgementSender
 from streamjobs.spark.tasks.partition_task import OperatorTask, PartitionTask
 from streamjobs.spark.tasks.program_modules import naming_missing_modules
+from streamjobs.spark.tasks.progress_channel import ProgressSender
 from streamjobs.spark.tasks.run_broadcast import RunReference
+from streamjobs.spark.tasks.worker_connection import acknowledge_what_has_come
 from streamjobs.time.timestamps import MIN_TIMESTAMP
 
 
@@ -41,9 +43,11 @@ class EpochTask:
     restore: RestorePlanSection | None
     restored_from: CheckpointFileSystem
     acknowledgements: AcknowledgementSender
+    progress: ProgressSender
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Runs the subtask of this partition: yields what it emits, and sends its acknowledgement."""
+        acknowledge_what_has_come()
         with naming_missing_modules(f"operator {self.operator_uid!r}"):
             operator = self.run_reference.parts().operators[self.operator_uid]
             identity = task_identity()
@@ -56,6 +60,7 @@ class EpochTask:
                 identity=identity,
                 restore=self._restore(operator, identity.partition_id),
                 acknowledge=partial(self.acknowledgements.send, self.epoch_id),
+                progress=self.progress.send,
             )
             yield from task.run(batches)
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 from attrs import frozen
-from pyspark import cloudpickle
 
 from statebackend.api.key_groups import subtask_of_key_group
+from statebackend.api.progress import ProgressListener, no_progress
 from streamjobs.errors import EpochError
 from streamjobs.operators.input_batch import place_of_input
 from streamjobs.operators.operator import InputBatch
@@ -28,6 +28,7 @@ from streamjobs.runtime.worker_functions import RunIdentity, functions_of_this_p
 from streamjobs.spark.session import TaskIdentity
 from streamjobs.spark.tasks.arrow_input import KEY_GROUP_COLUMN, InputColumns, InputReader, put_together
 from streamjobs.spark.tasks.output_rows import OutputSchema, OutputWriter
+from streamjobs.spark.tasks.program_pickles import unpickled
 from streamjobs.spark.tasks.tagged_input import SUBTASK_COLUMN, runs_of_inputs
 
 __all__ = ["OperatorTask", "PartitionTask"]
@@ -56,6 +57,7 @@ class PartitionTask:
     identity: TaskIdentity
     restore: SubtaskRestore
     acknowledge: Callable[[bytes], None]
+    progress: ProgressListener = no_progress
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Processes the partition: yields the emitted rows, and acknowledges behind the last of them."""
@@ -72,6 +74,7 @@ class PartitionTask:
                     attempt_id=self.identity.attempt_id,
                     restore=self.restore,
                     local_directory=local_directory,
+                    progress=self.progress,
                 ),
             )
             writer = OutputWriter(task.outputs, task.parts.operator_uid)
@@ -86,7 +89,7 @@ class PartitionTask:
         """The function of this task; what its setup() has made lives in this process as long as the run."""
         parts = self.operator.parts
         run = RunIdentity(parts.job_id, parts.run_id)
-        make_function = partial(cloudpickle.loads, self.operator.function_pickle)
+        make_function = partial(unpickled, self.operator.function_pickle)
         return functions_of_this_process().function(run, parts.operator_uid, make_function)
 
     def _inputs(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, InputBatch]]:

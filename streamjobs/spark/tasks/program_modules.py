@@ -23,6 +23,7 @@ from snapshots.permitted_modules import (
     declare_unavailable_snapshots,
 )
 from streamjobs.errors import MissingModuleError
+from streamjobs.spark.tasks.program_pickles import pickled, unpickled
 from streamjobs.user_errors import cited
 
 
@@ -50,7 +51,7 @@ class ProgramModules:
                 modules.update(dict.fromkeys(names, snapshot_class.__module__))
                 continue
             try:
-                pickles[names] = cloudpickle.dumps(snapshot_class)  # type: ignore[no-untyped-call]
+                pickles[names] = pickled(snapshot_class)
             except Exception as error:
                 unavailable.update(dict.fromkeys(names, f"it cannot be sent to the workers: {cited(error, 200)}"))
         return cls(allowed_snapshot_modules(), modules, pickles, unavailable)
@@ -60,8 +61,8 @@ class ProgramModules:
         allow_snapshot_modules(*self.allowed)
         declare_snapshot_modules(self.modules)
         unavailable = dict(self.unavailable)
-        for names, pickled in self.pickles.items():
-            unavailable.update(_register_pickled(names, pickled))
+        for names, class_pickle in self.pickles.items():
+            unavailable.update(_register_pickled(names, class_pickle))
         declare_unavailable_snapshots(unavailable)
 
 
@@ -81,22 +82,25 @@ def naming_missing_modules(where: str) -> Iterator[None]:
         ) from error
 
 
-def _register_pickled(names: tuple[str, ...], pickled: bytes) -> Mapping[str, str]:
+def _register_pickled(names: tuple[str, ...], class_pickle: bytes) -> Mapping[str, str]:
     """Registers a class under its names; gives the reason for each if that is not possible.
 
     That is no error by itself: most classes that a program knows are in no state of its job.
     """
     try:
-        register_snapshot(names[0], aliases=names[1:])(cloudpickle.loads(pickled))
+        register_snapshot(names[0], aliases=names[1:])(unpickled(class_pickle))
     except Exception as error:
         return dict.fromkeys(names, f"it cannot be unpickled here: {cited(error, 200)}")
     return {}
 
 
 def _missing_module(error: BaseException | None) -> str | None:
-    while error is not None:
+    # Causes of what users and libraries raise may go in a circle.
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
         if isinstance(error, ModuleNotFoundError) and error.name:
             return error.name
+        seen.add(id(error))
         error = error.__cause__
     return None
 

@@ -19,10 +19,11 @@ from typing import Final
 
 from attrs import frozen
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark import Broadcast, SparkContext, cloudpickle
+from pyspark import Broadcast, SparkContext
 
 from streamjobs.spark.tasks.partition_task import OperatorTask
 from streamjobs.spark.tasks.program_modules import ProgramModules
+from streamjobs.spark.tasks.program_pickles import pickled, unpickled
 
 KEPT_RUNS: Final = 4
 """Runs whose parts a worker keeps: workers outlive jobs, and some serve several at a time."""
@@ -33,8 +34,9 @@ _parts_by_run: OrderedDict[str, RunParts] = OrderedDict()
 
 @frozen
 class RunParts:
-    """The tasks of all operators by uid."""
+    """What the program has registered, and the tasks of all operators by uid."""
 
+    program: ProgramModules
     operators: Mapping[str, OperatorTask]
 
 
@@ -53,13 +55,16 @@ class RunReference:
         parts = _parts_by_run.get(self.run_id)
         if parts is None:
             modules, operators = self.broadcast.value
+            program: ProgramModules = unpickled(modules)
             # First: unpickling the operators may already need a class that is found by its name.
-            cloudpickle.loads(modules).install()
-            parts = _parts_by_run[self.run_id] = RunParts(cloudpickle.loads(operators))
+            program.install()
+            parts = _parts_by_run[self.run_id] = RunParts(program, unpickled(operators))
             if len(_parts_by_run) > KEPT_RUNS:
                 _parts_by_run.popitem(last=False)
             _set_aside()
-        else:
+        elif self.run_id != next(reversed(_parts_by_run)):
+            # The run before may know another class under the same name, such as one of a cell that was run again.
+            parts.program.install()
             _parts_by_run.move_to_end(self.run_id)
         return parts
 
@@ -78,8 +83,7 @@ class RunBroadcast:
     def __init__(self, context: SparkContext, run_id: str, operators: Iterable[OperatorTask]) -> None:
         """Sends nothing yet; Spark's executors fetch it with their first task."""
         by_uid = {operator.parts.operator_uid: operator for operator in operators}
-        modules: bytes = cloudpickle.dumps(ProgramModules.of_this_process())  # type: ignore[no-untyped-call]
-        payload: bytes = cloudpickle.dumps(by_uid)  # type: ignore[no-untyped-call]
+        modules, payload = pickled(ProgramModules.of_this_process()), pickled(by_uid)
         self.reference = RunReference(run_id, context.broadcast((modules, payload)))
         self._is_destroyed = False
 

@@ -20,6 +20,7 @@ from checkpointing import (
     SubtaskState,
 )
 from checkpointing.metadata.checkpoint_sections import ReadSource
+from checkpointing.storage.checkpoint_directories import DirectoryPointers
 from checkpointing.storage.driver_lock import DriverLock
 from savepoints.restored_state import RestoredState
 from statebackend.keyed.backend_registry import state_backend
@@ -155,7 +156,7 @@ class Job:
 
     @property
     def latest(self) -> Any:
-        return DirectoryCheckpointStore.peek(self.fs)
+        return DirectoryPointers(self.fs).find().newest()
 
     def files(self) -> list[str]:
         return list(self.fs.list_files("shared"))

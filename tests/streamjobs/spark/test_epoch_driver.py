@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 from driver_workplace import Job, job_without_spark
+from held_items import grown, held_items
 
 from checkpointing import (
     Acknowledgement,
@@ -19,6 +20,7 @@ from checkpointing import (
 )
 from savepoints.restored_state import RestoredState
 from streamjobs.errors import EpochError, EpochTimeoutError, SourceProgressMismatchError
+from streamjobs.observing.job_events import JobListener, JobListeners
 from streamjobs.runtime.restore_plan_file import RESTORE_PLANS_DIRECTORY
 from streamjobs.spark.driver import epoch_driver, epoch_rim
 from streamjobs.spark.driver.epoch_driver import EpochDriver
@@ -223,6 +225,26 @@ def test_the_time_of_an_epoch_is_that_of_its_batch_in_every_attempt_and_never_go
     assert (positions.batch_id, positions.sources) == (3, (ReadSource("words", "words", "0"),))
 
 
+def test_silence_counts_from_the_time_of_the_last_epoch_where_a_clock_was_set_back(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began: list[int | None] = []
+    watermarks = epoch_rim.EpochWatermarks
+
+    def noted(event_time: Any, restored: Any, now_ms: int | None) -> Any:
+        began.append(now_ms)
+        return watermarks(event_time, restored, now_ms)
+
+    monkeypatch.setattr(epoch_rim, "EpochWatermarks", noted)
+    monkeypatch.setattr(epoch_rim, "wall_clock", lambda: 5000)
+    job.run(0, time_ms=9000)
+    driver = job.start()
+    driver.forget_source_progress()
+    monkeypatch.setattr(epoch_rim, "wall_clock", lambda: 9500)
+    job.start()
+    assert began == [9000, 9000, 9500], "the epochs to come have this time at least"
+
+
 def test_an_epoch_that_took_too_long_does_not_count_even_if_all_have_acknowledged(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,6 +270,10 @@ def test_an_epoch_that_was_given_up_says_so_whatever_it_fails_with(job: Job) -> 
         job.run(0)
     assert job.driver.failure is failure.value
     assert failure.value.__suppress_context__, "what the JVM is told is one line"
+    figures = job.driver.recorder.figures()
+    for told in (figures.failure, figures.failures[0].reason):
+        assert told is not None
+        assert told.startswith("EpochTimeoutError: epoch 0 was given up"), "what is raised, and not what came of it"
 
 
 def test_waiting_until_no_epoch_runs(job: Job) -> None:
@@ -280,3 +306,52 @@ def test_epochs_count_from_0_again_for_state_without_its_source_position(job: Jo
     assert other.last_epoch_id == 1
     other.forget_source_progress()
     assert other.last_epoch_id is None
+
+
+def test_a_driver_holds_no_more_after_hundreds_of_epochs_than_after_a_few(job: Job) -> None:
+    for epoch_id in range(60):
+        job.run(epoch_id)
+    before = held_items(job.driver)
+    for epoch_id in range(60, 300):
+        job.run(epoch_id)
+    assert len(job.driver.recorder.epochs) == 300
+    # What the workplace notes itself grows, and nothing else.
+    assert set(grown(before, held_items(job.driver), by=50)) == {"Job.planned_without_records", "RecordingSink.told"}
+
+
+def test_listeners_hear_of_epochs_a_failure_and_the_end(job: Job) -> None:
+    heard: list[str] = []
+
+    class Listening(JobListener):
+        def epoch_completed(self, event: Any) -> None:
+            heard.append(f"epoch {event.epoch.epoch_id}")
+
+        def checkpoint_failed(self, event: Any) -> None:
+            heard.append(f"failed {event.checkpoint.checkpoint_id}: {event.checkpoint.reason}")
+
+        def terminated(self, event: Any) -> None:
+            heard.append(f"over: {event.error}")
+
+    driver = job.start(listeners=JobListeners((Listening(),)))
+    job.run(0)
+    job.run(1)
+    job.sink.fails_at["stage"] = RuntimeError("the disk is full")
+    with pytest.raises(RuntimeError):
+        job.run(2)
+    driver.close()
+    assert heard[:2] == ["epoch 0", "epoch 1"]
+    assert heard[2].startswith("failed 2: RuntimeError: the disk is full")
+    assert heard[3:] == ["over: the disk is full"]
+    figures = driver.recorder.figures()
+    assert (figures.status, figures.totals.epochs, figures.totals.failed_checkpoints) == ("failed", 2, 1)
+    assert figures.newest_checkpoint is not None
+    assert figures.newest_checkpoint.checkpoint_id == 1
+    assert figures.newest_checkpoint.size_bytes == figures.epochs[-1].size_bytes or not figures.epochs[-1].operators
+
+
+def test_a_job_that_is_stopped_ends_without_a_failure(job: Job) -> None:
+    job.run(0)
+    job.driver.request_stop()
+    job.driver.close()
+    figures = job.driver.recorder.figures()
+    assert (figures.status, figures.failure) == ("ended", None)

@@ -14,7 +14,9 @@ import pytest
 from pyspark import cloudpickle
 from spark_workplace import CountWords, Workplace, memory_sink, travelling_by_value
 
+from snapshots import SimpleTypeSerializerSnapshot, register_snapshot, snapshot_class_for
 from streamjobs.api.sink import SinkError
+from streamjobs.observing.job_events import JobListener
 from streamjobs.spark.tasks import run_broadcast
 from streamjobs.spark.tasks.program_modules import ProgramModules
 from streamjobs.spark.tasks.run_broadcast import KEPT_RUNS, RunBroadcast, RunReference
@@ -72,6 +74,20 @@ def test_a_worker_keeps_the_parts_of_the_last_few_runs(kept_runs: Any) -> None:
     references[1].parts()
     assert sent[1].asked == 2
     assert len(kept_runs) == KEPT_RUNS
+
+
+@pytest.mark.usefixtures("own_registrations")
+def test_a_worker_of_two_runs_knows_the_classes_of_the_one_whose_task_it_has(kept_runs: Any) -> None:
+    """A cell of a notebook that is run again defines a class anew, while a job with the one before goes on."""
+    references = []
+    for version in range(2):
+        named = type("Named", (SimpleTypeSerializerSnapshot,), {"__module__": "__main__", "version": version})
+        register_snapshot("tests.run_broadcast.Named")(named)
+        references.append(RunReference(f"run-{version}", Sent({})))  # type: ignore[arg-type]
+    for version in (0, 1, 1, 0, 1):
+        references[version].parts()
+        for name in ("tests.run_broadcast.Named", "__main__:Named"):
+            assert getattr(snapshot_class_for(name), "version", None) == version
 
 
 class Knot:
@@ -149,6 +165,24 @@ class TestOnSpark:
             raise SinkError("it must not be started")
 
         monkeypatch.setattr(type(sink), "recover", recover)
-        with pytest.raises(SinkError, match="must not be started"):
+        heard: list[Any] = []
+
+        class Listening(JobListener):
+            def started(self, event: Any) -> None:
+                heard.append(event.run.run_id)
+
+            def terminated(self, event: Any) -> None:
+                heard.append((event.run.run_id, event.error))
+
+        make_environment = place.environment
+
+        def environment(*arguments: Any, **options: Any) -> Any:
+            made = make_environment(*arguments, **options)
+            made.add_listener(Listening())
+            return made
+
+        monkeypatch.setattr(place, "environment", environment)
+        with pytest.raises(SinkError, match="must not be started") as raised:
             place.run(sink)
         assert files_of_spark(spark).keys() <= before.keys()
+        assert heard == [heard[0], (heard[0], raised.value)], "whoever hears of the end has heard of the start"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from json_source import add_file, padded
 from spark_workplace import memory_sink, rows_of
 
 from streamjobs import TumblingEventTimeWindows, WatermarkStrategy
@@ -26,17 +25,11 @@ COUNTED = "k string, start bigint, `end` bigint, n bigint"
 Row = tuple[str, int, int]
 
 
-def padded(rows: Sequence[Row], size: int) -> list[Row]:
-    return [*rows, *[rows[-1]] * (size - len(rows))]
-
-
 def write(source: Path, batches: Sequence[Sequence[Row]]) -> None:
     """A file of JSON for each batch."""
     source.mkdir(exist_ok=True)
     for number, rows in enumerate(batches, start=len(list(source.iterdir()))):
-        path = source / f"{number:05d}.json"
-        path.write_text("".join(json.dumps({"k": k, "t": t, "v": v}) + "\n" for k, t, v in rows))
-        os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))
+        add_file(source, number, ({"k": k, "t": t, "v": v} for k, t, v in rows))
 
 
 def test_counts_by_window_are_those_of_this_process_and_of_spark_for_records_at_the_threshold(

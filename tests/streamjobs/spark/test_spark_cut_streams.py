@@ -63,7 +63,7 @@ class Cut:
         windows = keyed.window(TumblingEventTimeWindows.of(SIZE)).side_output_late_data(LATE)
         sums = windows.process(Summed(), uid="sums", schema=SUMS)
         sums.sink_to(self.sinks[0], uid="sums")
-        sums.side_output(LATE).sink_to(self.sinks[1], uid="late")
+        sums.get_side_output(LATE).sink_to(self.sinks[1], uid="late")
         keyed.process(SetsTimers(), uid="timers", schema=TIMERS).sink_to(self.sinks[2], uid="timers")
         return env.execute("cut")
 

@@ -153,7 +153,7 @@ class Job:
         of_totals = all_of_it.key_by("k").window(TumblingEventTimeWindows.of(SIZES[1]))
         totals.transform(self.shown).sink_to(self.sinks[0], uid="first")
         of_totals.process(Total("total"), uid="outer", schema=TOTALS).sink_to(self.sinks[1], uid="second")
-        totals.side_output(LATE).sink_to(self.sinks[2], uid="late")
+        totals.get_side_output(LATE).sink_to(self.sinks[2], uid="late")
         job = env.execute("windows", trigger={"availableNow": True})
         job.await_termination()
         self.epochs += len(job.epochs)

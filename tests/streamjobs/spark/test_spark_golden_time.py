@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,6 +12,7 @@ import golden_epochs
 import pytest
 from attrs import define, field
 from golden_epochs import SCHEMA, Epochs, Given, epochs_of, expected_outputs, is_playable, ordered
+from json_source import add_file
 from spark_workplace import memory_sink, travelling_by_value
 
 from streamjobs import KeyedProcessFunction, WatermarkStrategy
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 GROUPS = sorted(path.stem for path in GOLDEN.glob("*.json"))
-TOGETHER = 6
-"""So many traces, of about as many epochs each, are one query."""
+TOGETHER = 8
+"""At most so many traces, of about as many epochs each, are one query."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -135,9 +135,7 @@ class Play:
     def _write(self, trace: Trace, cut: Epochs) -> None:
         for index in trace.inputs:
             for number, rows in enumerate(cut.of(index)):
-                path = self.directory / f"{trace.number}-{index}" / f"{number:05d}.json"
-                path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-                os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))
+                add_file(self.directory / f"{trace.number}-{index}", number, rows)
 
 
 def chosen() -> Sequence[Given]:
@@ -154,11 +152,14 @@ def length_of(scenario: Given) -> int:
 
 
 def groups() -> Iterator[tuple[str, list[Given]]]:
-    """The traces that are played together, each a test of that name."""
-    by_length = sorted(chosen(), key=length_of)
-    for start in range(0, len(by_length), TOGETHER):
-        group = by_length[start : start + TOGETHER]
-        yield f"{len(group)} of {length_of(group[-1])} epochs", group
+    """The traces that are played together, each a test of that name; an epoch costs also those at their end."""
+    group: list[Given] = []
+    for one in sorted(chosen(), key=length_of):
+        if group and (len(group) == TOGETHER or length_of(one) > 2 * length_of(group[0])):
+            yield f"{len(group)} of {length_of(group[-1])} epochs", group
+            group = []
+        group.append(one)
+    yield f"{len(group)} of {length_of(group[-1])} epochs", group
 
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])

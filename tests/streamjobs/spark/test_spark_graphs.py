@@ -97,7 +97,7 @@ class Place:
 def build(sales: Any, returns: Any, totals_sink: Any, large_sink: Any) -> None:
     totals = sales.key_by("shop").process(Totals(), uid="totals", schema=TOTALS, order_by="amount")
     totals.sink_to(totals_sink)
-    large = totals.side_output(LARGE).transform(_amounts)
+    large = totals.get_side_output(LARGE).transform(_amounts)
     both = large.union(returns).key_by("shop")
     both.process(Totals(), uid="large", schema=TOTALS, order_by="amount").sink_to(large_sink, uid="large")
 
@@ -224,7 +224,7 @@ def test_what_cannot_be_one_graph_is_refused_before_it_starts(spark: SparkSessio
         .key_by("shop")
         .process(Totals(), uid="totals", schema=TOTALS)
     )
-    totals.side_output(OutputTag("large")).sink_to(memory_sink())
+    totals.get_side_output(OutputTag("large")).sink_to(memory_sink())
     with pytest.raises(JobDefinitionError, match=r"'totals', side output 'large': pass OutputTag\(name, schema"):
         environment.execute("graph")
     assert not (tmp_path / "job").exists()

@@ -467,7 +467,7 @@ def test_only_the_first_epoch_of_a_run_reports_what_was_restored(workplace: Work
     job = workplace.run(memory_sink(), CountWordsUpgraded(), job="new", execute={"from_savepoint": savepoint})
     assert {state.state_name: state.entries_migrated for state in job.restore_report()}["seen"] == 3
     # One report per subtask, however many epochs follow.
-    assert len(job._driver.restore_reports) == 2
+    assert len(job._driver.recorder.subtask_reports) == 2
 
 
 @pytest.mark.parametrize("uid", ["..", "飛行機" * 30])

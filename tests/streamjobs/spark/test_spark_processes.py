@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -16,9 +15,10 @@ from typing import IO, Any
 
 import pyarrow.parquet as pq
 import pytest
+from json_source import add_file
 
 from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
-from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpointStore
+from checkpointing.storage.checkpoint_directories import DirectoryPointers
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.savepoint_directory import read_savepoint
 from statebackend.operator_state import decode_operator_state
@@ -53,9 +53,8 @@ def make_source(work: Path, files: int, later: int = 0) -> list[tuple[str, int, 
             (WORDS[(number * 13 + row * row) % len(WORDS)], number * ROWS_PER_FILE + row)
             for row in range(ROWS_PER_FILE)
         ]
-        path = work / ("source" if number < files else "later") / f"{number:05d}.json"
-        path.write_text("".join(json.dumps({"word": word, "number": value}) + "\n" for word, value in rows))
-        os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))
+        directory = work / ("source" if number < files else "later")
+        add_file(directory, number, ({"word": word, "number": value} for word, value in rows))
         for word, value in rows:
             times[word] += 1
             expected.append((word, value, times[word]))
@@ -145,7 +144,7 @@ def check_job_at_its_end(job: Path) -> int:
     # Spark notes the files of a batch before the batch itself, so after a kill in between two files become one epoch.
     assert FILES // 2 < epochs <= FILES
     file_system = CheckpointFileSystem.from_uri(job)
-    metadata = DirectoryCheckpointStore.peek(file_system)
+    metadata = DirectoryPointers(file_system).find().newest()
     assert metadata is not None
     found = operator_state(metadata, file_system)
     check_operator_state(found, range(FILES * ROWS_PER_FILE), range(epochs))

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from streamjobs.spark.tasks.program_modules import naming_missing_modules
+
 pytestmark = pytest.mark.spark
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -53,3 +55,10 @@ def test_workers_that_are_killed_between_epochs_and_within_one_lose_and_double_n
         assert found[backend]["killed within"]
         assert found[backend]["killed between"] > 0
         assert found[backend]["workers"] > found[backend]["killed between"], "others took over"
+
+
+def test_an_error_whose_causes_go_in_a_circle_is_raised_as_it_is() -> None:
+    first, second = ValueError("first"), ValueError("second")
+    first.__cause__, second.__cause__ = second, first
+    with pytest.raises(ValueError, match="first"), naming_missing_modules("operator"):
+        raise first

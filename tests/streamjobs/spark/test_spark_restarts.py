@@ -17,16 +17,18 @@ from checkpointing import (
     CheckpointNotFoundError,
     CorruptMetadataError,
     JobDirectory,
+    ZooKeeperHighAvailability,
 )
-from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpointStore
+from checkpointing.storage.checkpoint_directories import DirectoryPointers
 from checkpointing.storage.job_origin import read_origin
 from streamjobs import EpochError, JobDefinitionError, JobRestoreError
 from streamjobs.api.sink import SinkError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from zookeeper_server import ZooKeeperServer
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("usual_spark_log")]
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +54,7 @@ class Fails(CountWords):
 
 
 def newest(workplace: Workplace, job: str = "job") -> CheckpointMetadata:
-    found = DirectoryCheckpointStore.peek(CheckpointFileSystem.from_uri(workplace.directory / job))
+    found = DirectoryPointers(CheckpointFileSystem.from_uri(workplace.directory / job)).find().newest()
     assert found is not None
     return found
 
@@ -149,6 +151,29 @@ def test_a_job_goes_back_to_an_older_checkpoint_and_processes_again_what_came_la
         "epoch=000000000002-1",
         "epoch=000000000002-2",
     ]
+
+
+def test_a_job_that_is_led_through_zookeeper_goes_back_to_an_older_checkpoint(
+    workplace: Workplace, zookeeper_server: ZooKeeperServer
+) -> None:
+    from streamjobs.spark.sinks import ParquetSink
+
+    services = ZooKeeperHighAvailability(zookeeper_server.hosts, f"/{workplace.directory.name}")
+    output = ParquetSink(workplace.directory / "out")
+    workplace.add_batch([("b", 11)])
+    workplace.run(output, high_availability=services)
+    expected = workplace.expected()
+    [newest] = (workplace.directory / "job" / "checkpoints").glob("chk-000000000002-*/_metadata")
+    newest.write_bytes(newest.read_bytes()[:-7])
+    with pytest.raises(CorruptMetadataError, match="start with fall_back_to=1; readable are 0, 1"):
+        workplace.run(output, high_availability=services)
+    job = workplace.run(output, high_availability=services, execute={"fall_back_to": "previous"})
+    report = job.fall_back_report
+    assert report is not None
+    assert (report.checkpoint_id, report.given_up, report.is_output_taken_back) == (1, (2,), True)
+    assert [place for place in report.set_aside if place.startswith("zookeeper:")]
+    assert [epoch.epoch_id for epoch in job.epochs] == [2]
+    assert shown(workplace) == expected
 
 
 def test_going_back_is_finished_after_a_crash_at_any_step(

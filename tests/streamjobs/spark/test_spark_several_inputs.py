@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import several_inputs
+from json_source import add_file
 from several_inputs import LEFT, RIGHT, RULES, EpochInputs, InRow, Merge, as_left, as_right, as_rule, build, modelled
 from spark_workplace import DiesOnce, memory_sink, rows_of, travelling_by_value
 
@@ -57,10 +56,7 @@ class Job:
         """Gives every source its records of each of these epochs, as one file."""
         for epoch in epochs:
             for (name, _, as_record), rows in zip(SOURCES, epoch, strict=True):
-                staged = self.directory / "staged"
-                staged.write_text("".join(json.dumps(as_record(row)) + "\n" for row in rows))
-                os.utime(staged, (1_000_000_000 + self.written, 1_000_000_000 + self.written))
-                os.rename(staged, self.directory / name / f"{self.written:05d}.json")
+                add_file(self.directory / name, self.written, map(as_record, rows))
             self.written += 1
 
     def run(self, job: str, parallelism: int, **execute: Any) -> Any:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from chain_runner import travelling_by_value
+from json_source import add_file
 from spark_workplace import DiesOnce, memory_sink
 
 from checkpointing.storage.savepoint_directory import read_savepoint
@@ -19,7 +18,7 @@ from streamjobs import EpochError, JobDefinitionError, JobRestoreError, KeyedPro
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("usual_spark_log")]
 
 
 class Count(KeyedProcessFunction[str, Any, Any]):
@@ -52,10 +51,7 @@ class Place:
             directory = self.directory / name
             directory.mkdir(exist_ok=True)
             for number in range(len(list(directory.iterdir())), records):
-                staged = self.directory / "staged"
-                staged.write_text(json.dumps({"source": name, "number": number, "at": 1000 * number}))
-                os.utime(staged, (1_000_000_000 + number, 1_000_000_000 + number))
-                os.rename(staged, directory / f"{number:05d}.json")
+                add_file(directory, number, [{"source": name, "number": number, "at": 1000 * number}])
 
     columns = "source string, number int, at bigint"
 

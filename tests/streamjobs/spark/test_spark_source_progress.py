@@ -263,6 +263,7 @@ def compacting_and_deleting_early(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("usual_spark_log")
 @pytest.mark.parametrize("commit_is_there", [True, False])
 def test_a_restored_file_stream_goes_on_with_exactly_the_next_files(
     spark: SparkSession, tmp_path: Path, commit_is_there: bool
@@ -301,6 +302,7 @@ def test_a_restored_file_stream_goes_on_with_exactly_the_next_files(
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("usual_spark_log")
 def test_a_restored_file_stream_goes_on_after_spark_has_compacted_and_deleted(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -322,6 +324,7 @@ def test_a_restored_file_stream_goes_on_after_spark_has_compacted_and_deleted(
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("usual_spark_log")
 def test_a_restored_rate_stream_goes_on_with_the_next_row(spark: SparkSession, tmp_path: Path) -> None:
     stream = (
         spark.readStream.format("rate-micro-batch")

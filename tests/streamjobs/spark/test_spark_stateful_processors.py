@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
+from json_source import add_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,10 +42,8 @@ class Batches:
     def add(self, batch: dict[str, list[tuple[str, int, int]]]) -> None:
         """Another file."""
         number, self.count = self.count, self.count + 1
-        path = self.directory / "source" / f"{number:05d}.json"
         rows = [{"program": program, "k": k, "n": n, "t": t} for program, rows in batch.items() for k, n, t in rows]
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))
+        add_file(self.directory / "source", number, rows)
 
     def stream(self, spark: SparkSession) -> DataFrame:
         from stateful_programs import INPUT

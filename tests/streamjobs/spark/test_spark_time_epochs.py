@@ -184,7 +184,7 @@ def test_a_drained_job_has_fired_all_of_event_time_and_its_savepoint_goes_on_wit
         events.key_by("k").process(Alarm(3_600_000), uid="alarms", schema=FIRED).sink_to(fired, uid="fired")
         windows = events.key_by("k").window(TumblingEventTimeWindows.of(SIZE))
         windows.process(Summed(), uid="sums", schema=SUMS).sink_to(sums, uid="sums")
-        events.side_output(AHEAD).sink_to(ahead, uid="ahead")
+        events.get_side_output(AHEAD).sink_to(ahead, uid="ahead")
         return env.execute("drained", **execute)
 
     ahead = Telling()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import timed_inputs
+from json_source import add_file, padded
 from spark_workplace import memory_sink, rows_of, travelling_by_value
 from timed_inputs import NAMES, SCHEMA, build
 
@@ -71,10 +71,6 @@ def on_local(directory: Path, part: int, serializer: Any, **execute: Any) -> tup
     return {name: sorted(map(tuple, rows)) for name, rows in sinks.items()}, job
 
 
-def padded(rows: Sequence[Row], size: int) -> list[Row]:
-    return [*rows, *[rows[-1]] * (size - len(rows))]
-
-
 def on_spark(
     spark: SparkSession, directory: Path, part: int, serializer: Any, **execute: Any
 ) -> tuple[dict[str, list[Any]], Any]:
@@ -107,9 +103,7 @@ def write(source: Path, batches: Sequence[Sequence[Row]]) -> None:
     """A file of JSON for each batch."""
     source.mkdir(exist_ok=True)
     for number, rows in enumerate(batches, start=len(list(source.iterdir()))):
-        path = source / f"{number:05d}.json"
-        path.write_text("".join(json.dumps({"k": k, "t": t, "v": v}) + "\n" for k, t, v in rows))
-        os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))
+        add_file(source, number, ({"k": k, "t": t, "v": v} for k, t, v in rows))
 
 
 def test_a_job_with_timed_inputs_goes_on_on_spark_by_its_own_rules_and_back_in_this_process(

@@ -10,9 +10,11 @@ from unittest import mock
 
 import pytest
 from driver_workplace import Job, job_without_spark
+from pyspark.errors import StreamingQueryException
 
 from streamjobs.errors import EpochError
 from streamjobs.spark.driver.time_epochs import TimeEpochs
+from streamjobs.spark.job import SparkJob
 
 DONE_WITHIN_S = 60
 
@@ -47,7 +49,7 @@ class Place:
 
     @property
     def kinds(self) -> list[bool]:
-        return [one.has_batch for one in self.job.driver.statistics]
+        return [one.has_batch for one in self.job.driver.recorder.epochs]
 
 
 @pytest.fixture
@@ -126,6 +128,27 @@ def test_behind_a_query_that_failed_or_was_stopped_nothing_fires(
     assert place.job.driver.is_closed
 
 
+def test_a_source_that_failed_is_told_though_whoever_waits_comes_before_the_watch(place: Place) -> None:
+    failure, is_watched = StreamingQueryException("the source failed"), threading.Event()
+    place.query.exception.return_value = failure
+    place.query.isActive = False
+
+    def await_end(timeout_s: float | None = None) -> bool:
+        if timeout_s is None:
+            is_watched.wait(DONE_WITHIN_S)
+        raise failure
+
+    place.query.awaitTermination.side_effect = await_end
+    place.job.run(0)
+    job = SparkJob(mock.MagicMock(), mock.MagicMock(), place.job.driver, {}, place.query, place.begun(once=True))
+    with pytest.raises(EpochError, match=r"the streaming query failed: .*the source failed"):
+        job.await_termination()
+    is_watched.set()
+    job._watch.thread.join(DONE_WITHIN_S)
+    figures = job.figures()
+    assert (figures.status, figures.failure is not None and "the source failed" in figures.failure) == ("failed", True)
+
+
 def test_what_is_due_may_be_asked_for(place: Place) -> None:
     time_epochs = place.begun(availableNow=True)
     place.job.run(0)
@@ -144,7 +167,7 @@ def test_a_run_that_is_drained_outlives_its_query_and_one_that_is_over_cannot_be
     time_epochs.query_ended()
     assert not place.job.driver.is_closed
     time_epochs.drain()
-    assert place.kinds == [True], "without event time there is nothing to drain"
+    assert place.kinds == [True, False], "a drain is an epoch of its own, without event time too"
     time_epochs.close()
     with pytest.raises(EpochError, match="the job has ended, and cannot be drained any more"):
         time_epochs.announce_drain()

@@ -59,7 +59,7 @@ def test_an_epoch_without_records_has_the_next_id_and_the_time_of_the_clock(job:
     assert [told for told in job.sink.told if told[0] == "commit"] == [
         ("commit", epoch_id, f"rows of {epoch_id}".encode()) for epoch_id in (0, 1, 2)
     ]
-    assert [one.has_batch for one in job.driver.statistics] == [True, False, True]
+    assert [one.has_batch for one in job.driver.recorder.epochs] == [True, False, True]
     assert job.planned_without_records == {0: False, 1: True, 2: False}
     positions = job.latest.source_positions
     assert (job.latest.checkpoint_id, positions.batch_id) == (2, 1)
@@ -204,7 +204,7 @@ def test_a_batch_that_arrives_meanwhile_waits_and_is_known_to_wait(job: Any) -> 
         thread.join()
     assert waited == [True]
     assert job.driver.has_batch_waiting is False
-    assert [one.has_batch for one in job.driver.statistics] == [True, False, True]
+    assert [one.has_batch for one in job.driver.recorder.epochs] == [True, False, True]
     assert job.driver.last_epoch_id == 2
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark import cloudpickle
-from pyspark.sql import SparkSession
+from two_executors import session_on_two_executors
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -24,8 +24,6 @@ import timed_inputs
 from streamjobs.spark import SparkStreamEnvironment
 from streamjobs.spark.sinks import MemorySink
 from typeserializers import LongSerializer
-
-EXECUTORS = 2
 
 
 def executor_of(_: Any) -> list[str]:
@@ -36,25 +34,7 @@ def executor_of(_: Any) -> list[str]:
 def main(work_directory: str) -> None:
     cloudpickle.register_pickle_by_value(timed_inputs)  # type: ignore[no-untyped-call]
     work = Path(work_directory)
-    spark = (
-        SparkSession.builder.master(f"local-cluster[{EXECUTORS},1,1024]")
-        .config("spark.ui.enabled", "false")
-        # No task begins before all executors are there.
-        .config("spark.cores.max", EXECUTORS)
-        .config("spark.scheduler.minRegisteredResourcesRatio", "1.0")
-        .config("spark.scheduler.maxRegisteredResourcesWaitingTime", "1800s")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.memory", "1g")
-        .config("spark.executor.extraJavaOptions", os.environ.get("SPARK_SUBMIT_OPTS", ""))
-        .config("spark.local.dir", str(work / "spark-local"))
-        .config("spark.shuffle.reduceLocality.enabled", "false")
-        .config("spark.sql.warehouse.dir", str(work / "warehouse"))
-        .config("spark.sql.shuffle.partitions", "2")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("OFF")
+    spark = session_on_two_executors(work)
     env = SparkStreamEnvironment(
         spark,
         job_dir=work / "job",

@@ -17,11 +17,10 @@ from typing import Any, ClassVar
 
 from count_words import CountWords
 from pyspark.sql import SparkSession
+from two_executors import session_on_two_executors
 
 from streamjobs.spark import SparkStreamEnvironment
 from streamjobs.spark.sinks import ParquetSink
-
-EXECUTORS = 2
 
 
 def pid_of_executor(_: Any) -> int:
@@ -60,28 +59,12 @@ class ExecutorsThatChange:
 
 def main(work_directory: str) -> None:
     work = Path(work_directory)
-    spark = (
-        SparkSession.builder.master(f"local-cluster[{EXECUTORS},1,1024]")
-        .config("spark.ui.enabled", "false")
-        # No task begins before all executors are there.
-        .config("spark.cores.max", EXECUTORS)
-        .config("spark.scheduler.minRegisteredResourcesRatio", "1.0")
-        .config("spark.scheduler.maxRegisteredResourcesWaitingTime", "1800s")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.memory", "1g")
-        .config("spark.executor.extraJavaOptions", os.environ.get("SPARK_SUBMIT_OPTS", ""))
-        .config("spark.local.dir", str(work / "spark-local"))
-        .config("spark.shuffle.reduceLocality.enabled", "false")
+    spark = session_on_two_executors(
+        work,
         # A task on a busy machine takes long, and the others are to wait for their executor all the same.
-        .config("spark.locality.wait", "600s")
-        .config("spark.python.daemon.module", "python_daemon")
-        .config("spark.sql.warehouse.dir", str(work / "warehouse"))
-        .config("spark.sql.shuffle.partitions", "2")
-        .getOrCreate()
+        spark_locality_wait="600s",
+        spark_python_daemon_module="python_daemon",
     )
-    spark.sparkContext.setLogLevel("OFF")
     stream = (
         spark.readStream.schema("word string, number int").option("maxFilesPerTrigger", 1).json(str(work / "source"))
     )

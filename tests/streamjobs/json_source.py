@@ -1,0 +1,26 @@
+"""The source of a test on Spark: a directory of files of JSON, which Spark reads in the order of their times."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+_FIRST_S = 1_000_000_000
+
+
+def add_file(directory: Path, number: int, rows: Iterable[object]) -> Path:
+    """Writes a file with a line for each row; it appears whole, and is as old as its number says."""
+    directory.mkdir(parents=True, exist_ok=True)
+    # Spark reads no file whose name begins so.
+    staged, path = directory / f"_{number:05d}.json", directory / f"{number:05d}.json"
+    staged.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    os.utime(staged, (_FIRST_S + number, _FIRST_S + number))
+    return staged.rename(path)
+
+
+def padded(rows: Sequence[Any], size: int) -> list[Any]:
+    """As many rows as an epoch in this process has: the last is repeated."""
+    return [*rows, *[rows[-1]] * (size - len(rows))]

@@ -1,0 +1,26 @@
+"""State of every kind: in job directories, and in a savepoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from looked_at_job import run_job
+
+
+@pytest.fixture(scope="package", params=["heap", "rocksdb", "savepoint"])
+def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A job directory of either backend, or a savepoint."""
+    directory = tmp_path_factory.mktemp("state")
+    if request.param != "savepoint":
+        run_job(request.param, directory / "job")
+        return directory / "job"
+    run_job("heap").savepoint(directory / "savepoint")
+    return directory / "savepoint"
+
+
+@pytest.fixture(scope="package")
+def savepoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("state") / "savepoint"
+    run_job("heap").savepoint(path)
+    return path

@@ -1,0 +1,172 @@
+"""Epochs on the driver, without Spark, that lose the lead, take too long, leave files, or are not heard of."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pytest
+from driver_workplace import Job, job_without_spark
+
+from checkpointing import Acknowledgement
+from checkpointing.errors import LeadershipLostError
+from streamjobs.errors import EpochError, SourceProgressMismatchError
+from streamjobs.runtime.epoch import REPEATABLE_ADVICE
+from streamjobs.spark.driver import epoch_driver
+from streamjobs.spark.driver.epoch_watchdog import EpochWatchdog
+from streamjobs.spark.driver.worker_errors import python_cause
+
+LOST = LeadershipLostError("another driver leads the job")
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    return job_without_spark(tmp_path, monkeypatch)
+
+
+def test_a_run_that_lost_the_lead_fails_by_that_and_not_by_what_follows_from_it(job: Job) -> None:
+    def lose(epoch_id: int) -> list[Acknowledgement]:
+        job.driver.leadership_lost(LOST)
+        raise ArithmeticError("the query was ended")
+
+    job.acknowledge = lose
+    with pytest.raises(LeadershipLostError, match="another driver leads the job") as raised:
+        job.run(0)
+    assert raised.value is job.driver.failure is LOST
+    assert job.latest is None
+
+
+def test_who_leads_no_more_commits_nothing_of_what_it_has_stored(job: Job) -> None:
+    def check() -> None:
+        if job.latest is not None:
+            raise LOST
+
+    job.leadership.check.side_effect = check
+    with pytest.raises(LeadershipLostError):
+        job.run(0)
+    assert [told[0] for told in job.sink.told] == ["stage"]
+    job.leadership.check.side_effect = None
+    job.start()
+    job.replay(0)
+    assert job.sink.told[-1] == ("commit", 0, b"rows of 0")
+
+
+def test_no_epoch_begins_behind_a_lead_that_was_lost(job: Job) -> None:
+    job.run(0)
+    told = list(job.sink.told)
+    job.driver.leadership_lost(LOST)
+    with pytest.raises(EpochError, match="epoch 1 was not begun: the job has failed before it"):
+        job.run(1)
+    assert (job.sink.told, job.driver.failure) == (told, LOST)
+
+
+def test_a_lead_that_is_lost_behind_a_failure_does_not_take_its_place(job: Job) -> None:
+    failure = job.sink.fails_at["stage"] = ArithmeticError("the cause")
+    with pytest.raises(ArithmeticError):
+        job.run(0)
+    job.driver.leadership_lost(LOST)
+    assert job.driver.failure is failure
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+@pytest.mark.parametrize("speculative", [False, True])
+def test_files_of_attempts_that_do_not_count_go_with_the_epoch(
+    job: Job, monkeypatch: pytest.MonkeyPatch, repeated: bool, speculative: bool
+) -> None:
+    monkeypatch.setattr(epoch_driver, "were_tasks_repeated", lambda context, attempt_ids: repeated)
+    monkeypatch.setattr(epoch_driver, "is_speculative", lambda context: speculative)
+    job.start()
+    job.fs.write_file("shared/nobody-was-told", b"state")
+    job.run(0)
+    kept = set() if repeated or speculative else {"shared/nobody-was-told"}
+    assert set(job.files()) == {"shared/2-0-0", "shared/2-0-1"} | kept
+
+
+def test_an_operator_that_nobody_heard_of_fails_the_epoch_by_its_name(job: Job) -> None:
+    job.acknowledge = lambda epoch_id: []
+    with pytest.raises(EpochError, match="epoch 0: no acknowledgement of operator 'words' came"):
+        job.run(0)
+    assert job.latest is None
+
+
+def test_a_drain_is_an_epoch_behind_the_last_one_and_none_before_the_first_batch(job: Job) -> None:
+    job.driver.drain()
+    assert job.sink.told == []
+    job.run(0)
+    job.driver.drain()
+    assert [told[:2] for told in job.sink.told if told[0] == "commit"] == [("commit", 0), ("commit", 1)]
+    assert job.planned_without_records == {0: False, 1: True}
+
+
+def test_a_checkpoint_that_failed_is_told_by_its_own_id_and_not_by_that_of_the_batch(job: Job) -> None:
+    job.run(0)
+    job.driver.drain()
+    job.sink.fails_at["stage"] = RuntimeError("the disk is full")
+    with pytest.raises(RuntimeError):
+        job.run(1)
+    [failed] = job.driver.recorder.figures().failures
+    assert job.sink.told[-1][:2] == ("abort", failed.checkpoint_id) == ("abort", 2)
+
+
+@pytest.mark.parametrize("batch_id", [1, 7])
+def test_no_checkpoint_has_failed_where_one_is_stored_or_none_was_begun(job: Job, batch_id: int) -> None:
+    job.run(0)
+    job.sink.fails_at["commit"] = RuntimeError("the disk is full")
+    with pytest.raises((RuntimeError, EpochError, SourceProgressMismatchError)):
+        job.run(batch_id)
+    assert job.latest.checkpoint_id == (1 if batch_id == 1 else 0)
+    figures = job.driver.recorder.figures()
+    assert (figures.status, figures.failures) == ("failed", ())
+
+
+def test_an_epoch_that_takes_too_long_is_cancelled_with_its_group() -> None:
+    cancelled, names = threading.Event(), list[str]()
+    context: Any = SimpleNamespace(
+        getLocalProperty={"spark.jobGroup.id": "of the query"}.get,
+        cancelJobGroup=lambda group: (names.append(group), cancelled.set()),
+    )
+    with EpochWatchdog(context, 3, 0.0) as watchdog:
+        cancelled.wait()
+    assert (watchdog.has_expired, names) == (True, ["of the query"])
+
+
+def test_a_time_that_is_up_just_when_the_epoch_has_ended_cancels_nothing_of_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timer = mock.MagicMock()
+    monkeypatch.setattr("streamjobs.spark.driver.epoch_watchdog.threading.Timer", timer)
+    context = mock.MagicMock()
+    with EpochWatchdog(context, 3, 60.0) as watchdog:
+        pass
+    # The thread of the timer had begun already, and comes to it only now.
+    timer.call_args.args[1]()
+    assert (watchdog.has_expired, context.cancelJobGroup.call_count) == (False, 0)
+
+
+@pytest.mark.parametrize("timeout_s", [None, 60.0])
+def test_an_epoch_that_ends_in_time_is_not_cancelled(monkeypatch: pytest.MonkeyPatch, timeout_s: float | None) -> None:
+    timer = mock.MagicMock()
+    monkeypatch.setattr("streamjobs.spark.driver.epoch_watchdog.threading.Timer", timer)
+    with EpochWatchdog(mock.MagicMock(), 3, timeout_s) as watchdog:
+        pass
+    assert not watchdog.has_expired
+    calls = [] if timeout_s is None else [mock.call.start(), mock.call.cancel()]
+    assert timer.return_value.method_calls == calls
+
+
+def test_rows_that_were_computed_again_otherwise_are_told_with_what_to_do() -> None:
+    text = "org.apache.spark.SparkException: a stage with indeterminate output was rolled back"
+    assert REPEATABLE_ADVICE in python_cause(Exception(text))
+
+
+@pytest.mark.parametrize("text", ["java.lang.OutOfMemoryError: heap", "Traceback (most recent call last):\n  no error"])
+def test_a_failure_without_an_exception_of_python_is_told_whole(text: str) -> None:
+    assert python_cause(Exception(text)) == text
+
+
+def test_of_a_traceback_that_mentions_recomputing_the_exception_is_told() -> None:
+    text = 'indeterminate output\nTraceback (most recent call last):\n  File "a"\nValueError: five\n\n\tat org.Foo'
+    assert python_cause(Exception(text)) == "ValueError: five"
