@@ -9,7 +9,7 @@ clock, are the schedule's too, and there is no thread. So a schedule that fails 
 
 | room              | what is in it                                                                                |
 |-------------------|----------------------------------------------------------------------------------------------|
-| `simulation.host` | the machine: a storage that loses, tears and fails, processes that die, clocks, chance         |
+| `simulation.host` | the machine: a storage that loses, tears and fails, processes that die, clocks; ZooKeeper     |
 | `simulation.cluster` | tasks, channels and messages around the tables of barriers and of the coordinator            |
 | `simulation.jobs` | jobs as users write them, on the runtime of this process                                      |
 

@@ -52,6 +52,11 @@ class Channel:
         """Whether the sender may go on; barriers take no room, however many there are."""
         return sum(isinstance(one, Record) for one in self.elements) < self.capacity
 
+    @property
+    def has_records(self) -> bool:
+        """Whether any record is on its way, among what may be barriers only."""
+        return any(isinstance(one, Record) for one in self.elements)
+
     def put(self, element: Element) -> None:
         """Sends something; a barrier that may overtake is announced."""
         self.elements.append(element)

@@ -11,6 +11,7 @@ from checkpointing.coordinator.acknowledgement import TaskId
 from checkpointing.handles.state_handles import SubtaskState
 from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
 from simulation.cluster.channel import Origin
+from simulation.cluster.lease_history import LeaseHistory
 from simulation.cluster.plan import ClusterPlan
 from simulation.cluster.task import TaskState
 from simulation.violation import require_that
@@ -25,7 +26,8 @@ class History:
     stored: set[int] = field(factory=set)
     savepoints: dict[str, CheckpointMetadata] = field(factory=dict)
     leader: str = ""
-    """The run that has taken the lease last, where it can be taken."""
+    """The run that has begun to lead last, where others may while one lives."""
+    lease: LeaseHistory | None = None
     acknowledged: dict[tuple[str, int, TaskId], list[SubtaskState]] = field(factory=dict)
 
     def said(self, run_id: str, checkpoint_id: int, task: TaskId, state: SubtaskState) -> None:

@@ -16,12 +16,25 @@ __all__ = ["SimulatedClock", "seeded_names"]
 
 @define
 class SimulatedClock:
-    """Milliseconds since 1970, which only move when they are told to, ahead or back."""
+    """Milliseconds since 1970, which only move when they are told to, ahead or back.
+
+    ``steady_ms`` are those of a clock that only goes on, as much as time passes.
+    """
 
     now_ms: int = 1_700_000_000_000
+    steady_ms: int = 0
 
     def __call__(self) -> int:
         return self.now_ms
+
+    def pass_ms(self, time_ms: int) -> None:
+        """Lets so much time pass."""
+        self.now_ms += time_ms
+        self.steady_ms += time_ms
+
+    def jump_ms(self, time_ms: int) -> None:
+        """Is set to another time, while none passes."""
+        self.now_ms += time_ms
 
 
 @contextlib.contextmanager

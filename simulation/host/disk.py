@@ -24,6 +24,7 @@ from attrs import define, field
 
 from checkpointing.handles.checksum import checksum_of_bytes
 from checkpointing.storage.conditional_objects import ConditionalObjects
+from checkpointing.storage.driver_lease import LEASE_FILE_NAME
 from checkpointing.storage.local_storage import TEMPORARY_PREFIX
 from simulation.host.faults import Fault, FaultKind, FaultPlace, Faults, ProcessDied
 from simulation.host.trace import Trace
@@ -42,8 +43,10 @@ class SimulatedDisk:
     synced: dict[str, bytes] = field(factory=dict)
     solid: set[str] = field(factory=set)
     """Files whose bytes are synced, whatever becomes of their names."""
-    on_second_driver: Callable[[], None] | None = None
-    """What another driver does, when it is time for one."""
+    on_other_driver: Callable[[FaultKind, Process], None] | None = None
+    """What another driver does, when it is time for one, beside the process that it comes to."""
+    on_written: Callable[[str, bytes], None] = lambda path, content: None
+    """Is told of every object that is written under a condition, when it is."""
     changed: dict[str, int] = field(factory=dict)
     """Of an object store, the step at which an object was put or deleted last."""
     lists_late: bool = True
@@ -68,6 +71,33 @@ class SimulatedDisk:
                 self.files[path] = kept
         self.synced = dict(self.files)
         self.solid = set(self.files)
+
+    def strike(self, process: Process, what: str, among: FaultPlace | None = None) -> Fault | None:
+        """Counts a step of a process, and lets the fault strike that is due at it; returns one that strikes behind it.
+
+        ``among`` says of which narrower kind of steps it is one as well.
+
+        Raises `ProcessDied`, and `OSError` for a step that fails.
+        """
+        process.check()
+        fault = self.faults.at(FaultPlace.STORAGE, what)
+        if among is not None:
+            fault = self.faults.at(among, what) or fault
+        if fault is None:
+            return None
+        self.points.add((fault.kind.name, what))
+        self.trace.add(f"{process.name}: FAULT, {fault.kind.told}, at: {what}")
+        if fault.kind in (FaultKind.SECOND_DRIVER, FaultKind.RIVAL_DRIVER):
+            if self.on_other_driver is not None:
+                self.on_other_driver(fault.kind, process)
+            process.check()
+            return None
+        if fault.kind is FaultKind.STORAGE_ERROR:
+            raise OSError(errno.EIO, "the storage fails", what)
+        if fault.kind in (FaultKind.STORAGE_ERROR_BEHIND, FaultKind.NO_QUORUM):
+            return fault
+        process.die(lost_power=fault.kind is FaultKind.POWER_LOSS)
+        raise ProcessDied(what)
 
     def _is_synced(self, path: str) -> bool:
         return self.files.get(path) == self.synced.get(path)
@@ -109,11 +139,13 @@ class SimulatedStorage:
                 self._step("sync", path)
                 disk.solid.add(temporary)
             behind = self._step("rename", path)
-            del disk.files[temporary]
+            if disk.files.pop(temporary, None) is None:
+                # Another driver has removed it: to that one it is what an unfinished checkpoint has left.
+                raise FileNotFoundError(errno.ENOENT, "no such file", temporary)
             disk.files[full] = data
             disk.solid.discard(full)
             if durable:
-                disk.solid.remove(temporary)
+                disk.solid.discard(temporary)
                 disk.solid.add(full)
             self._fail_behind(behind, path)
             if durable:
@@ -133,6 +165,7 @@ class SimulatedStorage:
     def get_file(self, path: str, target_path: str, may_link: bool, accept: Callable[[int, str], None]) -> None:
         data = self.read(path)
         accept(len(data), checksum_of_bytes(data))
+        os.makedirs(os.path.dirname(target_path), exist_ok=True)
         with open(target_path, "wb") as target:
             target.write(data)
 
@@ -209,26 +242,9 @@ class SimulatedStorage:
     def _step(self, deed: str, path: str) -> Fault | None:
         """One step, about to be done; returns the fault that strikes behind it."""
         self.process.check()
-        what = f"{deed} {_kind_of(path)}"
-        fault = self.disk.faults.at(FaultPlace.STORAGE, what)
-        if path.startswith(("checkpoints/", "completed-checkpoints")):
-            fault = self.disk.faults.at(FaultPlace.COMPLETION, what) or fault
         if deed not in ("look up", "read", "list", "answer"):
             self.disk.trace.add(f"{self.process.name}: {deed} {path}")
-        if fault is None:
-            return None
-        self.disk.points.add((fault.kind.name, what))
-        self.disk.trace.add(f"{self.process.name}: FAULT, {fault.kind.told}, at: {deed} {path}")
-        if fault.kind is FaultKind.SECOND_DRIVER:
-            if self.disk.on_second_driver is not None:
-                self.disk.on_second_driver()
-            return None
-        if fault.kind is FaultKind.STORAGE_ERROR:
-            raise OSError(errno.EIO, "the disk fails", path)
-        if fault.kind is FaultKind.STORAGE_ERROR_BEHIND:
-            return fault
-        self.process.die(lost_power=fault.kind is FaultKind.POWER_LOSS)
-        raise ProcessDied(what)
+        return self.disk.strike(self.process, f"{deed} {_kind_of(path)}", _narrower_place(path))
 
     def _fail_behind(self, fault: Fault | None, path: str) -> None:
         if fault is not None:
@@ -259,6 +275,12 @@ def _kind_of(path: str) -> str:
     first, _, rest = path.partition("/")
     name = rest.rpartition("/")[2]
     return f"{first}/.../{name}" if name.startswith("_") else first
+
+
+def _narrower_place(path: str) -> FaultPlace | None:
+    if path.startswith(("checkpoints/", "completed-checkpoints")):
+        return FaultPlace.COMPLETION
+    return FaultPlace.LEASE if path == LEASE_FILE_NAME else None
 
 
 def _told(now: bytes | None, before: bytes | None, kept: bytes | None) -> str:

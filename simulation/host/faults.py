@@ -6,6 +6,8 @@ Steps are counted over all lives of a job, so a fault strikes once. A fault whos
 |----------|---------------------------------------------------------------------------------------|
 | STORAGE  | what a storage operation does, one by one: a temporary name, bytes, sync, rename, ...  |
 | COMPLETION | those of them that complete or drop a checkpoint                                      |
+| LEASE    | those of them that read or write the lease of a job                                    |
+| WAITING  | looks of a driver that waits for the lease                                             |
 | TASK     | what tasks do: a record, a timer, a snapshot                                           |
 | MESSAGE  | messages between tasks and the coordinator                                             |
 | MOVE     | moves of the scheduler                                                                 |
@@ -35,6 +37,8 @@ class FaultPlace(enum.Enum):
 
     STORAGE = "storage step"
     COMPLETION = "step of completing or dropping"
+    LEASE = "step at the lease"
+    WAITING = "look of who waits for the lease"
     TASK = "task step"
     MESSAGE = "message"
     MOVE = "move"
@@ -48,6 +52,8 @@ class FaultKind(enum.Enum):
     STORAGE_ERROR = ("the storage fails, and nothing was done", FaultPlace.STORAGE)
     STORAGE_ERROR_BEHIND = ("the storage fails behind the deed", FaultPlace.STORAGE)
     SECOND_DRIVER = ("another driver starts, and runs to its end, while this one stands still", FaultPlace.STORAGE)
+    RIVAL_DRIVER = ("another driver comes to lead while this one lives", FaultPlace.STORAGE)
+    NO_QUORUM = ("the servers of ZooKeeper answer nobody for a while", FaultPlace.STORAGE)
     TASK_FAILS = ("a task fails", FaultPlace.TASK)
     MESSAGE_LOST = ("a message is lost", FaultPlace.MESSAGE)
     MESSAGE_DOUBLED = ("a message comes twice", FaultPlace.MESSAGE)
@@ -63,16 +69,16 @@ class FaultKind(enum.Enum):
 
 @frozen
 class Fault:
-    """``kind`` at the step ``at`` of its place; of the storage, also of those steps that complete or drop."""
+    """``kind`` at the step ``at`` of its place, or of some ``among`` these, which are counted by themselves."""
 
     kind: FaultKind
     at: int
-    is_at_completion: bool = False
+    among: FaultPlace | None = None
 
     @property
     def place(self) -> FaultPlace:
         """The kind of steps that are counted."""
-        return FaultPlace.COMPLETION if self.is_at_completion else self.kind.place
+        return self.among or self.kind.place
 
     def __str__(self) -> str:
         return f"{self.kind.name} at {self.place.value} {self.at}"

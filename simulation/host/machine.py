@@ -14,6 +14,7 @@ from simulation.host.disk import Process, SimulatedDisk, SimulatedStorage
 from simulation.host.faults import Fault, FaultKind, FaultPlace, Faults
 from simulation.host.object_store import SimulatedObjectStore
 from simulation.host.trace import Trace
+from simulation.host.zookeeper import SimulatedZooKeeper
 
 __all__ = ["Machine", "lock_directory"]
 
@@ -22,9 +23,10 @@ _SCHEME = "simulated://disk"
 
 @define
 class Machine:
-    """See the module; ``moves_chance`` decides who moves next, and nothing else."""
+    """See the module; ``moves_chance`` decides who moves next, and nothing else. ZooKeeper is beside the machine."""
 
     disk: SimulatedDisk
+    zookeeper: SimulatedZooKeeper
     faults: Faults
     clock: SimulatedClock
     moves_chance: random.Random
@@ -36,24 +38,24 @@ class Machine:
         trace = Trace(keeps_lines)
         pending = Faults(faults)
         disk = SimulatedDisk(random.Random(f"disk {seed}"), pending, trace)
-        return cls(disk, pending, SimulatedClock(), random.Random(f"moves {seed}"), trace)
+        return cls(disk, SimulatedZooKeeper(disk), pending, SimulatedClock(), random.Random(f"moves {seed}"), trace)
 
     def file_system(self, root: str, process: Process, *, are_objects: bool = False) -> CheckpointFileSystem:
         """The files below a root, for a process: of a disk, or of an object store."""
         kind = SimulatedObjectStore if are_objects else SimulatedStorage
         return CheckpointFileSystem(f"{_SCHEME}/{root}", kind(self.disk, root, lock_directory(), process))
 
-    def clock_faults(self) -> FaultKind | None:
-        """Counts a move; the clock jumps if it is time. Returns what else strikes at it."""
-        fault = self.faults.at(FaultPlace.MOVE, "move")
+    def clock_faults(self, place: FaultPlace = FaultPlace.MOVE, what: str = "move") -> FaultKind | None:
+        """Counts a step of a place; the clock jumps if it is time. Returns what else strikes at it."""
+        fault = self.faults.at(place, what)
         if fault is None:
             return None
         self.trace.add(f"FAULT, {fault.kind.told}")
-        self.disk.points.add((fault.kind.name, "move"))
+        self.disk.points.add((fault.kind.name, what))
         if fault.kind is FaultKind.CLOCK_JUMPS_AHEAD:
-            self.clock.now_ms += 3_600_000
+            self.clock.jump_ms(3_600_000)
         elif fault.kind is FaultKind.CLOCK_JUMPS_BACK:
-            self.clock.now_ms -= 3_600_000
+            self.clock.jump_ms(-3_600_000)
         else:
             return fault.kind
         return None

@@ -63,6 +63,7 @@ class SimulatedObjectStore(SimulatedStorage):
         if (None if known is None else checksum_of_bytes(known)) != version:
             return None
         self._set(path, content)
+        self.disk.on_written(path, content)
         self._fail_behind(behind, path)
         return checksum_of_bytes(content)
 

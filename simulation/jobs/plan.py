@@ -67,6 +67,9 @@ _STEPS: Final = {
 }
 """About as many as there are in a schedule."""
 
+_ROCKSDB_SHARE: Final = 0.04
+"""Its files are real ones first, which takes many times as long."""
+
 
 @frozen(kw_only=True)
 class JobPlan:
@@ -85,11 +88,17 @@ class JobPlan:
     retained: int
     slow: int | None
     faults: tuple[Fault, ...]
+    has_staged_sinks: bool = False
+    """Whether sinks have two phases."""
+    backend: str = "heap"
+    stops: tuple[int, ...] = ()
+    """The move of each of the first lives at which it is asked to stop with a savepoint, and goes on in the next."""
 
     @classmethod
     def of_seed(cls, seed: int) -> JobPlan:
         """The plan of a seed."""
         chance = random.Random(seed)
+        beside = random.Random(f"beside {seed}")
         shape = chance.choice(tuple(Shape))
         sources = 1 if shape in (Shape.CHAIN, Shape.LONG_CHAIN, Shape.TWO_SINKS) else 2
         return cls(
@@ -106,6 +115,9 @@ class JobPlan:
             retained=chance.choice((1, 2)),
             slow=chance.choice((None, 0, 1, 2)),
             faults=tuple(_fault(chance) for _ in range(chance.choice((0, 1, 1, 2, 2, 3)))),
+            has_staged_sinks=beside.random() < 0.4,
+            backend="rocksdb" if beside.random() < _ROCKSDB_SHARE else "heap",
+            stops=tuple(beside.randrange(beside.choice((30, 200))) for _ in range(beside.choice((0, 0, 1, 2)))),
         )
 
     @property
@@ -120,7 +132,8 @@ class JobPlan:
             f"job, {self.shape.value}, parallelism {list(self.parallelism)} in its lives\n{events}\n"
             f"{self.mode.value} ({self.alignment_timeout_ms} ms), channels hold {self.capacity}, slow: {self.slow}\n"
             f"a checkpoint every {self.interval_ms} ms, {self.max_concurrent} at once, late after {self.timeout_ms}, "
-            f"{self.retained} retained\nfaults: {'; '.join(map(str, self.faults)) or 'none'}"
+            f"{self.retained} retained, state on {self.backend}, sinks with {1 + self.has_staged_sinks} phases, "
+            f"to stop at moves {list(self.stops)}\nfaults: {'; '.join(map(str, self.faults)) or 'none'}"
         )
 
 
@@ -141,4 +154,4 @@ def _fault(chance: random.Random) -> Fault:
     kind = chance.choice(_KINDS)
     is_at_completion = kind.place is FaultPlace.STORAGE and chance.random() < 0.5
     place = FaultPlace.COMPLETION if is_at_completion else kind.place
-    return Fault(kind, chance.randrange(_STEPS[place]), is_at_completion)
+    return Fault(kind, chance.randrange(_STEPS[place]), FaultPlace.COMPLETION if is_at_completion else None)

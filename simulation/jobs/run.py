@@ -7,6 +7,7 @@ the last barrier has come to them: there it is seen how far the source was read,
 from __future__ import annotations
 
 import contextlib
+import functools
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -15,21 +16,22 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from checkpointing.barriers.checkpointing_mode import CheckpointingMode
 from checkpointing.coordinator.acknowledgement import TaskId
 from checkpointing.coordinator.checkpoint_requests import CheckpointLimits, CheckpointRequestKind
+from checkpointing.errors import MissingFileError
 from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
 from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpointStore
 from checkpointing.storage.driver_lock import DriverLockFile
 from checkpointing.storage.job_directory import JobDirectory, JobIdentity
-from simulation.cluster.plan import BarrierMode
 from simulation.host.disk import Process
-from simulation.host.faults import FaultKind, FaultPlace, TaskFailed
+from simulation.host.faults import Fault, FaultKind, FaultPlace, TaskFailed
 from simulation.host.machine import Machine
+from simulation.jobs.other_system import OtherSystem, StagingSink
 from simulation.jobs.plan import Event, JobPlan
 from simulation.jobs.program import SCHEMA, Observer, Row, build
 from simulation.promises import check_files, check_nothing_is_left
 from simulation.violation import require_that
+from statebackend.keyed.backend_registry import state_backend
 from streamjobs.inprocess import LocalStreamEnvironment
 from streamjobs.inprocess.local_operator import rows_of
 from streamjobs.inprocess.local_run import LocalRun
@@ -37,11 +39,12 @@ from streamjobs.inprocess.local_source import LocalSource
 from streamjobs.inprocess.network.elements import RecordBatch
 from streamjobs.inprocess.network.errands import Errand
 from streamjobs.inprocess.network.network import Move
+from streamjobs.inprocess.run_checkpoints import CheckpointFailedError
 from streamjobs.inprocess.run_snapshots import CheckpointSettings
 from streamjobs.rows.declared_schema import parsed_schema
 from streamjobs.time.watermark_elements import Watermark, WatermarkElement
 
-__all__ = ["DriverDied", "JobHistory", "JobRun"]
+__all__ = ["DriverDied", "JobHistory", "JobRun", "JobStopped"]
 
 ROOT: Final = "job"
 _ROWS: Final = parsed_schema(SCHEMA, "a simulated source")
@@ -52,8 +55,16 @@ _LATE_MOVES: Final = 40
 _SLOW_ONE_IN: Final = 5
 
 
+_backend: Final = functools.cache(state_backend)
+"""What is installed is looked for once, and not for each life of each job."""
+
+
 class DriverDied(Exception):
     """The driver dies between two moves."""
+
+
+class JobStopped(Exception):
+    """The job has stopped with a savepoint, as it was asked to, or has failed since it could not."""
 
 
 @define
@@ -68,6 +79,8 @@ class JobHistory:
     acknowledged: set[tuple[str, int, TaskId]] = field(factory=set)
     given: dict[int, list[Row]] = field(factory=dict)
     """What each sink was given, which no restart takes back."""
+    systems: dict[int, OtherSystem] = field(factory=dict)
+    """What sinks with two phases write to."""
 
 
 class _WatchedStore(DirectoryCheckpointStore):
@@ -79,7 +92,12 @@ class _WatchedStore(DirectoryCheckpointStore):
 
     def add(self, metadata: CheckpointMetadata) -> Any:
         self._run.about_to_store(metadata)
-        handle = super().add(metadata)
+        try:
+            handle = super().add(metadata)
+        except MissingFileError as error:
+            # No fault takes a file away: somebody dropped what a snapshot was built upon.
+            self._run.broken = f"no file is missing that a checkpoint needs: {error}"
+            raise
         self._run.has_stored(metadata)
         return handle
 
@@ -97,19 +115,20 @@ class JobRun:
     leadership: Any = None
     file_system: Any = None
     run_id: str = ""
+    broken: str = ""
+    """The promise that was not kept where nobody could be told, if any."""
     _moment: int = 0
     _held: dict[int, int] = field(factory=dict)
     _positions: dict[str, int] = field(factory=dict)
     _watermarks: dict[int, int] = field(factory=dict)
     _store: Any = None
+    _was_asked_to_stop: bool = False
 
     def run(self) -> None:
         """Runs to the end; raises what ends it before."""
         self.file_system = self.machine.file_system(ROOT, self.process)
         self.leadership = DriverLockFile().lead(self.file_system, "job")
         with contextlib.closing(self.leadership), self._opened() as run:
-            # The first step brings the job to where it was, and lets everything arrive that can: nothing is read in it.
-            run.step()
             self._feed(run)
             self._play(run)
 
@@ -190,11 +209,14 @@ class JobRun:
             self.outputs = [list(one) for one in self.history.outputs[known]]
         parallelism = plan.parallelism[min(self.life, len(plan.parallelism) - 1)]
         environment = LocalStreamEnvironment(
-            parallelism=parallelism, max_parallelism=_MAX_PARALLELISM, clock=self.machine.clock
+            backend=_backend(plan.backend),
+            parallelism=parallelism,
+            max_parallelism=_MAX_PARALLELISM,
+            clock=self.machine.clock,
         )
-        build(plan, environment, Observer(self._step_of_task), [partial(self._give, index) for index in range(sinks)])
+        build(plan, environment, Observer(self._step_of_task), [self._sink(index) for index in range(sinks)])
         settings = CheckpointSettings(
-            mode=_mode(plan),
+            mode=plan.mode.travelling(plan.alignment_timeout_ms),
             timeout_ms=plan.timeout_ms,
             limits=CheckpointLimits(max_concurrent_checkpoints=plan.max_concurrent),
             tolerable_failures=1000,
@@ -244,15 +266,37 @@ class JobRun:
         self._positions[name] += 1
         reading(source)
 
+    def _sink(self, index: int) -> Any:
+        if not self.plan.has_staged_sinks:
+            return partial(self._give, index)
+
+        def step(deed: str) -> Fault | None:
+            what = f"{deed} in another system"
+            return self.machine.disk.strike(self.process, what, FaultPlace.COMPLETION if deed == "commit" else None)
+
+        return StagingSink(f"sink {index}", self.history.systems.setdefault(index, OtherSystem()), step)
+
     def _play(self, run: LocalRun) -> None:
+        try:
+            self._make_moves(run)
+        except CheckpointFailedError as error:
+            if not self._was_asked_to_stop:
+                raise
+            raise JobStopped(str(error)) from error
+
+    def _stops_now(self) -> bool:
+        return self.life < len(self.plan.stops) and self._moment == self.plan.stops[self.life]
+
+    def _make_moves(self, run: LocalRun) -> None:
         chance, clock = self.machine.moves_chance, self.machine.clock
         run.checkpoints.start(self.plan.interval_ms)
         request: int | None = None
-        has_more = True
+        is_stopping, has_more = False, True
         while True:
             self._moment += 1
+            require_that(not self.broken, self.broken)
             require_that(self._moment < _MOST_MOVES, "the job comes to its end: it stands still")
-            clock.now_ms += chance.choice((0, 0, 1, 4))
+            clock.pass_ms(chance.choice((0, 0, 1, 4)))
             if self.machine.clock_faults() is FaultKind.DRIVER_DIES:
                 raise DriverDied
             if has_more and (self._has_read_all or self._moment > _MOST_MOVES_WITH_CHECKPOINTS):
@@ -260,16 +304,21 @@ class JobRun:
                 # moves than there is time for between two of them, the job would get no further.
                 run.checkpoints.stop()
                 has_more = False
+            if request is None and self._stops_now():
+                request = run.checkpoints.request(CheckpointRequestKind.STOP_WITH_SAVEPOINT)
+                self._was_asked_to_stop = is_stopping = True
             if run.step() is not None:
                 continue
             if request is not None and (answer := run.checkpoints.take_answer(request)) is not None:
+                if answer.failure is None and is_stopping:
+                    raise JobStopped("with a savepoint")
                 if answer.failure is None:
                     return
-                request = None
+                request, is_stopping = None, False
             if not has_more and request is None and not run.network.errands and run.checkpoints.is_idle:
                 request = run.checkpoints.request(CheckpointRequestKind.ON_DEMAND)
             elif run.checkpoints.due_ms is not None:
-                clock.now_ms = max(clock.now_ms + 1, min(run.checkpoints.due_ms, clock.now_ms + 50))
+                clock.pass_ms(max(1, min(run.checkpoints.due_ms - clock.now_ms, 50)))
 
     @property
     def _has_read_all(self) -> bool:
@@ -317,12 +366,3 @@ def _reading(event: Event) -> Callable[[LocalSource], None]:
         return partial(LocalSource.read_time, element=Watermark(event.time))
     record = {"k": event.key, "id": event.id, "n": 0}
     return partial(LocalSource.read, records=rows_of([record], _ROWS), timestamps=[event.time])
-
-
-def _mode(plan: JobPlan) -> CheckpointingMode:
-    return {
-        BarrierMode.ALIGNED: CheckpointingMode.ALIGNED,
-        BarrierMode.UNALIGNED: CheckpointingMode.UNALIGNED,
-        BarrierMode.ALTERNATING: CheckpointingMode.unaligned_after(plan.alignment_timeout_ms),
-        BarrierMode.AT_LEAST_ONCE: CheckpointingMode.AT_LEAST_ONCE,
-    }[plan.mode]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
+from collections.abc import Sequence
 
 from checkpointing.errors import JobDirectoryLockedError, StorageError
 from simulation.host.chance import seeded_names
@@ -12,7 +13,7 @@ from simulation.host.faults import ProcessDied, TaskFailed
 from simulation.host.machine import Machine
 from simulation.jobs.plan import JobPlan, Shape
 from simulation.jobs.program import Row, expected
-from simulation.jobs.run import DriverDied, JobHistory, JobRun
+from simulation.jobs.run import DriverDied, JobHistory, JobRun, JobStopped
 from simulation.violation import Violation, require_that
 
 __all__ = ["run_job"]
@@ -23,7 +24,7 @@ _MOST_LIVES = 20
 def run_job(plan: JobPlan, machine: Machine) -> None:
     """Runs it; raises `Violation` for a promise that was not kept."""
     history = JobHistory()
-    machine.disk.on_second_driver = lambda: _second_driver(plan, machine, history)
+    machine.disk.on_other_driver = lambda kind, process: _second_driver(plan, machine, history)
     with seeded_names(plan.seed, machine.clock):
         for life in range(_MOST_LIVES):
             process = Process(f"driver {life}")
@@ -32,7 +33,7 @@ def run_job(plan: JobPlan, machine: Machine) -> None:
             try:
                 run.run()
                 break
-            except (DriverDied, ProcessDied) as error:
+            except (DriverDied, JobStopped, ProcessDied) as error:
                 machine.trace.add(f"--- over: {error!r}")
             except Violation:
                 raise
@@ -44,7 +45,9 @@ def run_job(plan: JobPlan, machine: Machine) -> None:
                 machine.disk.lose_power()
         else:
             raise Violation("the job comes to its end: it fails again and again")
-        _check_output(plan, run)
+        _check_output(plan, run.outputs)
+        if plan.has_staged_sinks:
+            _check_output(plan, [one.shown for _, one in sorted(history.systems.items())])
         machine.faults.end()
         JobRun(plan, machine, history, Process("last"), life).check_start()
 
@@ -72,8 +75,8 @@ def _is_fault(error: BaseException | None) -> bool:
     return False
 
 
-def _check_output(plan: JobPlan, run: JobRun) -> None:
-    for sink, (out, model) in enumerate(zip(run.outputs, expected(plan), strict=True)):
+def _check_output(plan: JobPlan, outputs: Sequence[Sequence[Row]]) -> None:
+    for sink, (out, model) in enumerate(zip(outputs, expected(plan), strict=True)):
         if plan.is_exactly_once:
             counted = Counter(out)
             require_that(

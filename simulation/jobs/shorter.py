@@ -18,6 +18,12 @@ def shorter_jobs(plan: JobPlan) -> Iterator[JobPlan]:
         yield evolve(plan, faults=plan.faults[:index] + plan.faults[index + 1 :])
     if plan.shape in (Shape.LONG_CHAIN, Shape.TWO_SINKS):
         yield evolve(plan, shape=Shape.CHAIN)
+    if plan.backend != "heap":
+        yield evolve(plan, backend="heap")
+    if plan.stops:
+        yield evolve(plan, stops=plan.stops[:-1])
+    if plan.has_staged_sinks:
+        yield evolve(plan, has_staged_sinks=False)
     if plan.mode is not BarrierMode.ALIGNED:
         yield evolve(plan, mode=BarrierMode.ALIGNED)
     for source, events in enumerate(plan.events):

@@ -12,6 +12,7 @@ from unittest import mock
 from checkpointing.storage import driver_lock
 from statebackend.heap.priority_queue import HeapPriorityQueue
 from streamjobs.inprocess import local_run
+from streamjobs.inprocess.kept_checkpoints import KeptCheckpoints
 from streamjobs.inprocess.network.channel import Channel
 from streamjobs.inprocess.network.elements import OvertakingBarrier
 from streamjobs.inprocess.network.source_subtask import SourceSubtask
@@ -19,6 +20,7 @@ from streamjobs.inprocess.record_sinks import SinkRecords
 from streamjobs.inprocess.run_checkpoints import RunCheckpoints
 from streamjobs.inprocess.run_snapshots import RunSnapshots
 from streamjobs.inprocess.snapshot_writers import InlineWriter
+from streamjobs.inprocess.staged_sinks import StagedSinks
 from streamjobs.runtime import restore_plan
 from tests.simulation.planting import Patch, method
 
@@ -111,6 +113,40 @@ def _given_up_at_once() -> Patch:
     return method(RunSnapshots, "discard_states", lambda original: discard_states)
 
 
+def _not_kept() -> Patch:
+    return method(KeptCheckpoints, "completed", lambda original: lambda self, checkpoint_id: None)
+
+
+def _not_committed_again() -> Patch:
+    """A start removes what later attempts have staged, and leaves what its checkpoint has to commit."""
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def recover(self: StagedSinks, latest: Any, job_id: str) -> None:
+            self._sinks.recover(None if latest is None else latest.checkpoint_id, job_id)
+
+        return recover
+
+    return method(StagedSinks, "recover", wrap)
+
+
+def _read_behind_the_stop() -> Patch:
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def step(self: SourceSubtask[Any]) -> None:
+            if self._barriers and self._barriers[0][1] is not None and self._unread and not self.has_ended:
+                barrier = self._barriers.popleft()
+                assert self._on_barrier is not None
+                self._on_barrier(barrier[0].checkpoint_id)
+                self._unread.popleft()(self.work)
+                self.output.send_barrier(barrier[0])
+                self._has_stopped = True
+                return
+            original(self)
+
+        return step
+
+    return method(SourceSubtask, "step", wrap)
+
+
 def _position_of_the_next() -> Patch:
     def step(self: SourceSubtask[Any]) -> None:
         if not self._barriers:
@@ -119,7 +155,7 @@ def _position_of_the_next() -> Patch:
                 self.output.send_end()
             self._report()
             return
-        barrier = self._barriers.popleft()
+        barrier, _ = self._barriers.popleft()
         self.output.send_barrier(barrier)
         if self._unread and not self.has_ended:
             self._unread.popleft()(self.work)
@@ -132,9 +168,9 @@ def _position_of_the_next() -> Patch:
 def _acknowledged_unwritten() -> Patch:
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def write(self: InlineWriter, work: Any) -> None:
-            if work.checkpoint_id in self._given_up:
-                work.cancel()
+            if work not in self._under_way:
                 return
+            self._under_way.remove(work)
             with contextlib.suppress(Exception):
                 work.write()
             self._finished(work, None)
@@ -177,6 +213,9 @@ DEFECTS_OF_JOBS: Final[tuple[tuple[str, Patch], ...]] = (
     ("a sink commits twice", _committed_twice()),
     ("a sink commits before the checkpoint is stored", _committed_before_stored()),
     ("files of a failed checkpoint go though the next one is built upon them", _given_up_at_once()),
+    ("a checkpoint is dropped though one under way is built upon it", _not_kept()),
+    ("what was staged is not committed again by a start", _not_committed_again()),
+    ("a source that stops acknowledges, and reads on before its barrier", _read_behind_the_stop()),
     ("the position of a source is that of a later barrier", _position_of_the_next()),
     ("a snapshot that could not be written is acknowledged", _acknowledged_unwritten()),
     ("a second driver is let in by the lock", _lock_of_nobody()),

@@ -6,6 +6,7 @@ it.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from typing import Any, Final
@@ -20,17 +21,17 @@ from checkpointing.barriers.exactly_once_handler import ExactlyOnceHandler
 from checkpointing.barriers.exactly_once_table import AlignmentPhase, AlignmentStep, SeenAs
 from checkpointing.coordinator.checkpoint_coordinator import AcknowledgementResult, CheckpointCoordinator
 from checkpointing.coordinator.pending_checkpoint import PendingCheckpoint
-from checkpointing.storage.completed_record import COMPLETED_FILE_NAME
 from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpointStore
 from checkpointing.storage.file_system import CheckpointFileSystem
-from checkpointing.storage.object_pointers import ObjectPointers
 from checkpointing.storage.shared_state_registry import SharedStateRegistry
+from checkpointing.storage.zookeeper_leadership import ZooKeeperLeadership
 from simulation.jobs.plan import JobPlan
 from simulation.schedules import plan_of_seed, run_schedule
 from tests.simulation.defects_of_jobs import DEFECTS_OF_JOBS
+from tests.simulation.defects_of_leases import DEFECTS_OF_LEASES
 from tests.simulation.planting import Patch, method
 
-__all__ = ["DEFECTS", "MOST_SCHEDULES", "Defect", "schedules_until_found"]
+__all__ = ["DEFECTS", "MOST_SCHEDULES", "Defect", "is_of_the_patch", "schedules_until_found"]
 
 MOST_SCHEDULES: Final = 2000
 FIRST_SEED: Final = 1
@@ -60,6 +61,11 @@ def schedules_until_found(defect: Defect) -> tuple[int, str] | None:
             if failure is not None:
                 return count + 1, failure
     return None
+
+
+def is_of_the_patch(failure: str) -> bool:
+    """Whether a failure says that the product is not any more as the patch takes it to be."""
+    return failure.startswith(("AttributeError", "NameError", "TypeError"))
 
 
 def _step_of_handler(step: AlignmentStep, instead: Callable[[ExactlyOnceHandler, Any], Any]) -> Patch:
@@ -232,16 +238,34 @@ def _failed_store_left() -> Patch:
     return method(DirectoryCheckpointStore, "add", wrap)
 
 
-def _fenced_too_early() -> Patch:
+def _not_fenced_in_the_transaction() -> Patch:
+    """Whether this driver leads is looked at before the transaction, and not in it."""
+
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def write(self: ObjectPointers, record: Any) -> Any:
-            found = self._objects.read(COMPLETED_FILE_NAME)
-            self._version = None if found is None else found.version
-            return original(self, record)
+        def commit(self: ZooKeeperLeadership, what: str, build: Any, is_done: Any) -> Any:
+            self.check()
+            refused = self.session.commit(what, build)
+            return None if refused is None else refused.error
 
-        return write
+        return commit
 
-    return method(ObjectPointers, "_write", wrap)
+    return method(ZooKeeperLeadership, "commit", wrap)
+
+
+def _led_while_another_leads() -> Patch:
+    """Who stands by takes its place in the queue for the leadership."""
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def acquired(self: ZooKeeperLeadership, acquire: Any, timeout_s: float) -> bool:
+            return bool(original(self, acquire, timeout_s) or timeout_s > 1.0)
+
+        return acquired
+
+    return method(ZooKeeperLeadership, "_acquired", wrap)
+
+
+def _lost_answer_is_a_refusal() -> Patch:
+    return method(ZooKeeperLeadership, "_was_done", lambda original: lambda self, is_done: False)
 
 
 def _stale_barrier_not_resumed() -> Patch:
@@ -265,7 +289,12 @@ DEFECTS: Final[tuple[Defect, ...]] = (
     Defect("orphans are not deleted at a start", _orphans_left()),
     Defect("orphan deletion looks at the newest checkpoint only", _orphans_of_retained()),
     Defect("a checkpoint whose storing failed stays", _failed_store_left()),
-    Defect("fencing is checked too early: the look at the lease and the write are two steps", _fenced_too_early()),
+    *(Defect(name, patch) for name, patch in DEFECTS_OF_LEASES),
+    Defect(
+        "whether a driver leads is looked at before the transaction, and not in it", _not_fenced_in_the_transaction()
+    ),
+    Defect("a driver that stands by for long leads, though the other one lives", _led_while_another_leads()),
+    Defect("an answer of ZooKeeper that was lost is taken for a refusal", _lost_answer_is_a_refusal()),
     *(Defect(name, patch, is_of_jobs=True) for name, patch in DEFECTS_OF_JOBS),
 )
 
@@ -276,7 +305,9 @@ def main() -> None:
     wanted = " ".join(sys.argv[1:])
     for defect in (one for one in DEFECTS if wanted in one.name):
         found = schedules_until_found(defect)
-        told = "not found" if found is None else f"{found[0]} | {found[1].partition(':')[0]}"
+        said = "" if found is None else re.split("[:;]", found[1])[0]
+        said = said.replace("AssertionError", "an assertion of the product fails")
+        told = "not found" if found is None else f"{found[0]} | {said}"
         print(f"| {defect.name} | {told} |", flush=True)  # noqa: T201
 
 

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from simulation.schedules import plan_of_seed, run_schedule
-from tests.simulation.planted_defects import DEFECTS, FIRST_SEED, MOST_SCHEDULES, Defect
+from tests.simulation.planted_defects import DEFECTS, FIRST_SEED, MOST_SCHEDULES, Defect, is_of_the_patch
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "simulation.md"
 ROW = re.compile(r"^\| ([^|]+?) \| (\d+) \| ([^|]+?) \|$", re.MULTILINE)
@@ -38,6 +38,9 @@ def test_the_defect_is_found(defect: Defect) -> None:
             ),
             None,
         )
-    assert found is not None
+        assert found is not None
+        failure = run_schedule(plan_of_seed(found)).failure
+    assert failure is not None
+    assert not is_of_the_patch(failure)
     # It was the defect, and nothing that stays.
     assert run_schedule(plan_of_seed(found)).failure is None

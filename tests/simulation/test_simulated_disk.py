@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from checkpointing.storage.file_system import CheckpointFileSystem
 from simulation.host.disk import Process
 from simulation.host.faults import Fault, FaultKind, ProcessDied
 from simulation.host.machine import Machine
+from testkit.stores import StorageContract
 
 
 def machine(*faults: Fault, seed: int = 0) -> tuple[Machine, CheckpointFileSystem, Process]:
@@ -85,3 +87,10 @@ def test_a_moved_directory_is_moved_whole() -> None:
     made.disk.lose_power()
     assert files.list_files() == ("z/b", "z/c")
     assert files.list_directories() == ("z",)
+
+
+class TestSimulatedDisk(StorageContract):
+    """It promises what a real one does."""
+
+    def make_files(self, directory: Path) -> CheckpointFileSystem:
+        return Machine.of_seed(1, (), keeps_lines=False).file_system("root", Process("one"))
