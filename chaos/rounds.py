@@ -7,7 +7,6 @@ its checkpoints needs.
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable
@@ -15,8 +14,11 @@ from pathlib import Path
 
 from attrs import define, field, frozen
 
-from chaos.driven_job import DrivenJob
+from chaos.driven_job import CompletedEpoch, DrivenJob
 from chaos.strikes import Strike, Target
+from chaos.worlds import JobWorld
+from checkpointing import CheckpointFileSystem
+from checkpointing.storage.metadata_file import read_metadata
 from examples.data.staging import stage_flights
 from examples.demonstration.comparison import DifferenceError, require_equal_rows, require_equal_states, written_rows
 from examples.demonstration.spark_session import start_spark
@@ -24,7 +26,6 @@ from examples.flights.expected import IDENTITY, expected_rows, expected_states, 
 from examples.flights.flights_source import flights_table
 from examples.flights.savepoint_contents import state_contents
 from examples.flights.version_2 import UID
-from savepoints import Savepoint
 
 __all__ = ["Recovery", "Round", "require_no_leftovers"]
 
@@ -34,18 +35,41 @@ STARTS_IN_VAIN = 5
 
 @frozen
 class Recovery:
-    """What followed a strike: the seconds to the next epoch that was complete; 0.0 if none was left to come."""
+    """What followed a strike: the seconds to the next epoch that was complete; None if none was left to come.
+
+    ``starting_s`` of them passed until Spark ran in a driver that was started again; None if none was.
+    """
 
     strike: Strike
     hit: Target
-    seconds: float
+    seconds: float | None
+    starting_s: float | None = None
+
+
+@frozen
+class _Pending:
+    """A strike behind which no epoch is complete yet; ``start`` is the number of the driver that was hit."""
+
+    strike: Strike
+    hit: Target
+    struck_s: float
+    start: int
+
+    def recovery(self, epoch: CompletedEpoch, job: DrivenJob, start: int) -> Recovery | None:
+        """What the epoch of a driver makes of it; None if that was complete before the strike."""
+        is_of_struck = start == self.start
+        if epoch.heard_s <= self.struck_s or (is_of_struck and self.hit.ends_driver):
+            return None
+        starting_s = None if is_of_struck or job.spark_ran_s is None else job.spark_ran_s - self.struck_s
+        return Recovery(self.strike, self.hit, epoch.heard_s - self.struck_s, starting_s)
 
 
 @define
 class Round:
-    """One job in ``root``, over ``parts`` parts of the year; ``say`` is told what happens."""
+    """One job in a world, over ``parts`` parts of the year, with its logs in ``root``; ``say`` is told what happens."""
 
     root: Path
+    world: JobWorld
     parts: int
     backend: str
     say: Callable[[str], None]
@@ -53,37 +77,46 @@ class Round:
     _starts: int = 0
 
     def run(self, strikes: deque[Strike]) -> None:
-        """Runs the job to its end, and takes the strikes that it has suffered; `DifferenceError` if it does not end."""
+        """Runs the job to its end, and takes the strikes that it has suffered; `DifferenceError` if it does not end.
+
+        That it does not end is told by progress that is not made, within a driver (`DrivenJob.next_epoch`) and from
+        one to the next.
+        """
         (self.root / "logs").mkdir(parents=True)
         (self.root / "scratch").mkdir()
         stage_flights(self.root / "incoming", 0, self.parts)
-        pending: tuple[Strike, Target, float] | None = None
+        pending: _Pending | None = None
         in_vain = 0
         while True:
             job = self._start()
             completed = 0
             try:
-                while job.next_epoch() is not None:
+                while (epoch := job.next_epoch()) is not None:
                     completed += 1
-                    if pending is not None:
-                        self.recoveries.append(Recovery(pending[0], pending[1], time.monotonic() - pending[2]))
+                    recovery = None if pending is None else pending.recovery(epoch, job, self._starts)
+                    if recovery is not None:
+                        self.recoveries.append(recovery)
                         pending = None
-                    if strikes and completed > strikes[0].after_epochs:
+                    if pending is None and strikes and completed > strikes[0].after_epochs:
                         strike = strikes.popleft()
                         hit = job.strike(strike)
-                        self.say(f"strike {strike.number}: {hit.value}, behind {completed} epochs of its driver")
-                        pending = (strike, hit, time.monotonic())
+                        self.say(f"strike {strike.number}: {hit.told}, behind {completed} epochs of its driver")
+                        pending = _Pending(strike, hit, time.monotonic(), self._starts)
                         completed = 0
-                if job.wait() == 0:
+                if job.has_succeeded():
                     break
             finally:
                 job.kill()
-            in_vain = 0 if completed or pending is not None else in_vain + 1
+            is_struck = pending is not None and pending.start == self._starts
+            in_vain = 0 if completed or is_struck else in_vain + 1
             if in_vain >= STARTS_IN_VAIN:
-                raise DifferenceError(f"the job has not recovered; see {self.root / 'logs'}")
+                raise DifferenceError(
+                    f"the job has not recovered in {in_vain} starts, of which none completed an epoch; of the last one "
+                    f"{job.failure}"
+                )
         if pending is not None:
             # It hit when all records were processed, or somebody whom nothing depended on.
-            self.recoveries.append(Recovery(pending[0], pending[1], 0.0))
+            self.recoveries.append(Recovery(pending.strike, pending.hit, None))
 
     def compare(self) -> str:
         """Compares what the job has left with a plain query; returns a line about it. Raises `DifferenceError`."""
@@ -95,34 +128,43 @@ class Round:
             states = expected_states(flights, totals)
         finally:
             spark.stop()
-        actual = written_rows(self.root / "rows", rows.schema)
+        actual = written_rows(self._local_rows(), rows.schema)
         require_equal_rows("the rows of the job", rows, actual, IDENTITY)
-        savepoint = self.root / f"savepoint-{self._starts}"
+        savepoint = self.world.path(f"savepoint-{self._starts}")
         contents = {state: state_contents(savepoint, UID, state) for state in states}
         require_equal_states("the job", states, contents)
-        require_no_leftovers(self.root / "job")
+        require_no_leftovers(self.world.path("job"))
         entries = sum(len(one) for one in contents.values())
         return f"equal: {len(actual):,} rows, {entries:,} entries of state; {self._starts} starts; nothing is left over"
+
+    def _local_rows(self) -> Path:
+        """The rows as files of this machine."""
+        rows, copied = CheckpointFileSystem.from_uri(self.world.path("rows")), self.root / "copied-rows"
+        for path in (one for one in rows.list_files() if one.endswith(".parquet") and not one.startswith("_")):
+            (copied / path).parent.mkdir(parents=True, exist_ok=True)
+            (copied / path).write_bytes(rows.read_file(path))
+        return copied
 
     def _start(self) -> DrivenJob:
         self._starts += 1
         arguments = [
             *("--input", str(self.root / "incoming")),
-            *("--job-dir", str(self.root / "job")),
-            *("--rows", str(self.root / "rows")),
-            *("--savepoint", str(self.root / f"savepoint-{self._starts}")),
+            *("--job-dir", self.world.path("job")),
+            *("--rows", self.world.path("rows")),
+            *("--savepoint", self.world.path(f"savepoint-{self._starts}")),
             *("--version", "2"),
             *("--backend", self.backend),
             *("--log", str(self.root / "logs" / f"spark-{self._starts}.log")),
         ]
-        environment = {**os.environ, "TMPDIR": str(self.root / "scratch")}
-        return DrivenJob(arguments, self.root / "logs" / f"driver-{self._starts}.log", environment)
+        log = self.root / "logs" / f"driver-{self._starts}.log"
+        return DrivenJob(arguments, self.world, self.root / "scratch", log)
 
 
-def require_no_leftovers(job_directory: Path) -> None:
+def require_no_leftovers(job_directory: str) -> None:
     """Raises `DifferenceError` if a shared file of the job belongs to none of its checkpoints."""
-    checkpoints = [Savepoint.open(path.parent) for path in job_directory.glob("checkpoints/*/_metadata")]
-    needed = {file.path for checkpoint in checkpoints for file in checkpoint.metadata.files}
-    found = {str(path.relative_to(job_directory)) for path in (job_directory / "shared").rglob("*") if path.is_file()}
+    files = CheckpointFileSystem.from_uri(job_directory)
+    complete = [path.rpartition("/")[0] for path in files.list_files("checkpoints") if path.endswith("/_metadata")]
+    needed = {file.path for directory in complete for file in read_metadata(files, directory).files}
+    found = set(files.list_files("shared"))
     if found - needed:
         raise DifferenceError(f"{len(found - needed)} files belong to no checkpoint, one is {min(found - needed)}")

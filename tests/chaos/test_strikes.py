@@ -28,7 +28,13 @@ class Counting(KeyedProcessFunction[str, Any, str]):
 
 def test_a_seed_repeats_its_strikes_whatever_their_number() -> None:
     assert list(strikes(7, 50))[:10] == list(strikes(7, 10)) != list(strikes(8, 10))
-    assert {one.target for one in strikes(7, 50)} == set(Target)
+    assert {one.target for one in strikes(7, 200)} == set(Target)
+    assert all(one.world in one.target.worlds for one in strikes(7, 200))
+
+
+def test_only_the_kinds_that_are_asked_for_strike() -> None:
+    kinds = [Target.EXECUTOR, Target.STORE_BUSY]
+    assert {one.target for one in strikes(7, 50, kinds)} == set(kinds)
 
 
 def test_the_table_tells_each_target_that_was_hit_and_all_together() -> None:
@@ -39,10 +45,10 @@ def test_the_table_tells_each_target_that_was_hit_and_all_together() -> None:
         Recovery(third, Target.PAUSE, 4.0),
     ]
     lines = recovery_table(recoveries)
-    assert [line.split()[-4:] for line in lines[1:]] == [
-        ["2", "3.0", "6.0", "9.0"],
-        ["1", "4.0", "4.0", "4.0"],
-        ["3", "3.0", "4.0", "9.0"],
+    assert [line.split()[-7:] for line in lines[1:]] == [
+        ["2", "3.0", "3.0", "3.0", "9.0", "9.0", "9.0"],
+        ["1", "4.0", "4.0", "4.0", "4.0", "4.0", "4.0"],
+        ["3", "3.0", "3.0", "4.0", "9.0", "9.0", "9.0"],
     ]
 
 
@@ -55,7 +61,7 @@ def test_a_file_that_no_checkpoint_needs_is_found(tmp_path: Path) -> None:
     )
     counted.sink_to([].append)
     environment.execute("job")
-    require_no_leftovers(tmp_path / "job")
+    require_no_leftovers(str(tmp_path / "job"))
     (tmp_path / "job" / "shared" / "stray").write_bytes(b"left over")
     with pytest.raises(DifferenceError, match="1 files belong to no checkpoint, one is shared/stray"):
-        require_no_leftovers(tmp_path / "job")
+        require_no_leftovers(str(tmp_path / "job"))
