@@ -34,11 +34,19 @@ class DriverFailedError(Exception):
 class DriverProcess:
     """`python -m <module>` with these arguments; ``on_line`` gets, in a thread, every line it prints.
 
-    ``job_dir`` is the directory of its job, ``log`` takes the standard error.
+    ``on_end`` is called behind the last of them. ``job_dir`` is the directory of its job, ``log`` takes the standard
+    error.
     """
 
     def __init__(
-        self, module: str, arguments: Sequence[str], on_line: Callable[[str], None], *, job_dir: Path, log: Path
+        self,
+        module: str,
+        arguments: Sequence[str],
+        on_line: Callable[[str], None],
+        *,
+        job_dir: Path,
+        log: Path,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._job_dir = job_dir
         self._log = log
@@ -53,7 +61,9 @@ class DriverProcess:
                 text=True,
                 start_new_session=True,
             )
-        self._reader = threading.Thread(target=self._read, args=(on_line,), name=f"driver-{self.pid}", daemon=True)
+        self._reader = threading.Thread(
+            target=self._read, args=(on_line, on_end), name=f"driver-{self.pid}", daemon=True
+        )
         self._reader.start()
 
     @property
@@ -63,31 +73,61 @@ class DriverProcess:
 
     def wait(self) -> None:
         """Waits until the driver has ended by itself; raises `DriverFailedError` if it failed."""
-        self._hang_up()
+        self.hang_up()
         self._process.wait()
         self._reader.join()
         if self._process.returncode != 0:
             raise self._failure()
+
+    def ends_within(self, seconds: float) -> bool:
+        """Whether the driver ends before so many seconds have passed."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        return self._process.returncode is not None
+
+    def hang_up(self) -> None:
+        """From now on the driver waits for nobody."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
 
     def kill_in_epoch_after(self, epoch_id: int) -> int:
         """Lets epochs up to ``epoch_id`` pass, and kills the driver in the next one; returns that.
 
         Raises `DriverFailedError` if the driver ends before.
         """
-        while (under_way := self._written.get()) is not None:
+        while (under_way := self.next_written()) is not None:
             if under_way > epoch_id:
                 self.kill()
                 return under_way
-            self._answer()
+            self.let_complete()
         raise self._failure()
 
+    def next_written(self, timeout_s: float | None = None) -> int | None:
+        """Waits until all is written of an epoch but its checkpoint; its id, None if the driver has ended.
+
+        Raises `TimeoutError` if none is within so many seconds.
+        """
+        try:
+            return self._written.get(timeout=timeout_s)
+        except queue.Empty:
+            raise TimeoutError from None
+
+    def let_complete(self) -> None:
+        """Lets the epoch that is written be completed."""
+        assert self._process.stdin is not None
+        # A driver that has ended since is found out when the next line is waited for.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
+
     def kill(self) -> None:
-        """Ends the driver at once, as a power cut would; does nothing if it has ended."""
-        if self._process.poll() is None:
+        """Ends the driver at once, as a power cut would, and what is left of its group if it has ended."""
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-            self._process.wait()
-            self._reader.join()
-        self._hang_up()
+        self._process.wait()
+        self._reader.join()
+        self.hang_up()
 
     def completed_epoch(self) -> int | None:
         """The newest epoch whose checkpoint is complete."""
@@ -95,20 +135,7 @@ class DriverProcess:
         matches = (_CHECKPOINT.fullmatch(path.parent.name) for path in directory.glob("*/_metadata"))
         return max((int(match[1]) for match in matches if match), default=None)
 
-    def _answer(self) -> None:
-        assert self._process.stdin is not None
-        # A driver that has ended since is found out when the next line is waited for.
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write("\n")
-            self._process.stdin.flush()
-
-    def _hang_up(self) -> None:
-        """From now on the driver waits for nobody."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-
-    def _read(self, on_line: Callable[[str], None]) -> None:
+    def _read(self, on_line: Callable[[str], None], on_end: Callable[[], None]) -> None:
         output = self._process.stdout
         assert output is not None
         for line in output:
@@ -118,6 +145,7 @@ class DriverProcess:
             else:
                 on_line(line.rstrip("\n"))
         self._written.put(None)
+        on_end()
 
     def _failure(self) -> DriverFailedError:
         self._process.wait()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,14 +18,20 @@ from pyspark.sql import SparkSession
 from streamjobs.spark.session import ensure_python_interpreter
 
 CORES = 2
+LOCAL = f"local[{CORES}]"
+
+_NO_SETTINGS: Mapping[str, str] = {}
 
 
-def start_spark(log: Path) -> SparkSession:
-    """Starts Spark in this process with its own directories below the system's temporary one; takes some seconds."""
+def start_spark(log: Path, master: str = LOCAL, settings: Mapping[str, str] = _NO_SETTINGS) -> SparkSession:
+    """Starts Spark in this process with its own directories below the system's temporary one; takes some seconds.
+
+    ``settings`` are set beside those of here.
+    """
     ensure_python_interpreter()
     scratch = tempfile.gettempdir()
     builder = (
-        SparkSession.builder.master(f"local[{CORES}]")
+        SparkSession.builder.master(master)
         .appName("flights")
         .config("spark.driver.memory", "1g")
         .config("spark.driver.host", "127.0.0.1")
@@ -37,6 +43,7 @@ def start_spark(log: Path) -> SparkSession:
         .config("spark.sql.shuffle.partitions", str(CORES))
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
+        .config(map=dict(settings))
     )
     with _standard_error_in(log):
         spark = builder.getOrCreate()

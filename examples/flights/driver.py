@@ -12,14 +12,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from pyspark.sql import SparkSession
+
+from checkpointing.storage.job_services import JobServices
 from examples.demonstration.driven_job import print_line, run_to_savepoint
 from examples.demonstration.spark_session import start_spark
 from examples.demonstration.supervised_sink import SupervisedSink
 from examples.flights.job import JOB_NAME, VERSIONS, flights_job
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Runs the job until all input is processed, then takes the savepoint."""
+def driver_arguments() -> argparse.ArgumentParser:
+    """What the command is asked."""
     parser = argparse.ArgumentParser(prog="python -m examples.flights.driver", description=__doc__)
     parser.add_argument("--input", type=Path, required=True, help="the directory that the flights arrive in")
     parser.add_argument("--job-dir", required=True, help="a path, or a URI such as s3://bucket/job")
@@ -30,9 +33,11 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--backend", default="rocksdb")
     parser.add_argument("--parallelism", type=int, default=2)
     parser.add_argument("--log", type=Path, required=True, help="where Spark's own messages go")
-    options = parser.parse_args(arguments)
+    return parser
 
-    spark = start_spark(options.log)
+
+def run_driver(options: argparse.Namespace, spark: SparkSession, high_availability: JobServices | None = None) -> None:
+    """Runs the job until all input is processed, then takes the savepoint."""
     env = flights_job(
         spark,
         options.version,
@@ -43,9 +48,16 @@ def main(arguments: Sequence[str]) -> None:
         parallelism=options.parallelism,
         sink=SupervisedSink,
         spark_log_dir=options.spark_log_dir,
+        high_availability=high_availability,
     )
     run_to_savepoint(env, JOB_NAME, options.savepoint, print_line, lambda epoch_id: print_line(f"epoch {epoch_id}"))
     spark.stop()
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Runs the command."""
+    options = driver_arguments().parse_args(arguments)
+    run_driver(options, start_spark(options.log))
 
 
 if __name__ == "__main__":

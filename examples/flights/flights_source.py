@@ -21,6 +21,12 @@ FILE_SCHEMA = """
     dep_time int, arr_delay int
 """
 
+FLIGHT_SCHEMA = """
+    tailnum string, departure timestamp, origin string, dest string, carrier string, flight int,
+    dep_time int, arr_delay int
+"""
+"""The columns that the job sees."""
+
 
 def flights_stream(spark: SparkSession, directory: Path) -> DataFrame:
     """A streaming frame of the flights in ``directory``, one file a micro-batch, oldest file first."""

@@ -8,6 +8,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from checkpointing.storage.job_services import JobServices
 from examples.flights import version_1, version_2, version_3
 from examples.flights.flights_source import KEY, ORDER, flights_stream
 from streamjobs.spark import ParquetSink, SparkStreamEnvironment
@@ -28,6 +29,7 @@ def flights_job(
     parallelism: int,
     sink: type[ParquetSink] = ParquetSink,
     spark_log_dir: Path | None = None,
+    high_availability: JobServices | None = None,
 ) -> SparkStreamEnvironment:
     """The environment of one version of the job, ready to be checked or executed.
 
@@ -42,6 +44,7 @@ def flights_job(
         parallelism=parallelism,
         local_state_directory=beside.with_name(f"{beside.name}-local"),
         spark_log_directory=spark_log_dir,
+        high_availability=high_availability,
     )
     (
         env.from_dataframe(flights_stream(spark, input_dir))

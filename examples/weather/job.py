@@ -84,7 +84,7 @@ def build(
     with_weather.sink_to(outputs.delays, uid="delays")
 
     late = AsyncDataStream.unordered_wait(
-        delays.side_output(LATE).key_by("carrier"),
+        delays.get_side_output(LATE).key_by("carrier"),
         NameAirline(airlines_url),
         "30 seconds",
         capacity=20,

@@ -30,6 +30,17 @@ def test_a_driver_that_is_waited_for_waits_for_nobody(tmp_path: Path) -> None:
     assert lines == ["epoch 0", "epoch 1", "epoch 2"]
 
 
+def test_a_driver_that_nobody_listens_to_says_behind_its_last_line_that_it_has_ended(tmp_path: Path) -> None:
+    said: list[str] = []
+    driver = DriverProcess(
+        MODULE, ["2"], said.append, job_dir=tmp_path / "job", log=tmp_path / "log", on_end=lambda: said.append("end")
+    )
+    driver.hang_up()
+    driver.wait()
+    assert said == ["epoch 0", "epoch 1", "end"]
+    assert driver.ends_within(0)
+
+
 def test_a_driver_that_ends_before_it_could_be_killed_has_failed(tmp_path: Path) -> None:
     driver = started(tmp_path, [], "2")
     with pytest.raises(DriverFailedError, match="status 0"):

@@ -1,0 +1,39 @@
+"""Each version of the job as its state knows it, without Spark and without a flight.
+
+statebackend lock --job examples.flights.described:version_1
+statebackend check --lock state.lock --job examples.flights.described:version_2
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from examples.flights.flights_source import FLIGHT_SCHEMA, KEY, ORDER
+from examples.flights.job import VERSIONS
+from streamjobs.inprocess import LocalStreamEnvironment
+
+
+def version_1() -> LocalStreamEnvironment:
+    """The first version."""
+    return _described(VERSIONS[1])
+
+
+def version_2() -> LocalStreamEnvironment:
+    """The second version."""
+    return _described(VERSIONS[2])
+
+
+def version_3() -> LocalStreamEnvironment:
+    """The third version."""
+    return _described(VERSIONS[3])
+
+
+def _described(program: ModuleType) -> LocalStreamEnvironment:
+    env = LocalStreamEnvironment()
+    (
+        env.from_elements([], FLIGHT_SCHEMA)
+        .key_by(KEY)
+        .process(program.FollowAircraft(), uid=program.UID, schema=program.OUTPUT_SCHEMA, order_by=ORDER)
+        .sink_to([])
+    )
+    return env

@@ -1,0 +1,30 @@
+"""Each version of the job as its state knows it, without Spark, reports or a server."""
+
+from __future__ import annotations
+
+from examples.weather.job import VERSIONS, Outputs, build
+from examples.weather.reports import FLIGHT_SCHEMA, WEATHER_SCHEMA
+from streamjobs.inprocess import LocalStreamEnvironment
+
+
+def version_1() -> LocalStreamEnvironment:
+    """The first version."""
+    return _described(1)
+
+
+def version_2() -> LocalStreamEnvironment:
+    """The second version."""
+    return _described(2)
+
+
+def _described(version: int) -> LocalStreamEnvironment:
+    env = LocalStreamEnvironment()
+    build(
+        VERSIONS[version],
+        env.from_elements([], FLIGHT_SCHEMA),
+        env.from_elements([], WEATHER_SCHEMA),
+        lambda one: [one],
+        "http://nobody.invalid",
+        Outputs([], [], []),
+    )
+    return env
