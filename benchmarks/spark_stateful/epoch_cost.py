@@ -1,32 +1,56 @@
 """What an epoch costs that has almost nothing to do.
 
 The baseline is bare Spark: micro-batches of one row, and a `foreachBatch` that writes the frame to the noop sink
-once.  Whatever an epoch of ours takes longer is the price of the epoch protocol.  An epoch's cost is the median over
-the batches after the warm-up, in milliseconds, of the time from one batch's start to the next one's start.
+once.  A second one brings the row to the partition of its key, and through a Python worker that returns it as it is:
+what state in Python cannot do without.  Whatever an epoch of ours takes longer than that is the price of the epoch
+protocol.  An epoch's cost is the median over the batches after the warm-up, in milliseconds, of the time from one
+batch's start to the next one's start.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, functions
 
-from benchmarks.spark_stateful.workload import WARM_UP_BATCHES, Batch, micro_batches, run_batches
+from benchmarks.spark_stateful.session import PARALLELISM
+from benchmarks.spark_stateful.workload import KEYS, WARM_UP_BATCHES, Batch, micro_batches, run_batches
 
 ROWS_PER_EPOCH = 1
 
 
 def bare_foreach_batch(spark: SparkSession, checkpoint_dir: Path, epochs: int) -> float:
     """Milliseconds for one epoch of bare Spark: a `foreachBatch` with a single action and no state."""
+    return _cost_ms(spark, checkpoint_dir, epochs, lambda frame: frame)
+
+
+def keyed_foreach_batch(spark: SparkSession, checkpoint_dir: Path, epochs: int) -> float:
+    """Milliseconds for the same whose rows go to their keys' partitions, and through Python workers there."""
+
+    def through_workers(frame: DataFrame) -> DataFrame:
+        keyed = frame.selectExpr(f"value % {KEYS} AS key").repartition(PARALLELISM, "key")
+        return keyed.select(functions.udf(_as_it_is, "bigint")("key"))
+
+    return _cost_ms(spark, checkpoint_dir, epochs, through_workers)
+
+
+def _as_it_is(key: int) -> int:
+    return key
+
+
+def _cost_ms(
+    spark: SparkSession, checkpoint_dir: Path, epochs: int, changed: Callable[[DataFrame], DataFrame]
+) -> float:
     batches = WARM_UP_BATCHES + epochs + 1
 
     def write_once(frame: DataFrame, batch_id: int) -> None:
         # Stopping a query inside an action of this function overflows the stack of Spark 4.3: it searches the
         # error's text with a recursive expression.  So there is no action once enough batches are done.
         if batch_id < batches:
-            frame.write.format("noop").mode("overwrite").save()
+            changed(frame).write.format("noop").mode("overwrite").save()
 
     writer = micro_batches(spark, ROWS_PER_EPOCH).writeStream.foreachBatch(write_once)
     return epoch_cost_ms(run_batches(writer, checkpoint_dir, batches))

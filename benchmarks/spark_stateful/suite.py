@@ -51,16 +51,18 @@ def run_keyed_count(arguments: argparse.Namespace) -> Iterator[Result]:
 
 
 def run_epoch_cost(arguments: argparse.Namespace) -> Iterator[Result]:
-    """What an epoch of ours with one row costs, in milliseconds, beside a bare `foreachBatch`."""
+    """What an epoch of ours with one row costs, in milliseconds, beside a bare `foreachBatch`, and a keyed one."""
     from benchmarks.spark_stateful.contenders import OURS, our_almost_empty_epoch
-    from benchmarks.spark_stateful.epoch_cost import bare_foreach_batch
+    from benchmarks.spark_stateful.epoch_cost import bare_foreach_batch, keyed_foreach_batch
 
-    peer_name = "bare foreachBatch"
-    contenders: dict[str, Contender] = {peer_name: bare_foreach_batch}
-    if not arguments.peers_only:
-        contenders = {OURS: our_almost_empty_epoch(), **contenders}
-    reached = _measure(contenders, arguments.rounds, arguments.epochs, "ms", warm_up_rounds=1)
-    yield Result("spark_stateful epoch cost", reached.get(OURS), reached[peer_name], peer_name, "ms")
+    peers: dict[str, Contender] = {
+        "bare foreachBatch": bare_foreach_batch,
+        "foreachBatch by key through Python": keyed_foreach_batch,
+    }
+    ours = {} if arguments.peers_only else {OURS: our_almost_empty_epoch()}
+    reached = _measure({**ours, **peers}, arguments.rounds, arguments.epochs, "ms", warm_up_rounds=1)
+    for peer_name in peers:
+        yield Result("spark_stateful epoch cost", reached.get(OURS), reached[peer_name], peer_name, "ms")
     if not arguments.peers_only:
         yield from _checkpoint_cost(arguments.epochs)
 

@@ -1,0 +1,66 @@
+"""`python -m benchmarks savepoints`: opening, counting, looking up, exporting, rewriting, beside bare pyarrow."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from benchmarks.alternating import measure_alternating
+from benchmarks.result import Result
+
+DESCRIPTION = "Looking into a savepoint and writing it anew, beside bare pyarrow on the same Parquet files."
+
+REQUIRED_RATIO = 0.5
+"""What counting, tables and exports must reach of bare pyarrow, which leaves keys and values as the bytes they are."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """How much state, and how often."""
+    parser.add_argument("--entries", type=int, default=500_000, help="entries of each state (default 500,000)")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of every contender (default 3)")
+    parser.add_argument(
+        "--clock",
+        choices=["wall", "processor"],
+        default="wall",
+        help="processor: time of all threads on a core, for a busy machine (default wall)",
+    )
+    parser.add_argument("--only", choices=("looking", "spark_count"), default="looking", help="spark_count: on Spark")
+
+
+def run(arguments: argparse.Namespace) -> Iterator[Result]:
+    """Each operation on each state, ours and pyarrow's in turns; or counting on Spark."""
+    yield from _counting_on_spark(arguments) if arguments.only == "spark_count" else _looking(arguments)
+
+
+def _counting_on_spark(arguments: argparse.Namespace) -> Iterator[Result]:
+    from benchmarks.savepoints.counting_on_spark import REQUIRED_PER_SECOND, counted_per_second
+
+    for name, speeds in counted_per_second(arguments.entries, arguments.rounds):
+        median = statistics.median(speeds)
+        yield Result(f"count on Spark, {name}", median, REQUIRED_PER_SECOND, "required", "entries/s", 1.0)
+
+
+def _looking(arguments: argparse.Namespace) -> Iterator[Result]:
+    from benchmarks.savepoints.looking import OPERATIONS, STATES, LookedAt, write_savepoint
+    from benchmarks.savepoints.writing import WRITING_OPERATIONS
+
+    clock = time.perf_counter if arguments.clock == "wall" else time.process_time
+    with tempfile.TemporaryDirectory(prefix="statebackend-benchmark-") as directory:
+        path = Path(directory) / "savepoint"
+        print(f"writing {arguments.entries:,} entries of each of {len(STATES)} states", file=sys.stderr, flush=True)
+        write_savepoint(path, arguments.entries)
+        for state in STATES:
+            looked_at = LookedAt(path, state, arguments.entries, Path(directory), clock)
+            for name, operation in (OPERATIONS | WRITING_OPERATIONS).items():
+                contenders = {"ours": partial(operation.ours, looked_at), "pyarrow": partial(operation.peer, looked_at)}
+                measured = measure_alternating(contenders, rounds=arguments.rounds, warm_up_rounds=1)
+                print(f"{name}, {state}: ours {measured['ours']}; pyarrow {measured['pyarrow']}", file=sys.stderr)
+                aim = REQUIRED_RATIO if operation.has_aim else None
+                medians = measured["ours"].median, measured["pyarrow"].median
+                yield Result(f"{name}, {state}", *medians, operation.peer_name, operation.unit, aim)
