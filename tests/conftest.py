@@ -11,6 +11,8 @@ processes, never the machine.
 
 Tests that need a real Spark session take the fixture `spark`, of which a process has one; those that need ZooKeeper
 take `zookeeper_server`.
+
+No file may leave behind what other files could see: `surroundings` says what that is, and the file that does it fails.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import gc
 import multiprocessing
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import uuid
@@ -29,7 +32,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import surroundings
 from hypothesis import HealthCheck, settings
+from java_options import use_short_lived_java
 
 if TYPE_CHECKING:
     from object_store import Bucket, FaultyProxy, ObjectStoreServer
@@ -39,16 +44,18 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).resolve().parents[1]
 PYTHON_DAEMON = REPOSITORY / "tests" / "spark_daemon"
 
-# A test's JVM lives for seconds: compiling its hot code twice, collecting garbage on all cores, and a helper process
-# to start each `chmod` cost more than they bring. Loading Spark's classes costs most, and `make test` prepares them.
-# Programs that tests start inherit this; whoever sets it otherwise is heard.
-_java_options = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djdk.lang.Process.launchMechanism=VFORK"
-os.environ.setdefault("SPARK_LAUNCHER_OPTS", _java_options)
-_prepared_classes = REPOSITORY / ".venv" / "spark-classes.jsa"
-if _prepared_classes.exists():
-    # Classes that do not fit are loaded as usual, without a word.
-    _java_options += f' "-XX:SharedArchiveFile={_prepared_classes}" -Xlog:cds=off -Xlog:cds+dynamic=off'
-os.environ.setdefault("SPARK_SUBMIT_OPTS", _java_options)
+use_short_lived_java()
+
+_LOG_FILES = "spark.sql.streaming.checkpointFileManagerClass"
+_LOG_CHECKSUMS = "spark.sql.streaming.checkpoint.fileChecksum.enabled"
+_LOG_CLASSES = "org.apache.spark.sql.execution.streaming.checkpointing"
+USUAL_SPARK_LOG = {_LOG_FILES: f"{_LOG_CLASSES}.FileContextBasedCheckpointFileManager", _LOG_CHECKSUMS: "true"}
+"""How Spark notes the batches of a query unless it is told otherwise: it starts a dozen processes for each of them."""
+QUICK_SPARK_LOG = {_LOG_FILES: f"{_LOG_CLASSES}.FileSystemBasedCheckpointFileManager", _LOG_CHECKSUMS: "false"}
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # What a shell starts in the background ignores Ctrl-C, and so would all programs that tests start and interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 MEMORY_DIRECTORY = "/dev/shm"
 NEEDED_BYTES = 4 << 30
@@ -83,29 +90,41 @@ multiprocessing.set_forkserver_preload(
 GARBAGE_THRESHOLD = 20_000
 SLOWEST_FILES = 15
 LONG_FILES_S = {
-    "test_spark_high_availability": 105.0,
-    "test_spark_processes": 100.0,
-    "test_spark_job": 95.0,
+    "test_spark_golden_time": 116.0,
+    "test_spark_processes": 115.0,
+    "test_spark_job": 110.0,
     "test_rocksdb_backend_contract": 85.0,
-    "test_flights_demo": 75.0,
+    "test_flights_demo": 85.0,
     "test_weather_demo": 72.0,
+    "test_flights_on_object_store": 70.0,
     "test_spark_restarts": 65.0,
-    "test_third_party_backend": 60.0,
+    "test_spark_high_availability": 60.0,
+    "test_spark_program_modules": 52.0,
+    "test_third_party_backend": 50.0,
     "test_heap_backend_contract": 50.0,
-    "test_spark_program_modules": 48.0,
+    "test_spark_state_tables": 48.0,
+    "test_spark_timed_inputs": 47.0,
+    "test_schedules": 45.0,
     "test_first_job": 40.0,
     "test_spark_several_inputs": 40.0,
+    "test_spark_stateful_processors": 40.0,
+    "test_spark_several_sources": 40.0,
     "test_joins_in_jobs": 35.0,
     "test_serializer_contract": 35.0,
+    "test_rewritten_savepoints": 35.0,
     "test_spark_graphs": 34.0,
+    "test_spark_killed_time_epoch": 32.0,
+    "test_zookeeper_failures": 30.0,
     "test_golden_durable": 28.0,
     "test_same_chain_in_both_environments": 25.0,
     "test_family_laws": 25.0,
+    "test_job_commands": 25.0,
+    "test_object_store_contract": 25.0,
     "test_ttl_state_machine": 24.0,
-    "test_spark_stateful_processors": 24.0,
     "test_backend_benchmarks": 22.0,
     "test_merging_increments": 22.0,
     "test_keyed_state_machine": 21.0,
+    "test_interrupted_writing": 20.0,
     "test_snapshot_stress": 15.0,
     "test_operator_state_of_jobs": 13.0,
 }
@@ -113,6 +132,22 @@ LONG_FILES_S = {
 
 LONG_WITH_SPARK_S = 20.0
 """What a file with Spark takes that is not among them."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_left_behind() -> Iterator[None]:
+    before = surroundings.surroundings()
+    yield
+    left = surroundings.left_behind(before)
+    if left:
+        pytest.fail(f"this file leaves behind what other files see:\n{chr(10).join(left)}", pytrace=False)
+
+
+@pytest.fixture
+def own_registrations() -> Iterator[None]:
+    """What the test registers for the process, and modules that it has written and imported, go with it."""
+    with surroundings.own_registrations():
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -123,12 +158,32 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     forks them. Tests may change its configuration only through `streamjobs.spark.session.configured`, which puts the
     old values back.
     """
+    from py4j.protocol import Py4JNetworkError
+
+    with surroundings.for_all_tests():
+        session = _new_session(tmp_path_factory.mktemp("spark"))
+    try:
+        yield session
+    finally:
+        # All tests have ended. A JVM that has gone by now needs no stopping, and is no failure of the last of them.
+        with contextlib.suppress(Py4JNetworkError, ConnectionError):
+            session.stop()
+
+
+@pytest.fixture(scope="module")
+def usual_spark_log(spark: SparkSession) -> Iterator[None]:
+    """Spark's own notes of a query are those that users have, for tests in which they are cut or put together anew."""
+    from streamjobs.spark.session import configured
+
+    with configured(spark, USUAL_SPARK_LOG):
+        yield
+
+
+def _new_session(scratch: Path) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    from py4j.protocol import Py4JNetworkError
     from pyspark.sql import SparkSession
 
-    scratch = tmp_path_factory.mktemp("spark")
     (scratch / "java").mkdir()
     session = (
         SparkSession.builder.master("local[2]")
@@ -145,15 +200,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
+        .config(map=QUICK_SPARK_LOG)
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
-    try:
-        yield session
-    finally:
-        # All tests have ended. A JVM that has gone by now needs no stopping, and is no failure of the last of them.
-        with contextlib.suppress(Py4JNetworkError, ConnectionError):
-            session.stop()
+    return session
 
 
 @pytest.fixture(scope="session")
@@ -214,6 +265,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return LONG_FILES_S.get(item.path.stem, LONG_WITH_SPARK_S if item.path in with_spark else 0.0)
 
     items.sort(key=seconds, reverse=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _set_aside() -> Iterator[None]:
+    """Sets what a file has left for good aside from the garbage collector, which looks through all that there is."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_finish() -> None:

@@ -24,6 +24,8 @@ FLOORS = (
     "streamjobs",
     "testkit",
 )
+PROOFS = ("simulation", "chaos")
+"""What shows that the floors keep their promises: as easy to read as they are."""
 MOST_LINES = 450
 NAMES_OF_LIBRARIES = {
     "_fields",
@@ -60,7 +62,7 @@ FORBIDDEN_NAMES = ("utils", "util", "helpers", "helper", "common", "misc", "base
 
 MODULES: Mapping[str, Path] = {
     ".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__"): path
-    for floor in FLOORS
+    for floor in (*FLOORS, *PROOFS)
     for path in sorted((REPOSITORY / floor).rglob("*.py"))
 }
 ROOMS = sorted(name for name, path in MODULES.items() if path.name == "__init__.py")
@@ -164,7 +166,7 @@ def foreign_private_names(module: str) -> Iterator[str]:
                 yield f"line {node.lineno}: .{node.attr}"
 
 
-@pytest.mark.parametrize("floor", FLOORS)
+@pytest.mark.parametrize("floor", [*FLOORS, *PROOFS])
 def test_a_file_has_one_subject_and_can_be_held_in_mind(floor: str) -> None:
     lines = {module: len(MODULES[module].read_text(encoding="utf-8").splitlines()) for module in modules_of(floor)}
     too_long = {module: count for module, count in lines.items() if count > MOST_LINES}
@@ -176,7 +178,7 @@ def test_no_module_imports_itself_through_others() -> None:
     assert circles() == []
 
 
-@pytest.mark.parametrize("floor", FLOORS)
+@pytest.mark.parametrize("floor", [*FLOORS, *PROOFS])
 def test_a_room_says_what_is_in_it(floor: str) -> None:
     said = {room: ast.get_docstring(tree_of(room)) or "" for room in modules_of(floor) if room in ROOMS}
     too_little = {room: docstring for room, docstring in said.items() if len(docstring.split()) < 8}
@@ -184,19 +186,19 @@ def test_a_room_says_what_is_in_it(floor: str) -> None:
     assert too_little == {}, "a room's head docstring says what is in it, and what must not be"
 
 
-@pytest.mark.parametrize("floor", FLOORS)
+@pytest.mark.parametrize("floor", [*FLOORS, *PROOFS])
 def test_a_module_begins_with_its_theory(floor: str) -> None:
     assert [module for module in modules_of(floor) if not ast.get_docstring(tree_of(module))] == []
 
 
-@pytest.mark.parametrize("floor", FLOORS)
+@pytest.mark.parametrize("floor", [*FLOORS, *PROOFS])
 def test_no_module_uses_a_private_name_of_another(floor: str) -> None:
     used = {module: found for module in modules_of(floor) if (found := list(foreign_private_names(module)))}
 
     assert used == {}
 
 
-@pytest.mark.parametrize("floor", FLOORS)
+@pytest.mark.parametrize("floor", [*FLOORS, *PROOFS])
 def test_a_name_says_what_is_in_it(floor: str) -> None:
     assert [module for module in modules_of(floor) if module.rpartition(".")[2] in FORBIDDEN_NAMES] == []
 
@@ -204,7 +206,8 @@ def test_a_name_says_what_is_in_it(floor: str) -> None:
 def test_no_two_files_of_different_subjects_have_one_name() -> None:
     places = defaultdict(list)
     for module, path in MODULES.items():
-        if path.name != "__init__.py" and path.stem not in SAME_THING_IN_EACH_ROOM:
+        is_of_a_floor = module.partition(".")[0] in FLOORS
+        if is_of_a_floor and path.name != "__init__.py" and path.stem not in SAME_THING_IN_EACH_ROOM:
             places[path.stem].append(module)
 
     assert {name: found for name, found in places.items() if len(found) > 1} == {}

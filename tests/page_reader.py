@@ -1,0 +1,45 @@
+"""Reads a page as a browser does, and refuses what is not well-formed or would load or run anything."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+VOID = {"meta"}
+MAY_NOT_BE = {"script", "link", "img", "iframe", "object", "embed", "form", "use", "image", "base"}
+
+
+class PageReader(HTMLParser):
+    """``texts`` are all texts but the style; ``elements`` how many there are of each name."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.texts: list[str] = []
+        self.elements: dict[str, int] = {}
+        self.open: list[str] = []
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.texts)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag not in MAY_NOT_BE, tag
+        self.elements[tag] = self.elements.get(tag, 0) + 1
+        for name, value in attrs:
+            assert not name.startswith("on"), name
+            assert name not in {"href", "src", "srcset", "action", "xlink:href"}, name
+            assert "url(" not in (value or ""), value
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "style":
+            assert "url(" not in data
+            assert "@import" not in data
+        elif data.strip():
+            self.texts.append(data)

@@ -1,0 +1,167 @@
+"""What all tests of a process share, and none may leave otherwise than it was found.
+
+A test that registers a name, sets a variable or imports a module of its own making decides what later tests see: which
+ones those are hangs on the order in which files come to a process, and so does whether they pass. `tests/conftest.py`
+looks once before and once behind each file, and fails the file that has left something, not one that trips over it.
+What a test needs otherwise it changes through `monkeypatch`, or takes the fixture `own_registrations`.
+
+Modules of this repository and of installed packages may be imported by any test, with what they register then.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import copy_context
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pyspark.cloudpickle import cloudpickle
+
+from snapshots import envelope, permitted_modules, type_serializer_snapshot
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+LASTING = tuple(f"{directory}{os.sep}" for directory in (REPOSITORY, sys.prefix, sys.base_prefix))
+"""Where modules lie that are the same for all tests."""
+
+LOGGERS = ("snapshots", "typeserializers", "migration", "checkpointing", "statebackend", "savepoints", "streamjobs")
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGALRM)
+CLASSES: tuple[dict[str, type], ...] = (envelope._class_by_name, type_serializer_snapshot._defined)
+DECLARED: tuple[Any, ...] = (
+    permitted_modules._allowed_modules,
+    permitted_modules._declared_modules,
+    permitted_modules._unavailable,
+    cloudpickle._PICKLE_BY_VALUE_MODULES,
+)
+
+Things = Mapping[str, Any]
+
+_for_all: dict[tuple[str, str], Any] = {}
+
+
+def is_lasting(module: ModuleType | None) -> bool:
+    """Whether a module is none that a test has written, or run under the name of another."""
+    return (getattr(module, "__file__", None) or "").startswith(LASTING)
+
+
+def _is_of_a_test(known: type) -> bool:
+    """Whether a class comes and goes with a test: is of a module that it has written, or of a function."""
+    return "<locals>" in known.__qualname__ or not is_lasting(sys.modules.get(known.__module__))
+
+
+def _of_tests(classes: Mapping[str, type]) -> Things:
+    return {name: known for name, known in classes.items() if _is_of_a_test(known)}
+
+
+def _modules_of_tests() -> dict[str, ModuleType]:
+    with_file = [(name, module) for name, module in sys.modules.items() if getattr(module, "__file__", None)]
+    return {name: module for name, module in with_file if not is_lasting(module)}
+
+
+def _declared_modules() -> Things:
+    """Those of names that are not known anyway: where a program's own names are, it says to every task."""
+    declared = permitted_modules._declared_modules.items()
+    return {name: module for name, module in declared if not any(name in known for known in CLASSES)}
+
+
+def _context_variables() -> Things:
+    """Those that somebody sets: that of `decimal` is there as soon as it is asked for."""
+    return {one.name: value for one, value in copy_context().items() if one.name != "decimal_context"}
+
+
+def _lasting_handlers(logger: logging.Logger) -> tuple[int, ...]:
+    """The handlers without those of pytest, which has its own while it runs a test."""
+    return tuple(id(one) for one in logger.handlers if type(one).__module__ != "_pytest.logging")
+
+
+def _settings_of_loggers() -> Things:
+    loggers = [logging.root, *map(logging.getLogger, LOGGERS)]
+    settings = {one.name: (one.level, one.propagate, one.disabled, _lasting_handlers(one)) for one in loggers}
+    return {**settings, "the highest level that none takes": logging.root.manager.disable}
+
+
+def _settings_of_python() -> Things:
+    return {
+        "working directory": os.getcwd(),
+        "sys.path": tuple(sys.path),
+        "recursion limit": sys.getrecursionlimit(),
+        "garbage collector": (gc.isenabled(), gc.get_threshold()),
+        "tempfile.tempdir": tempfile.tempdir,
+        "threading.excepthook": threading.excepthook,
+        **{number.name: signal.getsignal(number) for number in SIGNALS},
+    }
+
+
+SHARED: Mapping[str, Callable[[], Things]] = {
+    "setting": _settings_of_python,
+    "environment variable": lambda: {name: os.environ[name] for name in os.environ if name != "PYTEST_CURRENT_TEST"},
+    "context variable": _context_variables,
+    "logger": _settings_of_loggers,
+    "module": lambda: {name: id(module) for name, module in _modules_of_tests().items()},
+    "name of a snapshot": lambda: _of_tests(envelope._class_by_name),
+    "snapshot class": lambda: _of_tests(type_serializer_snapshot._defined),
+    "allowed module": lambda: dict.fromkeys(permitted_modules._allowed_modules, "allowed"),
+    "declared module": _declared_modules,
+    "unavailable snapshot": lambda: dict(permitted_modules._unavailable),
+    "module pickled by value": lambda: dict.fromkeys(cloudpickle._PICKLE_BY_VALUE_MODULES, "registered"),
+}
+
+
+def surroundings() -> Mapping[str, Things]:
+    """All that tests share, as it is."""
+    return {kind: look() for kind, look in SHARED.items()}
+
+
+def _changes(before: Mapping[str, Things]) -> Iterator[tuple[str, str, Any, Any]]:
+    for kind, things in surroundings().items():
+        for name in sorted({*before[kind], *things}):
+            was, now = (of.get(name, "nothing") for of in (before[kind], things))
+            if was != now:
+                yield kind, name, was, now
+
+
+def left_behind(before: Mapping[str, Things]) -> list[str]:
+    """What is otherwise than it was, a line for each."""
+    changes = [one for one in _changes(before) if _for_all.get(one[:2]) != one[3]]
+    return [f"{kind} {name}: was {was!r:.200}, is {now!r:.200}" for kind, name, was, now in changes]
+
+
+@contextmanager
+def for_all_tests() -> Iterator[None]:
+    """What becomes otherwise in here is so for all tests that follow, whichever file is the first to need it."""
+    before = surroundings()
+    yield
+    _for_all.update({(kind, name): now for kind, name, _, now in _changes(before)})
+
+
+@contextmanager
+def own_registrations() -> Iterator[None]:
+    """What a test registers in here, and modules that it has written and imported, are gone behind it."""
+    classes = [_of_tests(known) for known in CLASSES]
+    named = set(envelope._name_by_class)
+    declared = [registry.copy() for registry in DECLARED]
+    modules = _modules_of_tests()
+    try:
+        yield
+    finally:
+        # What lasting modules have registered in here stays: nobody imports them again.
+        for known, before in zip(CLASSES, classes, strict=True):
+            for name in _of_tests(known):
+                del known[name]
+            known.update(before)
+        for one in [one for one in envelope._name_by_class if one not in named and _is_of_a_test(one)]:
+            del envelope._name_by_class[one]
+        for registry, content in zip(DECLARED, declared, strict=True):
+            registry.clear()
+            registry.update(content)
+        for name in _modules_of_tests():
+            del sys.modules[name]
+        sys.modules.update(modules)

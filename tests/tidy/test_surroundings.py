@@ -1,0 +1,120 @@
+"""What a file of tests leaves behind is seen, and what test files register while they are imported meets no other."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from contextvars import ContextVar
+from pathlib import Path
+
+import pytest
+import surroundings
+from pyspark import cloudpickle
+
+from snapshots import (
+    SimpleTypeSerializerSnapshot,
+    UnknownSnapshotError,
+    allow_snapshot_modules,
+    allowed_snapshot_modules,
+    register_snapshot,
+    registered_names,
+    snapshot_class_for,
+)
+from snapshots.permitted_modules import declare_snapshot_modules, declare_unavailable_snapshots
+
+TESTS = Path(__file__).resolve().parents[1]
+VARIABLE: ContextVar[int] = ContextVar("a variable of this file")
+WRITTEN = """
+from snapshots import SimpleTypeSerializerSnapshot, register_snapshot
+
+@register_snapshot("tests.surroundings.Written", aliases=("tests.surroundings.Former",))
+class Written(SimpleTypeSerializerSnapshot):
+    pass
+"""
+
+
+def import_written(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (directory / "written_to_be_forgotten.py").write_text(WRITTEN)
+    monkeypatch.syspath_prepend(str(directory))
+    importlib.import_module("written_to_be_forgotten")
+
+
+def test_whatever_a_test_changes_for_others_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = surroundings.surroundings()
+    with surroundings.own_registrations():
+        import_written(tmp_path, monkeypatch)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("A_VARIABLE_OF_THIS_TEST", "1")
+        token = VARIABLE.set(1)
+        logger = logging.getLogger("streamjobs")
+        monkeypatch.setattr(logger, "propagate", False)
+        allow_snapshot_modules("a.module")
+        declare_snapshot_modules({"a.declared.name": "a.module"})
+        declare_unavailable_snapshots({"a.lost.name": "lost"})
+        cloudpickle.register_pickle_by_value(surroundings)
+        told = [line.partition(": was ")[0] for line in surroundings.left_behind(before)]
+        VARIABLE.reset(token)
+        monkeypatch.undo()
+    assert told == [
+        "setting sys.path",
+        "setting working directory",
+        "environment variable A_VARIABLE_OF_THIS_TEST",
+        "context variable a variable of this file",
+        "logger streamjobs",
+        "module written_to_be_forgotten",
+        "name of a snapshot tests.surroundings.Former",
+        "name of a snapshot tests.surroundings.Written",
+        "snapshot class written_to_be_forgotten:Written",
+        "allowed module a.module",
+        "declared module a.declared.name",
+        "unavailable snapshot a.lost.name",
+        "module pickled by value surroundings",
+    ]
+    assert surroundings.left_behind(before) == []
+
+
+def test_what_is_registered_for_one_test_is_gone_behind_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with surroundings.own_registrations():
+        import_written(tmp_path, monkeypatch)
+
+        @register_snapshot("tests.surroundings.Local")
+        class Local(SimpleTypeSerializerSnapshot[int]): ...
+
+        allow_snapshot_modules("a.module")
+        with surroundings.own_registrations():
+            allow_snapshot_modules("another.module")
+            del sys.modules["written_to_be_forgotten"]
+        assert "a.module" in allowed_snapshot_modules()
+        assert "another.module" not in allowed_snapshot_modules()
+        assert snapshot_class_for("tests.surroundings.Local") is Local
+        written = sys.modules["written_to_be_forgotten"]
+        assert snapshot_class_for("written_to_be_forgotten:Written") is written.Written
+    assert "a.module" not in allowed_snapshot_modules()
+    assert "written_to_be_forgotten" not in sys.modules
+    for name in ("tests.surroundings.Local", "tests.surroundings.Former", "written_to_be_forgotten:Written"):
+        with pytest.raises(UnknownSnapshotError):
+            snapshot_class_for(name)
+    # Another class may have the names.
+    with surroundings.own_registrations():
+        register_snapshot("tests.surroundings.Written")(Local)
+
+
+def test_what_one_file_needs_for_all_is_nothing_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(surroundings, "_for_all", {})
+    before = surroundings.surroundings()
+    with surroundings.for_all_tests():
+        monkeypatch.setenv("A_VARIABLE_OF_ALL_TESTS", "1")
+    assert surroundings.left_behind(before) == []
+    monkeypatch.setenv("A_VARIABLE_OF_ALL_TESTS", "2")
+    assert len(surroundings.left_behind(before)) == 1
+
+
+def test_names_that_test_files_register_when_imported_are_of_tests() -> None:
+    """All files of a run are imported into one process: a name that another test wants unknown would be known there."""
+    of_tests = {
+        name
+        for name, known in registered_names().items()
+        if (getattr(sys.modules.get(known.__module__), "__file__", None) or str(TESTS)).startswith(str(TESTS))
+    }
+    assert [name for name in sorted(of_tests) if not name.startswith("tests.")] == []
