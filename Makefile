@@ -48,7 +48,7 @@ lint: environment
 bench: environment
 	@$(RUN) python -m benchmarks $(SUITE)
 
-chaos: environment
+chaos: environment $(CLASSES)
 	@$(RUN) python -m chaos --kills $(KILLS) --seed $(SEED)
 
 simulate: environment
