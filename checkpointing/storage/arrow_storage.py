@@ -48,6 +48,13 @@ class ArrowStorage:
         """Write a file in one put, which such stores make durable in any case."""
         self._write(path, (data,))
 
+    def create(self, path: str, data: bytes) -> bool:
+        """Write a file if there seems to be none: such stores exclude nobody, so what is there in the end decides."""
+        if self.size_bytes(path) is not None:
+            return False
+        self._write(path, (data,))
+        return self.read(path) == data
+
     def replace(self, path: str, data: bytes) -> None:
         """The same on stores that take a file whole or not at all: what was there stays if it fails."""
         with self.filesystem.open_output_stream(self._full(path), compression=None) as stream:

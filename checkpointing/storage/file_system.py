@@ -62,6 +62,12 @@ class Storage(Protocol):
     def put(self, path: str, data: bytes, durable: bool) -> None:
         """Writes a file; with ``durable``, it outlives a crash from the return on."""
 
+    def create(self, path: str, data: bytes) -> bool:
+        """Writes a file that nobody has written, durably; False, and it is as it was, if somebody has.
+
+        ``data`` is unlike all others that are written there.
+        """
+
     def put_file(self, source_path: str, path: str, may_link: bool) -> tuple[int, str]:
         """Takes over a local file, durably; returns size and checksum. With ``may_link``, nobody changes the source."""
 
@@ -191,6 +197,17 @@ class CheckpointFileSystem:
         with self._reporting("write", path):
             self._storage.put(path, data, durable)
         return handle
+
+    def create_file(self, path: str, data: bytes) -> bool:
+        """Write `data` under `path` unless there is a file; say whether it was written. Complete and durable on return.
+
+        Of several who do so in the same instant, one is told that it did, on a local disk and on stores with
+        conditional writes; on others, at most the last. `data` must be unlike what anybody else writes there: by that
+        a store is asked who was first.
+        """
+        checked_relative_path(path)
+        with self._reporting("create", path):
+            return self._storage.create(path, data)
 
     def upload(self, local_path: str | os.PathLike[str], path: str, *, may_link: bool = True) -> FileHandle:
         """Bring the local file in under `path`. Complete and durable on return, absent on any error.

@@ -72,6 +72,24 @@ class LocalStorage:
             if durable:
                 _sync_file(target)
 
+    def create(self, path: str, data: bytes) -> bool:
+        """Write a file under a name that is free, durably: complete, or False where the name is taken."""
+        full_path = self._full(path)
+        directory = os.path.dirname(full_path)
+        _make_directories(directory)
+        temporary = os.path.join(directory, TEMPORARY_PREFIX + uuid.uuid4().hex)
+        try:
+            with open(temporary, "xb") as target:
+                target.write(data)
+            _place(temporary, full_path, may_link=True, durable=True)
+        except FileExistsError:
+            return False
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+        sync_directory(directory)
+        return True
+
     def put_file(self, source_path: str, path: str, may_link: bool) -> tuple[int, str]:
         """Bring in a file; return its size in bytes and its checksum, both taken from the bytes."""
         with self._replacing(path) as temporary:

@@ -24,6 +24,7 @@ from typing import Any, Final, TypeVar
 import pyarrow
 from attrs import frozen
 
+from checkpointing.errors import StorageError
 from checkpointing.storage.arrow_storage import ArrowStorage
 from checkpointing.storage.bounded_retries import BoundedRetries
 from checkpointing.storage.conditional_objects import ConditionalObjects, S3ConditionalObjects
@@ -89,6 +90,14 @@ class S3Storage:
     def put(self, path: str, data: bytes, durable: bool = True) -> None:
         """Write a file. If it fails, the object is as before, or the new one whole."""
         self._try(lambda: self.files.replace(path, data))
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write a file under a condition; without the package for conditions, as on stores that have none."""
+        try:
+            objects = self.conditional()
+        except StorageError:
+            return self._try(lambda: self.files.create(path, data))
+        return objects.write(path, data, None) is not None
 
     def put_file(self, source_path: str, path: str, may_link: bool) -> tuple[int, str]:
         """Upload a local file; return its size in bytes and its checksum, both taken from the bytes."""

@@ -17,6 +17,7 @@ with every file ever read. Savepoints of older releases have it in their metadat
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterator, Mapping
 
 from checkpointing.errors import MissingFileError, SavepointError, SavepointExistsError, StorageError
@@ -41,7 +42,7 @@ __all__ = [
 ]
 
 _IN_PROGRESS = "_in_progress"
-_IN_PROGRESS_TEXT = b"A savepoint is being written here. Without _metadata it is incomplete.\n"
+_IN_PROGRESS_TEXT = "A savepoint is being written here. Without _metadata it is incomplete. Written by {writer}.\n"
 
 
 def check_savepoint_directory(uri: str | os.PathLike[str]) -> CheckpointFileSystem:
@@ -59,9 +60,17 @@ def check_savepoint_directory(uri: str | os.PathLike[str]) -> CheckpointFileSyst
 
 
 def create_savepoint_directory(uri: str | os.PathLike[str]) -> CheckpointFileSystem:
-    """Reserve an absent or empty directory for a savepoint; raises as `check_savepoint_directory` for any other."""
+    """Reserve an absent or empty directory for a savepoint; raises as `check_savepoint_directory` for any other.
+
+    Of several who do so in the same instant, one gets it.
+    """
     fs = check_savepoint_directory(uri)
-    fs.write_file(_IN_PROGRESS, _IN_PROGRESS_TEXT)
+    if not fs.create_file(_IN_PROGRESS, _IN_PROGRESS_TEXT.format(writer=uuid.uuid4().hex).encode()):
+        raise SavepointExistsError(_refusal(fs, (_IN_PROGRESS,)))
+    if fs.exists(METADATA_FILE_NAME):
+        # Somebody else has begun and finished one there since it was looked at.
+        fs.delete(_IN_PROGRESS)
+        raise SavepointExistsError(_refusal(fs, (METADATA_FILE_NAME,)))
     return fs
 
 

@@ -156,6 +156,12 @@ class SimulatedStorage:
             disk.files.pop(temporary, None)
             raise
 
+    def create(self, path: str, data: bytes) -> bool:
+        if self.size_bytes(path) is not None:
+            return False
+        self.put(path, data, durable=True)
+        return True
+
     def put_file(self, source_path: str, path: str, may_link: bool) -> tuple[int, str]:
         with open(source_path, "rb") as source:
             data = source.read()

@@ -74,6 +74,9 @@ class SimulatedObjectStore(SimulatedStorage):
         self._step("answer", path)
         self._fail_behind(behind, path)
 
+    def create(self, path: str, data: bytes) -> bool:
+        return self.put_if(path, data, None) is not None
+
     def delete(self, path: str, durable: bool) -> None:
         behind = self._step("delete", path)
         full = self._full(path)

@@ -47,6 +47,16 @@ class StorageContract:
         with pytest.raises(CorruptFileError, match="expected 3 bytes, found 5"):
             files.read_file(old)
 
+    def test_a_file_is_created_once_and_stays_as_it_was_for_who_comes_later(self, files: CheckpointFileSystem) -> None:
+        assert files.create_file("a/mark", b"of the first")
+        assert not files.create_file("a/mark", b"of the second")
+        assert files.read_file("a/mark") == b"of the first"
+        assert files.list_files("", include_temporary=True) == ("a/mark",)
+        files.delete("a/mark")
+        assert files.create_file("a/mark", b"of the third")
+        with pytest.raises(UnsafePathError):
+            files.create_file("../x", b"")
+
     @pytest.mark.parametrize("may_link", [True, False])
     def test_upload_and_download_carry_the_same_bytes(
         self, files: CheckpointFileSystem, tmp_path: pathlib.Path, may_link: bool

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from checkpoint_builders import metadata_of
@@ -69,6 +71,44 @@ def test_a_directory_that_is_given_up_is_emptied_and_the_mark_goes_last(tmp_path
     write_savepoint(complete, savepoint_of(complete.write_file("data/part-0", b"rows")))
     abandon_savepoint_directory(complete)
     assert read_savepoint(tmp_path)[1].files
+
+
+def test_one_of_many_who_reserve_a_directory_in_the_same_instant_gets_it(tmp_path) -> None:
+    writers = 8
+    for turn in range(20):
+        begin = threading.Barrier(writers)
+
+        def reserve(place=tmp_path / str(turn), begin=begin) -> bool:
+            begin.wait()
+            try:
+                create_savepoint_directory(place)
+            except SavepointExistsError:
+                return False
+            return True
+
+        with ThreadPoolExecutor(writers) as threads:
+            reserved = [threads.submit(reserve) for _ in range(writers)]
+        assert sum(one.result() for one in reserved) == 1
+        assert [path.name for path in (tmp_path / str(turn)).iterdir()] == ["_in_progress"]
+
+
+def test_a_directory_in_which_another_has_finished_since_it_was_looked_at_is_left_as_it_is(
+    tmp_path, monkeypatch
+) -> None:
+    create = LocalStorage.create
+
+    def overtaken(storage: LocalStorage, path: str, data: bytes) -> bool:
+        monkeypatch.setattr(LocalStorage, "create", create)
+        first = create_savepoint_directory(tmp_path)
+        write_savepoint(first, savepoint_of(first.write_file("data/part-0", b"rows")))
+        return create(storage, path, data)
+
+    monkeypatch.setattr(LocalStorage, "create", overtaken)
+    with pytest.raises(SavepointExistsError, match="already is a checkpoint or savepoint"):
+        create_savepoint_directory(tmp_path)
+    fs, metadata = read_savepoint(tmp_path)
+    assert fs.list_files(include_temporary=True) == ("_metadata", "data/part-0")
+    assert metadata.files
 
 
 def test_a_crash_at_any_step_leaves_what_is_begun_or_what_is_complete(tmp_path, monkeypatch) -> None:
