@@ -138,6 +138,11 @@ class LocalStateRoot:
             os.close(descriptor)
 
 
+def given_local_root(path: str) -> str:
+    """What a user names, seen from the driver: whole, but for what variables of the executors stand for."""
+    return path if path.startswith("$") else os.path.abspath(os.path.expanduser(path))
+
+
 def expanded(path: str) -> str:
     """A path with the values of its environment variables; `JobDefinitionError` if one is not set."""
 

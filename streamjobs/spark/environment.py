@@ -55,7 +55,7 @@ from streamjobs.runtime.job_start import (
     looked_up,
     require_compatible,
 )
-from streamjobs.runtime.local_state_root import LocalStateRoot
+from streamjobs.runtime.local_state_root import LocalStateRoot, given_local_root
 from streamjobs.runtime.restore_plan_file import delete_restore_plans
 from streamjobs.runtime.starting_point import (
     StartingPoint,
@@ -409,7 +409,7 @@ class SparkStreamEnvironment:
     def _local_root(self, directory: JobDirectory) -> LocalStateRoot:
         given = self._local_state_directory
         return LocalStateRoot(
-            path=default_local_root() if given is None else given if given.startswith("$") else os.path.abspath(given),
+            path=default_local_root() if given is None else given_local_root(given),
             is_given=given is not None,
             job_id=directory.identity.job_id,
             job_directory=directory.file_system.uri,

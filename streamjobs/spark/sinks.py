@@ -42,8 +42,8 @@ class _EpochFiles(Protocol):
 class ParquetSink:
     """Writes each epoch to its own directory of Parquet files below `path`, once.
 
-    `spark.read.parquet(path)` reads all committed epochs and adds the partition column `epoch`. The path is on a disk
-    that the driver and all workers share, where an epoch becomes visible at once, or in an S3-compatible store
+    `spark.read.parquet(path)` reads all committed epochs and adds the partition column `epoch`. The path, which may
+    begin with ``~``, is on a disk that the driver and all workers share, where an epoch becomes visible at once, or in an S3-compatible store
     (``s3://bucket/path``), where its files appear one by one and `_committable` last: who reads while a job writes
     leaves out epochs without it. Other stores are refused (`ValueError`); write to them, or to a table format, with
     `ForEachEpochSink`.
@@ -100,8 +100,8 @@ def _epoch_files(path: str, options: Mapping[str, str]) -> _EpochFiles:
                 f"committing an epoch needs a rename that is atomic, or puts that are. Use ForEachEpochSink with a "
                 f"writer that is idempotent per epoch"
             )
-        path = unquote(parsed.path)
-    return LocalEpochFiles(path, options)
+        return LocalEpochFiles(unquote(parsed.path), options)
+    return LocalEpochFiles(os.path.expanduser(path), options)
 
 
 class NoopSink:

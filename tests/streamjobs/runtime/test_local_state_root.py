@@ -22,7 +22,7 @@ from statebackend import ValueStateDescriptor
 from statebackend.keyed.backend_registry import state_backend
 from statebackend.keyed.private_directory import PrivateDirectoryError
 from streamjobs.errors import JobDefinitionError
-from streamjobs.runtime.local_state_root import RETENTION_S, SWEEP_INTERVAL_S, LocalStateRoot
+from streamjobs.runtime.local_state_root import RETENTION_S, SWEEP_INTERVAL_S, LocalStateRoot, given_local_root
 from testkit.backends.harness import BackendHarness
 
 SHORTLY_S = 600.0
@@ -66,6 +66,16 @@ class Host:
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
+
+
+def test_a_given_root_is_whole_but_for_variables_of_the_executors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    assert given_local_root("~/local") == str(tmp_path / "home" / "local")
+    assert given_local_root("local/../state") == str(tmp_path / "state")
+    assert given_local_root("$SPARK_LOCAL_DIRS/state") == "$SPARK_LOCAL_DIRS/state"
 
 
 def test_a_job_finds_its_directory_again(host: Host) -> None:

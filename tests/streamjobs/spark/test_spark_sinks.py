@@ -51,6 +51,12 @@ def test_every_sink_keeps_the_contract(sink: Any) -> None:
     assert isinstance(sink, Sink)
 
 
+def test_a_tilde_is_the_home_of_whoever_runs_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert ParquetSink("~/out").identity == ParquetSink(tmp_path / "out").identity
+    assert ParquetSink("file:///~/out").identity == "ParquetSink('/~/out')"
+
+
 @pytest.mark.spark
 def test_rows_are_visible_from_commit_on_and_spark_reads_them_by_epoch(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "out of doors"
