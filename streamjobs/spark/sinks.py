@@ -43,10 +43,10 @@ class ParquetSink:
     """Writes each epoch to its own directory of Parquet files below `path`, once.
 
     `spark.read.parquet(path)` reads all committed epochs and adds the partition column `epoch`. The path, which may
-    begin with ``~``, is on a disk that the driver and all workers share, where an epoch becomes visible at once, or in an S3-compatible store
-    (``s3://bucket/path``), where its files appear one by one and `_committable` last: who reads while a job writes
-    leaves out epochs without it. Other stores are refused (`ValueError`); write to them, or to a table format, with
-    `ForEachEpochSink`.
+    begin with ``~``, is on a disk that the driver and all workers share, where an epoch becomes visible at once, or in
+    an S3-compatible store (``s3://bucket/path``), where its files appear one by one and `_committable` last: who reads
+    while a job writes leaves out epochs without it. Other stores are refused (`ValueError`); write to them, or to a
+    table format, with `ForEachEpochSink`.
     """
 
     reads_once: ClassVar = True
