@@ -18,12 +18,13 @@ Every command takes ``--json``, which prints its answer as one JSON document and
 | 1 | of `diff`, that there are differences |
 | 3 | what was asked for is not there, or cannot be read or done; the reason ends the error output |
 | 64 | the command was used wrongly |
-| 130 | it was interrupted |
+| 130 | it was interrupted, or asked to end (SIGTERM) |
 """
 
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 
 from savepoints.command_line.standard_streams import prepare_standard_streams, status_once_written
@@ -33,6 +34,9 @@ __all__ = ["run"]
 
 def run(main_module: str = "savepoints.command_line.main") -> None:
     """The command that a module has as ``main``; says how to install what it needs, where that is missing."""
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        # Schedulers and containers end a process by it; what the command has begun is cleared away as on Ctrl-C.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         main = importlib.import_module(main_module).main
     except ModuleNotFoundError as error:

@@ -198,18 +198,21 @@ def test_the_command_exports_and_says_what_it_wrote(
     assert main(["export", place, "per shop", "totals", "--to", "excel", out]) == MISUSED
 
 
-def test_an_interrupted_command_leaves_nothing_and_says_so(place: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("asked", ["SIGINT", "SIGTERM"])
+def test_a_command_that_is_interrupted_or_asked_to_end_leaves_nothing_and_says_so(
+    place: str, tmp_path: Path, asked: str
+) -> None:
     program = (
-        "import os, signal, sys\n"
+        "import os, signal\n"
         "from savepoints import StateEntries\n"
-        "from savepoints.command_line.main import main\n"
+        "from savepoints.command_line import run\n"
         "whole = StateEntries.to_arrow_batches\n"
         "def interrupted(entries, **bounds):\n"
         "    for batch in whole(entries, **bounds):\n"
         "        yield batch\n"
-        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        f"        os.kill(os.getpid(), signal.{asked})\n"
         "StateEntries.to_arrow_batches = interrupted\n"
-        "sys.exit(main(sys.argv[1:]))\n"
+        "run()\n"
     )
     arguments = ["export", place, "per shop", "totals", "--to", "parquet", str(tmp_path / "out")]
     done = subprocess.run(
