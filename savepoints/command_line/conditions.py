@@ -72,6 +72,7 @@ def namespace_condition(text: str) -> Condition:
 
 def _value(text: str) -> Any:
     try:
-        return json.loads(text)
+        # Numbers that JSON does not know are shown as Python's texts for them.
+        return json.loads(text, parse_constant=lambda constant: str(float(constant)))
     except ValueError:
         return text

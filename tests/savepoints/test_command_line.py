@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from savepoints.command_line.printing import printer_for
 from savepoints.command_line.spooled_answers import spooled_answers
 from savepoints.command_line.standard_streams import lenient_stream
 from savepoints.command_line.telling import tell, tell_difference, tell_entries, tell_schemas
+from savepoints.reading.plain_values import plain_value
 from savepoints.restored_state import RestoredState
 from savepoints.shown_sizes import shown_bytes
 from savepoints.writing import Plan, SavepointWriter
@@ -335,10 +337,15 @@ def test_entries_of_one_namespace_are_shown(tmp_path: Path, capsys: pytest.Captu
         ("value.is_new>0", False),
         ("value.one=1", True),
         ("value.one=true", False),
+        ("value.lost=NaN", True),
+        ("value.lost=nan", True),
+        ("value.lost=Infinity", False),
+        ("value.far=-Infinity", True),
     ],
 )
 def test_conditions_look_into_the_entry_and_never_fail(condition: str, holds: bool) -> None:
-    found = {"key": 7, "value": {"n": 3, "name": "a b", "none": None, "is_new": True, "one": 1}}
+    value = {"n": 3, "name": "a b", "none": None, "is_new": True, "one": 1, "lost": math.nan, "far": -math.inf}
+    found = {"key": 7, "value": plain_value(value)}
     assert parsed_condition(condition)(found) is holds
 
 
