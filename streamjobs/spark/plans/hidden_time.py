@@ -1,8 +1,8 @@
 """Where in a job with event time the frames have the column of it, which nobody sees but operators and steps to them.
 
-It is added where records get their timestamps and by every operator, and goes with the rows, through steps and unions,
-to the next operators. Where rows come to no operator any more it is taken off, so that sinks, and the steps before
-them, see the user's columns alone. A step between two operators must leave it as it is.
+It is added where records get their timestamps and by every operator before another, and goes with the rows, through
+steps and unions, to that one. Where rows come to no operator any more it is taken off, so that sinks, and the steps
+before them, see the user's columns alone. A step between two operators must leave it as it is.
 
 A job without event time has no such column, and its plans are as if there were none of this.
 """
@@ -19,7 +19,16 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import IntegerType, LongType, TimestampType
 
 from streamjobs.api.output_tag import OutputTag
-from streamjobs.api.stream_graph import JobGraph, Node, NodeKind, StreamEdge, TimestampsNode, TransformNode, UnionNode
+from streamjobs.api.stream_graph import (
+    JobGraph,
+    Node,
+    NodeKind,
+    OperatorNode,
+    StreamEdge,
+    TimestampsNode,
+    TransformNode,
+    UnionNode,
+)
 from streamjobs.errors import JobDefinitionError
 from streamjobs.rows.declared_schema import RESERVED_PREFIX
 from streamjobs.runtime.event_time import EventTime, check_follows_from_epochs
@@ -34,11 +43,10 @@ _METHOD: Final = "assign_timestamps_and_watermarks()"
 
 @frozen
 class TimeOfOperator:
-    """Whether the rows that an operator reads have the column, may be early, and whether what it emits has it."""
+    """Whether the rows that an operator reads have the column, and may be early."""
 
     is_in_input: bool = False
     may_be_early: bool = False
-    is_in_output: bool = False
 
 
 class HiddenTime:
@@ -58,7 +66,8 @@ class HiddenTime:
             inputs = [edge.node for edge in node.inputs]
             self._may_be_early[node] = is_operator or any(map(self._may_be_early.__getitem__, inputs))
             self._has_time[node] = self.event_time is not None and (
-                is_operator or isinstance(node, TimestampsNode) or self._keeps_time(node, inputs)
+                isinstance(node, TimestampsNode)
+                or (node in self._to_operators and (is_operator or any(map(self._has_time.__getitem__, inputs))))
             )
 
     def prepare(self, node: TimestampsNode, frame: DataFrame) -> None:
@@ -117,19 +126,18 @@ class HiddenTime:
 
     def of_operator(self, edge: StreamEdge) -> TimeOfOperator:
         """What an operator that reads this has to do with event time."""
-        if self.event_time is None:
-            return TimeOfOperator()
         is_in_input = self._has_time[edge.node]
-        return TimeOfOperator(is_in_input, is_in_input and self._may_be_early[edge.node], is_in_output=True)
+        return TimeOfOperator(is_in_input, is_in_input and self._may_be_early[edge.node])
+
+    def is_in_output(self, node: OperatorNode) -> bool:
+        """Whether what an operator emits has the column."""
+        return self._has_time[node]
 
     @staticmethod
     def _fitting(frame: DataFrame, has_time: bool, is_wanted: bool) -> DataFrame:
         if has_time == is_wanted:
             return frame
         return frame.withColumn(TIME_COLUMN, F.lit(None).cast(TIME_TYPE)) if is_wanted else frame.drop(TIME_COLUMN)
-
-    def _keeps_time(self, node: Node, inputs: Sequence[Node]) -> bool:
-        return node in self._to_operators and any(map(self._has_time.__getitem__, inputs))
 
 
 def _leading_to_operators(graph: JobGraph) -> frozenset[Node]:

@@ -68,6 +68,8 @@ def prepare_operator(
     times: Sequence[TimeOfOperator],
     parallelism: int,
     max_parallelism: int,
+    *,
+    emits_time: bool,
 ) -> PreparedOperator:
     """Checks an operator over inputs without rows, and collects its state; ``tags`` are the side outputs read.
 
@@ -99,7 +101,7 @@ def prepare_operator(
             raise missing_schema(where, OF_OUTPUT_TAG)
         side_types[tag] = _nullable(_struct_type(tag.schema, where))
     states = registered_states(unpickled(function_pickle), uid, parallelism, [one.schema for one in inputs])
-    layout = OutputLayout(output_type, side_types, has_time=any(time.is_in_output for time in times))
+    layout = OutputLayout(output_type, side_types, has_time=emits_time)
     rows = OneInput(inputs[0]) if len(inputs) == 1 else InputUnion(inputs, frames, node.input_order)
     arrow_map = ArrowMap(frames[0].sparkSession, layout.schema, rows.task_columns)
     return PreparedOperator(

@@ -103,7 +103,15 @@ class _Preparation:
         frames = [self._frames[edge] for edge in node.inputs]
         times = [self.time.of_operator(edge) for edge in node.inputs]
         tags = self._graph.side_outputs(node)
-        prepared = prepare_operator(frames, node, tags, times, self._parallelism, self._max_parallelism)
+        prepared = prepare_operator(
+            frames,
+            node,
+            tags,
+            times,
+            self._parallelism,
+            self._max_parallelism,
+            emits_time=self.time.is_in_output(node),
+        )
         is_read_again = _reads(self._graph, node) > 1
         self.operators[node.uid] = evolve(prepared, is_kept=is_read_again)
         for tag, schema in prepared.layout.streams.items():

@@ -74,9 +74,7 @@ class SubtaskPlacement:
         """
         frame = self._without_rows.get(uid)
         if frame is None or frame.sparkSession is not spark:
-            columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields]
-            partitions = self._parallelism if self._cached is None else 1
-            frame = spark.range(0, partitions, 1, partitions).where("id < 0").select(*columns)
+            frame = _empty_frame(spark, schema, self._parallelism if self._cached is None else 1)
             if self._cached is not None:
                 frame = self.route(frame, F.lit(0))
             self._without_rows[uid] = frame
@@ -123,6 +121,15 @@ class SubtaskPlacement:
         salts = F.expr(f"array({', '.join(map(str, self._salts))})[id] as {SALT_COLUMN}")
         frame = spark.range(0, self._parallelism, 1, 1).select(salts)
         return frame.repartition(self._parallelism, SALT_COLUMN).persist()
+
+
+def _empty_frame(spark: SparkSession, schema: StructType, partitions: int) -> DataFrame:
+    """A frame of so many partitions without rows: of an RDD, so that there is nothing in it to optimise or compile."""
+    session: Any = spark
+    rows = session.sparkContext._jsc.parallelize(session._jvm.java.util.ArrayList(), partitions)
+    return DataFrame(
+        session._jsparkSession.createDataFrame(rows, session._jsparkSession.parseDataType(schema.json())), spark
+    )
 
 
 def places_of_partitions(frame: DataFrame) -> Sequence[str]:

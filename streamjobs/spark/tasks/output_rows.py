@@ -3,7 +3,7 @@
     the columns of the output ...
     __statebackend_side_0, ...        a struct for each side output that is read; mostly there is none
     __statebackend_output             which output a row is of; only if a side output is read
-    __statebackend_time               the event time of the row; only in a job with event time
+    __statebackend_time               the event time of the row; only if an operator reads it
 
 ``__statebackend_output`` is 0 for a row of the output and i + 1 for one of the side output i, which is in its struct;
 the columns of the others are null. `OutputLayout.split` makes frames of the outputs again.
