@@ -25,7 +25,7 @@ class TestZooKeeperStore(CompletedCheckpointStoreContract):
 
     def lead(self, directory: pathlib.Path, max_retained: int) -> LedStore:
         root = self._roots.setdefault(directory, f"/{uuid.uuid4().hex}")
-        services = ZooKeeperHighAvailability(self._hosts, root, session_timeout_s=4.0, stand_by_timeout_s=60.0)
+        services = ZooKeeperHighAvailability(self._hosts, root, session_timeout_s=20.0, stand_by_timeout_s=60.0)
         opened = JobDirectory.open(
             str(directory), "flights", 4, leadership=services, kept_in=services.kept_in("flights")
         )
