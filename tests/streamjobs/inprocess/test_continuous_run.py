@@ -61,51 +61,66 @@ def run(given: list[Any], job_dir: Path | None = None, parallelism: int = 2, **o
     return environment.execute("job"), results
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-@pytest.mark.parametrize("mode", MODES)
-def test_every_record_counts_once_in_state_and_output(tmp_path: Path, backend: str, mode: str) -> None:
-    job, results = run(elements(30_000), tmp_path / "job", backend=backend, **MODES[mode])
-    assert job.epochs > 1
-    assert Counter(row[0] for row in results) == Counter(row["k"] for row in elements(30_000))
-    last = {row[0]: row[1] for row in results}
-    again, more = run(elements(7), tmp_path / "job", parallelism=3, backend=backend, **MODES[mode])
-    assert {row[0]: row[1] for row in more} == {key: count + 1 for key, count in last.items()}
-    again.savepoint(tmp_path / "savepoint")
+AT_LEAST = 30_000
 
 
-class OnceOutputIsOut:
-    """One split: records until there is output, and then the one that fails; or seven more and the end."""
+class UntilOutput:
+    """One split: records until there is output, which is when a checkpoint is complete; then the last ones."""
 
-    def __init__(self, output: list[Any], fails: bool = True) -> None:
-        self.output, self.fails = output, fails
+    def __init__(self, output: list[Any], last: list[Any]) -> None:
+        self.output, self.last = output, last
+        self.given: list[Any] = []
 
     def splits(self) -> Mapping[str, int]:
         return {"all": 0}
 
     def read(self, split: str, position: int, max_records: int) -> SplitRead:
-        if not self.fails:
-            return SplitRead(elements(7), position + 7, is_at_end=True)
-        if self.output:
-            return SplitRead([{"k": "k0", "n": -1}], position + 1)
-        return SplitRead(elements(70), position + 70)
+        is_last = bool(self.output) and position >= AT_LEAST
+        records = self.last if is_last else elements(max_records)
+        self.given += records
+        return SplitRead(records, position + len(records), is_at_end=is_last)
+
+
+def read_twice_counted(job_dir: Path, source: UntilOutput, results: list[Any], parallelism: int, **options: Any) -> Any:
+    environment = LocalStreamEnvironment(job_dir=job_dir, parallelism=parallelism, checkpoint_interval_ms=1, **options)
+    counted = environment.from_source(source, RECORD, uid="records").key_by("k")
+    again = counted.process(Count(), uid="count", schema=RECORD).key_by("k")
+    again.process(Count(), uid="again", schema=RECORD).sink_to(results)
+    return environment.execute("job")
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("mode", MODES)
+def test_every_record_counts_once_in_state_and_output(tmp_path: Path, backend: str, mode: str) -> None:
+    options = {"backend": backend, **MODES[mode]}
+    results: list[Any] = []
+    source = UntilOutput(results, elements(100))
+    job = read_twice_counted(tmp_path / "job", source, results, 2, **options)
+    assert job.epochs > 1
+    assert Counter(row[0] for row in results) == Counter(row["k"] for row in source.given)
+    last = {row[0]: row[1] for row in results}
+    more: list[Any] = []
+    again = read_twice_counted(tmp_path / "job", UntilOutput(results, elements(7)), more, 3, **options)
+    assert {row[0]: row[1] for row in more} == {key: count + 1 for key, count in last.items()}
+    again.savepoint(tmp_path / "savepoint")
 
 
 def test_a_job_that_fails_goes_on_from_a_checkpoint_that_output_agrees_with(tmp_path: Path) -> None:
-    def execute(source: OnceOutputIsOut, results: list[Any], parallelism: int) -> None:
+    def execute(results: list[Any], source: Any, parallelism: int) -> None:
         environment = LocalStreamEnvironment(
             job_dir=tmp_path / "job", parallelism=parallelism, checkpoint_interval_ms=1
         )
-        given = environment.from_source(source, RECORD, uid="records")
-        given.key_by("k").process(Count(), uid="count", schema=RECORD).sink_to(results)
+        given = environment.from_source(source, RECORD, uid="records").key_by("k")
+        given.process(Count(), uid="count", schema=RECORD).sink_to(results)
         environment.execute("job")
 
     results: list[Any] = []
     with pytest.raises(UserFunctionError, match="poison"):
-        execute(OnceOutputIsOut(results), results, 2)
+        execute(results, UntilOutput(results, [{"k": "k0", "n": -1}]), 2)
     told = Counter(row[0] for row in results)
     assert told.total() > 0
     again: list[Any] = []
-    execute(OnceOutputIsOut(again, fails=False), again, 1)
+    execute(again, UntilOutput(["there is some"], elements(7)), 1)
     # What the sink has is exactly what the state of the last checkpoint has counted.
     assert {row[0]: row[1] - 1 for row in again} == told
 
