@@ -80,30 +80,44 @@ def test_a_job_that_fails_reads_on_behind_what_counts_and_puts_out_each_record_o
     assert read_before >= told if how == "unaligned" else read_before == told
 
 
+class GrowingUntil(Lists):
+    """A source whose one split grows until something is so; then there is one record more, which is poisonous."""
+
+    def __init__(self, split: str, is_so: Callable[[], bool]) -> None:
+        super().__init__({split: [{"k": "k", "n": 1}] * 25_000})
+        self._is_so = is_so
+
+    def read(self, split: str, position: int, max_records: int) -> SplitRead:
+        if position + max_records >= len(self.lists[split]):
+            more = [{"k": "k", "n": -1}] if self._is_so() else [{"k": "k", "n": 1}] * max_records
+            self.lists[split] = [*self.lists[split], *more]
+        got = super().read(split, position, max_records)
+        return SplitRead(got.records, got.position)
+
+
 @pytest.mark.parametrize("how", ["by the clock", "unaligned"])
 def test_checkpoints_go_on_behind_the_end_of_one_of_two_sources_and_know_that_it_was_read(
     tmp_path: Path, how: str
 ) -> None:
-    short, long = {"short": [{"k": "k", "n": 1}] * 100}, {"long": [{"k": "k", "n": 1} for _ in range(30_000)]}
-    long["long"][25_000] = {"k": "k", "n": -1}
     sink = Files(tmp_path / "out")
+    short = {"short": [{"k": "k", "n": 1}] * 100}
+    growing = GrowingUntil("long", lambda: len(sink.committed()) > 1000)
 
-    def execute() -> tuple[Lists, Lists]:
+    def execute(read: Sequence[Lists]) -> None:
         environment = LocalStreamEnvironment(job_dir=tmp_path / "job", parallelism=2, **HOW[how])
-        read = Lists(short), Lists(long)
         first, second = (environment.from_source(one, RECORD, uid=next(iter(one.lists))) for one in read)
         counted = first.union(second).key_by("k").process(PoisonedCount(), uid="count", schema=RECORD)
         counted.sink_to(sink, uid="out")
         environment.execute("job")
-        return read
 
     with pytest.raises(UserFunctionError, match="poison"):
-        execute()
+        execute([Lists(short), growing])
     assert len(sink.committed()) > 1000, "checkpoints behind the end of the short one"
-    long["long"][25_000]["n"] = 1
-    again, _ = execute()
+    again, mended = Lists(short), Lists({"long": [{"k": "k", "n": 1}] * len(growing.lists["long"])})
+    execute([again, mended])
     assert [position for _, position in again.read_at] == [100]
-    assert sorted(count for _, count in sink.committed()) == list(range(1, 30_101))
+    counts = sorted(count for _, count in sink.committed())
+    assert counts == list(range(1, len(short["short"]) + len(mended.lists["long"]) + 1))
 
 
 def test_a_savepoint_has_the_positions_and_a_new_split_is_read_from_its_begin(tmp_path: Path) -> None:
