@@ -19,14 +19,16 @@ import select
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-GIVE_UP_S = 300.0
+GIVE_UP_S = 600.0
 ASKING_S = 10.0
+ASKING_MS = 10_000
 TICK_MS = 100
 PORTS = range(15_000, 32_000)
 """Below those that a system takes for the own end of a connection."""
@@ -38,19 +40,37 @@ _JAVA_OPTIONS = (
     "-Dzookeeper.fsync.warningthresholdms=100000",
 )
 _HAS_BEGUN = re.compile("PrepRequestProcessor .*started|(Leading|Following|LEADING|FOLLOWING)")
+_LENGTH = struct.Struct(">i")
+_NUMBER_BYTES = 4
+_CONNECT = struct.Struct(">iqiqi16s?")
+_CONNECTED = struct.Struct(">iii")
+_CLOSE = struct.Struct(">ii")
+_CLOSE_SESSION = -11
 _PYSPARK = importlib.util.find_spec("pyspark")
 assert _PYSPARK is not None
 assert _PYSPARK.origin is not None
 _JARS = os.path.join(os.path.dirname(_PYSPARK.origin), "jars", "*")
 
 
-def free_port() -> int:
-    """A port that nobody listens on at this moment, and that no connection is given by chance until a server does."""
+_reserved: list[socket.socket] = []
+
+
+def reserved_port() -> int:
+    """A port that nobody else is given as long as this process lives: no connection, and no server of another process.
+
+    It is bound and not listened on, and so free for a server that sets SO_REUSEADDR, as those of ZooKeeper do.
+    """
     while True:
-        port = secrets.choice(PORTS)
-        with socket.socket() as listening, contextlib.suppress(OSError):
-            listening.bind(("127.0.0.1", port))
-            return port
+        port, reserving = secrets.choice(PORTS), socket.socket()
+        try:
+            reserving.bind(("127.0.0.1", port))
+        except OSError:
+            reserving.close()
+            continue
+        # Set before, it would be bound to a port that somebody else has reserved.
+        reserving.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _reserved.append(reserving)
+        return port
 
 
 class ZooKeeperServer:
@@ -59,7 +79,7 @@ class ZooKeeperServer:
     def __init__(
         self, directory: Path, peers: list[tuple[int, int, int]] | None = None, own_id: int = 0, *, settings: str = ""
     ) -> None:
-        self.port = free_port()
+        self.port = reserved_port()
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
         self._is_single = peers is None
@@ -140,6 +160,28 @@ class ZooKeeperServer:
         client.close()
         return True
 
+    def end_session(self, client_id: tuple[int, bytes]) -> None:
+        """Ends the session of a client, as the servers do when they do not hear of it.
+
+        Whoever it belongs to notices that another has taken it and takes it back, which may be before it is ended.
+        """
+        while self._takes(client_id):
+            # Both in one piece, so that there is little time in between.
+            self._takes(client_id, then=_framed(_CLOSE.pack(1, _CLOSE_SESSION)))
+
+    def _takes(self, client_id: tuple[int, bytes], then: bytes = b"") -> bool:
+        """Connects to a session, and says more in it until that is answered; whether there was one."""
+        session, password = client_id
+        connect = _CONNECT.pack(0, 0, ASKING_MS, session, len(password), password, False)
+        with socket.create_connection(("127.0.0.1", self.port), timeout=GIVE_UP_S) as server:
+            server.sendall(_framed(connect) + then)
+            with server.makefile("rb") as answers, contextlib.suppress(ConnectionError):
+                (_, _, agreed_ms) = _CONNECTED.unpack(answers.read(_CONNECTED.size))
+                if then:
+                    answers.read()
+                return bool(agreed_ms > 0)
+        return True
+
     def signal(self, number: signal.Signals) -> None:
         """Sends the process a signal."""
         assert self._process is not None
@@ -167,7 +209,7 @@ def running_server(directory: Path) -> Iterator[ZooKeeperServer]:
 @contextlib.contextmanager
 def running_ensemble(directory: Path) -> Iterator[list[ZooKeeperServer]]:
     """Three servers that need two of them; one that is alone serves who only reads."""
-    peers = [(number, free_port(), free_port()) for number in (1, 2, 3)]
+    peers = [(number, reserved_port(), reserved_port()) for number in (1, 2, 3)]
     servers = [ZooKeeperServer(directory / str(number), peers, number) for number, _, _ in peers]
     try:
         for server in servers:
@@ -178,6 +220,29 @@ def running_ensemble(directory: Path) -> Iterator[list[ZooKeeperServer]]:
     finally:
         for server in servers:
             server.stop()
+
+
+def _framed(request: bytes) -> bytes:
+    return _LENGTH.pack(len(request)) + request
+
+
+class _Frames:
+    """Requests or answers out of pieces of them: each is its length and so many bytes, which begin with its number."""
+
+    def __init__(self) -> None:
+        self._pending = b""
+
+    def take(self, data: bytes) -> list[bytes]:
+        """Those that are whole with this piece."""
+        self._pending += data
+        whole = []
+        while len(self._pending) >= _LENGTH.size:
+            end = _LENGTH.size + _LENGTH.unpack_from(self._pending)[0]
+            if len(self._pending) < end:
+                break
+            whole.append(self._pending[_LENGTH.size : end])
+            self._pending = self._pending[end:]
+        return whole
 
 
 class LossyNetwork:
@@ -235,7 +300,8 @@ class LossyNetwork:
 
     def _pass(self, pair: tuple[socket.socket, socket.socket]) -> None:
         client, server = pair
-        loses = False
+        requests, answers = _Frames(), _Frames()
+        lost: bytes | None = None
         with contextlib.suppress(OSError, ValueError):
             while True:
                 readable, _, _ = select.select([client, server], [], [])
@@ -244,11 +310,12 @@ class LossyNetwork:
                     if not data:
                         return self._end(pair)
                     if one is client:
-                        if self._lost_after is not None and self._lost_after in data:
-                            loses, self._lost_after = True, None
+                        for request in requests.take(data):
+                            if self._lost_after is not None and self._lost_after in request:
+                                lost, self._lost_after = request[:_NUMBER_BYTES], None
                         server.sendall(data)
-                    elif loses:
-                        # The server has answered, so it has done it.
+                    elif lost in [answer[:_NUMBER_BYTES] for answer in answers.take(data)]:
+                        # The server has answered this request, so it has done it.
                         self.lost_answers += 1
                         self._is_cut = self._is_cut or self._then_cut
                         return self._end(pair)

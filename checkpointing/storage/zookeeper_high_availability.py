@@ -54,7 +54,7 @@ from checkpointing.storage.zookeeper_nodes import (
     encode_text,
 )
 from checkpointing.storage.zookeeper_pointers import ZooKeeperPointers
-from checkpointing.storage.zookeeper_session import ZooKeeperSession, ZooKeeperSettings
+from checkpointing.storage.zookeeper_session import ZooKeeperSession, ZooKeeperSettings, steady_s
 
 if TYPE_CHECKING:
     from kazoo.client import TransactionRequest
@@ -74,7 +74,7 @@ class ZooKeeperHighAvailability:
     ticks). A driver that finds another one leading waits for `stand_by_timeout_s` seconds, None for as long as it
     takes. `connection_timeout_s` is how long to wait for a server at the start. `client_options` go to
     `kazoo.client.KazooClient`, for authentication (`auth_data`, `sasl_options`), `default_acl` and TLS (`use_ssl`,
-    `ca`, `certfile`, `keyfile`).
+    `ca`, `certfile`, `keyfile`). `monotonic_s` is the clock by which a driver without connection may still lead.
 
     All drivers of a job have the same root, and the same arguments otherwise. Raises `InvariantViolationError` for what
     makes no sense, and, where it is used, `StorageError` if kazoo is not installed.
@@ -87,6 +87,7 @@ class ZooKeeperHighAvailability:
     stand_by_timeout_s: float | None = field(default=None, kw_only=True)
     client_options: Mapping[str, Any] = field(factory=dict, kw_only=True, repr=False)
     driver_directory: str | None = field(default=None, kw_only=True)
+    monotonic_s: Callable[[], float] = field(default=steady_s, kw_only=True, repr=False)
 
     def __attrs_post_init__(self) -> None:
         checked_root(self.root)
@@ -238,7 +239,9 @@ class ZooKeeperHighAvailability:
         return JobNodes(self.root, job_name)
 
     def _settings(self) -> ZooKeeperSettings:
-        return ZooKeeperSettings(self.hosts, self.session_timeout_s, self.connection_timeout_s, self.client_options)
+        return ZooKeeperSettings(
+            self.hosts, self.session_timeout_s, self.connection_timeout_s, self.client_options, self.monotonic_s
+        )
 
     def _session(self) -> contextlib.closing[ZooKeeperSession]:
         return contextlib.closing(ZooKeeperSession(self._settings()))

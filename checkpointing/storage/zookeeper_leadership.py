@@ -106,7 +106,7 @@ class ZooKeeperLeadership:
                 refused = self.session.commit(what, guarded)
             except UnknownOutcomeError:
                 is_uncertain = True
-                if time.monotonic() >= deadline_s or not self.session.wait_for_connection(deadline_s):
+                if self.session.is_past(deadline_s) or not self.session.wait_for_connection(deadline_s):
                     raise
                 continue
             if refused is None or (is_uncertain and self._was_done(is_done)):

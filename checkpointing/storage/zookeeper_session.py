@@ -23,11 +23,18 @@ from checkpointing.errors import InvariantViolationError, StorageError
 if TYPE_CHECKING:
     from kazoo.client import KazooClient, TransactionRequest
 
-__all__ = ["Refused", "UnknownOutcomeError", "ZooKeeperSession", "ZooKeeperSettings"]
+__all__ = ["Refused", "UnknownOutcomeError", "ZooKeeperSession", "ZooKeeperSettings", "steady_s"]
 
 T = TypeVar("T")
 
 _POLL_S = 0.05
+_LOOK_S = 0.5
+"""Who waits for an answer looks at the clock so often."""
+
+
+def steady_s() -> float:
+    """The clock of this machine that never goes back."""
+    return time.monotonic()
 
 
 class UnknownOutcomeError(StorageError):
@@ -46,13 +53,15 @@ class Refused:
 class ZooKeeperSettings:
     """Where the servers are, `host:port` with commas between, and how long to wait, in seconds.
 
-    `client_options` go to `kazoo.client.KazooClient`: authentication, TLS, a default ACL.
+    `client_options` go to `kazoo.client.KazooClient`: authentication, TLS, a default ACL. `monotonic_s` is the clock by
+    which a session whose connection is broken may still be alive.
     """
 
     hosts: str
     session_timeout_s: float = 10.0
     connection_timeout_s: float = 15.0
     client_options: Mapping[str, Any] = field(factory=dict)
+    monotonic_s: Callable[[], float] = steady_s
 
     def __attrs_post_init__(self) -> None:
         if not self.hosts:
@@ -128,7 +137,7 @@ class ZooKeeperSession:
         transaction = self.client.transaction()
         build(transaction)
         try:
-            results = transaction.commit_async().get(timeout=self._settings.session_timeout_s)
+            results = self._awaited(transaction.commit_async(), self.deadline_s())
         except (self._errors.KazooException, self.client.handler.timeout_exception) as error:
             raise UnknownOutcomeError(
                 f"ZooKeeper at {self.hosts} has not answered ({_named(error)}): {what}"
@@ -155,16 +164,20 @@ class ZooKeeperSession:
         )
 
     def wait_for_connection(self, deadline_s: float) -> bool:
-        """Wait until a server answers again, until so much of `time.monotonic`; whether one does."""
+        """Wait until a server answers again, until so much of the clock; whether one does."""
         while not self.client.connected:
-            if time.monotonic() >= deadline_s or self._is_closed:
+            if self.is_past(deadline_s) or self._is_closed:
                 return False
             time.sleep(_POLL_S)
         return True
 
     def deadline_s(self) -> float:
-        """When a session whose connection breaks now is over, by `time.monotonic`."""
-        return time.monotonic() + self._settings.session_timeout_s
+        """When a session whose connection breaks now is over, by the clock."""
+        return self._settings.monotonic_s() + self._settings.session_timeout_s
+
+    def is_past(self, deadline_s: float) -> bool:
+        """Whether the clock has come so far."""
+        return self._settings.monotonic_s() >= deadline_s
 
     def close(self) -> None:
         """End the session, and with it what exists only as long as it does; again is fine."""
@@ -190,13 +203,22 @@ class ZooKeeperSession:
 
     def _answer(self, ask: Callable[[], Any], missing: T, deadline_s: float) -> tuple[Any | T, Exception | None]:
         try:
-            return ask().get(timeout=max(deadline_s - time.monotonic(), _POLL_S)), None
+            return self._awaited(ask(), deadline_s), None
         except self._errors.NoNodeError:
             return missing, None
         except self._errors.NodeExistsError:
             raise
         except (self._errors.KazooException, self.client.handler.timeout_exception) as error:
             return missing, error
+
+    def _awaited(self, answer: Any, deadline_s: float) -> Any:
+        while True:
+            left_s = max(deadline_s - self._settings.monotonic_s(), _POLL_S)
+            try:
+                return answer.get(timeout=min(left_s, _LOOK_S))
+            except self.client.handler.timeout_exception:
+                if self.is_past(deadline_s):
+                    raise
 
     def _make_one(self, path: str) -> None:
         with contextlib.suppress(self._errors.NodeExistsError):
@@ -206,7 +228,7 @@ class ZooKeeperSession:
         if self.client.connected:
             # The client may notice a moment later than its caller.
             time.sleep(_POLL_S)
-        return self.wait_for_connection(deadline_s) and time.monotonic() < deadline_s
+        return self.wait_for_connection(deadline_s) and not self.is_past(deadline_s)
 
     def _state_changed(self, state: str) -> None:
         if state == "LOST" and not self._is_closed:

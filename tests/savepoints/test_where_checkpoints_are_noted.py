@@ -90,7 +90,7 @@ def test_what_zookeeper_knows_is_asked_there_and_refused_without_it(
     tmp_path: Path, zookeeper_server: ZooKeeperServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = f"/{uuid.uuid4().hex}"
-    services = ZooKeeperHighAvailability(zookeeper_server.hosts, root, session_timeout_s=20.0)
+    services = ZooKeeperHighAvailability(zookeeper_server.hosts, root, session_timeout_s=120.0)
     job = tmp_path / "job"
     run(job, services, "ab")
     [newest] = (job / "checkpoints").glob("chk-000000000001-*")

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attrs import frozen
+from attrs import define, frozen
 from kazoo.client import KazooClient
-from zookeeper_server import LossyNetwork, ZooKeeperServer, running_ensemble, running_server
+from zookeeper_server import GIVE_UP_S, LossyNetwork, ZooKeeperServer, running_ensemble, running_server
 
 from checkpointing import (
     CheckpointFileSystem,
@@ -36,9 +36,8 @@ from checkpointing.storage.job_services import JobRecords
 from checkpointing.storage.local_storage import LocalStorage
 from testkit.stores.led_store import LedStore, file_handle, subtask_state
 
-SESSION_TIMEOUT_S = 10.0
-SHORT_SESSION_TIMEOUT_S = 5.0
-"""Of drivers that are to lose it: tests wait for that, and a busy machine must not end it before."""
+SESSION_TIMEOUT_S = 120.0
+"""So long that none ends before a test ends it, however busy the machine is."""
 
 
 @frozen
@@ -59,10 +58,22 @@ class Led:
         return leadership.session.client
 
 
-def services_of(hosts: str, root: str, session_timeout_s: float = SESSION_TIMEOUT_S, **options: Any):
+def services_of(hosts: str, root: str, **options: Any):
     return ZooKeeperHighAvailability(
-        hosts, root, session_timeout_s=session_timeout_s, connection_timeout_s=60.0, **options
+        hosts, root, session_timeout_s=SESSION_TIMEOUT_S, connection_timeout_s=GIVE_UP_S, **options
     )
+
+
+@define
+class DriversClock:
+    """That of a driver: at each look a whole session has passed once it ``hurries``, and none ever before."""
+
+    hurries: Callable[[], bool]
+    now_s: float = 0.0
+
+    def __call__(self) -> float:
+        self.now_s += SESSION_TIMEOUT_S * self.hurries()
+        return self.now_s
 
 
 def led(job: Path, services: ZooKeeperHighAvailability) -> Led:
@@ -92,21 +103,13 @@ def network(zookeeper_server: ZooKeeperServer) -> Iterator[LossyNetwork]:
 
 
 def pointers(server: ZooKeeperServer, root: str) -> list[str]:
-    client = KazooClient(server.hosts)
-    client.start()
+    client = KazooClient(server.hosts, timeout=GIVE_UP_S)
+    client.start(timeout=GIVE_UP_S)
     try:
         return sorted(client.get_children(f"{root}/flights/checkpoints"))
     finally:
         client.stop()
         client.close()
-
-
-def expire(server: ZooKeeperServer, client: Any) -> None:
-    """Ends the session of a client, as the servers do when they do not hear of it."""
-    other = KazooClient(server.hosts, client_id=client.client_id)
-    other.start()
-    other.stop()
-    other.close()
 
 
 def test_a_checkpoint_whose_metadata_file_cannot_be_deleted_goes_with_the_next_one(
@@ -158,7 +161,10 @@ def test_a_checkpoint_whose_answer_was_lost_is_complete_once(
 def test_a_checkpoint_of_which_nothing_can_be_found_out_keeps_its_files_for_the_next_leader(
     tmp_path: Path, root: str, zookeeper_server: ZooKeeperServer, network: LossyNetwork
 ) -> None:
-    job = led(tmp_path / "job", services_of(network.hosts, root, SHORT_SESSION_TIMEOUT_S))
+    # No session is waited for once the answer is lost, and the connection with it.
+    clock = DriversClock(lambda: network.lost_answers > 0)
+    job = led(tmp_path / "job", services_of(network.hosts, root, monotonic_s=clock))
+    session = job.client.client_id
     job.led.add(1, "a")
     network.lose_answer_to(b"/checkpoints/000000000002", then_cut=True)
     with pytest.raises(UncertainCheckpointError, match=r"checkpoint 2 is complete is not known.*nothing is lost"):
@@ -167,6 +173,7 @@ def test_a_checkpoint_of_which_nothing_can_be_found_out_keeps_its_files_for_the_
         job.led.add(3)
     assert job.store.discard([subtask_state([file_handle("shared/b")])]) == ()
     job.directory.close()
+    zookeeper_server.end_session(session)
     with led(tmp_path / "job", services_of(zookeeper_server.hosts, root)).directory as directory:
         records = services_of(zookeeper_server.hosts, root).take_over(directory)
         found = records.pointers.find()
@@ -177,7 +184,7 @@ def test_a_checkpoint_of_which_nothing_can_be_found_out_keeps_its_files_for_the_
 def test_a_connection_that_comes_back_within_the_session_ends_nothing(
     tmp_path: Path, root: str, network: LossyNetwork
 ) -> None:
-    job = led(tmp_path / "job", services_of(network.hosts, root, 60.0))
+    job = led(tmp_path / "job", services_of(network.hosts, root))
     lost: list[LeadershipLostError] = []
     job.directory.leadership.at_loss(lost.append)
     with job.directory:
@@ -197,7 +204,8 @@ def test_a_server_that_restarts_ends_no_session_and_loses_nothing(tmp_path: Path
     with running_server(tmp_path / "server") as server, contextlib.ExitStack() as stack:
         network = LossyNetwork(server.port)
         stack.callback(network.close)
-        job = led(tmp_path / "job", services_of(network.hosts, root, 60.0))
+        # However long the server takes to start, the driver waits for it.
+        job = led(tmp_path / "job", services_of(network.hosts, root, monotonic_s=DriversClock(lambda: False)))
         with job.directory:
             job.led.add(1, "a")
             network.cut()
@@ -227,7 +235,7 @@ def test_who_has_lost_its_session_is_told_and_completes_nothing(
         told.set()
 
     job.directory.leadership.at_loss(listener)
-    expire(zookeeper_server, job.client)
+    zookeeper_server.end_session(job.client.client_id)
     assert told.wait()
     assert "\n" not in str(lost[0])
     for call in (job.directory.leadership.check, lambda: job.led.add(1)):
@@ -423,10 +431,13 @@ def test_a_pointer_that_somebody_has_altered_is_told_and_nothing_is_removed_for_
 def test_without_a_quorum_nothing_is_completed_and_nothing_lost(tmp_path: Path, root: str) -> None:
     with running_ensemble(tmp_path / "ensemble") as servers:
         hosts = ",".join(server.hosts for server in servers)
-        job = led(tmp_path / "job", services_of(hosts, root, SHORT_SESSION_TIMEOUT_S))
+        stopped: list[ZooKeeperServer] = []
+        job = led(tmp_path / "job", services_of(hosts, root, monotonic_s=DriversClock(lambda: bool(stopped))))
+        session = job.client.client_id
         job.led.add(1, "a")
         for server in servers[1:]:
             server.stop()
+        stopped.extend(servers[1:])
         # The one that is left serves who only reads.
         with pytest.raises((LeadershipLostError, StorageError)):
             job.led.add(2, "b")
@@ -437,6 +448,7 @@ def test_without_a_quorum_nothing_is_completed_and_nothing_lost(tmp_path: Path, 
             server.begin()
         for server in servers[1:]:
             server.wait_until_it_serves()
+        servers[1].end_session(session)
         again = led(tmp_path / "job", services_of(hosts, root))
         with again.directory:
             assert again.led.ids == [1]

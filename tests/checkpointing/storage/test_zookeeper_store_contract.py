@@ -7,6 +7,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 import pytest
+from zookeeper_server import GIVE_UP_S
 
 from checkpointing import JobDirectory
 from checkpointing.storage.default_checkpoint_store import DefaultCompletedCheckpointStore
@@ -19,13 +20,20 @@ if TYPE_CHECKING:
 
 class TestZooKeeperStore(CompletedCheckpointStoreContract):
     @pytest.fixture(autouse=True)
-    def _server(self, zookeeper_server: ZooKeeperServer) -> None:
-        self._hosts = zookeeper_server.hosts
+    def _servers(self, zookeeper_server: ZooKeeperServer) -> None:
+        self._server = zookeeper_server
         self._roots: dict[pathlib.Path, str] = {}
 
     def lead(self, directory: pathlib.Path, max_retained: int) -> LedStore:
         root = self._roots.setdefault(directory, f"/{uuid.uuid4().hex}")
-        services = ZooKeeperHighAvailability(self._hosts, root, session_timeout_s=20.0, stand_by_timeout_s=60.0)
+        # No session ends before it is ended, and nobody has to wait for another driver.
+        services = ZooKeeperHighAvailability(
+            self._server.hosts,
+            root,
+            session_timeout_s=120.0,
+            connection_timeout_s=GIVE_UP_S,
+            stand_by_timeout_s=GIVE_UP_S,
+        )
         opened = JobDirectory.open(
             str(directory), "flights", 4, leadership=services, kept_in=services.kept_in("flights")
         )
@@ -35,12 +43,6 @@ class TestZooKeeperStore(CompletedCheckpointStoreContract):
         )
 
         def lose() -> None:
-            # Somebody else ends the session, as the servers would.
-            from kazoo.client import KazooClient
-
-            other = KazooClient(self._hosts, client_id=opened.leadership.session.client.client_id)
-            other.start()
-            other.stop()
-            other.close()
+            self._server.end_session(opened.leadership.session.client.client_id)
 
         return LedStore(store, records.file_system, lose, opened.close)
