@@ -20,10 +20,13 @@ from urllib.parse import urlencode
 
 import boto3
 from attrs import define, field, frozen
+from botocore.config import Config
 
 ACCESS_KEY = "tests-access-key"
 SECRET_KEY = "tests-secret-key"
 REGION = "us-east-1"
+PATIENCE_S = 600
+"""A store that does not answer for so long hangs. What is counted are requests, and a slow one is not made again."""
 
 _PROGRAM = Path(__file__).resolve().with_name("object_store_process.py")
 _END_OF_HEAD = b"\r\n\r\n"
@@ -73,10 +76,14 @@ class Bucket:
             "AWS_EC2_METADATA_DISABLED": "true",
         }
 
-    def uri(self, path: str = "", *, port: int | None = None, user: str = "") -> str:
-        """Where a path of the bucket is; by default without credentials."""
-        query = urlencode({"endpoint_override": f"127.0.0.1:{port or self.server.port}", "scheme": "http"})
-        return f"s3://{user}{self.name}/{path}?{query}"
+    def uri(self, path: str = "", *, port: int | None = None, user: str = "", gives_up: bool = False) -> str:
+        """Where a path of the bucket is; by default without credentials.
+
+        Its clients wait for whatever the store does; who ``gives_up`` makes a request again that is not answered.
+        """
+        query = {"endpoint_override": f"127.0.0.1:{port or self.server.port}", "scheme": "http"}
+        timeout = {"request_timeout_s": 1 if gives_up else PATIENCE_S}
+        return f"s3://{user}{self.name}/{path}?{urlencode({**query, **timeout})}"
 
     @property
     def keys(self) -> list[str]:
@@ -105,6 +112,7 @@ def client_of(port: int) -> Any:
         aws_access_key_id=ACCESS_KEY,
         aws_secret_access_key=SECRET_KEY,
         region_name=REGION,
+        config=Config(connect_timeout=PATIENCE_S, read_timeout=PATIENCE_S),
     )
 
 

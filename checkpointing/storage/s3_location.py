@@ -8,6 +8,7 @@
 | `scheme` | `https`, the default, or `http` |
 | `region` | the region; by default `AWS_REGION` or `AWS_DEFAULT_REGION`, and else the store is asked |
 | `tls_ca_file_path` | the certificates that the store's is checked by, as a file in PEM format |
+| `request_timeout_s` | for how long a connection and an answer are waited for, before the request is made again |
 
 Credentials that the URI does not name come from where Amazon's tools look for them: the variables `AWS_ACCESS_KEY_ID`,
 `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`, the file `~/.aws/credentials`, the machine's role. Workers look there
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -29,7 +31,7 @@ from checkpointing.storage.store_uri import without_secrets
 
 __all__ = ["S3Location"]
 
-_PARAMETERS: Final = ("endpoint_override", "scheme", "region", "tls_ca_file_path")
+_PARAMETERS: Final = ("endpoint_override", "scheme", "region", "tls_ca_file_path", "request_timeout_s")
 _CREDENTIALS: Final = (
     "AWS_ACCESS_KEY_ID",
     "AWS_SECRET_ACCESS_KEY",
@@ -41,6 +43,7 @@ _CREDENTIALS: Final = (
 _REGION_WITHOUT_MEANING: Final = "us-east-1"
 _CONNECT_TIMEOUT_S: Final = 5.0
 _READ_TIMEOUT_S: Final = 10.0
+_SECONDS: Final = re.compile("[1-9][0-9]{0,5}")
 
 
 @frozen(kw_only=True)
@@ -55,6 +58,7 @@ class S3Location:
     scheme: str = "https"
     region: str = ""
     tls_ca_file_path: str = ""
+    request_timeout_s: float | None = None
 
     @classmethod
     def from_uri(cls, uri: str) -> S3Location:
@@ -79,6 +83,9 @@ class S3Location:
         scheme = parameters.get("scheme", "https")
         if scheme not in ("https", "http"):
             raise StorageError(f"cannot open {shown!r}: its scheme is 'https' or 'http'")
+        timeout = parameters.get("request_timeout_s")
+        if timeout is not None and not _SECONDS.fullmatch(timeout):
+            raise StorageError(f"cannot open {shown!r}: its request_timeout_s takes seconds, from 1 to 999999")
         return cls(
             bucket=bucket,
             prefix="/".join(part for part in unquote(parts.path).split("/") if part),
@@ -88,6 +95,7 @@ class S3Location:
             scheme=scheme,
             region=parameters.get("region", ""),
             tls_ca_file_path=parameters.get("tls_ca_file_path", ""),
+            request_timeout_s=None if timeout is None else float(timeout),
         )
 
     @property
@@ -104,6 +112,8 @@ class S3Location:
             scheme=self.scheme,
             endpoint_override=self.endpoint_override or None,
             tls_ca_file_path=self.tls_ca_file_path or None,
+            request_timeout=self.request_timeout_s,
+            connect_timeout=self.request_timeout_s,
             retry_strategy=pyarrow.fs.AwsStandardS3RetryStrategy(max_attempts=attempts),
             # A small file is one request then, which the store takes whole or not at all.
             allow_delayed_open=True,
@@ -142,8 +152,8 @@ def _conditional_client(location: S3Location, region: str, credentials: tuple[st
         use_ssl=location.scheme == "https",
         verify=location.tls_ca_file_path or None,
         config=botocore.config.Config(
-            connect_timeout=_CONNECT_TIMEOUT_S,
-            read_timeout=_READ_TIMEOUT_S,
+            connect_timeout=location.request_timeout_s or _CONNECT_TIMEOUT_S,
+            read_timeout=location.request_timeout_s or _READ_TIMEOUT_S,
             # Who writes under a condition must know of every attempt: a second one may meet the first.
             retries={"mode": "standard", "total_max_attempts": 1},
             s3={"addressing_style": "path" if location.endpoint_override else "auto"},

@@ -99,7 +99,7 @@ def test_what_will_not_pass_is_not_tried_again(fs, bucket, faulty_store, pauses)
 
 
 def test_nobody_who_answers_is_given_up(bucket, faulty_store) -> None:
-    location = S3Location.from_uri(bucket.uri("job", port=faulty_store.port))
+    location = S3Location.from_uri(bucket.uri("job", port=faulty_store.port, gives_up=True))
     fs = CheckpointFileSystem("s3://x/job", S3Storage.at(location, BoundedRetries(attempts=1), 1))
     faulty_store.fail(Fault.STALL, "GET", "list-type")
     with pytest.raises(StorageError, match=r"NETWORK_CONNECTION.*[Tt]ime"):
@@ -303,6 +303,13 @@ def test_a_prefix_is_what_its_uri_says_percent_by_percent(bucket, name) -> None:
     assert fs.conditional.write("y", b"1", None) is not None
     assert bucket.keys == [f"{name}/x", f"{name}/y"]
     assert CheckpointFileSystem.from_uri(fs.uri).list_files() == ("x", "y")
+
+
+@pytest.mark.parametrize("said", ["0", "-1", "1e3", "", "inf", "1000000"])
+def test_a_timeout_that_is_no_number_of_seconds_is_refused(bucket, said) -> None:
+    assert S3Location.from_uri(bucket.uri(gives_up=True)).request_timeout_s == 1.0
+    with pytest.raises(StorageError, match="request_timeout_s takes seconds"):
+        S3Location.from_uri(f"s3://bucket/path?request_timeout_s={said}")
 
 
 def test_a_handle_is_checked_as_on_a_disk(fs, bucket) -> None:

@@ -68,7 +68,8 @@ class FailingStore(CheckpointFileSystem):
         return super().upload(local_path, path, **options)
 
     def _pass(self, path):
-        for state_id in self.writes_left:
+        # The writer adds to it meanwhile.
+        for state_id in list(self.writes_left):
             if f"-{state_id}-" in path:
                 self.writes_left[state_id] -= 1
                 if self.writes_left[state_id] < 0:
