@@ -6,7 +6,8 @@ JSON: pid, host, start time) only serves the message for the one who comes secon
 removed, since removing a lock file lets two processes lock two files of one name.
 
 A forked child gets copies of the parent's descriptors and would keep the lock alive after the parent's
-death; every child therefore closes its copy at once.
+death; every child therefore closes its copy at once. That is when it comes to run, which may be after the
+parent has closed its own, so the parent releases the lock itself, and not by closing.
 """
 
 from __future__ import annotations
@@ -96,6 +97,8 @@ class DriverLock:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             _held.discard(self)
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
     def forget(self) -> None:

@@ -76,7 +76,10 @@ def test_a_thousand_restores_leave_nothing_behind_and_short_ones_say_nothing() -
     assert not show._sums
 
 
-def test_a_terminal_has_bars_of_the_states_and_is_clean_behind_them() -> None:
+def test_a_terminal_has_bars_of_the_states_and_is_clean_behind_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Whatever the tests are run on: bars are for a terminal that can go back, and are cut to its width.
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
     terminal = Terminal()
     show = shown_progress(terminal)
     assert isinstance(show, ProgressBars)

@@ -4,7 +4,6 @@ import contextlib
 import errno
 import json
 import os
-import pathlib
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from collections.abc import Callable
 
 import attrs
 import pytest
+from open_descriptors import descriptors_below
 
 from checkpointing import (
     CheckpointFileSystem,
@@ -345,11 +345,6 @@ def test_an_identity_that_makes_no_sense_cannot_be_built(changes) -> None:
         JobIdentity(**{**good, **changes})
 
 
-def descriptors_below(directory: pathlib.Path) -> list[str]:
-    links = [link for link in pathlib.Path("/proc/self/fd").iterdir() if link.is_symlink()]
-    return [name for name in map(os.readlink, links) if name.startswith(str(directory))]
-
-
 def test_a_lock_that_was_looked_at_or_refused_or_closed_leaves_no_descriptor_open(tmp_path) -> None:
     path = str(tmp_path / "driver.lock")
     lock = DriverLock(path)
@@ -361,8 +356,20 @@ def test_a_lock_that_was_looked_at_or_refused_or_closed_leaves_no_descriptor_ope
     lock.close()
     lock.close()
     assert not DriverLock.is_held(path)
-    assert descriptors_below(tmp_path) == []
+    assert not descriptors_below(tmp_path)
     lock.forget()
+
+
+def test_a_lock_that_was_closed_is_free_before_a_forked_child_has_closed_its_copy(tmp_path) -> None:
+    path = str(tmp_path / "driver.lock")
+    lock = DriverLock(path)
+    [descriptor] = descriptors_below(tmp_path)
+    # As a child has it that was forked and did not come to run yet.
+    copy = os.dup(descriptor)
+    lock.close()
+    assert not DriverLock.is_held(path)
+    DriverLock(path).close()
+    os.close(copy)
 
 
 def test_the_name_of_the_holder_replaces_a_longer_one_and_may_be_missing(tmp_path) -> None:
@@ -384,4 +391,4 @@ def test_a_disk_without_locks_is_told_from_another_driver(tmp_path, monkeypatch)
     monkeypatch.setattr("checkpointing.storage.driver_lock.fcntl.flock", refuse)
     with pytest.raises(JobDirectoryError, match="needs a file system with flock"):
         DriverLock(str(tmp_path / "driver.lock"))
-    assert descriptors_below(tmp_path) == []
+    assert not descriptors_below(tmp_path)

@@ -1,0 +1,19 @@
+"""Which files this process has open, of which other threads may open and close some at any moment."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+DESCRIPTORS = "/proc/self/fd"
+
+
+def descriptors_below(directory: Path) -> dict[int, str]:
+    """The descriptors that lead to the directory or to what is below it, and where they lead."""
+    found = {}
+    for name in os.listdir(DESCRIPTORS):
+        # One that was closed since leads nowhere.
+        with contextlib.suppress(FileNotFoundError):
+            found[int(name)] = os.readlink(f"{DESCRIPTORS}/{name}")
+    return {number: path for number, path in found.items() if Path(path).is_relative_to(directory)}
