@@ -17,6 +17,7 @@ from migration import MigrationError
 from snapshots import FieldVerdict
 from testkit.upgrades.upgrade_contract import migration_between
 from typeserializers.evolution.arrow_evolution import resolve_types
+from typeserializers.kernel.counts import MAX_EMPTY_ELEMENTS
 
 SCHEMA = pa.schema([("a", pa.int32()), ("b", pa.string()), ("c", pa.list_(pa.int8()))])
 BATCH = pa.record_batch([[1, None], ["x", "é"], [[1], None]], schema=SCHEMA)
@@ -255,3 +256,38 @@ def test_a_type_widens_where_every_value_stays(old: pa.DataType, new: pa.DataTyp
     refused = [found for found in resolve_types(old, new, "") if found.verdict is FieldVerdict.REFUSE]
     assert (not refused) == is_allowed
     assert (resolve_types(old, new, "") == []) == (old == new)
+
+
+def of_batch(batch: pa.RecordBatch) -> bytes:
+    message = batch.serialize().to_pybytes()
+    return len(message).to_bytes(4, "big") + bytes(message)
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_a_struct_value_is_one_row(rows: int) -> None:
+    serializer = structs(("a", pa.int32()))
+    data = of_batch(pa.record_batch([pa.array([1] * rows, pa.int32())], schema=pa.schema([("a", pa.int32())])))
+    with pytest.raises(ts.StateFormatError, match=f"is one row, found {rows}"):
+        serializer.from_bytes(data)
+
+
+def test_more_rows_than_there_can_be_in_the_bytes_are_refused() -> None:
+    # Columns of nulls take no bytes, whatever their number.
+    schema = pa.schema([("a", pa.null())])
+
+    def data(rows: int) -> bytes:
+        return of_batch(pa.record_batch([pa.nulls(rows)], schema=schema))
+
+    most = 8 * (len(data(1)) - 4) + MAX_EMPTY_ELEMENTS
+    serializer = ts.ArrowSerializer(schema)
+    assert serializer.from_bytes(data(most)).num_rows == most
+    with pytest.raises(ts.StateFormatError, match=f"{most + 1} rows cannot be in"):
+        serializer.from_bytes(data(most + 1))
+
+
+def test_a_batch_is_not_copied_and_a_struct_is() -> None:
+    assert ts.ArrowSerializer(SCHEMA).copy(BATCH) is BATCH
+    value = {"a": 5, "b": None, "c": [1, 2]}
+    copied = ts.ArrowStructSerializer(pa.struct(list(SCHEMA))).copy(value)
+    assert copied == value
+    assert copied["c"] is not value["c"]

@@ -13,7 +13,7 @@ from record_versions import judged, migrated, rules, written
 
 import typeserializers as ts
 from migration import MigrationError, SchemaMigration
-from snapshots import SnapshotFormatError, StateFormatError
+from snapshots import FieldVerdict, SnapshotFormatError, StateFormatError
 from testkit.upgrades.upgrade_contract import migration_between
 from typeserializers.avro.avro_bounds import is_recursive, is_risky, skip
 from typeserializers.avro.avro_serializer import AvroSerializer
@@ -423,3 +423,12 @@ def test_a_value_is_stepped_over_to_its_end_and_not_beyond(schema: Any, data: st
 def test_a_value_that_cannot_be_is_not_stepped_over(schema: Any, data: str) -> None:
     with pytest.raises(StateFormatError):
         skip(named(schema), bytes.fromhex(data), 0)
+
+
+def test_the_fields_of_a_renamed_record_are_judged() -> None:
+    old = record(("a", "int"), ("b", "int"))
+    renamed = record(("a", "string"), ("b", "int"), name="Trip", aliases=["Flight"])
+    verdict = judged(old, renamed)
+    assert verdict.is_incompatible
+    assert [finding.path for finding in verdict.findings if finding.verdict is FieldVerdict.REFUSE] == [".a"]
+    assert not judged(old, record(("a", "int"), ("b", "int"), name="Trip", aliases=["Flight"])).is_incompatible

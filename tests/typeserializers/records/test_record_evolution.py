@@ -15,7 +15,9 @@ import typeserializers as ts
 from migration import MigrationError, SchemaMigration
 from snapshots import (
     FieldVerdict,
+    Finding,
     SnapshotFormatError,
+    TypeSerializerSchemaCompatibility,
     format_tree,
     snapshot_from_bytes,
     snapshot_to_bytes,
@@ -394,3 +396,13 @@ def test_a_null_where_none_was_allowed_stops_the_migration() -> None:
         migration_between(*serializers(same, more)).to_bytes(b"\x00")
     with pytest.raises(MigrationError, match="null"):
         migration_between(*serializers(same, more)).to_value(b"\x00")
+
+
+def test_the_tree_says_below_a_place_how_to_mend_it() -> None:
+    finding = Finding(".a", FieldVerdict.REFUSE, "a-rule", "it is so", "make it otherwise")
+    verdict: Any = TypeSerializerSchemaCompatibility.incompatible((finding,))
+    assert format_tree(verdict).splitlines() == [
+        "incompatible",
+        "└─ .a: refused [a-rule] it is so",
+        "     fix: make it otherwise",
+    ]

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import pytest
@@ -21,6 +21,7 @@ from snapshots.envelope import snapshot_to_bytes
 from testkit.serializers import SerializerContract
 from testkit.upgrades import UpgradeContract
 from typeserializers.kernel.serializer_inference import DEFAULT_RULES, InferenceRules
+from typeserializers.records.class_families import NamedTupleFamily
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 LONGS = st.integers(-(2**63), 2**63 - 1)
@@ -287,3 +288,17 @@ def test_classes_of_a_main_script_are_sent_by_value_or_told(tmp_path: Path) -> N
     assert serializer.from_bytes(data).model_dump() == {"x": 7, "inside": []}
     with pytest.raises(TypeError, match=r"Struct arrived in this process without its fields.*define it in a module"):
         pickle.loads((tmp_path / "Struct").read_bytes())
+
+
+def test_a_named_tuple_is_told_from_other_tuples_and_from_what_only_looks_like_one() -> None:
+    class Pair(tuple):
+        pass
+
+    class Imitation:
+        _field_defaults: ClassVar = {}
+        _fields = ()
+
+    family = NamedTupleFamily()
+    assert family.recognizes(families.OfNamedTuples.Flight)
+    assert not family.recognizes(Pair)
+    assert not family.recognizes(Imitation)

@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import typeserializers as ts
-from snapshots import FieldVerdict, StateFormatError, resolve_compatibility, snapshot_from_bytes, snapshot_to_bytes
+from snapshots import (
+    DataInputView,
+    DataOutputView,
+    FieldVerdict,
+    SnapshotFormatError,
+    StateFormatError,
+    resolve_compatibility,
+    snapshot_from_bytes,
+    snapshot_to_bytes,
+)
 
 
 def enum_of(*names: str, name: str = "Colour") -> type[enum.Enum]:
@@ -183,3 +192,15 @@ def test_a_record_with_an_enum_is_reconfigured_with_it() -> None:
 def test_constants_must_be_those_of_the_class(constants: list[str]) -> None:
     with pytest.raises(ValueError, match="constants"):
         ts.EnumSerializer(enum_of("A", "B"), constants)
+
+
+@pytest.mark.parametrize("constants", [[], ["A", "A"], ["A", "B", "A"]])
+def test_a_snapshot_whose_constants_no_enum_can_have_is_refused(constants: list[str]) -> None:
+    out = DataOutputView()
+    out.write_utf("Colour")
+    out.write_int(len(constants))
+    for constant in constants:
+        out.write_utf(constant)
+    snapshot = ts.EnumSerializer(enum_of("A"), name="Colour").snapshot_configuration()
+    with pytest.raises(SnapshotFormatError, match=f"the {len(constants)} constants of the enum Colour"):
+        snapshot.read_snapshot(3, DataInputView(out.to_bytes()))

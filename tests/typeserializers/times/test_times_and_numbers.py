@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import calendar
 import datetime
 import decimal
 import math
@@ -23,6 +24,8 @@ from snapshots import (
     StateFormatError,
     resolve_compatibility,
 )
+from typeserializers.scalars.big_numbers import MAX_DIGITS
+from typeserializers.times.calendar_values import check_date, is_leap_year
 
 UTC = datetime.timezone.utc
 MOMENT = datetime.datetime(2024, 2, 29, 23, 59, 59, 123456, UTC)
@@ -417,3 +420,39 @@ def test_windows_that_overlap_or_touch_merge_and_others_do_not() -> None:
         assert not window.intersects(ts.TimeWindow(start, end))
         assert not ts.TimeWindow(start, end).intersects(window)
     assert window.max_timestamp == 19
+
+
+def test_february_has_29_days_in_the_years_that_the_calendar_says() -> None:
+    for year in (*range(1, 2401), *range(0, -800, -1)):
+        # The rule goes on as it is before year 1, and repeats every 400 years.
+        assert is_leap_year(year) is calendar.isleap(year % 400 + 400), year
+        check_date(year, 2, 28)
+    for year in (1900, 2001, 2100, -1, -100):
+        with pytest.raises(ValueError, match="day 29 does not exist"):
+            check_date(year, 2, 29)
+    with pytest.raises(ValueError, match="day 0"):
+        check_date(2000, 1, 0)
+
+
+def test_a_local_date_time_has_the_microseconds_of_a_datetime() -> None:
+    value = datetime.datetime(2024, 2, 29, 23, 59, 59, 999_999)
+    assert ts.LocalDateTime.from_datetime(value) == ts.LocalDateTime(2024, 2, 29, 23, 59, 59, 999_999_000)
+    assert ts.LocalDateTime.from_datetime(value).to_datetime() == value
+
+
+def test_the_value_to_begin_with_is_the_beginning_of_1970() -> None:
+    assert ts.PythonDateTimeSerializer().create_instance() == datetime.datetime(1970, 1, 1)
+
+
+def test_the_longest_decimals_come_back_and_longer_ones_are_refused_on_both_sides() -> None:
+    serializer = ts.BigDecSerializer()
+    for digit in "19":
+        longest = decimal.Decimal(digit * MAX_DIGITS)
+        assert serializer.from_bytes(serializer.to_bytes(longest)) == longest
+    with pytest.raises(SerializationError, match="more than"):
+        serializer.to_bytes(decimal.Decimal("1" * (MAX_DIGITS + 1)))
+    unscaled = 10**MAX_DIGITS
+    size_bytes = unscaled.bit_length() // 8 + 1
+    data = (size_bytes + 1).to_bytes(4, "big") + unscaled.to_bytes(size_bytes, "big") + bytes(4)
+    with pytest.raises(StateFormatError, match="more than"):
+        serializer.from_bytes(data)
