@@ -12,6 +12,7 @@ from attrs import frozen
 __all__ = ["ProcessorTime", "Seen", "children", "descendants", "look", "start_of", "started_with"]
 
 _TICKS_S: Final = os.sysconf("SC_CLK_TCK")
+_IS_OF_THE_KERNEL: Final = 0x0020_0000
 
 
 @frozen
@@ -76,8 +77,23 @@ def started_with(variable: str, value: str) -> list[int]:
     for place in Path("/proc").iterdir():
         if place.name.isdecimal() and int(place.name) != os.getpid():
             with contextlib.suppress(OSError):
-                if wanted in (place / "environ").read_bytes().split(b"\0"):
+                if wanted in _environment(place).split(b"\0"):
                     found.append(int(place.name))
+    return found
+
+
+def _environment(place: Path) -> bytes:
+    """That of a process, by its directory in `/proc`; `OSError` if there is none, or it is somebody else's.
+
+    One that begins another program has none for a moment, in which whoever has started it may have gone on: that is
+    waited for.
+    """
+    while not (found := (place / "environ").read_bytes()):
+        fields = (place / "stat").read_text().rpartition(")")[2].split()
+        state, flags, where_it_begins = fields[0], int(fields[6]), int(fields[47])
+        if state == "Z" or flags & _IS_OF_THE_KERNEL or where_it_begins:
+            break
+        os.sched_yield()
     return found
 
 

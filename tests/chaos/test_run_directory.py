@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.processes import ProcessorTime, children, look, start_of
+from chaos.processes import ProcessorTime, children, look, start_of, started_with
 from chaos.run_directory import RUN_VARIABLE, clear_away_former_runs, run_directory
 
 RUN = """
@@ -95,6 +95,17 @@ def test_what_a_run_has_left_that_was_killed_goes_with_the_start_of_the_next_one
         assert ended(child)
         assert not root.exists()
     run.communicate()
+
+
+def test_a_process_is_found_by_its_environment_as_soon_as_it_is_started() -> None:
+    for number in range(30):
+        with subprocess.Popen(["sleep", "600"], env={"CHAOS_TEST": str(number)}) as child:
+            assert started_with("CHAOS_TEST", str(number)) == [child.pid]
+            child.kill()
+    with subprocess.Popen(["sleep", "600"], env={}) as child:
+        # One without any environment holds nobody up, and neither do those of the kernel.
+        assert started_with("CHAOS_TEST", "") == []
+        child.kill()
 
 
 def test_the_processor_time_of_a_process_counts_those_that_it_has_started() -> None:
