@@ -378,6 +378,15 @@ def test_snapshots_restore_the_serializer(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LAWS)
+def test_a_snapshot_of_a_later_version_is_refused(name: str) -> None:
+    snapshot = LAWS[name].serializer.snapshot_configuration()
+    out = DataOutputView()
+    snapshot.write_snapshot(out)
+    with pytest.raises(StateFormatError, match="version"):
+        snapshot.read_snapshot(snapshot.current_version + 1, DataInputView(out.to_bytes()))
+
+
+@pytest.mark.parametrize("name", LAWS)
 def test_damaged_snapshots_are_refused(name: str) -> None:
     data = snapshot_to_bytes(LAWS[name].serializer.snapshot_configuration())
     for length in range(len(data)):

@@ -14,7 +14,7 @@ from record_versions import judged, migrated, rules, written
 
 import typeserializers as ts
 from migration import MigrationError
-from snapshots import FieldVerdict
+from snapshots import DataInputView, DataOutputView, FieldVerdict
 from testkit.upgrades.upgrade_contract import migration_between
 from typeserializers.evolution.arrow_evolution import resolve_types
 from typeserializers.kernel.counts import MAX_EMPTY_ELEMENTS
@@ -250,6 +250,9 @@ def test_a_value_that_a_cast_would_change_stops_the_migration() -> None:
         (pa.list_(pa.int32(), 2), pa.list_(pa.int32(), 3), False),
         (pa.list_(pa.int32()), pa.large_list(pa.int32()), False),
         (pa.null(), pa.string(), True),
+        (pa.bool_(), pa.float64(), False),
+        (pa.float64(), pa.decimal128(38, 2), False),
+        (pa.float32(), pa.int64(), False),
     ],
 )
 def test_a_type_widens_where_every_value_stays(old: pa.DataType, new: pa.DataType, is_allowed: bool) -> None:
@@ -291,3 +294,12 @@ def test_a_batch_is_not_copied_and_a_struct_is() -> None:
     copied = ts.ArrowStructSerializer(pa.struct(list(SCHEMA))).copy(value)
     assert copied == value
     assert copied["c"] is not value["c"]
+
+
+def test_a_snapshot_of_a_later_version_is_refused() -> None:
+    for serializer in [ts.ArrowSerializer(SCHEMA), ts.ArrowStructSerializer(pa.struct(list(SCHEMA)))]:
+        snapshot = serializer.snapshot_configuration()
+        out = DataOutputView()
+        snapshot.write_snapshot(out)
+        with pytest.raises(ts.StateFormatError, match="version"):
+            snapshot.read_snapshot(snapshot.current_version + 1, DataInputView(out.to_bytes()))

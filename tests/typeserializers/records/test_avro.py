@@ -13,7 +13,7 @@ from record_versions import judged, migrated, rules, written
 
 import typeserializers as ts
 from migration import MigrationError, SchemaMigration
-from snapshots import FieldVerdict, SnapshotFormatError, StateFormatError
+from snapshots import DataInputView, DataOutputView, FieldVerdict, SnapshotFormatError, StateFormatError
 from testkit.upgrades.upgrade_contract import migration_between
 from typeserializers.avro.avro_bounds import is_recursive, is_risky, skip
 from typeserializers.avro.avro_serializer import AvroSerializer
@@ -432,3 +432,12 @@ def test_the_fields_of_a_renamed_record_are_judged() -> None:
     assert verdict.is_incompatible
     assert [finding.path for finding in verdict.findings if finding.verdict is FieldVerdict.REFUSE] == [".a"]
     assert not judged(old, record(("a", "int"), ("b", "int"), name="Trip", aliases=["Flight"])).is_incompatible
+
+
+def test_a_snapshot_of_a_later_version_is_refused() -> None:
+    for serializer in [record(("a", "int"))]:
+        snapshot = serializer.snapshot_configuration()
+        out = DataOutputView()
+        snapshot.write_snapshot(out)
+        with pytest.raises(StateFormatError, match="version"):
+            snapshot.read_snapshot(snapshot.current_version + 1, DataInputView(out.to_bytes()))

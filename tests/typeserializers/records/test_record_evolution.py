@@ -400,9 +400,9 @@ def test_a_null_where_none_was_allowed_stops_the_migration() -> None:
 
 def test_the_tree_says_below_a_place_how_to_mend_it() -> None:
     finding = Finding(".a", FieldVerdict.REFUSE, "a-rule", "it is so", "make it otherwise")
-    verdict: Any = TypeSerializerSchemaCompatibility.incompatible((finding,))
+    verdict: Any = TypeSerializerSchemaCompatibility.incompatible(finding)
     assert format_tree(verdict).splitlines() == [
         "incompatible",
-        "└─ .a: refused [a-rule] it is so",
+        "└─ .a: refuse [a-rule] it is so",
         "     fix: make it otherwise",
     ]

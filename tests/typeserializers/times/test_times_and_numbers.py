@@ -453,6 +453,26 @@ def test_the_longest_decimals_come_back_and_longer_ones_are_refused_on_both_side
         serializer.to_bytes(decimal.Decimal("1" * (MAX_DIGITS + 1)))
     unscaled = 10**MAX_DIGITS
     size_bytes = unscaled.bit_length() // 8 + 1
-    data = (size_bytes + 1).to_bytes(4, "big") + unscaled.to_bytes(size_bytes, "big") + bytes(4)
+    data = (size_bytes + 4).to_bytes(4, "big") + unscaled.to_bytes(size_bytes, "big") + bytes(4)
     with pytest.raises(StateFormatError, match="more than"):
         serializer.from_bytes(data)
+
+
+def test_a_month_ends_with_its_last_day() -> None:
+    for month in range(1, 13):
+        last = calendar.monthrange(2024, month)[1]
+        check_date(2024, month, last)
+        with pytest.raises(ValueError, match=f"day {last + 1} does not exist"):
+            check_date(2024, month, last + 1)
+    for month in (0, 13):
+        with pytest.raises(ValueError, match=f"month {month} is not"):
+            check_date(2024, month, 1)
+
+
+def test_milliseconds_are_those_of_64_bits_without_the_one_that_stands_for_null() -> None:
+    for milliseconds in (-(2**63) + 1, 2**63 - 1):
+        serializer = ts.DateSerializer()
+        assert serializer.from_bytes(serializer.to_bytes(ts.Date(milliseconds))) == ts.Date(milliseconds)
+    for milliseconds in (-(2**63), 2**63):
+        with pytest.raises(ValueError, match="are not within"):
+            ts.Date(milliseconds)
