@@ -1,8 +1,9 @@
 """Ends an epoch that takes too long: its Spark jobs are cancelled, which also ends workers that hang.
 
 Spark runs all jobs of a streaming query in one job group. Cancelling it makes the sink's action fail, and some seconds
-later Spark kills the Python workers of its tasks. What the sink's own function does on the driver cannot be ended from
-outside; such an epoch fails when the function returns.
+later Spark kills the Python workers of its tasks. That cancels what is running, and an epoch may just be planning its
+next job: so it is done again and again until the epoch has ended. What the sink's own function does on the driver
+cannot be ended from outside; such an epoch fails when the function returns.
 """
 
 from __future__ import annotations
@@ -10,12 +11,16 @@ from __future__ import annotations
 import logging
 import threading
 from types import TracebackType
+from typing import Final
 
 from pyspark import SparkContext
 
 __all__ = ["EpochWatchdog"]
 
-_JOB_GROUP = "spark.jobGroup.id"
+_JOB_GROUP: Final = "spark.jobGroup.id"
+
+_AGAIN_S: Final = 1.0
+"""How long behind a cancellation the next one follows."""
 
 _logger = logging.getLogger(__name__)
 
@@ -31,7 +36,7 @@ class EpochWatchdog:
         self._timeout_s = timeout_s
         self._group: str | None = None
         self._lock = threading.Lock()
-        self._is_over = False
+        self._over = threading.Event()
         self._timer = None if timeout_s is None else threading.Timer(timeout_s, self._expire)
 
     def __enter__(self) -> EpochWatchdog:
@@ -47,15 +52,23 @@ class EpochWatchdog:
         if self._timer is not None:
             self._timer.cancel()
         with self._lock:
-            self._is_over = True
+            self._over.set()
 
     def _expire(self) -> None:
+        while self._cancel() and not self._over.wait(_AGAIN_S):
+            pass
+
+    def _cancel(self) -> bool:
+        """Cancels what is running; returns whether there may be more."""
         with self._lock:
-            if self._is_over:
-                return
-            self.has_expired = True
-            _logger.warning(
-                "epoch %d has not ended within %g s; its tasks are cancelled", self._epoch_id, self._timeout_s
-            )
-            if self._group is not None:
-                self._context.cancelJobGroup(self._group)
+            if self._over.is_set():
+                return False
+            if not self.has_expired:
+                self.has_expired = True
+                _logger.warning(
+                    "epoch %d has not ended within %g s; its tasks are cancelled", self._epoch_id, self._timeout_s
+                )
+            if self._group is None:
+                return False
+            self._context.cancelJobGroup(self._group)
+            return True
