@@ -29,7 +29,10 @@ def pid_of_executor(_: Any) -> int:
 
 
 class ExecutorsThatChange:
-    """Hears from Spark of each executor that comes or goes."""
+    """Hears from Spark of each executor that comes or goes.
+
+    By its store of blocks, which is where subtasks are placed: Spark knows of an executor before it has one.
+    """
 
     def __init__(self, spark: SparkSession) -> None:
         self._came, self._went = threading.Semaphore(0), threading.Semaphore(0)
@@ -41,10 +44,10 @@ class ExecutorsThatChange:
         self._went.acquire()
         self._came.acquire()
 
-    def onExecutorAdded(self, _: Any) -> None:  # noqa: N802  (the name is Spark's)
+    def onBlockManagerAdded(self, _: Any) -> None:  # noqa: N802  (the name is Spark's)
         self._came.release()
 
-    def onExecutorRemoved(self, _: Any) -> None:  # noqa: N802
+    def onBlockManagerRemoved(self, _: Any) -> None:  # noqa: N802
         self._went.release()
 
     def __getattr__(self, name: str) -> Any:
