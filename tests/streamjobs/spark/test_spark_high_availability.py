@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from test_spark_processes import ENVIRONMENT, FILES, GIVE_UP_S, PROGRAM, make_source, written
+from test_spark_processes import ENVIRONMENT, FILES, GIVE_UP_S, PROGRAM, Hold, make_source, written
 
 from checkpointing import CheckpointFileSystem, JobDirectory, ZooKeeperHighAvailability
 
@@ -22,16 +22,21 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-SESSION_TIMEOUT_S = 8.0
+SESSION_TIMEOUT_S = 20.0
+"""Two sessions are waited for to end. Those of the others must not, be they kept from the processor for a while."""
 
 
 class Driver:
-    """A driver that leads the job or stands by, and tells of each checkpoint that it completes."""
+    """A driver that leads the job or stands by, and tells of each checkpoint that it completes.
 
-    def __init__(self, work: Path, server: ZooKeeperServer, number: int) -> None:
+    It waits behind so many epochs until it is let go.
+    """
+
+    def __init__(self, work: Path, server: ZooKeeperServer, number: int, held_from: int) -> None:
         self.log = work / f"log-{number}"
+        self.hold = Hold(held_from)
         reading, writing = os.pipe()
-        with self.log.open("wb") as log:
+        with self.log.open("wb") as log, self.hold.handed_over() as (descriptor, held):
             self.process = subprocess.Popen(
                 [
                     sys.executable,
@@ -40,10 +45,10 @@ class Driver:
                     server.hosts,
                     str(SESSION_TIMEOUT_S),
                 ],
-                env={**ENVIRONMENT, "CHECKPOINT_EVENTS": str(writing)},
+                env={**ENVIRONMENT, "CHECKPOINT_EVENTS": str(writing), "CHECKPOINT_HELD": held},
                 stdout=log,
                 stderr=log,
-                pass_fds=[writing],
+                pass_fds=[writing, descriptor],
             )
         os.close(writing)
         self.events = open(reading, encoding="ascii")  # noqa: SIM115
@@ -61,6 +66,7 @@ class Driver:
         """Ends it, whatever it does."""
         self.process.kill()
         self.process.wait(timeout=GIVE_UP_S)
+        self.hold.let_go()
         self.events.close()
 
 
@@ -71,7 +77,8 @@ def test_a_paused_driver_completes_nothing_and_a_killed_one_loses_nothing_while_
     with ExitStack() as stack:
         drivers: list[Driver] = []
         for number in range(3):
-            drivers.append(Driver(tmp_path, zookeeper_server, number))
+            # Whoever is to be hit must not be at the end before; the first one gets no further than its second epoch.
+            drivers.append(Driver(tmp_path, zookeeper_server, number, held_from=4 if number else 2))
             stack.callback(drivers[-1].close)
             if number == 0:
                 # The first one leads; where it is then when it is paused is up to chance.
@@ -83,8 +90,10 @@ def test_a_paused_driver_completes_nothing_and_a_killed_one_loses_nothing_while_
         killed = first_to_complete(events)
         killed.process.send_signal(signal.SIGKILL)
         [last] = [driver for driver in others if driver is not killed]
+        last.hold.let_go()
         assert killed.end() == -signal.SIGKILL
         assert last.end() == 0, last.log.read_text(errors="replace")[-4000:]
+        paused.hold.let_go()
         paused.process.send_signal(signal.SIGCONT)
         told = ""
         assert paused.end() == 3, paused.log.read_text(errors="replace")[-4000:]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -61,29 +62,64 @@ def make_source(work: Path, files: int, later: int = 0) -> list[tuple[str, int, 
     return sorted(expected)
 
 
-def start(work: Path, log: IO[bytes], *options: str, checkpoint_events: int | None = None) -> subprocess.Popen[bytes]:
-    environment = dict(ENVIRONMENT)
-    pipes = () if checkpoint_events is None else (checkpoint_events,)
-    for pipe in pipes:
-        environment["CHECKPOINT_EVENTS"] = str(pipe)
+class Hold:
+    """Keeps the jobs of a driver from going on behind so many epochs, until it is let go."""
+
+    def __init__(self, epochs: int) -> None:
+        self._epochs = epochs
+        self._reading, self._writing = os.pipe()
+
+    @contextlib.contextmanager
+    def handed_over(self) -> Iterator[tuple[int, str]]:
+        """Within the block a driver may be started with the descriptor, and with what `count_words` is to know."""
+        try:
+            yield self._reading, f"{self._reading} {self._epochs}"
+        finally:
+            os.close(self._reading)
+
+    def let_go(self) -> None:
+        """May be called again."""
+        writing, self._writing = self._writing, -1
+        if writing >= 0:
+            os.close(writing)
+
+
+def start(work: Path, log: IO[bytes], *options: str, **environment: str) -> subprocess.Popen[bytes]:
+    """Starts a driver; what its environment has besides begins with the number of a pipe that it inherits."""
     return subprocess.Popen(
         [sys.executable, str(PROGRAM), str(work), *options],
-        env=environment,
+        env={**ENVIRONMENT, **environment},
         stdout=log,
         stderr=log,
-        pass_fds=pipes,
+        pass_fds=[int(value.split()[0]) for value in environment.values()],
     )
 
 
-def signal_at_epoch(number: signal.Signals, epoch: int, backends: str, work: Path, log: IO[bytes]) -> int:
-    """Starts a driver, and sends it a signal when each of its jobs has completed that many epochs; how it ended."""
+def signal_at_epoch(
+    number: signal.Signals,
+    epoch: int,
+    backends: str,
+    work: Path,
+    log: IO[bytes],
+    *,
+    goes_on: bool,
+    has_noticed: Callable[[], bool] = lambda: True,
+) -> int:
+    """Starts a driver, and sends it a signal when each of its jobs has completed that many epochs; how it ended.
+
+    The jobs stand still there until the driver ``has_noticed``, or, if it ``goes_on``, behind the next epoch: it is hit
+    anywhere before, however late the signal comes.
+    """
+    hold = Hold(epoch + goes_on)
     reading, writing = os.pipe()
     missing = set(backends.split(","))
-    with open(reading, encoding="ascii") as events:
-        try:
-            driver = start(work, log, backends, checkpoint_events=writing)
-        finally:
-            os.close(writing)
+    with open(reading, encoding="ascii") as events, contextlib.ExitStack() as stack:
+        stack.callback(hold.let_go)
+        with hold.handed_over() as (_, held):
+            try:
+                driver = start(work, log, backends, CHECKPOINT_EVENTS=str(writing), CHECKPOINT_HELD=held)
+            finally:
+                os.close(writing)
         # Without any more lines the driver is at its end, and nobody holds the pipe.
         for line in events:
             backend, _, completed = line.partition(" ")
@@ -93,6 +129,9 @@ def signal_at_epoch(number: signal.Signals, epoch: int, backends: str, work: Pat
                 break
         with contextlib.suppress(ProcessLookupError):
             driver.send_signal(number)
+        while not has_noticed() and driver.poll() is None:
+            os.sched_yield()
+        hold.let_go()
         return driver.wait(timeout=GIVE_UP_S)
 
 
@@ -152,6 +191,10 @@ def check_job_at_its_end(job: Path) -> int:
     return epochs
 
 
+def says(log: Path, words: str) -> bool:
+    return words in log.read_text(errors="replace")
+
+
 def check_what_ctrl_c_says(told: str) -> None:
     # Before the first line of ours are those with which Spark begins.
     ours = told[re.search("stopp(ing|ed): ", told).start() :].splitlines()
@@ -184,9 +227,11 @@ def test_killed_and_interrupted_drivers_lose_and_double_nothing_and_their_state_
     log_path, told_path = tmp_path / "log", tmp_path / "told"
     with log_path.open("wb") as log, told_path.open("wb") as told:
         # A start of Spark takes longer than the job: one driver has both jobs wherever that can be.
-        assert signal_at_epoch(signal.SIGKILL, 1, "rocksdb,heap", tmp_path, log) == -signal.SIGKILL
-        assert signal_at_epoch(signal.SIGKILL, 3, "rocksdb", tmp_path, log) in (-signal.SIGKILL, 0)
-        assert signal_at_epoch(signal.SIGINT, 3, "heap", tmp_path, told) != 0
+        for epoch, backends in ((1, "rocksdb,heap"), (3, "rocksdb")):
+            ended = signal_at_epoch(signal.SIGKILL, epoch, backends, tmp_path, log, goes_on=True)
+            assert ended == -signal.SIGKILL
+        is_stopping = functools.partial(says, told_path, "stopping: epoch")
+        assert signal_at_epoch(signal.SIGINT, 3, "heap", tmp_path, told, goes_on=False, has_noticed=is_stopping) != 0
         check_what_ctrl_c_says(told_path.read_text(errors="replace"))
         driver = start(tmp_path, log, "rocksdb,heap", "savepoint", "heap")
         assert driver.wait(timeout=GIVE_UP_S) == 0, log_path.read_text(errors="replace")[-4000:]

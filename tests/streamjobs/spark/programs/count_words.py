@@ -11,7 +11,8 @@ another job, which has three subtasks and the BACKEND_OF_NEXT, goes on from the 
 ``WORK_DIRECTORY/out-rescaled``, and ends with a savepoint ``WORK_DIRECTORY/rescaled-savepoint``.
 
 If ``CHECKPOINT_EVENTS`` is the number of an open pipe, a line goes there for each checkpoint: the BACKEND, and the
-number of completed epochs.
+number of completed epochs. If ``CHECKPOINT_HELD`` is the number of another one, and a number of epochs, a job that has
+completed so many waits there until nobody holds the other end: the driver cannot end before it is stopped or killed.
 """
 
 from __future__ import annotations
@@ -82,15 +83,19 @@ class CountWords(KeyedProcessFunction[str, Any, Any]):
         yield value.word, value.number, times
 
 
-def announce_checkpoints(pipe: str | None) -> None:
-    """Lets whoever started this program know of each checkpoint as soon as it is complete."""
+def announce_checkpoints() -> None:
+    """Lets whoever started this program know of each checkpoint as soon as it is complete, and hold jobs there."""
+    pipe, held = os.environ.pop("CHECKPOINT_EVENTS", None), os.environ.pop("CHECKPOINT_HELD", None)
     if pipe is None:
         return
     descriptor, add = int(pipe), DefaultCompletedCheckpointStore.add
+    holding, held_from = map(int, held.split()) if held is not None else (-1, sys.maxsize)
 
     def add_and_tell(store: DefaultCompletedCheckpointStore, metadata: CheckpointMetadata) -> FileHandle:
         handle = add(store, metadata)
         os.write(descriptor, f"{metadata.job_name} {metadata.checkpoint_id + 1}\n".encode())
+        if metadata.checkpoint_id + 1 >= held_from:
+            os.read(holding, 1)
         return handle
 
     DefaultCompletedCheckpointStore.add = add_and_tell  # type: ignore[method-assign]
@@ -152,7 +157,7 @@ def session(work: Path) -> SparkSession:
 
 def main(work_directory: str, backends: str, savepoint: str | None = None, backend_of_next: str = "") -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    announce_checkpoints(os.environ.pop("CHECKPOINT_EVENTS", None))
+    announce_checkpoints()
     work = Path(work_directory)
     spark = session(work)
     jobs = [start(spark, work, backend, backend, 2) for backend in backends.split(",")]

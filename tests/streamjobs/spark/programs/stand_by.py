@@ -19,7 +19,7 @@ from checkpointing import LeadershipLostError, ZooKeeperHighAvailability
 
 def main(work_directory: str, hosts: str, session_timeout_s: str) -> int:
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    announce_checkpoints(os.environ.pop("CHECKPOINT_EVENTS", None))
+    announce_checkpoints()
     work = Path(work_directory)
     spark = session(work)
     try:
