@@ -61,7 +61,9 @@ MEMORY_DIRECTORY = "/dev/shm"
 NEEDED_BYTES = 4 << 30
 if (
     "TMPDIR" not in os.environ
-    and os.path.isdir(MEMORY_DIRECTORY)
+    and os.access(MEMORY_DIRECTORY, os.R_OK | os.W_OK | os.X_OK)
+    # Java unpacks its libraries there, which containers often forbid to run.
+    and not os.statvfs(MEMORY_DIRECTORY).f_flag & os.ST_NOEXEC
     and shutil.disk_usage(MEMORY_DIRECTORY).free >= NEEDED_BYTES
 ):
     # The other processes of this run, and the programs that tests start, inherit it.

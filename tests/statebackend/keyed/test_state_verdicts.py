@@ -24,6 +24,7 @@ from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from testkit.backends.evolving_records import FlightV1, flight_v1, flight_v2, flight_v3
 from testkit.backends.evolving_serializers import WordSerializer
 from testkit.backends.harness import BackendHarness
+from testkit.backends.manual_clock import ManualClock
 from typeserializers import ConvertingSerializer, LongSerializer, NullableSerializer, PojoSerializer, StringSerializer
 
 AS_IS, RECONFIGURED = CompatibilityKind.AS_IS, CompatibilityKind.WITH_RECONFIGURED_SERIALIZER
@@ -172,6 +173,7 @@ class JudgingSerializerSnapshot(SimpleTypeSerializerSnapshot):
 @pytest.mark.parametrize("has_time_to_live", [False, True])
 def test_what_was_judged_once_is_migrated_without_being_judged_again(tmp_path, state_backend, has_time_to_live):
     harness = BackendHarness(str(tmp_path))
+    harness.clock = ManualClock(1_000)
     backend = harness.open(state_backend)
     harness.at(backend, 1)
     backend.get_state(ValueStateDescriptor("count", JudgingSerializer())).update(7)
