@@ -19,6 +19,7 @@ import os
 import shutil
 from typing import Final
 
+from checkpointing.errors import MissingFileError, StorageError
 from checkpointing.handles.state_handles import FileHandle
 from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend.keyed.private_directory import make_private_directory
@@ -46,8 +47,8 @@ class BroughtFiles:
             finally:
                 os.close(descriptor)
             os.link(path, target, follow_symlinks=False)
-        except OSError:
-            # Taken away meanwhile, or on a file system without links.
+        except (OSError, MissingFileError, StorageError):
+            # Taken away meanwhile, also while it was brought, or on a file system without links.
             file_system.download(handle, target)
 
     def discard(self) -> None:

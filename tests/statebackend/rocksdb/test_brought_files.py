@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from checkpointing.errors import CorruptFileError
+from checkpointing.errors import CorruptFileError, MissingFileError
 from checkpointing.handles.state_handles import FileHandle
 from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend import ValueStateDescriptor
@@ -125,6 +125,28 @@ def test_what_was_taken_away_or_is_of_another_start_of_the_machine_is_brought_an
         brought.bring(store, handle, str(tmp_path / "target-4"))
     for number in range(5):
         assert (tmp_path / f"target-{number}").read_bytes() == b"content"
+
+
+def test_what_is_taken_away_while_it_is_brought_is_brought_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = CheckpointFileSystem.from_uri(tmp_path / "store")
+    handle = store.write_file("file", b"content")
+    brought = BroughtFiles(str(tmp_path), "boot")
+    replace = os.replace
+
+    def late(source: str, target: str) -> None:
+        # Another subtask of the operator was opened where it is, and nobody needs them any more.
+        brought.discard()
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", late)
+    brought.bring(store, handle, str(tmp_path / "target"))
+    assert (tmp_path / "target").read_bytes() == b"content"
+    monkeypatch.undo()
+    (tmp_path / "store" / "file").unlink()
+    with pytest.raises(MissingFileError):
+        brought.bring(store, handle, str(tmp_path / "another"))
 
 
 def test_a_damaged_file_is_not_kept_for_the_others(tmp_path: Path) -> None:
