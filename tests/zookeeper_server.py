@@ -56,19 +56,17 @@ _reserved: list[socket.socket] = []
 
 
 def reserved_port() -> int:
-    """A port that nobody else is given as long as this process lives: no connection, and no server of another process.
-
-    It is bound and not listened on, and so free for a server that sets SO_REUSEADDR, as those of ZooKeeper do.
-    """
+    """A port that nobody listens on, and that no test of this or another process is given as long as this one lives."""
     while True:
-        port, reserving = secrets.choice(PORTS), socket.socket()
+        port, reserving = secrets.choice(PORTS), socket.socket(socket.AF_UNIX)
         try:
-            reserving.bind(("127.0.0.1", port))
+            # A name for it of which there is one on the machine, and which ends with the process.
+            reserving.bind(f"\0port {port} of a test".encode())
+            with socket.socket() as listening:
+                listening.bind(("127.0.0.1", port))
         except OSError:
             reserving.close()
             continue
-        # Set before, it would be bound to a port that somebody else has reserved.
-        reserving.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         _reserved.append(reserving)
         return port
 
