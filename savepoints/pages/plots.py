@@ -109,8 +109,10 @@ class _Scale:
     bottom: float = _HEIGHT - _BOTTOM
 
     def y(self, value: float) -> float:
-        reach = self.high - self.low
-        return self.bottom - (value - self.low) / reach * (self.bottom - self.top) if reach > 0 else self.bottom
+        # Of halves, since the difference of two numbers may be larger than any.
+        reach = self.high / 2 - self.low / 2
+        part = (value / 2 - self.low / 2) / reach if reach > 0 else 0.0
+        return self.bottom - part * (self.bottom - self.top)
 
 
 def _svg(title: str, described: str, parts: Sequence[Html]) -> Html:
@@ -122,7 +124,7 @@ def _svg(title: str, described: str, parts: Sequence[Html]) -> Html:
 def _frame(scale: _Scale, shown: Shown, ends: tuple[str, str]) -> Html:
     parts = []
     for part in (0.0, 0.5, 1.0):
-        value = scale.low + (scale.high - scale.low) * part
+        value = scale.low * (1 - part) + scale.high * part
         y = scale.y(value)
         kind = "axis" if part == 0.0 else "grid"
         line = {"class": kind, "x1": _n(_LEFT), "x2": _n(_WIDTH - _RIGHT), "y1": _n(y), "y2": _n(y)}
@@ -197,14 +199,15 @@ def _thinned(values: Sequence[float | None], most: int = MOST_POINTS) -> list[fl
 
 
 def _round_up(value: float, is_binary: bool) -> float:
-    """The next number that is easily read, and 1 for nothing."""
+    """The next number that is easily read, and 1 for nothing; the number itself where the next one is infinite."""
     if value <= _SMALLEST:
         return 1.0 if value <= 0 else _SMALLEST
     if is_binary and value >= 1024:
         unit = 1024.0 ** int(math.log(value, 1024))
-        return unit * _round_up(value / unit, False)
+        rounded = unit * _round_up(value / unit, False)
+        return rounded if math.isfinite(rounded) else value
     power = 10.0 ** math.floor(math.log10(value))
-    steps = (step * power for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if step * power >= value * 0.999999)
+    steps = (step * power for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if value * 0.999999 <= step * power < math.inf)
     return next(steps, value)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from page_reader import PageReader
 
@@ -50,6 +50,9 @@ def test_a_hostile_name_is_shown_everywhere_and_obeyed_nowhere() -> None:
 
 
 @settings(max_examples=40)
+@example("", [1.51e308])
+@example("", [1.79e308])
+@example("", [-1.79e308, 1.0, 1.79e308])
 @given(st.text(), st.lists(st.none() | st.floats() | st.integers(0, 1 << 70), max_size=40))
 def test_any_names_and_numbers_make_a_page(name: str, values: list[Any]) -> None:
     page = page_of(name, values)

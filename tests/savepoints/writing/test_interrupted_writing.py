@@ -35,7 +35,7 @@ def counted(method):
         return result
     return call
 
-for name in ("put", "put_file", "delete"):
+for name in ("create", "put", "put_file", "delete"):
     setattr(LocalStorage, name, counted(getattr(LocalStorage, name)))
 target_of(sys.argv[1]).write(plan_of())
 """

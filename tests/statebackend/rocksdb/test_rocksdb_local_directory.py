@@ -366,8 +366,8 @@ def test_private_directories_of_killed_attempts_are_removed_and_those_in_use_are
     in_use = LocalStateDirectory(path)
     abandoned = tmp_path / f"subtask-{'0a' * 16}"
     # Killed before it had its lock, and killed later.
-    (tmp_path / f"subtask-{'1b' * 16}").mkdir()
-    (abandoned / "db").mkdir(parents=True)
+    for directory in (tmp_path / f"subtask-{'1b' * 16}", abandoned, abandoned / "db"):
+        directory.mkdir(mode=0o700)
     (abandoned / "lock").touch()
     others = ["subtask-of-another-kind", f"subtask-{'0a' * 16}-kept", f"my-subtask-{'0a' * 16}"]
     for name in others:
