@@ -21,6 +21,7 @@ from statebackend import (
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
 from statebackend.keyed.state_backend import StateBackend
 from testkit.backends.harness import BackendHarness
+from testkit.backends.manual_clock import ManualClock
 
 VALUE: ValueStateDescriptor[int] = ValueStateDescriptor("value", int)
 LIST: ListStateDescriptor[int] = ListStateDescriptor("list", int)
@@ -36,8 +37,9 @@ class ContractBase:
 
     @pytest.fixture
     def harness(self, tmp_path: pathlib.Path) -> Iterator[BackendHarness]:
-        """An operator with ten key groups."""
+        """An operator with ten key groups. Its clock stands still: nothing expires however long a test takes."""
         harness = BackendHarness(str(tmp_path))
+        harness.clock = ManualClock(1_700_000_000_000)
         yield harness
         harness.close()
 

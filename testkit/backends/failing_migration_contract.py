@@ -26,7 +26,6 @@ from statebackend.api.time_to_live import StateTtlConfig
 from testkit.backends.contract_base import ContractBase, content
 from testkit.backends.evolving_serializers import CheckedLongSerializer, UncheckedLongSerializer
 from testkit.backends.harness import BackendHarness
-from testkit.backends.manual_clock import ManualClock
 from testkit.backends.migration_contract import LAST, last
 from typeserializers.containers.lists import ListSerializer
 from typeserializers.kernel.field_metadata import converted_by
@@ -253,8 +252,7 @@ class FailingMigrationContract(ContractBase):
             restored.get_or_create_keyed_state(namespaces, describe(order_of(WithCode)))
 
     def test_values_that_get_a_time_to_live_are_held_to_the_same(self, harness: BackendHarness) -> None:
-        # However long it takes, none has expired and been left out before it is looked at.
-        harness.clock, ttl = ManualClock(1000), StateTtlConfig(1000)
+        ttl = StateTtlConfig(1000)
         for old, new in ((None, ttl), (ttl, ttl), (ttl, None)):
             stored = harness.open(self.create_state_backend())
             harness.at(stored, 4)
