@@ -13,6 +13,7 @@ import pytest
 import statebackend
 import streamjobs.spark
 from checkpointing import ZooKeeperHighAvailability
+from checkpointing.storage.zookeeper_session import steady_s
 from statebackend.api.clock import wall_clock
 from statebackend.heap import HeapStateBackend
 from statebackend.rocksdb import RocksDBStateBackend
@@ -28,6 +29,7 @@ _NAMES: dict[str, Any] = {
     "RocksDBStateBackend": RocksDBStateBackend,
     "SparkJob": SparkJob,
     "ZooKeeperHighAvailability": ZooKeeperHighAvailability,
+    "steady_s": steady_s,
     "wall_clock": wall_clock,
 }
 
