@@ -65,17 +65,20 @@ AT_LEAST = 30_000
 
 
 class UntilOutput:
-    """One split: records until there is output, which is when a checkpoint is complete; then the last ones."""
+    """One split: so many records and until there is output, which is when a checkpoint is complete; then the last ones.
 
-    def __init__(self, output: list[Any], last: list[Any]) -> None:
-        self.output, self.last = output, last
+    What a run finds that goes on from a checkpoint is behind its position, which may be less than ``at_least``.
+    """
+
+    def __init__(self, output: list[Any], last: list[Any], at_least: int = AT_LEAST) -> None:
+        self.output, self.last, self.at_least = output, last, at_least
         self.given: list[Any] = []
 
     def splits(self) -> Mapping[str, int]:
         return {"all": 0}
 
     def read(self, split: str, position: int, max_records: int) -> SplitRead:
-        is_last = bool(self.output) and position >= AT_LEAST
+        is_last = bool(self.output) and position >= self.at_least
         records = self.last if is_last else elements(max_records)
         self.given += records
         return SplitRead(records, position + len(records), is_at_end=is_last)
@@ -120,8 +123,9 @@ def test_a_job_that_fails_goes_on_from_a_checkpoint_that_output_agrees_with(tmp_
     told = Counter(row[0] for row in results)
     assert told.total() > 0
     again: list[Any] = []
-    execute(again, UntilOutput(["there is some"], elements(7)), 1)
+    execute(again, UntilOutput(["there is some"], elements(7), at_least=0), 1)
     # What the sink has is exactly what the state of the last checkpoint has counted.
+    assert [row[0] for row in again] == [row["k"] for row in elements(7)]
     assert {row[0]: row[1] - 1 for row in again} == told
 
 
