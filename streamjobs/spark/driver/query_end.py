@@ -1,7 +1,9 @@
 """How a streaming query ends: by itself, by `stop`, by a timeout, or by Ctrl-C.
 
 Ending waits for the epoch that is running: it becomes part of the job. An epoch that does not end in time is given up:
-Spark interrupts it and cancels its tasks, and nothing of it remains, so that the next start processes it again.
+Spark interrupts it and cancels its tasks, and nothing of it remains, so that the next start processes it again. Spark
+cancels what is running, and an epoch without records runs beside the query and may just be planning its next job: so
+its jobs are cancelled again and again until it has ended.
 
 Ctrl-C reaches the program as SIGINT, which PySpark answers by cancelling all jobs and raising KeyboardInterrupt
 somewhere in its own code. While the main thread waits for the query the signal is ours instead: the first one stops the
@@ -32,6 +34,9 @@ DEFAULT_STOP_TIMEOUT_S = 300.0
 
 GIVING_UP_TIMEOUT_S = 60.0
 """How long Spark may take to end a query whose epoch is given up."""
+
+_AGAIN_S = 1.0
+"""How long behind a cancellation the next one follows."""
 
 _POLL_S = 0.2
 
@@ -122,8 +127,7 @@ class QueryEnd:
             f"processed again when the job is started again"
         )
         self._driver.given_up = reason
-        self._give_up()
-        if self._query.isActive or not self._driver.wait_until_idle(GIVING_UP_TIMEOUT_S, lambda: False):
+        if not self._give_up():
             raise EpochTimeoutError(
                 f"epoch {epoch_id} cannot be ended: the function of the sink, or the sink, is still busy on the driver "
                 f"{GIVING_UP_TIMEOUT_S:g} s after its tasks were cancelled. The job directory stays locked until it "
@@ -150,11 +154,17 @@ class QueryEnd:
             done = "no epoch is complete" if last is None else f"epoch {last} is complete"
             _logger.warning("stopped: %s, and the same program goes on from there", done)
 
-    def _give_up(self) -> None:
+    def _give_up(self) -> bool:
+        """Interrupts the query and the epoch; returns whether both have ended in time."""
+        deadline = time.monotonic() + GIVING_UP_TIMEOUT_S
         with streaming_errors_unlogged(self._spark):
             # Spark waits for its thread without end, and that may be waiting for a function of the user's.
             stopping = threading.Thread(target=self._query.stop, name="stopping a query", daemon=True)
             stopping.start()
-            stopping.join(GIVING_UP_TIMEOUT_S)
-            # An epoch without records may run when the query has ended, and Spark cancels nothing of that.
-            self._spark.sparkContext.cancelJobGroup(str(self._query.runId))
+            while True:
+                self._spark.sparkContext.cancelJobGroup(str(self._query.runId))
+                stopping.join(_AGAIN_S)
+                if not self._query.isActive and self._driver.wait_until_idle(_AGAIN_S, lambda: False):
+                    return True
+                if time.monotonic() >= deadline:
+                    return False

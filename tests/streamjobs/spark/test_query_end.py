@@ -110,6 +110,17 @@ def test_an_epoch_that_does_not_end_in_time_is_given_up() -> None:
     assert query.cancelled == ["run 1"], "an epoch without records may run behind the query"
 
 
+def test_a_job_that_an_epoch_begins_behind_a_cancellation_is_cancelled_too() -> None:
+    class PlansItsNextJob(Protocol):
+        def wait_until_idle(self, timeout_s: float | None, is_given_up: Callable[[], bool]) -> bool:
+            return len(query.cancelled) > 2
+
+    query, protocol = Query(), PlansItsNextJob(3)
+    with pytest.raises(EpochTimeoutError, match=r"epoch 3 was given up after 1\.5 s.*processed again"):
+        end_of(protocol, query).stop(1.5)
+    assert query.cancelled == ["run 1"] * 3
+
+
 def test_what_is_to_be_done_before_the_end_is_done_while_no_epoch_begins_and_its_failure_ends_the_query_too() -> None:
     query, protocol = Query(), Protocol(None)
     found: list[tuple[bool, bool]] = []
@@ -127,6 +138,7 @@ def test_what_is_to_be_done_before_the_end_is_done_while_no_epoch_begins_and_its
 
 def test_a_sink_that_hangs_on_the_driver_is_said_to_keep_the_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(query_end, "GIVING_UP_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(query_end, "_AGAIN_S", 0.01)
     query, protocol = Query(), Protocol(3)
     query.hangs = threading.Event()
     with pytest.raises(EpochTimeoutError, match=r"epoch 3 cannot be ended.*busy on the driver.*stays locked"):
