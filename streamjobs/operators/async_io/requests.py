@@ -23,6 +23,9 @@ Request = Callable[[], Coroutine[Any, Any, Sequence[Any]]]
 _GRACE_S: Final = 5.0
 """How long a loop may take to answer, and then cancelled coroutines to end, before they are left behind."""
 
+_ROUNDS: Final = 20
+"""In how many rounds that is waited for: a process that stood still has lost one, whatever the clock says then."""
+
 _NUDGE_S: Final = 0.05
 """How often the loop is made to turn while the operator waits for it."""
 
@@ -133,11 +136,11 @@ class LoopRequests:
 
     def close(self) -> None:
         self._loop.call(self._close)
-        if not self._answered.wait(self._answer_s):
+        if not _waited(self._answered, self._answer_s):
             _logger.warning("a coroutine blocks the event loop, which is left behind; use asyncio.to_thread there")
             self._is_left_behind = True
             abandon(self._loop)
-        elif not self._ended.wait(self._end_s):
+        elif not _waited(self._ended, self._end_s):
             _logger.warning("%s coroutines go on, though they were cancelled; they are left behind", len(self._tasks))
 
     def _start_all(self) -> None:
@@ -169,6 +172,11 @@ class LoopRequests:
             task.cancel()
         if not self._tasks:
             self._ended.set()
+
+
+def _waited(event: threading.Event, time_s: float) -> bool:
+    """Whether it happens while this process runs for so long."""
+    return any(event.wait(time_s / _ROUNDS) for _ in range(_ROUNDS))
 
 
 def _nothing() -> None:

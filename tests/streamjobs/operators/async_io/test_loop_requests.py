@@ -8,10 +8,12 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from streamjobs.operators.async_io import requests as requests_module
 from streamjobs.operators.async_io.requests import LoopRequests, Outcome
 from streamjobs.operators.async_io.worker_loop import WorkerLoop, abandon, worker_loop
 
@@ -205,6 +207,30 @@ def test_a_loop_that_a_coroutine_blocks_is_left_behind_and_the_next_one_gets_ano
     released.set()
     own.run(giving())
     own.call(own.loop.stop)
+
+
+class StoodStill(threading.Event):
+    """Something that is waited for in a process that stands still meanwhile: when it goes on the time is over."""
+
+    has_stood_still = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not self.has_stood_still:
+            self.has_stood_still = True
+            return False
+        return super().wait(timeout)
+
+
+def test_a_loop_that_answers_behind_a_pause_of_the_process_is_not_left_behind(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(requests_module, "threading", SimpleNamespace(Event=StoodStill))
+    loop = worker_loop()
+    requests = LoopRequests(answer_s=LONG_S, end_s=LONG_S)
+    requests.start(0, asyncio.Event().wait)  # type: ignore[arg-type]
+    requests.close()
+    assert worker_loop() is loop
+    assert not [one for one in caplog.records if one.name == requests_module.__name__]
 
 
 def test_an_abandoned_loop_is_given_to_nobody() -> None:
