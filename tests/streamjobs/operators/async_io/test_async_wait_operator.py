@@ -648,7 +648,9 @@ def test_in_the_loop_of_the_process_everything_comes_out_once(order: EmissionOrd
 class Blocking(Late):
     """Blocks the loop, which a coroutine must not do."""
 
-    released = threading.Event()
+    def __init__(self) -> None:
+        super().__init__()
+        self.released = threading.Event()
 
     async def async_invoke(self, value: Any, context: AsyncContext) -> Any:
         self.released.wait()
@@ -656,12 +658,14 @@ class Blocking(Late):
 
 
 def test_a_coroutine_that_blocks_the_loop_is_out_of_time_like_any_other() -> None:
-    own = WorkerLoop()
+    own, blocking = WorkerLoop(), Blocking()
     requests = LoopRequests(own, answer_s=0)
-    with Asking(Blocking(), capacity=1, timeout_ms=1, requests=requests).closed() as asking:
-        asking.records(1, 2)
-        asking.operator.prepare_snapshot()
-        assert asking.output == [3, 6]
-    Blocking.released.set()
-    own.run(asyncio.sleep(0))
-    own.call(own.loop.stop)
+    try:
+        with Asking(blocking, capacity=1, timeout_ms=1, requests=requests).closed() as asking:
+            asking.records(1, 2)
+            asking.operator.prepare_snapshot()
+            assert asking.output == [3, 6]
+    finally:
+        blocking.released.set()
+        own.run(asyncio.sleep(0))
+        own.call(own.loop.stop)

@@ -17,7 +17,7 @@ from streamjobs.operators.async_io import requests as requests_module
 from streamjobs.operators.async_io.requests import LoopRequests, Outcome
 from streamjobs.operators.async_io.worker_loop import WorkerLoop, abandon, worker_loop
 
-LONG_S = 60.0
+LONG_S = 600.0
 
 
 @pytest.fixture
@@ -50,10 +50,10 @@ def test_coroutines_run_in_another_thread_and_outcomes_are_taken_in_this_one(req
 
 
 def test_requests_of_one_process_share_a_loop_and_what_belongs_to_it_outlives_them() -> None:
-    first = LoopRequests()
+    first = LoopRequests(answer_s=LONG_S, end_s=LONG_S)
     lock = first.run(made_in_the_loop())
     first.close()
-    second = LoopRequests()
+    second = LoopRequests(answer_s=LONG_S, end_s=LONG_S)
 
     async def locked() -> Any:
         async with lock:
@@ -178,7 +178,7 @@ def test_a_coroutine_that_swallows_its_cancellation_is_left_behind(caplog: pytes
     assert told == ["1 coroutines go on, though they were cancelled; they are left behind"]
     assert worker_loop() is loop
     loop.call(released.set)
-    another = LoopRequests()
+    another = LoopRequests(answer_s=LONG_S, end_s=LONG_S)
     another.start(0, lambda: giving(1))
     assert next_of(another).results == (1,)
     another.close()
