@@ -128,6 +128,11 @@ class ThreadKeeper:
             pass
 
 
+def steady_ms() -> int:
+    """Milliseconds that never go back."""
+    return time.monotonic_ns() // 1_000_000
+
+
 @frozen(kw_only=True)
 class ObjectStoreLease:
     """Leadership by a lease in the job directory, on a store with conditional writes; a `LeadershipProvider`.
@@ -139,7 +144,7 @@ class ObjectStoreLease:
 
     lease_ms: int = field(default=DEFAULT_LEASE_MS)
     is_stand_by: bool = False
-    monotonic_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000
+    monotonic_ms: Callable[[], int] = steady_ms
     sleep: Callable[[float], object] = time.sleep
     keeper: Callable[[Callable[[], bool], float], LeaseKeeper] = ThreadKeeper
 

@@ -12,7 +12,7 @@ What happens when a driver comes to lead (`take_over`), each step either done or
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from attrs import evolve, field, frozen
@@ -29,7 +29,7 @@ from checkpointing.storage.driver_files import (
     driver_files_of,
     driver_root,
 )
-from checkpointing.storage.driver_lease import DEFAULT_LEASE_MS, DriverLease, ObjectStoreLease
+from checkpointing.storage.driver_lease import DEFAULT_LEASE_MS, DriverLease, ObjectStoreLease, steady_ms
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.high_availability_file import read_kept_in, write_kept_in
 from checkpointing.storage.job_directory import JobDirectory, JobIdentity
@@ -48,7 +48,7 @@ class ObjectStoreHighAvailability:
 
     A driver that is killed keeps the next one waiting for ``lease_ms`` milliseconds. A driver that finds another one
     leading is refused, or waits for as long as that takes if it ``is_stand_by``. All drivers of a job may differ in
-    both.
+    both. ``monotonic_ms`` is the clock by which a lease runs out that another driver holds and does not renew.
 
     Raises `InvariantViolationError` for a length out of range and, where it is used, `StorageError` if boto3 is not
     installed, `JobDirectoryError` for a store without conditional writes.
@@ -57,6 +57,7 @@ class ObjectStoreHighAvailability:
     lease_ms: int = DEFAULT_LEASE_MS
     is_stand_by: bool = False
     driver_directory: str | None = field(default=None)
+    monotonic_ms: Callable[[], int] = field(default=steady_ms, repr=False)
 
     def __attrs_post_init__(self) -> None:
         self._lease()
@@ -113,7 +114,7 @@ class ObjectStoreHighAvailability:
         return JobRecords(file_system, pointers, driver_files_of(root, own))
 
     def _lease(self) -> ObjectStoreLease:
-        return ObjectStoreLease(lease_ms=self.lease_ms, is_stand_by=self.is_stand_by)
+        return ObjectStoreLease(lease_ms=self.lease_ms, is_stand_by=self.is_stand_by, monotonic_ms=self.monotonic_ms)
 
 
 def _objects(file_system: CheckpointFileSystem) -> ConditionalObjects:

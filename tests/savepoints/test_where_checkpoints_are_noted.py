@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from object_store import Bucket
-from zookeeper_server import ZooKeeperServer
+from zookeeper_server import GIVE_UP_S, ZooKeeperServer
 
 from checkpointing import CheckpointNotFoundError, JobDirectoryMismatchError, ZooKeeperHighAvailability
 from checkpointing.storage.completed_record import COMPLETED_FILE_NAME
@@ -62,7 +62,7 @@ def counts(savepoint: Savepoint) -> dict[str, int]:
 
 
 def test_what_never_became_complete_on_an_object_store_is_not_taken(bucket: Bucket) -> None:
-    services = ObjectStoreHighAvailability(lease_ms=500)
+    services = ObjectStoreHighAvailability(lease_ms=500, monotonic_ms=lambda: 0)
     uri = bucket.uri("job")
     run(uri, services, "ab")
     before = bucket.read(f"job/{COMPLETED_FILE_NAME}")
@@ -90,7 +90,9 @@ def test_what_zookeeper_knows_is_asked_there_and_refused_without_it(
     tmp_path: Path, zookeeper_server: ZooKeeperServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = f"/{uuid.uuid4().hex}"
-    services = ZooKeeperHighAvailability(zookeeper_server.hosts, root, session_timeout_s=120.0)
+    services = ZooKeeperHighAvailability(
+        zookeeper_server.hosts, root, session_timeout_s=120.0, connection_timeout_s=GIVE_UP_S
+    )
     job = tmp_path / "job"
     run(job, services, "ab")
     [newest] = (job / "checkpoints").glob("chk-000000000001-*")

@@ -39,14 +39,14 @@ def uri(bucket: Bucket, faulty_store: FaultyProxy, monkeypatch: pytest.MonkeyPat
     return bucket.uri("job", port=faulty_store.port)
 
 
+SERVICES = ObjectStoreHighAvailability(lease_ms=500, monotonic_ms=lambda: 0)
+"""Whoever waits for a lease sees no time pass: it is renewed or given back, and never runs out."""
+
+
 def run(uri: str, keys: str, backend: str = "heap", **options: Any) -> list[Any]:
     rows: list[Any] = []
     environment = LocalStreamEnvironment(
-        job_dir=uri,
-        backend=backend,
-        parallelism=2,
-        epoch_size=2,
-        high_availability=ObjectStoreHighAvailability(lease_ms=500),
+        job_dir=uri, backend=backend, parallelism=2, epoch_size=2, high_availability=SERVICES
     )
     environment.from_elements([{"key": key} for key in keys]).key_by("key").process(
         Count(), uid="count", schema="key string, count int"
@@ -105,7 +105,7 @@ def test_a_second_driver_is_refused_while_the_first_lives(uri) -> None:
             yield from super().process_element(value, context)
 
     rows: list[Any] = []
-    environment = LocalStreamEnvironment(job_dir=uri, high_availability=ObjectStoreHighAvailability(lease_ms=500))
+    environment = LocalStreamEnvironment(job_dir=uri, high_availability=SERVICES)
     environment.from_elements([{"key": "a"}]).key_by("key").process(
         Intruder(), uid="count", schema="key string, count int"
     ).sink_to(rows)
