@@ -25,6 +25,10 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kazoo.client import KazooClient
 
 GIVE_UP_S = 600.0
 ASKING_S = 10.0
@@ -46,6 +50,7 @@ _CONNECT = struct.Struct(">iqiqi16s?")
 _CONNECTED = struct.Struct(">iii")
 _CLOSE = struct.Struct(">ii")
 _CLOSE_SESSION = -11
+_DIGITS_OF_A_NUMBER = 10
 _PYSPARK = importlib.util.find_spec("pyspark")
 assert _PYSPARK is not None
 assert _PYSPARK.origin is not None
@@ -179,6 +184,31 @@ class ZooKeeperServer:
                     answers.read()
                 return bool(agreed_ms > 0)
         return True
+
+    def leading_node(self, leaders: str) -> str:
+        """The node of the driver that leads, which is below the node ``leaders``."""
+        with self._client() as client:
+            names = client.get_children(leaders)
+        return f"{leaders}/{min(names, key=lambda name: name[-_DIGITS_OF_A_NUMBER:])}"
+
+    def remove_node(self, node: str) -> None:
+        """Removes a node, as the servers do with one of a session that ends; they may have done so."""
+        from kazoo.exceptions import NoNodeError
+
+        with self._client() as client, contextlib.suppress(NoNodeError):
+            client.delete(node)
+
+    @contextlib.contextmanager
+    def _client(self) -> Iterator[KazooClient]:
+        from kazoo.client import KazooClient
+
+        client = KazooClient(self.hosts, timeout=GIVE_UP_S)
+        client.start(timeout=GIVE_UP_S)
+        try:
+            yield client
+        finally:
+            client.stop()
+            client.close()
 
     def signal(self, number: signal.Signals) -> None:
         """Sends the process a signal."""

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from zookeeper_server import ZooKeeperServer
 
+GIVE_UP_S = 600.0
+"""What does not answer must not hang the tests for ever; how busy the machine is does not matter at this length."""
+
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("usual_spark_log")]
 
 
@@ -158,7 +161,10 @@ def test_a_job_that_is_led_through_zookeeper_goes_back_to_an_older_checkpoint(
 ) -> None:
     from streamjobs.spark.sinks import ParquetSink
 
-    services = ZooKeeperHighAvailability(zookeeper_server.hosts, f"/{workplace.directory.name}")
+    # So long that no session ends by itself, however busy the machine is.
+    services = ZooKeeperHighAvailability(
+        zookeeper_server.hosts, f"/{workplace.directory.name}", session_timeout_s=120.0, connection_timeout_s=GIVE_UP_S
+    )
     output = ParquetSink(workplace.directory / "out")
     workplace.add_batch([("b", 11)])
     workplace.run(output, high_availability=services)
