@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from chain_runner import travelling_by_value, write_batches
+from persistent_rdds import persistent_rdds
 from spark_workplace import DiesOnce, memory_sink, rows_of
 
 from statebackend import ValueStateDescriptor
@@ -126,12 +127,13 @@ def test_a_graph_gives_on_spark_what_it_gives_in_process_and_its_tasks_run_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     totals, large = memory_sink(), memory_sink()
+    before = persistent_rdds(spark)
     job = Place(spark, tmp_path).run(totals, large)
     assert (rows_of(totals), rows_of(large)) == in_process()
     assert ("a", 40, 71) in rows_of(totals)
     assert ("b", 50, 68) in rows_of(large)
     assert [epoch.epoch_id for epoch in job.epochs] == [0, 1, 2]
-    assert not spark.sparkContext._jsc.getPersistentRDDs()
+    assert persistent_rdds(spark) <= before
 
 
 def shown(place: Place, name: str) -> list[tuple[Any, ...]]:

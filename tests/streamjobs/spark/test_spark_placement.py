@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from persistent_rdds import persistent_rdds
 from pyspark.sql.types import LongType, StructField, StructType
 
 from streamjobs.spark.session import disable_adaptive, task_identity
@@ -102,14 +103,16 @@ def test_the_hash_is_that_of_spark(spark: SparkSession) -> None:
 
 
 def test_with_one_executor_rows_are_not_joined(spark: SparkSession, placement: Any) -> None:
+    before = persistent_rdds(spark)
     placement.prepare(spark)
     assert partitions(placement, rows(spark, 50)) == expected(50)
-    assert not spark.sparkContext._jsc.getPersistentRDDs()
+    assert persistent_rdds(spark) <= before
 
 
 def test_with_several_executors_every_subtask_runs_and_gets_its_rows_in_order(
     spark: SparkSession, placement: Any, several_executors: set[str]
 ) -> None:
+    before = persistent_rdds(spark)
     placement.prepare(spark)
     for _ in range(2):
         assert partitions(placement, rows(spark, 50)) == expected(50)
@@ -118,7 +121,7 @@ def test_with_several_executors_every_subtask_runs_and_gets_its_rows_in_order(
     for empty in (rows(spark, 0), rows(spark, 9).limit(0), rows(spark, 9).where("false")):
         assert partitions(placement, empty) == expected(0)
     placement.close()
-    assert not spark.sparkContext._jsc.getPersistentRDDs()
+    assert persistent_rdds(spark) <= before
     assert partitions(placement, rows(spark, 50)) == expected(50)
 
 
@@ -201,11 +204,11 @@ def test_the_first_places_are_taken_again_until_they_are_fair_or_nothing_helps(
     spark: SparkSession, placement: Any, several_executors: set[str], found: list[str], places: list[str], looks: int
 ) -> None:
     found[:] = places
-    before = len(places)
+    before = persistent_rdds(spark)
     placement.prepare(spark)
-    assert before - len(found) == looks
+    assert len(places) - len(found) == looks
     assert partitions(placement, rows(spark, 50)) == expected(50)
-    assert len(spark.sparkContext._jsc.getPersistentRDDs()) == 1
+    assert len(persistent_rdds(spark) - before) == 1
 
 
 def test_what_keeps_subtasks_from_their_state_is_said_in_one_line(

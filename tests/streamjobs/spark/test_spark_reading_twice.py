@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from chain_runner import COUNTED, CountPerKey, run_chain
+from persistent_rdds import persistent_rdds
 
 from streamjobs import EpochError, JobDefinitionError
 
@@ -48,11 +49,12 @@ def test_a_sink_function_may_read_as_often_as_it_likes_and_the_operator_runs_onc
         assert pairs(frame.union(frame).collect()) == pairs(rows + rows)
         sizes.append((len(rows), len(frame.limit(2).collect()), int(frame.first() in rows), frame.count()))
 
+    before = persistent_rdds(spark)
     job = run_chain(spark, tmp_path, SCHEMA, BATCHES, lambda stream: to_function(stream, write))
     assert pairs(seen) == [("q", 1), ("x", 3), ("z", 1)]
     assert sizes == [(), (3, 2, 1, 3)]
     assert job.last_completed_epoch == 2
-    assert not spark.sparkContext._jsc.getPersistentRDDs()
+    assert persistent_rdds(spark) <= before
 
 
 def to_function(stream: DataStream, function: Callable[[DataFrame, int], object]) -> None:
