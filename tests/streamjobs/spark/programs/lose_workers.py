@@ -79,12 +79,14 @@ def main(work: Path) -> None:
 
     def kill_idle_workers(frame: DataFrame) -> DataFrame:
         # Called on the driver when an epoch is planned: the tasks of the epoch before have ended.
-        for noted in workers.iterdir():
-            pid = int(noted.name)
+        struck = {int(noted.name) for noted in workers.iterdir()} - killed
+        for pid in struck:
             with contextlib.suppress(ProcessLookupError):
-                if pid not in killed:
-                    os.kill(pid, signal.SIGKILL)
-                    killed.add(pid)
+                os.kill(pid, signal.SIGKILL)
+                killed.add(pid)
+        # One that has not quite ended is a worker that waits, to Spark, and is sent a task.
+        while any(Path(f"/proc/{pid}").exists() for pid in struck):
+            os.sched_yield()
         return frame
 
     stream = spark.readStream.schema("word string, number int").option("maxFilesPerTrigger", 1).json(str(source))
