@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from json_source import add_file, padded
 from spark_workplace import memory_sink, rows_of
+from surroundings import LOGGERS
 
 from streamjobs import TumblingEventTimeWindows, WatermarkStrategy
 from streamjobs.inprocess import LocalStreamEnvironment
@@ -82,7 +83,9 @@ def test_counts_by_window_are_those_of_this_process_and_of_spark_for_records_at_
     local_env.execute()
     assert rows_of(sink) == sorted(plain) == sorted(map(tuple, local))
     assert ("b", 20_000, 30_000, 2) in plain
-    assert not caplog.records or all(one.levelno < logging.ERROR for one in caplog.records)
+    # Threads of others, as of Spark's connections, may log what they like.
+    ours = [one for one in caplog.records if one.name.partition(".")[0] in LOGGERS]
+    assert all(one.levelno < logging.ERROR for one in ours)
 
 
 def test_the_slowest_partition_of_a_source_says_how_far_it_is(spark: SparkSession, tmp_path: Path) -> None:
