@@ -20,7 +20,7 @@ from streamjobs.spark.driver.epoch_watchdog import EpochWatchdog
 from streamjobs.spark.driver.worker_errors import python_cause
 
 LOST = LeadershipLostError("another driver leads the job")
-LONG_S = 60.0
+LONG_S = 600.0
 
 
 @pytest.fixture

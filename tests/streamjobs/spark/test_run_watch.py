@@ -10,7 +10,7 @@ from pyspark.errors import StreamingQueryException
 
 from streamjobs.spark.driver.run_watch import RunWatch
 
-DONE_WITHIN_S = 60
+DONE_WITHIN_S = 600
 
 
 def ends_after(await_end: Callable[[], object]) -> int:

@@ -13,6 +13,7 @@ import pytest
 import timed_inputs
 from json_source import add_file, padded
 from spark_workplace import memory_sink, rows_of, travelling_by_value
+from test_spark_processes import GIVE_UP_S
 from timed_inputs import NAMES, SCHEMA, build
 
 from streamjobs.inprocess import LocalStreamEnvironment
@@ -151,7 +152,7 @@ def test_inputs_meet_on_several_executors(tmp_path: Path) -> None:
     build(streams, expected, LongSerializer())
     env.execute()
     done = subprocess.run(
-        [sys.executable, str(PROGRAM), str(tmp_path)], capture_output=True, text=True, check=False, timeout=600
+        [sys.executable, str(PROGRAM), str(tmp_path)], capture_output=True, text=True, check=False, timeout=GIVE_UP_S
     )
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads((tmp_path / "found.json").read_text())

@@ -16,7 +16,7 @@ from streamjobs.errors import EpochError
 from streamjobs.spark.driver.time_epochs import TimeEpochs
 from streamjobs.spark.job import SparkJob
 
-DONE_WITHIN_S = 60
+DONE_WITHIN_S = 600
 
 
 class Place:
