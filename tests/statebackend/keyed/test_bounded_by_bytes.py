@@ -93,8 +93,8 @@ def test_what_is_read_counts_as_what_is_written_and_leaves_with_the_cache(harnes
     assert held_bytes(backend) == 0
 
 
+@pytest.mark.usefixtures("own_cache_shares")
 def test_the_backends_of_a_process_share_what_its_caches_may_hold(harness):
-    gc.collect()
     budget = 90 * FAT
     backends = [harness.open(RocksDBStateBackend(cache_bytes=budget)) for _ in range(3)]
     limits = {backend._store.bounds.memory.limit_bytes for backend in backends}

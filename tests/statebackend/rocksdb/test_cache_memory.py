@@ -8,14 +8,9 @@ from typing import Any
 
 import pytest
 
-from statebackend.rocksdb import cache_memory
 from statebackend.rocksdb.cache_memory import close_cache_memory, open_cache_memory
 
-
-@pytest.fixture(autouse=True)
-def _shares_of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which backends of other files are still there hangs on when they are collected, and takes no share here."""
-    monkeypatch.setattr(cache_memory, "_shares", cache_memory._Shares())
+pytestmark = pytest.mark.usefixtures("own_cache_shares")
 
 
 def _limits_in_a_child(connection: Any) -> None:
