@@ -62,6 +62,8 @@ def run(given: list[Any], job_dir: Path | None = None, parallelism: int = 2, **o
 
 
 AT_LEAST = 30_000
+WHILE_WAITING = 70
+"""Records of a batch when there are enough: however long a checkpoint takes, they do not fill the memory."""
 
 
 class UntilOutput:
@@ -79,7 +81,7 @@ class UntilOutput:
 
     def read(self, split: str, position: int, max_records: int) -> SplitRead:
         is_last = bool(self.output) and position >= self.at_least
-        records = self.last if is_last else elements(max_records)
+        records = self.last if is_last else elements(max_records if position < self.at_least else WHILE_WAITING)
         self.given += records
         return SplitRead(records, position + len(records), is_at_end=is_last)
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from test_continuous_run import WHILE_WAITING
 from test_continuous_run import Count as PoisonedCount
 from test_run_steps import RECORD
 from test_staged_sinks import Files
@@ -89,7 +90,7 @@ class GrowingUntil(Lists):
 
     def read(self, split: str, position: int, max_records: int) -> SplitRead:
         if position + max_records >= len(self.lists[split]):
-            more = [{"k": "k", "n": -1}] if self._is_so() else [{"k": "k", "n": 1}] * max_records
+            more = [{"k": "k", "n": -1}] if self._is_so() else [{"k": "k", "n": 1}] * WHILE_WAITING
             self.lists[split] = [*self.lists[split], *more]
         got = super().read(split, position, max_records)
         return SplitRead(got.records, got.position)
