@@ -12,7 +12,8 @@ import pytest
 
 import statebackend
 import streamjobs.spark
-from checkpointing import ZooKeeperHighAvailability
+from checkpointing import ObjectStoreHighAvailability, ZooKeeperHighAvailability
+from checkpointing.storage.driver_lease import steady_ms
 from checkpointing.storage.zookeeper_session import steady_s
 from statebackend.api.clock import wall_clock
 from statebackend.heap import HeapStateBackend
@@ -26,9 +27,11 @@ _NAMES: dict[str, Any] = {
     **vars(streamjobs.spark),
     "HeapStateBackend": HeapStateBackend,
     "LocalStreamEnvironment": LocalStreamEnvironment,
+    "ObjectStoreHighAvailability": ObjectStoreHighAvailability,
     "RocksDBStateBackend": RocksDBStateBackend,
     "SparkJob": SparkJob,
     "ZooKeeperHighAvailability": ZooKeeperHighAvailability,
+    "steady_ms": steady_ms,
     "steady_s": steady_s,
     "wall_clock": wall_clock,
 }
