@@ -256,3 +256,8 @@ def test_a_source_that_begins_anew_begins_without_its_watermarks() -> None:
     assert without_sources(watermarks("a", "b"), []) == watermarks("a", "b")
     [alone] = without_sources(watermarks("a"), ["a"]).nodes
     assert [one.channel for one in alone.inputs[0].channels] == ["a'"]
+
+
+def test_what_nobody_sends_to_an_input_any_more_has_the_name_of_no_other_source() -> None:
+    [_, count] = without_sources(watermarks("a", "a'"), ["a"]).nodes
+    assert [one.channel for one in count.inputs[0].channels] == ["a''", "a'"]

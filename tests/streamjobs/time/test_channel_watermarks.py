@@ -346,3 +346,61 @@ def test_a_snapshot_between_any_two_epochs_changes_nothing_but_idleness(
     for _, largest in epochs[point:]:
         assert restored.epoch(0, **largest) == source.epoch(0, **largest)
     assert restored.channels.watermark_of("s") == source.channels.watermark_of("s")
+
+
+def test_what_one_source_has_too_much_of_changes_no_other_source() -> None:
+    time = SourceTime(out_of_orderness_ms=0, has_channels=True, max_channels=1)
+    channels = ChannelWatermarks({"s": time, "t": time})
+    before = channels.snapshot()
+    reported = [ChannelTimestamp(source, channel, 5) for source, channel in (("s", "a"), ("t", "a"), ("t", "b"))]
+    with pytest.raises(StreamJobError, match="source 't' has more than 1 channels"):
+        channels.end_epoch(reported, 0)
+    assert channels.snapshot() == before
+    assert channels.watermark_of("s") == MIN_TIMESTAMP
+
+
+def known(
+    channel: str, watermark_ms: int | None, *, is_idle: bool = False, last_ms: int | None = None
+) -> ChannelWatermark:
+    return ChannelWatermark(
+        source="s",
+        channel=channel,
+        largest_timestamp_ms=None if watermark_ms is None else watermark_ms + 1,
+        watermark_ms=watermark_ms,
+        last_active_ms=last_ms,
+        is_idle=is_idle,
+    )
+
+
+def test_where_all_become_idle_at_once_who_held_the_source_lets_through_how_far_any_came() -> None:
+    source = One(0, 10)
+    source.channels.restore(
+        [known("furthest", 30, is_idle=True, last_ms=0), known("holds", 10), known("behind", 5)], {"s": 10}
+    )
+    assert source.epoch(0) == []
+    assert source.epoch(11) == [30, "idle"]
+
+
+def test_a_channel_of_which_it_is_not_known_when_it_became_idle_is_the_first_to_be_forgotten() -> None:
+    source = One(0, 1_000, most=2)
+    source.channels.restore([known("lately", 10, is_idle=True, last_ms=50), known("once", 10, is_idle=True)], {"s": 10})
+    source.channels.await_from(1_000)
+    source.epoch(1_000, new=5)
+    assert source.names == ["lately", "new"]
+
+
+def test_a_source_that_has_no_channels_any_more_is_idle_only_if_all_were() -> None:
+    for others_are_idle, status in ((True, IDLE), (False, ACTIVE)):
+        single = One(has_channels=False)
+        single.channels.restore(
+            [known("a", 10, is_idle=True, last_ms=0), known("b", 10, is_idle=others_are_idle)], {"s": 10}
+        )
+        assert single.channels.status_of("s") is status
+
+
+def test_a_source_that_ended_becomes_idle_at_no_time() -> None:
+    source = One(0, 10)
+    source.epoch(0, a=5)
+    assert source.channels.idleness_times_ms() == [11]
+    source.channels.end_source("s")
+    assert source.channels.idleness_times_ms() == []

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpointing import IllegalTransitionError, NodeWatermark
+from checkpointing.metadata.checkpoint_sections import InputChannel, InputWatermark
 from streamjobs.time.graph_watermarks import GraphWatermarks, NodeReaction, WatermarkNode
 from streamjobs.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from streamjobs.time.watermark_elements import END_OF_TIME, Watermark, WatermarkElement, WatermarkStatus
@@ -265,3 +266,56 @@ def test_whatever_becomes_of_a_graph_nobody_goes_back_and_all_that_its_sources_s
         then.take(source, END_OF_TIME)
     assert {then.watermark_of(name) for name in operators} <= {MAX_TIMESTAMP}
     assert {then.status_of(name) for name in operators} <= {ACTIVE}
+
+
+def state_of(name: str, *channels: InputChannel, watermark_ms: int | None = None) -> NodeWatermark:
+    """An operator with one input, at the watermark that came through its valve."""
+    return NodeWatermark(
+        node=name,
+        watermark_ms=watermark_ms,
+        sent_watermark_ms=watermark_ms,
+        inputs=(InputWatermark(watermark_ms, channels),),
+    )
+
+
+def test_readers_learn_what_an_operator_lets_through_before_that_it_is_idle() -> None:
+    graph = GraphWatermarks([node("s"), node("t"), node("first", ("s", "t")), node("second", "first")])
+    graph.take("t", Watermark(30))
+    graph.take("t", IDLE)
+    graph.take("s", Watermark(10))
+    assert told(graph.take("s", IDLE)) == ["first=30", "first idle", "second=30", "second idle"]
+
+
+def test_an_operator_learns_after_a_restore_how_far_a_source_was_that_it_did_not_read_before() -> None:
+    former = GraphWatermarks([node("s"), node("t"), node("reads", "s"), node("other", "t")])
+    for element in (Watermark(50), IDLE):
+        former.take("t", element)
+    graph = GraphWatermarks([node("s"), node("t"), node("reads", ("s", "t")), node("other", "t")])
+    graph.restore(former.snapshot())
+    [reads] = [one for one in graph.snapshot() if one.node == "reads"]
+    assert reads.inputs[0].channels == (InputChannel("s"), InputChannel("t", 50, True))
+    assert told(graph.take("s", IDLE)) == ["reads=50", "reads idle"]
+
+
+def test_the_readers_of_a_source_learn_of_it_in_the_order_of_the_nodes() -> None:
+    graph = GraphWatermarks([node("s"), node("z"), node("x", "s"), node("y", "s"), node("last", ("x", "y", "z"))])
+    graph.restore(
+        [
+            NodeWatermark(node="s", watermark_ms=20, sent_watermark_ms=20),
+            NodeWatermark(node="z", watermark_ms=30, sent_watermark_ms=30, is_idle=True),
+            state_of("x", InputChannel("s", 10), watermark_ms=10),
+            state_of("y", InputChannel("s", 20), watermark_ms=20),
+            state_of(
+                "last", InputChannel("x", 10), InputChannel("y", 20), InputChannel("z", 30, True), watermark_ms=10
+            ),
+        ]
+    )
+    assert told(graph.take("s", IDLE)) == ["x idle", "y idle", "last=20", "last=30", "last idle"]
+
+
+def test_what_nodes_do_at_a_restore_is_told_in_topological_order_whatever_that_of_the_checkpoint() -> None:
+    nodes = [node("s"), node("gone"), node("first", ("s", "gone")), node("second", ("s", "gone"))]
+    former = GraphWatermarks(nodes)
+    former.take("s", Watermark(5))
+    graph = GraphWatermarks([node("s"), node("first", "s"), node("second", "s")])
+    assert told(graph.restore(former.snapshot()[::-1])) == ["first=5", "second=5"]

@@ -181,3 +181,18 @@ def test_what_cannot_be_a_timer_is_refused_and_changes_nothing(timers: Timers) -
         with pytest.raises(SerializationError):
             timers.at(0).register_event_time_timer(namespace, time)  # type: ignore[arg-type]
     assert timers.service.next_event_time_timer() is None
+
+
+def test_what_becomes_due_by_the_clock_while_others_fire_waits_for_the_next_time(timers: Timers) -> None:
+    for key in (1, 2):
+        timers.at(key).register_processing_time_timer("a", 10 * key)
+
+    def fire(timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
+        timers.now_ms = 20
+        timers.fire(timestamp_ms, key, key_group, namespace)
+
+    timers.now_ms = 10
+    timers.service.advance_processing_time(fire)
+    assert timers.fired == [(10, 1, "a")]
+    timers.service.advance_processing_time(fire)
+    assert timers.fired == [(10, 1, "a"), (20, 2, "a")]

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointing import ChannelTimestamp, WatermarkState
+from checkpointing import ChannelTimestamp, NodeWatermark, WatermarkState
 from streamjobs.time.channel_watermarks import SourceTime
 from streamjobs.time.graph_watermarks import WatermarkNode
-from streamjobs.time.job_watermarks import JobWatermarks
+from streamjobs.time.job_watermarks import JobWatermarks, watermark_state
 from streamjobs.time.timestamps import MAX_TIMESTAMP
 from streamjobs.time.watermark_elements import Watermark
 
@@ -156,3 +156,14 @@ def test_however_often_a_job_is_restarted_its_nodes_know_of_its_sources_what_the
             assert idle[source] == all(one.is_idle for one in state.channels if one.source == source)
         assert all(time >= before[name] for name, time in watermarks_of(job).items())
         before = watermarks_of(job)
+
+
+def test_a_checkpoint_says_how_far_those_sources_are_that_are_waited_for() -> None:
+    nodes = (
+        NodeWatermark(node="behind", watermark_ms=10, is_idle=True),
+        NodeWatermark(node="slow", watermark_ms=20),
+        NodeWatermark(node="fast", watermark_ms=30),
+        NodeWatermark(node="makes none"),
+    )
+    assert watermark_state(["behind", "slow", "fast"], (), nodes).watermark_ms == 20
+    assert watermark_state(["behind"], (), nodes).watermark_ms is None

@@ -250,3 +250,11 @@ def test_a_thousand_channels_in_step_give_every_step_once() -> None:
     valve = StatusWatermarkValve(range(1000))
     sent = [one for step in range(1, 6) for channel in range(1000) for one in valve.input_watermark(channel, step)]
     assert sent == [Watermark(step) for step in range(1, 6)]
+
+
+def test_watermarks_of_which_one_is_none_change_nothing() -> None:
+    valve = StatusWatermarkValve(["a", "b"])
+    with pytest.raises(ValueError, match="whole number of 64 bits"):
+        valve.input_watermarks({"a": 5, "b": MAX_TIMESTAMP + 1})
+    assert valve.snapshot() == StatusWatermarkValve(["a", "b"]).snapshot()
+    assert valve.input_watermark("b", 3) == ()

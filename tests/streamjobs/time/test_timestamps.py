@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import datetime
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -42,6 +44,20 @@ def test_a_moment_is_cut_off_towards_the_past() -> None:
     assert timestamp_of(datetime.datetime(1970, 1, 1, 0, 0, 1)) == 1000
     east = datetime.timezone(datetime.timedelta(hours=2))
     assert timestamp_of(datetime.datetime(1970, 1, 1, 2, tzinfo=east)) == 0
+
+
+@pytest.fixture
+def far_from_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as local:
+        local.setenv("TZ", "America/New_York")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("far_from_utc")
+def test_a_moment_without_a_zone_is_in_utc_wherever_the_process_runs() -> None:
+    assert timestamp_of(datetime.datetime(1970, 1, 1, 0, 0, 1)) == 1000
 
 
 @pytest.mark.parametrize("timestamp_ms", [MIN_TIMESTAMP - 1, MAX_TIMESTAMP + 1, True, 1.0, None])

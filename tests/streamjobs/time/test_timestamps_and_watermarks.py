@@ -259,3 +259,42 @@ def test_no_order_of_events_takes_its_watermark_back(
     assert watermarks == sorted(set(watermarks))
     statuses = [one for one in sent if isinstance(one, WatermarkStatus)]
     assert statuses == [(IDLE, ACTIVE)[at % 2] for at in range(len(statuses))]
+
+
+def test_any_watermark_at_the_end_of_time_that_comes_from_upstream_is_passed_on() -> None:
+    # It need not be the object that this process calls so: it may have come from another one.
+    assert bounded().on_upstream(Watermark(MAX_TIMESTAMP)) == (END_OF_TIME,)
+    assert bounded().on_upstream(Watermark(MAX_TIMESTAMP - 1)) == ()
+
+
+def test_channels_of_a_checkpoint_make_no_source_idle_that_has_none_any_more() -> None:
+    source = bounded(idleness_ms=10)
+    source.restore(5, ACTIVE, {"gone": TimedChannel(5, False)})
+    sent: list[WatermarkElement] = []
+    for now_ms in range(0, 60, 10):
+        source.on_record(0, 100 + now_ms, now_ms)
+        sent += source.on_periodic_emit(now_ms)
+    assert sent == [Watermark(99 + now_ms) for now_ms in range(0, 60, 10)]
+
+
+def test_idleness_counts_from_the_last_time_without_records_and_not_from_one_before_them() -> None:
+    output, now_ms = Recorded(), 0
+    generator: WatermarksWithIdleness[Any] = WatermarksWithIdleness(Punctuated(), 15, lambda: now_ms)
+    for has_event, now_ms in ((True, 10), (False, 20), (True, 30), (False, 40), (False, 50)):  # noqa: B007
+        if has_event:
+            generator.on_event({"key": ""}, 0, output)
+        generator.on_periodic_emit(output)
+    assert output.sent == []
+    now_ms = 56
+    generator.on_periodic_emit(output)
+    assert output.sent == [IDLE]
+
+
+def test_who_was_idle_and_had_a_record_becomes_idle_again_and_says_so_again() -> None:
+    source = bounded(idleness_ms=10)
+    told: list[list[WatermarkElement]] = []
+    for now_ms in (0, 11, 20, 30, 50):
+        if now_ms == 20:
+            source.on_record(0, 100, now_ms)
+        told.append(list(source.on_periodic_emit(now_ms)))
+    assert told == [[], [IDLE], [ACTIVE, Watermark(99)], [], [IDLE]]

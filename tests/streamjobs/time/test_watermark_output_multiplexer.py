@@ -93,3 +93,13 @@ def test_its_watermarks_only_grow(events: list[tuple[str, WatermarkElement | str
             sent += multiplexer.take(output, event, deferred=deferred)
     watermarks = [one.timestamp_ms for one in sent if isinstance(one, Watermark)]
     assert watermarks == sorted(set(watermarks))
+
+
+def test_what_is_deferred_waits_though_another_output_sends_what_it_is_beyond() -> None:
+    multiplexer: WatermarkOutputMultiplexer[str] = WatermarkOutputMultiplexer()
+    for name in "ab":
+        multiplexer.register(name)
+    assert multiplexer.take("a", Watermark(20), deferred=False) == ()
+    assert multiplexer.take("b", Watermark(30), deferred=True) == ()
+    assert multiplexer.take("a", Watermark(15), deferred=False) == ()
+    assert multiplexer.on_periodic_emit() == (Watermark(20),)
