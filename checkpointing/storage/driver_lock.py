@@ -4,26 +4,21 @@ The lock is the kernel's (`flock`), so it is released when the holder closes it 
 is nothing to clean up after a crash and nothing to time out. What is written inside the file (one line of
 JSON: pid, host, start time) only serves the message for the one who comes second. The file is never
 removed, since removing a lock file lets two processes lock two files of one name.
-
-A forked child gets copies of the parent's descriptors and would keep the lock alive after the parent's
-death; every child therefore closes its copy at once. That is when it comes to run, which may be after the
-parent has closed its own, so the parent releases the lock itself, and not by closing.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import json
 import os
 import socket
 import time
-import weakref
 
 from attrs import frozen
 
 from checkpointing.errors import JobDirectoryError, JobDirectoryLockedError, LeadershipLostError
+from checkpointing.storage.file_lock import FileLock
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.leadership import LossListener
 
@@ -43,29 +38,28 @@ class DriverLock:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._descriptor: int | None = None
+        self._lock: FileLock | None = None
         try:
             # Descriptors made by Python are not inherited by programs that this process starts.
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         except OSError as error:
             raise JobDirectoryError(f"cannot open the lock file {path}: {error}") from error
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._write_holder(descriptor)
+            lock = FileLock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = _read_holder(descriptor)
-            os.close(descriptor)
+            holder = _read_holder(path)
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 raise JobDirectoryLockedError(
                     f"{os.path.dirname(path)} is in use by another driver: {holder}. Stop that driver, or "
                     "use another job directory; the lock ends with the process that holds it."
                 ) from None
-            raise JobDirectoryError(
-                f"cannot lock {path}: {error}. The job directory needs a file system with flock; "
-                "put it, or its lock file, on a local disk."
-            ) from error
-        self._descriptor = descriptor
-        _held.add(self)
+            raise _not_locked(path, error) from error
+        try:
+            self._write_holder(descriptor)
+        except OSError as error:
+            lock.release()
+            raise _not_locked(path, error) from error
+        self._lock = lock
 
     @staticmethod
     def is_held(path: str) -> bool:
@@ -75,16 +69,14 @@ class DriverLock:
         except OSError:
             return False
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            FileLock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB).release()
         except OSError:
             return True
-        finally:
-            os.close(descriptor)
         return False
 
     def check(self) -> None:
         """Raise `LeadershipLostError` if the lock was released; nothing else takes it from a process that lives."""
-        if self._descriptor is None:
+        if self._lock is None or not self._lock.is_held:
             raise LeadershipLostError(
                 f"this driver has released {self.path} and completes no checkpoint any more; start the job again"
             )
@@ -94,19 +86,8 @@ class DriverLock:
 
     def close(self) -> None:
         """Release the lock; again is fine."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            _held.discard(self)
-            with contextlib.suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
-            os.close(descriptor)
-
-    def forget(self) -> None:
-        """Close this process's copy of the descriptor without touching the lock of the process it is from."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
+        if self._lock is not None:
+            self._lock.release()
 
     @staticmethod
     def _write_holder(descriptor: int) -> None:
@@ -146,21 +127,20 @@ def _default_lock_path(file_system: CheckpointFileSystem) -> str:
     return path
 
 
-def _read_holder(descriptor: int) -> str:
+def _read_holder(path: str) -> str:
     try:
-        holder = json.loads(os.pread(descriptor, _MAX_HOLDER_BYTES, 0))
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            holder = json.loads(os.pread(descriptor, _MAX_HOLDER_BYTES, 0))
+        finally:
+            os.close(descriptor)
         return f"process {holder['pid']} on host {holder['host']}, since {holder['started']}"
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return "a process that has not written its name yet"
 
 
-_held: weakref.WeakSet[DriverLock] = weakref.WeakSet()
-
-
-def _forget_all_in_child() -> None:
-    for lock in list(_held):
-        lock.forget()
-    _held.clear()
-
-
-os.register_at_fork(after_in_child=_forget_all_in_child)
+def _not_locked(path: str, error: OSError) -> JobDirectoryError:
+    return JobDirectoryError(
+        f"cannot lock {path}: {error}. The job directory needs a file system with flock; "
+        "put it, or its lock file, on a local disk."
+    )

@@ -19,6 +19,7 @@ from typing import Final
 
 from attrs import frozen
 
+from checkpointing.storage.file_lock import FileLock
 from statebackend.keyed.private_directory import LOCK_NAME, PrivateDirectoryError, make_private_directory
 
 DIRECTORY_NAME: Final = "heap-copies"
@@ -43,7 +44,7 @@ class HostLedger:
     def __init__(self, root: Callable[[], str]) -> None:
         self._root = root
         self._directory: str | None = None
-        self._own: tuple[str, int] | None = None
+        self._own: tuple[str, FileLock] | None = None
         _ledgers.add(self)
 
     @contextlib.contextmanager
@@ -63,13 +64,13 @@ class HostLedger:
         except (OSError, PrivateDirectoryError):
             yield OtherProcesses((os.cpu_count() or 1) - 1, 0)
             return
+        lock = FileLock(descriptor, fcntl.LOCK_EX)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
             self._directory = directory
             yield self._count(directory)
         finally:
             self._directory = None
-            os.close(descriptor)
+            lock.release()
 
     def note(self, kept_bytes: int) -> None:
         """Says, while the others are counted, what this process keeps from here on."""
@@ -81,15 +82,14 @@ class HostLedger:
             if self._own is None:
                 path = os.path.join(self._directory, f"{os.getpid()}-{uuid.uuid4().hex}")
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-                self._own = path, descriptor
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.pwrite(self._own[1], str(kept_bytes).zfill(_MAX_DIGITS).encode(), 0)
+                self._own = path, FileLock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.pwrite(self._own[1].descriptor, str(kept_bytes).zfill(_MAX_DIGITS).encode(), 0)
 
     def close(self) -> None:
         """Takes the process off the ledger; a forked child does so with its copy, not its parent's."""
         own, self._own = self._own, None
         if own is not None:
-            os.close(own[1])
+            own[1].release()
 
     def _count(self, directory: str) -> OtherProcesses:
         count = kept_bytes = 0
@@ -100,13 +100,16 @@ class HostLedger:
             with contextlib.suppress(FileNotFoundError):
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
                 try:
-                    fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                    os.unlink(path)
+                    left = FileLock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 except BlockingIOError:
+                    with open(path, "rb") as file:
+                        kept_bytes += int(file.read(_MAX_DIGITS) or b"0")
                     count += 1
-                    kept_bytes += int(os.pread(descriptor, _MAX_DIGITS, 0) or b"0")
-                finally:
-                    os.close(descriptor)
+                else:
+                    try:
+                        os.unlink(path)
+                    finally:
+                        left.release()
         return OtherProcesses(count, kept_bytes)
 
 

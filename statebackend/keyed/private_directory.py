@@ -4,7 +4,7 @@ What lies in them is state, and RocksDB trusts its files. So a directory is made
 there already is used only if it is a directory itself, no link to one, belongs to this user, and nobody else may write
 to it. Whatever is made below such a directory is safe from others.
 
-The lock of a directory is the kernel's (`flock`) on its file ``lock``; it ends with the process that holds it. The
+The lock of a directory is the kernel's (`FileLock`) on its file ``lock``; it ends with the process that holds it. The
 directory may be removed by whoever holds its lock exclusively. A file that was removed can still be locked, therefore a
 lock counts only if the file is still there once it is locked.
 """
@@ -21,6 +21,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Final
 
+from checkpointing.storage.file_lock import FileLock
 from statebackend.api.errors import StateBackendError
 
 LOCK_NAME: Final = "lock"
@@ -58,30 +59,30 @@ def make_given_directory(path: str) -> None:
     _made_or_checked(path)
 
 
-def lock_directory(path: str, *, is_shared: bool = False) -> int | None:
-    """Makes a private directory and locks it; a descriptor that holds the lock until it is closed.
+def lock_directory(path: str, *, is_shared: bool = False) -> FileLock | None:
+    """Makes a private directory and locks it.
 
     An exclusive lock is not waited for: None if somebody holds another. A shared one is waited for, since an exclusive
     one is only held for good by who removes the directory, which is then made anew. Raises as `make_private_directory`.
     """
-    lock = os.path.join(path, LOCK_NAME)
+    file = os.path.join(path, LOCK_NAME)
     while True:
         make_private_directory(path)
         try:
-            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except FileNotFoundError:
             continue
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_same_file(descriptor, lock):
-                return descriptor
+            lock = FileLock(descriptor, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(descriptor)
             return None
+        try:
+            if _is_same_file(descriptor, file):
+                return lock
         except BaseException:
-            os.close(descriptor)
+            lock.release()
             raise
-        os.close(descriptor)
+        lock.release()
 
 
 @contextlib.contextmanager
@@ -96,13 +97,15 @@ def scratch_directory(parent: str) -> Iterator[str]:
             _remove_if_unused(os.path.join(parent, name))
     path = os.path.join(parent, f"{_SCRATCH_PREFIX}{uuid.uuid4().hex}")
     # Waited for: somebody may take it for one that was left before it is locked, and it is then made anew.
-    descriptor = lock_directory(path, is_shared=True)
-    assert descriptor is not None
+    lock = lock_directory(path, is_shared=True)
+    assert lock is not None
     try:
         yield path
     finally:
-        shutil.rmtree(path, ignore_errors=True)
-        os.close(descriptor)
+        # In a child that was forked within the context it is its parent's.
+        if lock.is_held:
+            shutil.rmtree(path, ignore_errors=True)
+        lock.release()
 
 
 @contextlib.contextmanager
@@ -127,12 +130,12 @@ def temporary_directory(directory: str | None = None) -> Iterator[str]:
 
 def _remove_if_unused(path: str) -> None:
     try:
-        descriptor = lock_directory(path)
+        lock = lock_directory(path)
     except PrivateDirectoryError:
         return
-    if descriptor is not None:
+    if lock is not None:
         shutil.rmtree(path, ignore_errors=True)
-        os.close(descriptor)
+        lock.release()
 
 
 def _make(path: str) -> bool:

@@ -21,6 +21,7 @@ from typing import Final
 
 from checkpointing.errors import MissingFileError, StorageError
 from checkpointing.handles.state_handles import FileHandle
+from checkpointing.storage.file_lock import FileLock
 from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend.keyed.private_directory import make_private_directory
 
@@ -40,12 +41,12 @@ class BroughtFiles:
         try:
             make_private_directory(self._path)
             descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            lock = FileLock(descriptor, fcntl.LOCK_EX)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
                 if not os.path.exists(path):
                     file_system.download(handle, path)
             finally:
-                os.close(descriptor)
+                lock.release()
             os.link(path, target, follow_symlinks=False)
         except (OSError, MissingFileError, StorageError):
             # Taken away meanwhile, also while it was brought, or on a file system without links.

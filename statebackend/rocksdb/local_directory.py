@@ -57,14 +57,15 @@ class LocalStateDirectory:
         self.path = path
         self.brought = BroughtFiles(os.path.dirname(path), _boot_id())
         """What the subtasks of the operator share on this host."""
-        self._lock_descriptor = lock_directory(path)
-        self._is_private = self._lock_descriptor is None
+        lock = lock_directory(path)
+        self._is_private = lock is None
         if not self._is_private:
             _remove_abandoned(path)
-        while self._lock_descriptor is None:
+        while lock is None:
             # Another backend may take it for an abandoned one before it is locked.
             self.path = f"{path}-{uuid.uuid4().hex}"
-            self._lock_descriptor = lock_directory(self.path)
+            lock = lock_directory(self.path)
+        self._lock = lock
 
     @property
     def database_path(self) -> str:
@@ -123,14 +124,13 @@ class LocalStateDirectory:
             shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
 
     def close(self) -> None:
-        """Releases the lock, and removes a private directory."""
-        if self._lock_descriptor is None:
+        """Releases the lock, and removes a private directory. In a forked child it does nothing."""
+        if not self._lock.is_held:
             return
         shutil.rmtree(os.path.join(self.path, "files"), ignore_errors=True)
         if self._is_private:
             shutil.rmtree(self.path, ignore_errors=True)
-        os.close(self._lock_descriptor)
-        self._lock_descriptor = None
+        self._lock.release()
 
     def _files_path(self) -> str:
         directory = os.path.join(self.path, "files")
@@ -151,12 +151,12 @@ def _remove_abandoned(path: str) -> None:
             continue
         directory = os.path.join(parent, entry)
         try:
-            descriptor = lock_directory(directory)
+            lock = lock_directory(directory)
         except PrivateDirectoryError:
             continue
-        if descriptor is not None:
+        if lock is not None:
             shutil.rmtree(directory, ignore_errors=True)
-            os.close(descriptor)
+            lock.release()
 
 
 @functools.cache

@@ -36,6 +36,7 @@ from attrs import frozen
 
 from checkpointing.errors import CheckpointError
 from checkpointing.storage.driver_lock import LOCK_FILE_NAME, DriverLock
+from checkpointing.storage.file_lock import FileLock
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_directory import JobDirectory
 from statebackend.keyed.private_directory import (
@@ -81,7 +82,7 @@ class LocalStateRoot:
         environment variable that is not set.
         """
         name = f"{parallelism:05d}"
-        with self._group(name) as directory:
+        with self._group(name) as (directory, _):
             _remove_groups(os.path.dirname(directory), besides=name)
             self._sweep(os.path.dirname(os.path.dirname(directory)))
             yield directory
@@ -89,26 +90,28 @@ class LocalStateRoot:
     @contextlib.contextmanager
     def scratch(self) -> Iterator[str]:
         """A fresh directory on the same disk for as long as the context lasts; raises as `open`."""
-        with self._group(f"scratch-{uuid.uuid4().hex}") as directory:
+        with self._group(f"scratch-{uuid.uuid4().hex}") as (directory, lock):
             try:
                 yield directory
             finally:
-                shutil.rmtree(directory, ignore_errors=True)
+                # In a child that was forked within the context it is its parent's.
+                if lock.is_held:
+                    shutil.rmtree(directory, ignore_errors=True)
 
     @contextlib.contextmanager
-    def _group(self, name: str) -> Iterator[str]:
+    def _group(self, name: str) -> Iterator[tuple[str, FileLock]]:
         root = expanded(self.path)
         (make_given_directory if self.is_given else make_private_directory)(root)
         job = os.path.join(root, self.job_id)
         make_private_directory(job)
         self._note_use(job)
         directory = os.path.join(job, name)
-        descriptor = lock_directory(directory, is_shared=True)
-        assert descriptor is not None
+        lock = lock_directory(directory, is_shared=True)
+        assert lock is not None
         try:
-            yield directory
+            yield directory, lock
         finally:
-            os.close(descriptor)
+            lock.release()
 
     def _note_use(self, job: str) -> None:
         path = os.path.join(job, _JOB_FILE)
@@ -128,14 +131,16 @@ class LocalStateRoot:
             return
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                for name in os.listdir(root):
-                    if name != self.job_id and _JOB_ID.fullmatch(name):
-                        _remove_left_job(os.path.join(root, name), name)
-                os.utime(descriptor)
+            lock = FileLock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        try:
+            for name in os.listdir(root):
+                if name != self.job_id and _JOB_ID.fullmatch(name):
+                    _remove_left_job(os.path.join(root, name), name)
+            os.utime(descriptor)
         finally:
-            os.close(descriptor)
+            lock.release()
 
 
 def given_local_root(path: str) -> str:
@@ -190,16 +195,16 @@ def _remove_groups(job: str, besides: str = "") -> bool:
 def _remove_group(job: str, name: str) -> bool:
     directory, removed = os.path.join(job, name), os.path.join(job, f"removed-{uuid.uuid4().hex}")
     try:
-        descriptor = lock_directory(directory)
+        lock = lock_directory(directory)
     except PrivateDirectoryError:
         return False
-    if descriptor is None:
+    if lock is None:
         return False
     # Who waits for the lock need not wait for the files: it makes the directory anew.
     try:
         os.rename(directory, removed)
     finally:
-        os.close(descriptor)
+        lock.release()
     shutil.rmtree(removed, ignore_errors=True)
     return not os.path.lexists(removed)
 

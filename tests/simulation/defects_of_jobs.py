@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 from unittest import mock
 
-from checkpointing.storage import driver_lock
+from checkpointing.storage import file_lock
 from statebackend.heap.priority_queue import HeapPriorityQueue
 from streamjobs.inprocess import local_run
 from streamjobs.inprocess.kept_checkpoints import KeptCheckpoints
@@ -183,8 +183,7 @@ def _acknowledged_unwritten() -> Patch:
 def _lock_of_nobody() -> Patch:
     free = mock.Mock(wraps=fcntl)
     free.flock = lambda descriptor, how: None
-    free.LOCK_EX, free.LOCK_NB, free.LOCK_SH = fcntl.LOCK_EX, fcntl.LOCK_NB, fcntl.LOCK_SH
-    return lambda: mock.patch.object(driver_lock, "fcntl", free)
+    return lambda: mock.patch.object(file_lock, "fcntl", free)
 
 
 def _barrier_at_the_end_of_the_queue() -> Patch:

@@ -357,7 +357,6 @@ def test_a_lock_that_was_looked_at_or_refused_or_closed_leaves_no_descriptor_ope
     lock.close()
     assert not DriverLock.is_held(path)
     assert not descriptors_below(tmp_path)
-    lock.forget()
 
 
 def test_a_lock_that_was_closed_is_free_before_a_forked_child_has_closed_its_copy(tmp_path) -> None:
@@ -388,7 +387,7 @@ def test_a_disk_without_locks_is_told_from_another_driver(tmp_path, monkeypatch)
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr("checkpointing.storage.driver_lock.fcntl.flock", refuse)
+    monkeypatch.setattr("checkpointing.storage.file_lock.fcntl.flock", refuse)
     with pytest.raises(JobDirectoryError, match="needs a file system with flock"):
         DriverLock(str(tmp_path / "driver.lock"))
     assert not descriptors_below(tmp_path)

@@ -107,21 +107,21 @@ def test_a_lock_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_a_lock_is_held_until_its_descriptor_is_closed(tmp_path: Path) -> None:
+def test_a_lock_is_held_until_it_is_released(tmp_path: Path) -> None:
     path = str(tmp_path / "directory")
-    descriptor = lock_directory(path)
-    assert descriptor is not None
+    lock = lock_directory(path)
+    assert lock is not None
     assert lock_directory(path) is None
-    os.close(descriptor)
+    lock.release()
     shared = [lock_directory(path, is_shared=True) for _ in range(2)]
     assert None not in shared
     assert lock_directory(path) is None
-    for descriptor in shared:
-        assert descriptor is not None
-        os.close(descriptor)
+    for lock in shared:
+        assert lock is not None
+        lock.release()
     again = lock_directory(path)
     assert again is not None
-    os.close(again)
+    again.release()
 
 
 @pytest.mark.parametrize("moment", ["before the lock file is made", "before the lock", "replaced before the lock"])
@@ -144,12 +144,12 @@ def test_a_directory_that_is_removed_before_it_is_locked_is_made_anew(
         return function(*arguments, **options)
 
     monkeypatch.setattr(module, name, removing)
-    descriptor = lock_directory(str(path), is_shared=is_shared)
-    assert descriptor is not None
-    assert os.path.samestat(os.fstat(descriptor), (path / "lock").stat())
+    lock = lock_directory(str(path), is_shared=is_shared)
+    assert lock is not None
+    assert os.path.samestat(os.fstat(lock.descriptor), (path / "lock").stat())
     assert next(removals, None) is None
     assert lock_directory(str(path)) is None
-    os.close(descriptor)
+    lock.release()
 
 
 def test_an_error_of_the_lock_leaves_no_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,6 +182,17 @@ def test_a_temporary_directory_leaves_the_directory_that_it_is_made_in_as_it_was
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(FileNotFoundError), temporary_directory(str(tmp_path / "misspelt")):
         pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_child_that_was_forked_within_a_scratch_directory_leaves_it_to_its_parent(tmp_path: Path) -> None:
+    with scratch_directory(str(tmp_path)) as path:
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+            assert Path(path).is_dir()
+    if not child:
+        os._exit(0)
     assert list(tmp_path.iterdir()) == []
 
 

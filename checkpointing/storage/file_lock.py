@@ -1,0 +1,69 @@
+"""Locks on open files, which the kernel takes away with the process that holds them (`flock`).
+
+Such a lock belongs to what was opened, and not to the process: a forked child has a copy of the descriptor, and would
+keep the lock alive after its parent's death. Therefore every child closes its copies at once. That is when it comes to
+run, which may be after the parent has closed its own, so the parent releases a lock itself, and not by closing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+
+__all__ = ["FileLock"]
+
+
+class FileLock:
+    """A lock on an open file, held from construction until `release` or the end of the process.
+
+    ``operation`` is that of `flock`. The descriptor belongs to the lock from here on, and is closed also if that raises.
+    """
+
+    def __init__(self, descriptor: int, operation: int) -> None:
+        self._descriptor: int | None = descriptor
+        self._process = os.getpid()
+        # Before the lock is had: a child may be forked in between.
+        _open.add(self)
+        try:
+            fcntl.flock(descriptor, operation)
+        except BaseException:
+            self._close()
+            raise
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this process holds the lock; a forked child holds none of its parent's."""
+        return self._descriptor is not None and self._process == os.getpid()
+
+    @property
+    def descriptor(self) -> int:
+        """The open file. Raises `ValueError` once the lock is released."""
+        if self._descriptor is None:
+            raise ValueError("the lock was released, and its file is closed")
+        return self._descriptor
+
+    def release(self) -> None:
+        """Release the lock and close the file; again is fine. A forked child closes its copy, and no more."""
+        if self._descriptor is not None and self.is_held:
+            with contextlib.suppress(OSError):
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        self._close()
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        _open.discard(self)
+        if descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+
+_open: set[FileLock] = set()
+
+
+def _close_copies_in_child() -> None:
+    for lock in list(_open):
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_close_copies_in_child)
