@@ -17,7 +17,7 @@ __all__ = ["FileLock"]
 class FileLock:
     """A lock on an open file, held from construction until `release` or the end of the process.
 
-    ``operation`` is that of `flock`. The descriptor belongs to the lock from here on, and is closed also if that raises.
+    ``operation`` is that of `flock`. The descriptor belongs to the lock from here on: it is closed if that raises, too.
     """
 
     def __init__(self, descriptor: int, operation: int) -> None:

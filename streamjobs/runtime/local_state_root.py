@@ -3,6 +3,7 @@
     <root>/                             what the program names, or <temporary directory>/statebackend-<user id>
     <root>/swept                        its time is when somebody last looked what other jobs have left
     <root>/<job id>/JOB                 JSON: job_directory; its time is when a task of the job last began here
+    <root>/<job id>/lock                shared by tasks while they begin, alone with who removes what the job has left
     <root>/<job id>/<parallelism>/      lock, shared by all tasks of the job that run with that parallelism
         <operator uid>/<subtask index>/     the backend's own
     <root>/<job id>/scratch-<32 hex>/   lock, held by the export of a savepoint
@@ -40,6 +41,7 @@ from checkpointing.storage.file_lock import FileLock
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_directory import JobDirectory
 from statebackend.keyed.private_directory import (
+    LOCK_NAME,
     PrivateDirectoryError,
     lock_directory,
     make_given_directory,
@@ -103,11 +105,16 @@ class LocalStateRoot:
         root = expanded(self.path)
         (make_given_directory if self.is_given else make_private_directory)(root)
         job = os.path.join(root, self.job_id)
-        make_private_directory(job)
-        self._note_use(job)
         directory = os.path.join(job, name)
-        lock = lock_directory(directory, is_shared=True)
-        assert lock is not None
+        # Until there is a directory in it that is locked itself, what another job leaves alone is this.
+        begins = lock_directory(job, is_shared=True)
+        assert begins is not None
+        try:
+            self._note_use(job)
+            lock = lock_directory(directory, is_shared=True)
+            assert lock is not None
+        finally:
+            begins.release()
         try:
             yield directory, lock
         finally:
@@ -167,11 +174,27 @@ def expanded(path: str) -> str:
 def _remove_left_job(job: str, job_id: str) -> None:
     if not _is_left(job, job_id) or not _remove_groups(job):
         return
-    # Somebody may begin here at this moment; then the directory is not empty.
-    with contextlib.suppress(OSError):
-        for name in os.listdir(job):
-            os.unlink(os.path.join(job, name))
-        os.rmdir(job)
+    try:
+        lock = lock_directory(job)
+    except PrivateDirectoryError:
+        return
+    if lock is None:
+        # A task begins here at this moment.
+        return
+    try:
+        with os.scandir(job) as found:
+            entries = list(found)
+        if any(entry.is_dir(follow_symlinks=False) for entry in entries):
+            # One has begun since, and needs what says whose this is.
+            return
+        # The lock goes last: who finds none makes one, and the directory with it, and is let in.
+        for entry in sorted(entries, key=lambda entry: entry.name == LOCK_NAME):
+            os.unlink(entry.path)
+        # Who was let in by now keeps the directory.
+        with contextlib.suppress(OSError):
+            os.rmdir(job)
+    finally:
+        lock.release()
 
 
 def _is_left(job: str, job_id: str) -> bool:
@@ -202,7 +225,9 @@ def _remove_group(job: str, name: str) -> bool:
         return False
     # Who waits for the lock need not wait for the files: it makes the directory anew.
     try:
-        os.rename(directory, removed)
+        # What another task is about to remove may be gone, its lock with it.
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(directory, removed)
     finally:
         lock.release()
     shutil.rmtree(removed, ignore_errors=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from attrs import evolve
@@ -23,6 +25,7 @@ from statebackend import ValueStateDescriptor
 from statebackend.keyed.backend_registry import state_backend
 from statebackend.keyed.private_directory import PrivateDirectoryError
 from streamjobs.errors import JobDefinitionError
+from streamjobs.runtime import local_state_root
 from streamjobs.runtime.local_state_root import RETENTION_S, SWEEP_INTERVAL_S, LocalStateRoot, given_local_root
 from testkit.backends.harness import BackendHarness
 
@@ -320,6 +323,73 @@ def test_where_the_job_directory_is_on_another_host_age_decides(host: Host) -> N
     host.age(remote, RETENTION_S + SHORTLY_S)
     host.epoch(evolve(job, began_s=time.time() + 2 * SHORTLY_S))
     assert set(host.left()) == {job.job_id}
+
+
+@pytest.mark.parametrize("step", ["use of the job", "lock of the parallelism"])
+def test_a_job_that_begins_again_while_what_it_has_left_is_removed_is_let_begin(
+    host: Host, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    other, job = host.job("other"), host.job("a")
+    host.epoch(other)
+    remove(host)
+    module, name, path = {
+        "use of the job": (os, "utime", host.root / other.job_id / "JOB"),
+        "lock of the parallelism": (local_state_root, "lock_directory", host.root / other.job_id / "00002"),
+    }[step]
+    real = getattr(module, name)
+
+    def interrupted(of: str, *arguments: Any, **options: Any) -> Any:
+        if of == str(path):
+            monkeypatch.undo()
+            host.epoch(job)
+        return real(of, *arguments, **options)
+
+    monkeypatch.setattr(module, name, interrupted)
+    with other.open(2) as directory:
+        assert getattr(module, name) is real
+        assert json.loads((host.root / other.job_id / "JOB").read_bytes()) == {"job_directory": other.job_directory}
+        assert os.listdir(directory) == ["lock"]
+        assert host.left() == {job.job_id: {"00002"}, other.job_id: {"00002"}}
+
+
+@pytest.mark.parametrize("step", ["lock_directory", "rmdir"])
+def test_a_job_begins_again_at_the_moment_in_which_what_it_has_left_is_removed(
+    host: Host, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    other, job = host.job("other"), host.job("a")
+    host.epoch(other)
+    host.age(other, 2 * RETENTION_S)
+    path = host.root / other.job_id
+    module = local_state_root if step == "lock_directory" else os
+    real = getattr(module, step)
+
+    def late(of: str, *arguments: Any, **options: Any) -> Any:
+        if of == str(path):
+            monkeypatch.undo()
+            host.epoch(other)
+        return real(of, *arguments, **options)
+
+    monkeypatch.setattr(module, step, late)
+    host.epoch(job)
+    assert getattr(module, step) is real
+    assert host.left()[other.job_id] == {"00002"}
+    assert (path / "JOB").exists()
+
+
+def test_what_two_tasks_remove_at_once_is_gone_to_both(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = host.job("a")
+    host.epoch(job, 3)
+    real = os.rename
+
+    def late(source: str, target: str) -> None:
+        monkeypatch.undo()
+        shutil.rmtree(source)
+        real(source, target)
+
+    monkeypatch.setattr(os, "rename", late)
+    host.epoch(job, 2)
+    assert os.rename is real
+    assert host.left() == {job.job_id: {"00002"}}
 
 
 def test_no_descriptor_is_left_open_by_what_is_cleared_up(host: Host) -> None:
