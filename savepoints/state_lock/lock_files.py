@@ -8,6 +8,7 @@ other.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -20,7 +21,15 @@ from savepoints.state_lock.lock_format import MAX_LOCK_BYTES, TITLE, WRITE_ANEW,
 from savepoints.state_lock.locked_state import StateLock
 from savepoints.whole_files import whole_file
 
-__all__ = ["add_to_history", "is_lock_file", "locks_of_history", "read_lock", "would_change", "write_lock"]
+__all__ = [
+    "add_to_history",
+    "is_lock_file",
+    "locks_of_history",
+    "read_lock",
+    "would_change",
+    "write_lock",
+    "write_locks",
+]
 
 _NAME: Final = re.compile(r"(\d{5})-([0-9a-f]{12})\.lock")
 _MAX_LOCKS: Final = 10_000
@@ -69,6 +78,26 @@ def write_lock(path: str | os.PathLike[str], lock: StateLock) -> bool:
     return True
 
 
+def write_locks(
+    path: str | os.PathLike[str], history: str | os.PathLike[str] | None, lock: StateLock
+) -> tuple[bool, Path | None]:
+    """Writes the file and adds it to a history, if one is named: both or neither; returns what either function does.
+
+    Raises as `write_lock` and `add_to_history`.
+    """
+    if history is None:
+        return write_lock(path, lock), None
+    # The history comes first: what is added to it can be taken back, and what replaces a file cannot.
+    with _directory_made(_place(history)):
+        added = add_to_history(history, lock)
+        try:
+            return write_lock(path, lock), added
+        except BaseException:
+            if added is not None:
+                added.unlink(missing_ok=True)
+            raise
+
+
 def add_to_history(directory: str | os.PathLike[str], lock: StateLock) -> Path | None:
     """Adds a lock to a history, which is made if there is none; returns its file, None if it has the lock already.
 
@@ -81,9 +110,9 @@ def add_to_history(directory: str | os.PathLike[str], lock: StateLock) -> Path |
             _check_digest(file, file.read_bytes())
             return None
     number = max((_parsed(file)[0] for file in known), default=0) + 1
-    _place(directory).mkdir(parents=True, exist_ok=True)
     path = _place(directory) / f"{number:05d}-{digest}.lock"
-    write_lock(path, lock)
+    with _directory_made(path.parent):
+        write_lock(path, lock)
     return path
 
 
@@ -101,6 +130,20 @@ def locks_of_history(directory: str | os.PathLike[str]) -> Iterator[tuple[Path, 
         lock = read_lock(file)
         _check_digest(file, file.read_bytes())
         yield file, lock
+
+
+@contextlib.contextmanager
+def _directory_made(directory: Path) -> Iterator[None]:
+    """Makes it, with what is missing above it; an error within the context takes away what was made, where empty."""
+    missing = [one for one in (directory, *directory.parents) if not os.path.lexists(one)]
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for one in missing:
+            with contextlib.suppress(OSError):
+                one.rmdir()
+        raise
 
 
 def _check_was_a_lock(path: str | os.PathLike[str]) -> None:

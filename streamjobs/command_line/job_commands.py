@@ -12,7 +12,7 @@ from savepoints.command_line.exit_statuses import DIFFERENT, LOSES, REFUSED
 from savepoints.command_line.printing import Printer
 from savepoints.command_line.telling import tell
 from savepoints.errors import StateLockError
-from savepoints.state_lock.lock_files import add_to_history, is_lock_file, read_lock, would_change, write_lock
+from savepoints.state_lock.lock_files import is_lock_file, read_lock, would_change, write_locks
 from streamjobs.command_line.comparisons import (
     Comparison,
     Outcome,
@@ -112,8 +112,7 @@ def lock(
     if only_check:
         answer["changed"] = would_change(output, made)
     else:
-        answer["changed"] = write_lock(output, made)
-        added = None if history is None else add_to_history(history, made)
+        answer["changed"], added = write_locks(output, history, made)
         answer["added_to_history"] = None if added is None else str(added)
     tell(as_json, answer, _tell_would_change if only_check else _tell_lock)
     if only_check and answer["changed"]:

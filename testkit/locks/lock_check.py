@@ -8,7 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from savepoints.errors import StateLockError
-from savepoints.state_lock.lock_files import add_to_history, is_lock_file, read_lock, would_change, write_lock
+from savepoints.state_lock.lock_files import is_lock_file, read_lock, would_change, write_locks
 from streamjobs.command_line.comparisons import Comparison, compared_with_history, compared_with_lock
 from streamjobs.command_line.job_answers import comparison_answer, tell_comparison
 from streamjobs.command_line.job_loading import JobLoadingError, described_job, load_job
@@ -51,10 +51,7 @@ class LockCheck:
     def update(self) -> str | None:
         """Writes the lock, and adds it to the history; returns why the test fails, None if it does not."""
         try:
-            lock = lock_of(self._job())
-            write_lock(self.path, lock)
-            if self.history is not None:
-                add_to_history(self.history, lock)
+            write_locks(self.path, self.history, lock_of(self._job()))
         except (StateLockError, JobLoadingError, JobDefinitionError) as error:
             return str(error)
         return None

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from savepoints.errors import StateLockError
-from savepoints.state_lock.lock_files import add_to_history, is_lock_file, locks_of_history, read_lock, write_lock
+from savepoints.state_lock.lock_files import (
+    add_to_history,
+    is_lock_file,
+    locks_of_history,
+    read_lock,
+    write_lock,
+    write_locks,
+)
 from savepoints.state_lock.lock_format import MAX_LOCK_BYTES, lock_from_bytes, lock_to_bytes
 from savepoints.state_lock.locked_state import LockedOperator, StateLock
 from statebackend import SplitListStateDescriptor, ValueStateDescriptor
@@ -226,6 +233,30 @@ def test_a_lock_is_not_taken_for_kept_where_its_file_was_exchanged(tmp_path: Pat
     path.write_bytes(b"")
     with pytest.raises(StateLockError, match="is not the lock that its name says"):
         add_to_history(tmp_path, lock(operator("a", "s")))
+
+
+def test_a_file_and_its_history_are_written_both_or_neither(tmp_path: Path) -> None:
+    first, second = lock(operator("a", "s")), lock(operator("a", "s", value=float))
+    path, history = tmp_path / "state.lock", tmp_path / "above" / "history"
+    (tmp_path / "program.py").write_text("import attrs")
+    for wrong, error in ((tmp_path / "program.py", StateLockError), (tmp_path / "nowhere" / "state.lock", OSError)):
+        with pytest.raises(error):
+            write_locks(wrong, history, first)
+        assert [one.name for one in tmp_path.iterdir()] == ["program.py"]
+    assert write_locks(path, None, first) == (True, None)
+    with pytest.raises(NotADirectoryError):
+        write_locks(path, path / "history", second)
+    with pytest.raises(OSError, match="File name too long"):
+        write_locks(path, tmp_path / "above" / ("x" * 300), second)
+    assert not (tmp_path / "above").exists()
+    assert path.read_bytes() == lock_to_bytes(first)
+    changed, added = write_locks(path, history, first)
+    assert (changed, [added]) == (False, list(history.iterdir()))
+    with pytest.raises(IsADirectoryError):
+        write_locks(tmp_path, history, second)
+    with pytest.raises(IsADirectoryError):
+        write_locks(tmp_path, history, first)
+    assert list(history.iterdir()) == [added]
 
 
 def test_a_history_that_is_not_there_is_told(tmp_path: Path) -> None:

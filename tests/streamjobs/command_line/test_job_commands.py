@@ -280,6 +280,17 @@ def test_every_lock_of_a_history_is_judged_and_the_first_that_fails_is_told(caps
     assert any("refuse [field-type-changed]" in line for line in lines[first:])
 
 
+@pytest.mark.parametrize(
+    ("output", "history"), [("state.lock", "a file"), ("a file", "locks"), ("no/state.lock", "locks")]
+)
+def test_a_lock_that_cannot_be_written_with_its_history_leaves_all_as_it_was(
+    capsys: pytest.CaptureFixture[str], directory: Path, output: str, history: str
+) -> None:
+    (directory / "a file").write_text("of somebody's")
+    failure(capsys, "lock", "--job", "programs:as_it_was", "--output", output, "--history", history)
+    assert [(path.name, path.read_text()) for path in directory.iterdir()] == [("a file", "of somebody's")]
+
+
 def test_without_anything_to_compare_with_the_command_is_used_wrongly(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--lock FILE" in failure(capsys, "check", "--job", "programs:as_it_was", status=MISUSED)
 
