@@ -158,7 +158,7 @@ class LocalStreamEnvironment:
         self._services = high_availability or default_services(self._job_dir)
         self._graph = StreamGraph()
         self._stopping = threading.Event()
-        self._listeners = JobListeners((LoggedProgress(),))
+        self._listeners = JobListeners()
 
     def from_elements(
         self, elements: Iterable[Any], schema: str | None = None, *, uid: str | None = None
@@ -381,7 +381,7 @@ class LocalStreamEnvironment:
             checkpoints=driving.checkpoints,
             capacity=driving.capacity,
             listener=driving.listener,
-            listeners=self._listeners.copy(),
+            listeners=self._listeners.of_job(LoggedProgress()),
         )
 
     def _starting_point(

@@ -160,9 +160,9 @@ class JobListeners:
         self._listeners = listeners
         self._faulty: set[int] = set()
 
-    def copy(self) -> JobListeners:
-        """The same listeners, for another job."""
-        return JobListeners(self._listeners)
+    def of_job(self, *own: JobListener) -> JobListeners:
+        """The same listeners, for a job, behind those that are its own."""
+        return JobListeners((*own, *self._listeners))
 
     def add(self, listener: JobListener) -> None:
         """It is told from now on; one that is there already is told once."""

@@ -36,7 +36,7 @@ class ProgressTo(JobListener):
 
 
 class LoggedProgress(JobListener):
-    """Writes lines; see the module."""
+    """Writes lines; see the module. Each job has its own: what one has told of, or not ended, is nothing to others."""
 
     def __init__(self) -> None:
         self._lines = ProgressLines(_log.info, time.monotonic, LINES_EVERY_S)

@@ -149,7 +149,7 @@ class SparkStreamEnvironment:
         self._services = _services(self.job_dir, high_availability, spark_log_directory)
         self._local_state_directory = None if local_state_directory is None else os.fspath(local_state_directory)
         self._graph = StreamGraph()
-        self._listeners = JobListeners((LoggedProgress(),))
+        self._listeners = JobListeners()
         self._sources: list[SourceNode] = []
         self._streams: dict[SourceNode, DataStream] = {}
 
@@ -373,7 +373,7 @@ class SparkStreamEnvironment:
             rules=self.rules,
             epoch_timeout_s=self.epoch_timeout_s,
             schema_reports=start.verdict,
-            listeners=self._listeners.copy(),
+            listeners=self._listeners.of_job(LoggedProgress()),
         )
         empty_batch = EmptyBatch(self.spark, pipeline.source.schema)
         driver = EpochDriver(parts, source_log.state(point.state), self.spark.sparkContext, empty_batch)

@@ -95,6 +95,19 @@ def test_a_job_says_in_the_log_which_states_it_migrates_before_it_does(
     assert told
 
 
+def test_each_job_of_an_environment_has_its_own_lines_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    environment = visits_environment(tmp_path / "job")
+    # What is written of one job is news of the next as well, and what it has not ended is not the next one's to end.
+    for name in ("first", "second"):
+        with caplog.at_level(logging.INFO, "savepoints.progress_display"):
+            caplog.clear()
+            environment.execute("visits").savepoint(tmp_path / name)
+        lines = [record.getMessage() for record in caplog.records if record.name == "savepoints.progress_display"]
+        assert any("state 'last visit': saving" in line for line in lines)
+
+
 def test_a_function_that_fails_while_state_is_migrated_ends_the_job_and_not_the_listeners(tmp_path: Path) -> None:
     heard = Heard()
     environment = visits_environment(tmp_path, fails_at=0)
