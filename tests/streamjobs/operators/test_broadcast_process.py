@@ -60,6 +60,13 @@ class Doing(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
         context.get_broadcast_state(RULES).clear()
 
 
+class Emitting(Doing):
+    """Emits at its timers."""
+
+    def on_timer(self, timestamp: int, context: Any) -> Any:
+        context.output(SIDE, "timer")
+
+
 def opened(
     directory: Path, function: Any, state_backend: Any = None, descriptors: Any = (RULES,), side: Any = ()
 ) -> OperatorTestHarness:
@@ -324,3 +331,69 @@ def test_what_is_no_such_function_or_state_is_refused(function: Any, descriptors
 def test_two_states_of_one_name_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StateRegistrationError, match="rules"):
         opened(tmp_path, Doing(), descriptors=(RULES, BroadcastStateDescriptor("rules", int, int)))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda state: state.put("r", 2),
+        lambda state: state.put_all({"r": 2}),
+        lambda state: state.remove("r"),
+        lambda state: state.clear(),
+    ],
+)
+def test_a_kept_handle_and_a_kept_view_change_nothing_where_nothing_may_be_changed(
+    write: Callable[[Any], object], tmp_path: Path
+) -> None:
+    run = opened(tmp_path, Doing())
+
+    def keep(function: Any, context: Any) -> None:
+        function.handle = context.get_broadcast_state(RULES)
+        function.handle.put("r", 1)
+
+    def keep_view(function: Any, context: Any) -> None:
+        function.view = context.get_broadcast_state(RULES)
+
+    run.broadcast((keep, None))
+    run.records(("k", keep_view, None))
+    with pytest.raises(UserFunctionError, match="can be changed in process_broadcast_element only"):
+        run.records(("k", lambda function, context: write(function.handle), None))
+    # What was given out for reading is for reading, also where others may write.
+    with pytest.raises(UserFunctionError, match="can be changed in process_broadcast_element only"):
+        run.broadcast((lambda function, context: write(function.view), None))
+    run.records(("k", lambda function, context: [dict(function.view.items())], None))
+    assert run.rows() == [{"r": 1}]
+
+
+def test_another_descriptor_of_the_name_of_a_broadcast_state_is_refused(tmp_path: Path) -> None:
+    run = opened(tmp_path, Doing())
+    other = BroadcastStateDescriptor("rules", str, str)
+    for send in (run.broadcast, lambda record: run.records(("k", *record))):
+        with pytest.raises(UserFunctionError, match=r"get_broadcast_state was given .*'rules'"):
+            send((lambda function, context: context.get_broadcast_state(other), None))
+
+
+@pytest.mark.parametrize("function", [Doing(), WithoutKeys()], ids=["keyed", "without keys"])
+def test_both_sides_are_told_the_epoch_that_has_begun(function: Any, tmp_path: Path) -> None:
+    run = opened(tmp_path, function)
+    run.context.timers = type("Timers", (), {"current_watermark": lambda self: 0})()
+    run.operator.prepare_snapshot()
+    run.operator.begin_epoch(2)
+    tell: Any = lambda function, context: [context.epoch_id]  # noqa: E731
+    run.broadcast((tell, None))
+    if isinstance(function, WithoutKeys):
+        run.broadcast((tell, None), input_index=0)
+    else:
+        run.records(("k", tell, None))
+    assert run.rows() == [2, 2]
+
+
+def test_what_a_timer_emits_comes_before_what_is_emitted_for_broadcast_records_behind_it(tmp_path: Path) -> None:
+    for name, follow in (
+        ("broadcast", lambda run: run.broadcast((lambda function, context: context.output(SIDE, "rule"), None))),
+        ("snapshot", lambda run: run.operator.prepare_snapshot()),
+    ):
+        run = opened(tmp_path / name, Emitting(), side=[SIDE])
+        run.operator.on_event_time_timer(5, "k", 0, None)
+        follow(run)
+        assert [one.row for one in run.emitted][:1] == ["timer"]

@@ -331,3 +331,37 @@ def test_the_driver_learns_of_buffers_timers_and_the_functions_own_state() -> No
 def test_what_is_no_whole_join_is_refused(make: Any, told: str) -> None:
     with pytest.raises(JobDefinitionError, match=told):
         make(IntervalJoin(lambda definition, **_: definition))
+
+
+@ON_EACH_BACKEND
+def test_late_records_that_nobody_reads_are_counted(state_backend: Any, tmp_path: Path) -> None:
+    run = opened(tmp_path, state_backend, join_of(-5, 5, late_left_tag=None, late_right_tag=None))
+    run.watermark(10)
+    run.records(("k", 1, 9), ("k", 2, 10))
+    run.records(("k", 3, 8), ("k", 4, 9), input_index=1)
+    assert run.emitted == []
+    assert run.operator.late_records_dropped == 3
+
+
+@ON_EACH_BACKEND
+def test_a_record_waits_at_least_until_its_own_time_where_all_its_partners_are_before_it(
+    state_backend: Any, tmp_path: Path
+) -> None:
+    run = opened(tmp_path, state_backend, join_of(-10, -5))
+    run.records(("k", 1, 100))
+    run.watermark(95)
+    run.records(("k", 2, 95), input_index=1)
+    assert run.rows() == [("k", 1, 2, 100, 95)]
+
+
+def test_a_function_is_told_the_epoch_that_has_begun(tmp_path: Path) -> None:
+    class Telling(Pair):
+        def process_element(self, left: Any, right: Any, context: JoinContext[str]) -> Iterable[Any]:
+            yield context.epoch_id
+
+    run = opened(tmp_path, HeapStateBackend(), join_of(0, 0, Telling()))
+    run.records(("k", 1, 1))
+    run.operator.prepare_snapshot()
+    run.operator.begin_epoch(2)
+    run.records(("k", 1, 1), input_index=1)
+    assert run.rows() == [2]

@@ -136,3 +136,14 @@ def test_a_time_that_comes_again_is_one_time() -> None:
         assert list(buffer.between("a", 0, 9)) == [(5, number)]
         buffer.remove("a", 5)
     assert list(buffer.between("a", 0, 9)) == []
+
+
+def test_many_times_that_go_in_whatever_order_take_no_others_with_them() -> None:
+    state = KeyedMaps()
+    buffer = buffer_over(state)
+    assert list(buffer.between("a", 0, 0)) == []
+    for time in range(300):
+        buffer.add("a", time, time)
+    for time in reversed(range(100, 300)):
+        buffer.remove("a", time)
+    assert list(buffer.between("a", 0, 300)) == [(time, time) for time in range(100)]

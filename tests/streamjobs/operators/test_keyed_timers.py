@@ -276,3 +276,56 @@ def test_what_timers_of_event_time_emit_goes_into_windows_behind_them_and_is_not
         ("b", 10, [14]),
         ("b", 50, [50]),
     ]
+
+
+class Telling(KeyedProcessFunction[str, Any, Any]):
+    """Emits the epoch of every call; fails at a timer of event time that is due at 13."""
+
+    def process_element(self, value: Any, context: ProcessContext[str]) -> Iterable[Any]:
+        context.timer_service.register_processing_time_timer(value)
+        context.timer_service.register_event_time_timer(value)
+        yield "record", context.epoch_id
+
+    def on_timer(self, timestamp: int, context: OnTimerContext[str]) -> Iterable[Any]:
+        if timestamp == 13:
+            raise ArithmeticError("boom")
+        yield context.time_domain.value, context.epoch_id
+
+
+def test_every_call_is_told_the_epoch_that_has_begun(tmp_path: Path) -> None:
+    run = opened(tmp_path, HeapStateBackend(), Telling())
+    run.operator.prepare_snapshot()
+    run.operator.begin_epoch(2)
+    groups = [run.harness.key_group("a")]
+    run.operator.process_batch(0, ObjectBatch([5], ["a"], groups, None))
+    run.records(("a", 5, 5))
+    run.watermark(5)
+    run.processing_time(5)
+    domains = TimeDomain.EVENT_TIME.value, TimeDomain.PROCESSING_TIME.value
+    assert run.rows() == [(what, 2) for what in ("record", "record", *domains)]
+
+
+def test_what_a_timer_of_processing_time_emits_is_emitted_at_once(tmp_path: Path) -> None:
+    run = opened(tmp_path, HeapStateBackend(), Telling())
+    run.records(("a", 5, 5))
+    run.processing_time(5)
+    assert run.rows() == [("record", 1), (TimeDomain.PROCESSING_TIME.value, 1)]
+
+
+@pytest.mark.parametrize("follows", ["records", "snapshot"])
+def test_what_a_timer_emits_comes_before_all_that_follows_it(follows: str, tmp_path: Path) -> None:
+    run = opened(tmp_path, HeapStateBackend(), Telling())
+    run.operator.on_event_time_timer(5, "a", run.harness.key_group("a"), None)
+    if follows == "snapshot":
+        run.operator.prepare_snapshot()
+    else:
+        run.operator.process_batch(0, ObjectBatch([7], ["a"], [run.harness.key_group("a")], None))
+    assert run.rows()[0] == (TimeDomain.EVENT_TIME.value, 1)
+
+
+def test_what_timers_have_emitted_before_one_that_fails_stays_emitted(tmp_path: Path) -> None:
+    run = opened(tmp_path, HeapStateBackend(), Telling())
+    run.records(("a", 5, 5), ("a", 13, 5))
+    with pytest.raises(UserFunctionError, match="timer of event time at 13"):
+        run.watermark(20)
+    assert run.rows()[2:] == [(TimeDomain.EVENT_TIME.value, 1)]

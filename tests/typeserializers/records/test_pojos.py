@@ -13,6 +13,7 @@ from snapshots import (
     FieldVerdict,
     SnapshotFormatError,
     UnresolvableSerializerError,
+    resolve_compatibility,
     snapshot_from_bytes,
     snapshot_to_bytes,
 )
@@ -201,3 +202,17 @@ def test_a_damaged_frame_is_refused() -> None:
     for damaged in (data[:-1], data + b"\0", data.replace(bytes.fromhex("000004f2c69a3d70"), bytes(8))):
         with pytest.raises(SnapshotFormatError):
             snapshot_from_bytes(damaged)
+
+
+def test_a_field_that_is_gone_with_values_that_nobody_can_read_is_refused() -> None:
+    # They stand between those of other fields: who cannot read them does not find where they end.
+    constants = ts.EnumSerializer(enum.Enum("E", "A xyz"), name="golden.pojo.E")
+    old, new = version(a=int, e=Annotated[Any, constants]), version(a=int)
+    data = snapshot_to_bytes(old.snapshot_configuration())
+    assert not resolve_compatibility(snapshot_from_bytes(data), new).is_incompatible
+    # A constant of Java may have a name that none of Python's has.
+    verdict = resolve_compatibility(snapshot_from_bytes(data.replace(b"xyz", b"mro")), new)
+    assert verdict.is_incompatible
+    assert [(one.path, one.rule) for one in verdict.with_verdict(FieldVerdict.REFUSE)] == [
+        (".e", "pojo-field-unreadable")
+    ]

@@ -212,3 +212,20 @@ def test_a_type_nested_deeper_than_can_be_read_is_refused_when_it_is_registered(
         MapStateDescriptor("deep", int, nested(int, 40))
     with pytest.raises(ts.UnknownTypeError, match="nested deeper than 64 levels"):
         ts.serializer_for(nested(int, 70))
+
+
+@attrs.frozen
+class HasNothing:
+    nothing: None
+    number: int
+
+
+def test_a_field_of_the_type_none_takes_none_and_only_that() -> None:
+    serializer = ts.AttrsSerializer(HasNothing)
+    value = HasNothing(None, 5)
+    assert serializer.from_bytes(serializer.to_bytes(value)) == value
+    assert list(serializer.problems(value, "value")) == []
+    wrong: Any = HasNothing(1, 5)  # type: ignore[arg-type]
+    assert list(serializer.problems(wrong, "value")) == ["value.nothing: 1 is not None"]
+    with pytest.raises(ts.SerializationError):
+        serializer.to_bytes(wrong)

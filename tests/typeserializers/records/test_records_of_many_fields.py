@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import re
+import string
 import sys
+from typing import Annotated
 
 import attrs
 import pytest
 
-from snapshots import SnapshotFormatError, resolve_compatibility, snapshot_from_bytes, snapshot_to_bytes
+from snapshots import (
+    SimpleTypeSerializerSnapshot,
+    SnapshotFormatError,
+    register_snapshot,
+    resolve_compatibility,
+    snapshot_from_bytes,
+    snapshot_to_bytes,
+)
 from typeserializers import AttrsSerializer, IntSerializer
 from typeserializers.pojos.pojo_shape import stand_in_shape
 from typeserializers.records.record_construction import stand_in_class
@@ -96,3 +105,22 @@ def test_any_names_of_a_java_class_become_attributes(first: str) -> None:
     assert first_attribute != second_attribute
     arguments = {part.record_field.argument: 1 for part in shape.fields}
     assert shape.record_class(**arguments) is not None
+
+
+class BriefSerializer(IntSerializer):
+    """Has the briefest of all snapshots."""
+
+    def snapshot_configuration(self) -> BriefSerializerSnapshot:
+        return BriefSerializerSnapshot()
+
+
+@register_snapshot("x")
+class BriefSerializerSnapshot(SimpleTypeSerializerSnapshot[int]):
+    serializer_class = BriefSerializer
+
+
+def test_the_briefest_fields_that_there_can_be_are_not_taken_for_too_many() -> None:
+    brief = attrs.field(type=Annotated[int, BriefSerializer()])  # type: ignore[call-overload]
+    serializer = AttrsSerializer(attrs.make_class("Brief", dict.fromkeys(string.ascii_letters, brief)))
+    snapshot = snapshot_from_bytes(snapshot_to_bytes(serializer.snapshot_configuration()))
+    assert resolve_compatibility(snapshot, serializer).is_as_is
