@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final
 
 from attrs import field, frozen
 
@@ -214,21 +213,21 @@ class LocalRun:
             self._resume()
             completed = self.epochs
             while feed():
-                while self._step(0.0) is not None:
+                while self._step() is not None:
                     pass
                 if self.epochs != completed:
                     return True
         return False
 
-    def step(self, wait_s: float = 0.0) -> Move | None:
-        """Makes one move and returns it; None if nobody can, and no timer was due.
+    def step(self) -> Move | None:
+        """Makes one move and returns it; None if nobody can. Timers that are due fire first.
 
-        Waits for so long, where snapshots are written by threads, if nothing else can happen. Raises what a function
-        of the user's raises, and `CheckpointFailedError` when the job endures no more failures of checkpoints.
+        Raises what a function of the user's raises, and `CheckpointFailedError` when the job endures no more failures
+        of checkpoints.
         """
         with self._running():
             self._resume()
-            return self._step(wait_s)
+            return self._step()
 
     def advance_processing_time(self, time_ms: int) -> None:
         """Moves the clock within the epoch, unless that is no progress: what is due fires, then sources look at it.
@@ -240,7 +239,7 @@ class LocalRun:
         with self._running():
             self.network.advance_processing_time()
             self.emit_periodically()
-            while self._step(0.0) is not None:
+            while self._step() is not None:
                 pass
 
     def emit_periodically(self) -> None:
@@ -276,11 +275,11 @@ class LocalRun:
             request_id = self.checkpoints.request(kind)
             while (answer := self.checkpoints.take_answer(request_id)) is None:
                 is_waiting = self._snapshots.is_writing or self.checkpoints.due_ms is not None
-                if self._step(_PATIENCE_S) is None and not is_waiting:
+                if self._step(waits=True) is None and not is_waiting:
                     raise StreamJobError("a checkpoint that nobody goes on with: an error of this runtime")
             # What follows from its end: the messages of its completion.
             while self.network.errands:
-                self._step(0.0)
+                self._step()
             if answer.failure is not None:
                 raise answer.error or CheckpointFailedError(answer.detail)
             return answer.checkpoint_id
@@ -312,15 +311,24 @@ class LocalRun:
         self.functions.close()
         self._local_space.close()
 
-    def _step(self, wait_s: float) -> Move | None:
+    def _step(self, *, waits: bool = False) -> Move | None:
         has_fired = self.checkpoints.fire_due()
         self._snapshots.collect()
         move = self.network.step()
-        if move is None and not has_fired and wait_s > 0:
-            self._snapshots.collect(wait_s)
+        if waits and move is None and not has_fired:
+            self._wait()
         if self.checkpoints.failure is not None and not self.network.errands:
             raise self.checkpoints.failure
         return move
+
+    def _wait(self) -> None:
+        """Waits until threads have written something, or a timer is due: nothing else can happen."""
+        due_ms, settings = self.checkpoints.due_ms, self.parts.checkpoints
+        until_due_s = None if due_ms is None else max(0, due_ms - settings.now_ms()) / 1000
+        if self._snapshots.is_writing:
+            self._snapshots.collect(until_due_s)
+        elif until_due_s is not None:
+            settings.wait(until_due_s)
 
     def _feed_end(self) -> None:
         for source in self.network.sources:
@@ -429,7 +437,3 @@ class LocalRun:
             scheduler=parts.scheduler,
             capacity=parts.capacity,
         )
-
-
-_PATIENCE_S: Final = 0.1
-"""How long is waited for what threads write, before timers are looked at again."""

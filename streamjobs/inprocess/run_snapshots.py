@@ -81,8 +81,9 @@ class CheckpointSettings:
 
     ``mode`` says how barriers travel. ``interval_ms`` is None for a run that takes them only when it is asked to.
     ``timeout_ms`` is how long one may take; None is no limit. ``tolerable_failures`` in a row are endured. ``now_ms``
-    is the clock of timers, apart from that of the job; ``has_threads`` lets snapshots be written beside the run;
-    ``post`` says what becomes of messages: as a rule of each it alone, nothing if it is lost, several if it is doubled.
+    is the clock of timers, apart from that of the job, and ``wait`` waits for so many seconds of it.
+    ``has_threads`` lets snapshots be written beside the run; ``post`` says what becomes of messages: as a rule of each
+    it alone, nothing if it is lost, several if it is doubled.
     """
 
     mode: CheckpointingMode = CheckpointingMode.ALIGNED
@@ -91,6 +92,7 @@ class CheckpointSettings:
     limits: CheckpointLimits = field(factory=CheckpointLimits)
     tolerable_failures: int = 0
     now_ms: Callable[[], int] = monotonic_ms
+    wait: Callable[[float], object] = time.sleep
     has_threads: bool = False
     post: Callable[[Errand], Iterable[Errand]] = only_it
 
@@ -189,8 +191,8 @@ class RunSnapshots:
         """Whether threads write anything."""
         return self._writer.is_writing
 
-    def collect(self, wait_s: float = 0.0) -> None:
-        """Makes errands of what threads have written; waits for so long if nothing was."""
+    def collect(self, wait_s: float | None = 0.0) -> None:
+        """Makes errands of what threads have written; waits for so long if nothing was, and for any if that is None."""
         self._writer.collect(wait_s)
 
     def close(self) -> None:

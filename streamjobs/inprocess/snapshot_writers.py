@@ -52,8 +52,11 @@ class SnapshotWriter(Protocol):
     def submit(self, work: Work) -> None:
         """Has a snapshot written."""
 
-    def collect(self, wait_s: float = 0.0) -> bool:
-        """Makes errands of what was written meanwhile, after a wait if nothing was; returns whether anything was."""
+    def collect(self, wait_s: float | None = 0.0) -> bool:
+        """Makes errands of what was written meanwhile, after a wait if nothing was; returns whether anything was.
+
+        If ``wait_s`` is None it waits until something is.
+        """
 
     def cancel(self, checkpoint_id: int) -> None:
         """Nobody waits for the snapshots of a checkpoint any more."""
@@ -76,7 +79,7 @@ class InlineWriter:
         self._under_way.append(work)
         self._send(Errand("write", work.checkpoint_id, work.task, lambda: self._write(work)))
 
-    def collect(self, wait_s: float = 0.0) -> bool:
+    def collect(self, wait_s: float | None = 0.0) -> bool:
         return False
 
     def cancel(self, checkpoint_id: int) -> None:
@@ -118,11 +121,11 @@ class ThreadedWriter:
         self._under_way.append(work)
         self._executor.submit(self._write, work)
 
-    def collect(self, wait_s: float = 0.0) -> bool:
+    def collect(self, wait_s: float | None = 0.0) -> bool:
         if not self._under_way:
             return False
         try:
-            work, error = self._written.get(wait_s > 0, wait_s or None)
+            work, error = self._written.get(wait_s is None or wait_s > 0, wait_s)
         except queue.Empty:
             return False
         self._under_way.remove(work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -27,9 +28,12 @@ from streamjobs.errors import StreamJobError
 from streamjobs.inprocess import LocalStreamEnvironment
 from streamjobs.inprocess.local_run import LocalRun
 from streamjobs.inprocess.local_source import LocalSource
+from streamjobs.inprocess.local_subtask import SnapshotWork
 from streamjobs.inprocess.network.errands import Errand
 from streamjobs.inprocess.network.scheduler import DownstreamFirst, Shuffled
+from streamjobs.inprocess.run_checkpoints import CheckpointFailedError
 from streamjobs.inprocess.run_snapshots import CheckpointSettings
+from streamjobs.inprocess.snapshot_writers import ThreadedWriter
 
 RECORD = "k string, n bigint"
 
@@ -41,13 +45,19 @@ class Row:
 
 
 class Clock:
-    """A clock that a test moves."""
+    """A clock that a test moves, and who waits by it."""
 
     def __init__(self) -> None:
-        self.now_ms = 0
+        self.now_ms = self.looks = 0
+        self.waits: list[float] = []
 
     def __call__(self) -> int:
+        self.looks += 1
         return self.now_ms
+
+    def wait(self, wait_s: float) -> None:
+        self.waits.append(wait_s)
+        self.now_ms += round(wait_s * 1000)
 
 
 def environment_of(results: list[Any], backend: str = "heap", parallelism: int = 2) -> LocalStreamEnvironment:
@@ -269,6 +279,58 @@ def test_a_checkpoint_of_which_a_message_is_lost_times_out_and_the_next_one_has_
         assert results == []
         assert run.take_checkpoint(CheckpointRequestKind.ON_DEMAND) == 1
         assert sorted(results) == [("a", 1), ("b", 1)]
+
+
+@pytest.mark.parametrize("has_threads", [False, True])
+def test_who_takes_a_checkpoint_that_only_a_timer_ends_waits_for_that_and_does_nothing_meanwhile(
+    tmp_path: Path, has_threads: bool
+) -> None:
+    clock = Clock()
+    settings_of = CheckpointSettings(
+        timeout_ms=60_000,
+        tolerable_failures=1,
+        now_ms=clock,
+        wait=clock.wait,
+        has_threads=has_threads,
+        post=lambda errand: () if errand.name == "acknowledge" and errand.checkpoint_id == 0 else (errand,),
+    )
+    directory, opening = opened(tmp_path / "job", environment_of([]), None, settings_of, None)
+    with directory, opening as run:
+        play(run, "ab")
+        with pytest.raises(CheckpointFailedError, match="60000 ms"):
+            run.take_checkpoint(CheckpointRequestKind.ON_DEMAND)
+    assert clock.waits == [60.0]
+    assert clock.looks < 100
+
+
+@pytest.mark.parametrize(("timeout_ms", "longest_s"), [(None, None), (60_000, 60.0)])
+def test_who_takes_a_checkpoint_waits_for_what_threads_write_or_for_the_next_timer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timeout_ms: int | None, longest_s: float | None
+) -> None:
+    clock, is_waited_for, waits = Clock(), threading.Event(), list[float | None]()
+    write, collect = SnapshotWork.write, ThreadedWriter.collect
+
+    def write_when_waited_for(work: SnapshotWork) -> None:
+        is_waited_for.wait()
+        write(work)
+
+    def noted_collect(writer: ThreadedWriter, wait_s: float | None = 0.0) -> bool:
+        if wait_s != 0:
+            waits.append(wait_s)
+            is_waited_for.set()
+        return collect(writer, wait_s)
+
+    monkeypatch.setattr(SnapshotWork, "write", write_when_waited_for)
+    monkeypatch.setattr(ThreadedWriter, "collect", noted_collect)
+    settings_of = CheckpointSettings(timeout_ms=timeout_ms, now_ms=clock, wait=clock.wait, has_threads=True)
+    directory, opening = opened(tmp_path / "job", environment_of([]), None, settings_of, None)
+    with directory, opening as run:
+        play(run, "ab")
+        assert run.take_checkpoint(CheckpointRequestKind.ON_DEMAND) == 0
+        # No more often than something was written.
+        assert 1 <= len(waits) <= len(run.job_network.subtasks)
+    assert set(waits) == {longest_s}
+    assert clock.waits == []
 
 
 @pytest.mark.parametrize("seed", range(6))
