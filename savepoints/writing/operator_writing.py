@@ -247,7 +247,8 @@ class _OperatorWriting:
         return KeyPlacement(self._draft.key_columns, self._context.max_parallelism)
 
     def _parts(self) -> list[_Part]:
-        if not self._draft.states:
+        # Without a state it still has keys, whose types a start judges, and the next plan goes by.
+        if self._draft.key_serializer is None:
             return []
         if self._is_aligned and len(self._stored[0].keyed_handles) == self._parallelism:
             return [

@@ -19,6 +19,8 @@ from statebackend import (
     ValueStateDescriptor,
 )
 from statebackend.api.errors import StateRegistrationError
+from statebackend.api.key_columns import columns_of_key
+from statebackend.keyed.state_meta import decode_meta
 from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
 from streamjobs.inprocess import LocalStreamEnvironment
 
@@ -47,6 +49,47 @@ def refused(stored: Path, plan: Plan, message: str) -> None:
     with pytest.raises(PlanError, match=message):
         copied(stored, plan)
     assert not (stored.parent / "copy").exists()
+
+
+def key_types(path: Path, uid: str) -> list[tuple[int, int, tuple[str, ...]]]:
+    """The key groups of each subtask of an operator, with the types of the columns of its keys."""
+    [operator] = [one for one in Savepoint.open(path).metadata.operators if one.uid == uid]
+    return [
+        (one.key_group_start, one.key_group_end, columns_of_key(meta.key_snapshot.restore_serializer()))
+        for one in operator.keyed_handles
+        for meta in [decode_meta(one.meta, len(one.files))]
+    ]
+
+
+def test_an_operator_without_keyed_state_keeps_the_types_of_its_keys(stored: Path, tmp_path: Path) -> None:
+    plan = Plan().remove_state("one", "number").remove_state("one", TIMERS).add_operator("three", ["string", "bigint"])
+    copied(stored, plan)
+    known = key_types(tmp_path / "copy", "one")
+    assert known == [(start, end, ("string",)) for start, end, _ in key_types(stored, "one")]
+    assert known
+    assert key_types(tmp_path / "copy", "three") == [(0, 7, ("string", "bigint"))]
+    # So the next plan goes by them.
+    again = Plan().change_max_parallelism(16).keep_elements("one", "list", lambda element: element > 1)
+    again.add_state("one", NUMBER, [("a", 7)]).change_keys("three", lambda key: key[1], "bigint")
+    SavepointWriter.copy_of(tmp_path / "copy", tmp_path / "again").write(again)
+    assert [(one.key, one.value) for one in Savepoint.open(tmp_path / "again").read("one", "number")] == [("a", 7)]
+    assert key_types(tmp_path / "again", "three") == [(0, 15, ("bigint",))]
+
+
+class Ignores(KeyedProcessFunction[str, Any, Any]):
+    def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[Any]:
+        yield from ()
+
+
+@pytest.mark.parametrize(("schema", "is_taken_over"), [("k string", True), ("k bigint", False)])
+def test_a_start_judges_the_keys_of_an_operator_whose_last_keyed_state_was_removed(
+    stored: Path, schema: str, is_taken_over: bool
+) -> None:
+    copied(stored, Plan().remove_operator("two").remove_state("one", "number").remove_state("one", TIMERS))
+    environment = LocalStreamEnvironment(max_parallelism=8)
+    environment.from_elements([], schema).key_by("k").process(Ignores(), uid="one", schema=schema).sink_to([])
+    [report] = environment.check(from_savepoint=stored.parent / "copy", allow_non_restored_state=True).values()
+    assert report.is_compatible is is_taken_over
 
 
 @pytest.mark.parametrize("name", ["", "a\0b", "\ud800", "x" * 201, 5, None, [], TIMERS, "_timer_state/x"])
