@@ -319,8 +319,14 @@ class ContinuousProcessingTimeTrigger(Trigger[Any, Any]):
 
 
 def _next_fire_time(timestamp_ms: int, interval_ms: int, window: Any, context: TriggerContext) -> int:
-    """When the window fires next, which is remembered: an interval later, but not behind its end."""
-    next_fire_ms = min(clamped(timestamp_ms + interval_ms), window.max_timestamp)
+    """When the window fires next, which is remembered: an interval later, but not behind its end.
+
+    A window of event time may have its end before anything that the clock says, and is not bound by it then: a time
+    that has been would be due again at once, and for ever.
+    """
+    next_fire_ms = clamped(timestamp_ms + interval_ms)
+    if timestamp_ms < window.max_timestamp:
+        next_fire_ms = min(next_fire_ms, window.max_timestamp)
     context.get_partitioned_state(_FIRE_TIME).add(next_fire_ms)
     return int(next_fire_ms)
 

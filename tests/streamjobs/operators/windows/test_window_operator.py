@@ -586,3 +586,48 @@ class TestTwoInputs:
             pair.apply(3)  # type: ignore[arg-type]
         with pytest.raises(JobDefinitionError, match="no schema"):
             WindowRun(harness, HEAP, pair.apply(lambda left, right: left, left_type=int))
+
+    def test_a_window_that_less_lateness_has_given_up_goes_with_what_one_input_alone_has_left(
+        self, harness: BackendHarness
+    ) -> None:
+        pair = WindowedStreamPair.of(lambda definition, **_: definition, HOURLY, CoGroupWindowFunction)
+
+        def grouped(lateness: int) -> WindowDefinition:
+            return pair.allowed_lateness(lateness).apply(
+                lambda lefts, rights: [(lefts, rights)], left_type=int, right_type=int
+            )
+
+        run = WindowRun(harness, HEAP, grouped(50))
+        run.records(("a", 1, 1))
+        run.watermark(30)
+        handle = run.snapshot()
+        run = WindowRun(harness, HEAP, grouped(0), handle, watermark=30)
+        run.watermark(MAX_TIMESTAMP)
+        assert run.entries() == {}
+
+
+def test_a_timer_of_the_clock_gives_up_no_window_of_event_time(harness: BackendHarness) -> None:
+    by_the_clock = windows().trigger(ContinuousProcessingTimeTrigger.of(5)).aggregate(Sum())
+    run = WindowRun(harness, HEAP, by_the_clock)
+    run.records(("a", 1, 1))
+    # The clock is behind the end of the window, which in event time has not come: what fires next is still to come.
+    for due_ms in (5, 9):
+        run.operator.on_processing_time_timer(due_ms, "a", run.harness.key_group("a"), HOURLY.assign_windows(1, 1)[0])
+    assert run.rows() == [1, 1]
+    run.timers.delete_processing_time_timer(HOURLY.assign_windows(1, 1)[0], 5)
+    run.timers.delete_processing_time_timer(HOURLY.assign_windows(1, 1)[0], 9)
+    assert run.timers.next_processing_time_timer() == 14
+    run.processing_time(20)
+    run.records(("a", 2, 2))
+    run.processing_time(40)
+    assert run.rows()[-1] == 3
+    run.watermark(MAX_TIMESTAMP)
+    assert "window-contents" not in run.entries()
+
+
+def test_behind_the_end_of_time_every_record_is_late(harness: BackendHarness) -> None:
+    run = WindowRun(harness, HEAP, windows().aggregate(Sum()))
+    run.watermark(MAX_TIMESTAMP)
+    run.records(("a", 1, MAX_TIMESTAMP), ("a", 2, MAX_TIMESTAMP - 20))
+    assert run.operator.late_records_dropped == 2
+    assert run.entries() == {}
