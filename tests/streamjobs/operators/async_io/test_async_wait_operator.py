@@ -10,15 +10,18 @@ import threading
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from manual_requests import Answering, Asking, WaitsForEverError
+from manual_requests import Answering, Asking, Context, WaitsForEverError
 
 from statebackend import StateRegistrationError, ValueStateDescriptor
 from streamjobs.api.async_definition import EmissionOrder
 from streamjobs.api.async_functions import AsyncContext, AsyncFunction, AsyncRetryStrategy
 from streamjobs.errors import AsyncTimeoutError, JobDefinitionError, UserFunctionError
+from streamjobs.operators.async_io.in_flight_records import snapshot_of_records
 from streamjobs.operators.async_io.requests import LoopRequests
 from streamjobs.operators.async_io.worker_loop import WorkerLoop
+from streamjobs.rows.declared_schema import Column, DeclaredSchema
 from streamjobs.time.timestamps import MAX_TIMESTAMP
 
 ORDERED, UNORDERED = EmissionOrder.ORDERED, EmissionOrder.UNORDERED
@@ -669,3 +672,37 @@ def test_a_coroutine_that_blocks_the_loop_is_out_of_time_like_any_other() -> Non
         blocking.released.set()
         own.run(asyncio.sleep(0))
         own.call(own.loop.stop)
+
+
+@BOTH
+@pytest.mark.parametrize("what", ["a watermark", "a snapshot", "a watermark that has to come out"])
+def test_what_was_restored_and_waits_for_room_is_passed_by_nothing(order: EmissionOrder, what: str) -> None:
+    stored: list[bytes] = []
+    with Asking(Answering(), order, capacity=5, carries=True, schema="v int", stored=stored).closed() as asking:
+        asking.records(*((value,) for value in range(5)))
+        asking.operator.prepare_snapshot()
+
+    function = Answering()
+    with Asking(function, order, capacity=2, carries=True, schema="v int", stored=list(stored)).closed() as asking:
+        asking.meanwhile(*(partial(lambda value: function.answer((value,), value), value) for value in range(5)))
+        operator = asking.operator
+        {
+            "a watermark": lambda: operator.on_watermark(9),
+            "a snapshot": operator.prepare_snapshot,
+            "a watermark that has to come out": operator.let_watermarks_out,
+        }[what]()
+        if what == "a watermark":
+            operator.let_watermarks_out()
+            assert asking.output == [0, 1, 2, 3, 4, ("W", 9)]
+        operator.prepare_snapshot()
+        # What has not come out goes into the next snapshot, and nothing is left out.
+        records = [one for one in asking.output if one != ("W", 9)]
+        assert records == list(range(5 - len(asking.stored)))
+
+
+def test_records_with_a_column_that_no_state_can_hold_cannot_be_carried() -> None:
+    interval = DeclaredSchema((Column("v", "interval day to second", pa.duration("us")),))
+    context = Context([], None)
+    assert snapshot_of_records(context, interval, needed=False).restored() == []
+    with pytest.raises(JobDefinitionError, match=r"operator 'ask': v is a duration\[us\], which no state can hold"):
+        snapshot_of_records(context, interval, needed=True)

@@ -80,6 +80,11 @@ def test_only_what_arrow_and_python_group_alike_is_counted_in_columns(one: Batch
     assert can_be_counted(one) is is_counted
 
 
+@pytest.mark.parametrize("far", [-(1 << 63) + 1, (1 << 63) - 1])
+def test_times_near_either_end_of_their_range_are_left_to_pythons_numbers(far: int) -> None:
+    assert not can_be_counted(places(["a", "a"], [0, far], pa.string()))
+
+
 class Columns:
     """Records as a task of Spark's is given them."""
 
