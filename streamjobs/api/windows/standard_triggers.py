@@ -298,7 +298,15 @@ class ContinuousProcessingTimeTrigger(Trigger[Any, Any]):
     def on_processing_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
         if not _takes_fire_time(timestamp_ms, context):
             return _CONTINUE
-        self._register_next(timestamp_ms, window, context)
+        if timestamp_ms < window.max_timestamp:
+            self._register_next(timestamp_ms, window, context)
+        else:
+            # One of processing time is given up now. One of event time goes on, and has no end that the clock knows: to
+            # fire then would be to fire again at once, and for ever.
+            now_ms = context.current_processing_time()
+            next_fire_ms = clamped(_interval_start(now_ms, self.interval_ms) + self.interval_ms)
+            context.get_partitioned_state(_FIRE_TIME).add(next_fire_ms)
+            context.register_processing_time_timer(next_fire_ms)
         return _FIRE
 
     def can_merge(self) -> bool:
@@ -319,14 +327,8 @@ class ContinuousProcessingTimeTrigger(Trigger[Any, Any]):
 
 
 def _next_fire_time(timestamp_ms: int, interval_ms: int, window: Any, context: TriggerContext) -> int:
-    """When the window fires next, which is remembered: an interval later, but not behind its end.
-
-    A window of event time may have its end before anything that the clock says, and is not bound by it then: a time
-    that has been would be due again at once, and for ever.
-    """
-    next_fire_ms = clamped(timestamp_ms + interval_ms)
-    if timestamp_ms < window.max_timestamp:
-        next_fire_ms = min(next_fire_ms, window.max_timestamp)
+    """When the window fires next, which is remembered: an interval later, but not behind its end."""
+    next_fire_ms = min(clamped(timestamp_ms + interval_ms), window.max_timestamp)
     context.get_partitioned_state(_FIRE_TIME).add(next_fire_ms)
     return int(next_fire_ms)
 

@@ -610,17 +610,17 @@ def test_a_timer_of_the_clock_gives_up_no_window_of_event_time(harness: BackendH
     by_the_clock = windows().trigger(ContinuousProcessingTimeTrigger.of(5)).aggregate(Sum())
     run = WindowRun(harness, HEAP, by_the_clock)
     run.records(("a", 1, 1))
-    # The clock is behind the end of the window, which in event time has not come: what fires next is still to come.
-    for due_ms in (5, 9):
-        run.operator.on_processing_time_timer(due_ms, "a", run.harness.key_group("a"), HOURLY.assign_windows(1, 1)[0])
+    [window] = HOURLY.assign_windows(1, 1)
+    # The clock passes the end of the window, which in event time has not come: it fires next when the clock goes on.
+    for run.context.now_ms in (5, 9):
+        run.operator.on_processing_time_timer(run.context.now_ms, "a", run.harness.key_group("a"), window)
+        run.timers.delete_processing_time_timer(window, run.context.now_ms)
     assert run.rows() == [1, 1]
-    run.timers.delete_processing_time_timer(HOURLY.assign_windows(1, 1)[0], 5)
-    run.timers.delete_processing_time_timer(HOURLY.assign_windows(1, 1)[0], 9)
-    assert run.timers.next_processing_time_timer() == 14
+    assert run.timers.next_processing_time_timer() == 10
     run.processing_time(20)
     run.records(("a", 2, 2))
-    run.processing_time(40)
-    assert run.rows()[-1] == 3
+    run.processing_time(1_000_000_000_000)
+    assert run.rows() == [1, 1, 1, 3]
     run.watermark(MAX_TIMESTAMP)
     assert "window-contents" not in run.entries()
 
