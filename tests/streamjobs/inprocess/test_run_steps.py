@@ -34,6 +34,7 @@ from streamjobs.inprocess.network.scheduler import DownstreamFirst, Shuffled
 from streamjobs.inprocess.run_checkpoints import CheckpointFailedError
 from streamjobs.inprocess.run_snapshots import CheckpointSettings
 from streamjobs.inprocess.snapshot_writers import ThreadedWriter
+from streamjobs.observing.job_events import CheckpointFailed, JobListener
 
 RECORD = "k string, n bigint"
 
@@ -279,6 +280,58 @@ def test_a_checkpoint_of_which_a_message_is_lost_times_out_and_the_next_one_has_
         assert results == []
         assert run.take_checkpoint(CheckpointRequestKind.ON_DEMAND) == 1
         assert sorted(results) == [("a", 1), ("b", 1)]
+
+
+class GivenUp(JobListener):
+    """Notes which checkpoints were given up, and why."""
+
+    def __init__(self) -> None:
+        self.reasons: list[tuple[int | None, str]] = []
+
+    def checkpoint_failed(self, event: CheckpointFailed) -> None:
+        self.reasons.append((event.checkpoint.checkpoint_id, event.checkpoint.reason))
+
+
+@pytest.mark.parametrize(
+    ("late", "failure", "reason"),
+    [
+        ([("acknowledge", 0)], CheckpointFailureReason.SUBSUMED, "checkpoint 1 completed first"),
+        ([("trigger", 0), ("acknowledge", 1)], CheckpointFailureReason.DECLINED_SUBSUMED, "a newer checkpoint arrived"),
+    ],
+)
+def test_a_checkpoint_that_a_newer_one_overtakes_is_told_and_is_no_failure_to_endure(
+    tmp_path: Path, late: list[tuple[str, int]], failure: CheckpointFailureReason, reason: str
+) -> None:
+    held: dict[tuple[str, int], Errand] = {}
+
+    def hold_first(errand: Errand) -> Iterable[Errand]:
+        name = errand.name, errand.checkpoint_id
+        return () if name in late and held.setdefault(name, errand) is errand else (errand,)
+
+    listener, results = GivenUp(), list[Any]()
+    environment = environment_of(results)
+    environment.add_listener(listener)
+    settings_of = CheckpointSettings(
+        limits=CheckpointLimits(max_concurrent_checkpoints=2), tolerable_failures=0, post=hold_first
+    )
+    directory, opening = opened(tmp_path / "job", environment, None, settings_of, None)
+    with directory, opening as run:
+        requests = []
+        for key in "ab":
+            play(run, key)
+            requests.append(run.checkpoints.request(CheckpointRequestKind.ON_DEMAND))
+        steps(run)
+        for name in late:
+            run.network.send(held[name])
+            steps(run)
+        answers = [run.checkpoints.take_answer(request) for request in requests]
+        assert [one.failure for one in answers if one is not None] == [failure, None]
+        assert run.take_checkpoint(CheckpointRequestKind.ON_DEMAND) == 2
+        assert run.recorder.figures().totals.failed_checkpoints == 1
+    [(given_up, told)] = listener.reasons
+    assert given_up == 0
+    assert reason in told
+    assert sorted(results) == [("a", 1), ("b", 1)]
 
 
 @pytest.mark.parametrize("has_threads", [False, True])
