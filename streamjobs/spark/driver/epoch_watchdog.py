@@ -1,9 +1,8 @@
 """Ends an epoch that takes too long: its Spark jobs are cancelled, which also ends workers that hang.
 
 Spark runs all jobs of a streaming query in one job group. Cancelling it makes the sink's action fail, and some seconds
-later Spark kills the Python workers of its tasks. That cancels what is running, and an epoch may just be planning its
-next job: so it is done again and again until the epoch has ended. What the sink's own function does on the driver
-cannot be ended from outside; such an epoch fails when the function returns.
+later Spark kills the Python workers of its tasks. What the sink's own function does on the driver cannot be ended from
+outside; such an epoch fails when the function returns.
 """
 
 from __future__ import annotations
@@ -15,12 +14,11 @@ from typing import Final
 
 from pyspark import SparkContext
 
+from streamjobs.spark.driver.repeated_cancelling import cancel_until
+
 __all__ = ["EpochWatchdog"]
 
 _JOB_GROUP: Final = "spark.jobGroup.id"
-
-_AGAIN_S: Final = 1.0
-"""How long behind a cancellation the next one follows."""
 
 _logger = logging.getLogger(__name__)
 
@@ -55,20 +53,18 @@ class EpochWatchdog:
             self._over.set()
 
     def _expire(self) -> None:
-        while self._cancel() and not self._over.wait(_AGAIN_S):
-            pass
-
-    def _cancel(self) -> bool:
-        """Cancels what is running; returns whether there may be more."""
         with self._lock:
             if self._over.is_set():
-                return False
-            if not self.has_expired:
-                self.has_expired = True
-                _logger.warning(
-                    "epoch %d has not ended within %g s; its tasks are cancelled", self._epoch_id, self._timeout_s
-                )
-            if self._group is None:
-                return False
-            self._context.cancelJobGroup(self._group)
-            return True
+                return
+            self.has_expired = True
+            _logger.warning(
+                "epoch %d has not ended within %g s; its tasks are cancelled", self._epoch_id, self._timeout_s
+            )
+        if self._group is not None:
+            cancel_until(self._cancel, self._over.wait)
+
+    def _cancel(self) -> None:
+        # What runs in the group behind the epoch is that of the next one.
+        with self._lock:
+            if self._group is not None and not self._over.is_set():
+                self._context.cancelJobGroup(self._group)

@@ -1,9 +1,8 @@
 """How a streaming query ends: by itself, by `stop`, by a timeout, or by Ctrl-C.
 
 Ending waits for the epoch that is running: it becomes part of the job. An epoch that does not end in time is given up:
-Spark interrupts it and cancels its tasks, and nothing of it remains, so that the next start processes it again. Spark
-cancels what is running, and an epoch without records runs beside the query and may just be planning its next job: so
-its jobs are cancelled again and again until it has ended.
+Spark interrupts it and cancels its tasks, and nothing of it remains, so that the next start processes it again. Of an
+epoch without records, which runs beside the query, we cancel the jobs ourselves, until it has ended.
 
 Ctrl-C reaches the program as SIGINT, which PySpark answers by cancelling all jobs and raising KeyboardInterrupt
 somewhere in its own code. While the main thread waits for the query the signal is ours instead: the first one stops the
@@ -25,6 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from streamjobs.errors import EpochTimeoutError
 from streamjobs.spark.driver.epoch_driver import EpochDriver
+from streamjobs.spark.driver.repeated_cancelling import cancel_until
 from streamjobs.spark.session import streaming_errors_unlogged
 
 __all__ = ["DEFAULT_STOP_TIMEOUT_S", "Interrupts", "QueryEnd", "check_timeout"]
@@ -34,9 +34,6 @@ DEFAULT_STOP_TIMEOUT_S = 300.0
 
 GIVING_UP_TIMEOUT_S = 60.0
 """How long Spark may take to end a query whose epoch is given up."""
-
-_AGAIN_S = 1.0
-"""How long behind a cancellation the next one follows."""
 
 _POLL_S = 0.2
 
@@ -157,14 +154,17 @@ class QueryEnd:
     def _give_up(self) -> bool:
         """Interrupts the query and the epoch; returns whether both have ended in time."""
         deadline = time.monotonic() + GIVING_UP_TIMEOUT_S
+        has_ended = False
+
+        def is_over(within_s: float) -> bool:
+            nonlocal has_ended
+            stopping.join(within_s)
+            has_ended = not self._query.isActive and self._driver.wait_until_idle(within_s, lambda: False)
+            return has_ended or time.monotonic() >= deadline
+
         with streaming_errors_unlogged(self._spark):
             # Spark waits for its thread without end, and that may be waiting for a function of the user's.
             stopping = threading.Thread(target=self._query.stop, name="stopping a query", daemon=True)
             stopping.start()
-            while True:
-                self._spark.sparkContext.cancelJobGroup(str(self._query.runId))
-                stopping.join(_AGAIN_S)
-                if not self._query.isActive and self._driver.wait_until_idle(_AGAIN_S, lambda: False):
-                    return True
-                if time.monotonic() >= deadline:
-                    return False
+            cancel_until(lambda: self._spark.sparkContext.cancelJobGroup(str(self._query.runId)), is_over)
+        return has_ended

@@ -15,7 +15,7 @@ from checkpointing import Acknowledgement
 from checkpointing.errors import LeadershipLostError
 from streamjobs.errors import EpochError, SourceProgressMismatchError
 from streamjobs.runtime.epoch import REPEATABLE_ADVICE
-from streamjobs.spark.driver import epoch_driver, epoch_watchdog
+from streamjobs.spark.driver import epoch_driver, repeated_cancelling
 from streamjobs.spark.driver.epoch_watchdog import EpochWatchdog
 from streamjobs.spark.driver.worker_errors import python_cause
 
@@ -138,7 +138,7 @@ def test_an_epoch_that_takes_too_long_is_cancelled_with_its_group() -> None:
 def test_a_job_that_an_epoch_begins_when_its_time_is_up_already_is_cancelled_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(epoch_watchdog, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(repeated_cancelling, "_AGAIN_S", 0.0)
     too_early, submitted, cancelled = threading.Event(), threading.Event(), threading.Event()
 
     def cancel_what_runs(group: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from streamjobs.errors import EpochTimeoutError
-from streamjobs.spark.driver import query_end
+from streamjobs.spark.driver import query_end, repeated_cancelling
 from streamjobs.spark.driver.query_end import Interrupts, QueryEnd, check_timeout
 
 
@@ -140,7 +140,7 @@ def test_what_is_to_be_done_before_the_end_is_done_while_no_epoch_begins_and_its
 
 def test_a_sink_that_hangs_on_the_driver_is_said_to_keep_the_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(query_end, "GIVING_UP_TIMEOUT_S", 0.01)
-    monkeypatch.setattr(query_end, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(repeated_cancelling, "_AGAIN_S", 0.01)
     query, protocol = Query(), Protocol(3)
     query.hangs = threading.Event()
     with pytest.raises(EpochTimeoutError, match=r"epoch 3 cannot be ended.*busy on the driver.*stays locked"):
