@@ -107,19 +107,18 @@ def test_any_names_of_a_java_class_become_attributes(first: str) -> None:
     assert shape.record_class(**arguments) is not None
 
 
-class BriefSerializer(IntSerializer):
-    """Has the briefest of all snapshots."""
-
-    def snapshot_configuration(self) -> BriefSerializerSnapshot:
-        return BriefSerializerSnapshot()
-
-
-@register_snapshot("x")
-class BriefSerializerSnapshot(SimpleTypeSerializerSnapshot[int]):
-    serializer_class = BriefSerializer
-
-
+@pytest.mark.usefixtures("own_registrations")
 def test_the_briefest_fields_that_there_can_be_are_not_taken_for_too_many() -> None:
+    class BriefSerializer(IntSerializer):
+        """Has the briefest of all snapshots."""
+
+        def snapshot_configuration(self) -> BriefSerializerSnapshot:
+            return BriefSerializerSnapshot()
+
+    @register_snapshot("x")
+    class BriefSerializerSnapshot(SimpleTypeSerializerSnapshot[int]):
+        serializer_class = BriefSerializer
+
     brief = attrs.field(type=Annotated[int, BriefSerializer()])  # type: ignore[call-overload]
     serializer = AttrsSerializer(attrs.make_class("Brief", dict.fromkeys(string.ascii_letters, brief)))
     snapshot = snapshot_from_bytes(snapshot_to_bytes(serializer.snapshot_configuration()))
