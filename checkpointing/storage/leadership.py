@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from checkpointing.errors import LeadershipLostError
+from checkpointing.errors import CheckpointError, LeadershipLostError, StorageError
 from checkpointing.storage.file_system import CheckpointFileSystem
 
-__all__ = ["Leadership", "LeadershipProvider", "LossListener"]
+__all__ = ["Leadership", "LeadershipProvider", "LossListener", "told_failure"]
 
 LossListener = Callable[[LeadershipLostError], None]
 """What is told of a loss."""
@@ -31,7 +31,8 @@ class Leadership(Protocol):
     def check(self) -> None:
         """Look whether this driver led the job at some moment after the call.
 
-        Raises `LeadershipLostError` if it does not lead any more, or if that cannot be found out in time.
+        Raises `LeadershipLostError` if it does not lead any more, or, caused by a `StorageError`, if that cannot be
+        found out in time.
         """
 
     def at_loss(self, listener: LossListener) -> None:
@@ -50,3 +51,21 @@ class LeadershipProvider(Protocol):
         Raises `JobDirectoryLockedError` naming the leader if it does not wait any longer, `JobDirectoryError` if the
         job cannot be led in this way, `StorageError` if nothing can be found out.
         """
+
+
+def told_failure(leadership: Leadership, failure: Exception) -> Exception:
+    """What a run is to fail by: the loss of the leadership, if this driver does not lead any more, or ``failure``.
+
+    The next leader clears away the files of the one before it, which may meet that in any way before it hears that it
+    has been overtaken. Looks once, which takes no longer than `Leadership.check`.
+    """
+    if isinstance(failure, LeadershipLostError):
+        return failure
+    try:
+        leadership.check()
+    except LeadershipLostError as lost:
+        # Of what cannot be found out nobody knows whether it has anything to do with the failure.
+        return failure if isinstance(lost.__cause__, StorageError) else lost
+    except CheckpointError:
+        return failure
+    return failure

@@ -136,12 +136,14 @@ class SparkJob:
             except PySparkException as error:
                 if self.query.isActive:
                     raise
-                # Before the run is ended, as one without a failure: who watches the query may come later.
+                # While the directory is ours, and before the run is ended as one without a failure: who watches the
+                # query may come later.
+                failure = self._driver.query_failed(error)
                 self._time_epochs.query_ended()
                 self._close()
                 if self._driver.is_stopping and self._driver.failure is None:
                     return True
-                raise (self._driver.failure or EpochError(f"the streaming query failed: {error}")) from error
+                raise failure from error
             if has_ended:
                 self._time_epochs.query_ended()
                 self._close()
@@ -165,7 +167,7 @@ class SparkJob:
         try:
             self.query.processAllAvailable()
         except PySparkException as error:
-            raise (self._driver.failure or EpochError(f"the streaming query failed: {error}")) from error
+            raise self._driver.query_failed(error) from error
         self._time_epochs.run_due()
         if self._driver.failure is not None:
             raise self._driver.failure

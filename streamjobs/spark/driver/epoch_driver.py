@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame
 
 from checkpointing.coordinator.checkpoint_coordinator import CheckpointCoordinator
 from checkpointing.errors import LeadershipLostError
+from checkpointing.storage.leadership import told_failure
 from savepoints.restored_state import RestoredState
 from statebackend.api.clock import Clock, wall_clock
 from streamjobs.errors import EpochError, EpochTimeoutError
@@ -144,6 +145,20 @@ class EpochDriver:
         if self.failure is None:
             self.failure = lost
 
+    def query_failed(self, error: object) -> BaseException:
+        """Returns what to tell of a query that Spark has ended for ``error``, and lets the run fail by it.
+
+        That is what an epoch has failed by, if one has. Waits for the epoch that is running. A job that is being
+        stopped does not fail.
+        """
+        with self._running:
+            if self.failure is not None:
+                return self.failure
+            failure = told_failure(self.parts.leadership, EpochError(f"the streaming query failed: {error}"))
+            if not self.is_stopping:
+                self.failure = failure
+            return failure
+
     def request_stop(self) -> None:
         """Lets no further epoch begin; the one that is running goes on."""
         self._epochs.request_stop()
@@ -242,7 +257,7 @@ class EpochDriver:
                 # A job that was stopped has not failed.
                 raise
             given_up = None if self.given_up is None else EpochTimeoutError(self.given_up)
-            self.failure = self._lost or given_up or error
+            self.failure = self._lost or given_up or told_failure(self.parts.leadership, error)
             self._tell_of_failed_checkpoint(self.failure)
             self.close()
             if self.failure is error:

@@ -92,9 +92,9 @@ class TimeEpochs:
                 failure = self._query.exception()
                 if self._is_ending and failure is None:
                     self.run_due()
-                elif failure is not None and self._driver.failure is None and not self._driver.is_stopping:
-                    # A source that failed between two epochs.
-                    self._driver.recorder.terminated(EpochError(f"the streaming query failed: {failure}"))
+                elif failure is not None:
+                    # A source that failed between two epochs, perhaps.
+                    self._driver.query_failed(failure)
             self.close()
 
     def announce_drain(self) -> None:

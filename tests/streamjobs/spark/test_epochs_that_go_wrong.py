@@ -12,7 +12,7 @@ import pytest
 from driver_workplace import Job, job_without_spark
 
 from checkpointing import Acknowledgement
-from checkpointing.errors import LeadershipLostError
+from checkpointing.errors import LeadershipLostError, StorageError
 from streamjobs.errors import EpochError, SourceProgressMismatchError
 from streamjobs.runtime.epoch import REPEATABLE_ADVICE
 from streamjobs.spark.driver import epoch_driver, repeated_cancelling
@@ -70,6 +70,49 @@ def test_a_lead_that_is_lost_behind_a_failure_does_not_take_its_place(job: Job) 
         job.run(0)
     job.driver.leadership_lost(LOST)
     assert job.driver.failure is failure
+
+
+def overtaken(job: Job, epoch_id: int) -> None:
+    """Another driver leads, and has cleared away the files of this one, which has heard of neither."""
+    job.leadership.check.side_effect = LOST
+    (job.directory / "spark" / "offsets" / str(epoch_id)).unlink(missing_ok=True)
+
+
+def test_who_finds_its_files_cleared_away_by_another_leader_fails_by_that(job: Job) -> None:
+    job.run(0)
+    overtaken(job, 1)
+    with pytest.raises(LeadershipLostError, match="another driver leads the job") as raised:
+        job.replay(1)
+    assert raised.value is job.driver.failure is LOST
+
+
+def test_a_query_that_fails_since_another_driver_leads_is_told_so(job: Job) -> None:
+    job.run(0)
+    overtaken(job, 0)
+    assert job.driver.query_failed("offsets/0 is missing") is job.driver.failure is LOST
+
+
+def unknown_lead() -> LeadershipLostError:
+    """As `check` raises it where nobody answers."""
+    lost = LeadershipLostError("that cannot be found out")
+    lost.__cause__ = StorageError("nobody answers")
+    return lost
+
+
+@pytest.mark.parametrize("told", [None, StorageError("nobody answers"), unknown_lead()])
+def test_a_failure_is_not_put_down_to_a_lead_of_which_nothing_is_known(job: Job, told: Exception | None) -> None:
+    job.run(0)
+    job.leadership.check.side_effect = told
+    assert isinstance(failed := job.driver.query_failed("the source failed"), EpochError)
+    assert str(failed) == "the streaming query failed: the source failed"
+    assert job.driver.failure is failed is job.driver.query_failed("and once more")
+
+
+def test_a_job_that_is_being_stopped_does_not_fail_with_its_query(job: Job) -> None:
+    job.run(0)
+    job.driver.request_stop()
+    assert isinstance(job.driver.query_failed("it was interrupted"), EpochError)
+    assert job.driver.failure is None
 
 
 @pytest.mark.parametrize("repeated", [False, True])
