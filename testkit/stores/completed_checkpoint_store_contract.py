@@ -278,6 +278,22 @@ class CompletedCheckpointStoreContract:
         assert led.store.delete_orphans() == ()
         assert led.shared() == ["all", "f1", "f2"]
 
+    def test_files_of_all_checkpoints_that_were_given_up_stay_and_not_of_one_alone(self, opened: Lead) -> None:
+        led = opened()
+        for checkpoint_id in (1, 2, 3):
+            led.add(checkpoint_id, f"f{checkpoint_id}")
+        led.store.recover(fall_back_to=1)
+        assert led.store.delete_orphans() == ()
+        led = opened()
+        assert led.store.delete_orphans() == ()
+        assert led.shared() == ["f1", "f2", "f3"]
+
+    def test_an_id_of_a_checkpoint_under_way_is_not_given_out_again_when_another_completes(self, opened: Lead) -> None:
+        led = opened()
+        assert [led.store.next_checkpoint_id() for _ in range(3)] == [0, 1, 2]
+        led.add(0)
+        assert led.store.next_checkpoint_id() == 3
+
     def test_ids_increase_over_runs_failures_and_fall_backs(self, opened: Lead) -> None:
         led = opened()
         assert [led.store.next_checkpoint_id() for _ in range(2)] == [0, 1]

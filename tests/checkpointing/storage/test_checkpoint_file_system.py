@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import traceback
 import tracemalloc
 from pathlib import Path
 
@@ -9,10 +10,10 @@ import pyarrow.fs
 import pytest
 from object_store import Bucket
 
-from checkpointing import CheckpointFileSystem, CorruptFileError, MissingFileError, StorageError
+from checkpointing import CheckpointFileSystem, CorruptFileError, MissingFileError, StorageError, UnsafePathError
 from checkpointing.storage import arrow_storage, local_storage
 from checkpointing.storage.arrow_storage import ArrowStorage
-from checkpointing.storage.local_storage import TEMPORARY_PREFIX
+from checkpointing.storage.local_storage import TEMPORARY_PREFIX, LocalStorage
 from testkit.stores import StorageContract
 
 
@@ -246,3 +247,41 @@ def test_a_file_that_is_another_one_is_told_by_its_content(tmp_path, content, er
         fs.write_file("a", content)
     with pytest.raises(error):
         fs.verify_content(handle)
+
+
+def test_a_directory_is_moved_to_no_place_outside(tmp_path) -> None:
+    fs = CheckpointFileSystem.from_uri(tmp_path / "root")
+    fs.write_file("a/file", b"x")
+    with pytest.raises(UnsafePathError):
+        fs.move_directory("a", "../b")
+    assert fs.list_files() == ("a/file",)
+
+
+class Refusing(LocalStorage):
+    """A store that says in its errors by which key it was asked."""
+
+    def read(self, path: str) -> bytes:
+        raise OSError("the key whisper may not read")
+
+
+def test_another_process_of_the_program_gets_the_credentials_and_no_error_does(tmp_path) -> None:
+    whole = "s3://name:whisper@bucket/root"
+    fs = CheckpointFileSystem(whole, Refusing(str(tmp_path)))
+    assert fs.__reduce__() == (CheckpointFileSystem.from_uri, (whole,))
+    with pytest.raises(StorageError) as caught:
+        fs.read_file("file")
+    assert "whisper" not in str(caught.value)
+    assert "whisper" not in "".join(traceback.format_exception(caught.value))
+
+
+class Raced(ArrowStorage):
+    """A store on which somebody else writes in the same instant, and last."""
+
+    def read(self, path: str) -> bytes:
+        return b"of somebody else"
+
+
+def test_who_was_not_the_last_to_write_on_a_store_without_conditions_has_not_created_the_file(tmp_path) -> None:
+    files = pyarrow.fs.LocalFileSystem()
+    assert not Raced(files, str(tmp_path)).create("mark", b"mine")
+    assert ArrowStorage(files, str(tmp_path)).create("other", b"mine")

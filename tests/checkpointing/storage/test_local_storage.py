@@ -96,6 +96,15 @@ def test_a_moved_directory_is_durable_in_both_places_after_the_move(tmp_path, ev
     assert events == [f"sync {tmp_path.name}", "rename to other", "sync from", "sync to"]
 
 
+def test_a_file_that_is_created_where_none_is_is_durable_with_its_name(tmp_path, events) -> None:
+    fs = CheckpointFileSystem.from_uri(tmp_path)
+    assert fs.create_file("mark", b"12345")
+    assert events == ["sync temporary of 5", f"sync {tmp_path.name}"]
+    events.clear()
+    assert not fs.create_file("mark", b"67890")
+    assert fs.read_file("mark") == b"12345"
+
+
 def test_a_root_is_made_durable_with_all_directories_above_it(tmp_path, events) -> None:
     CheckpointFileSystem.from_uri(tmp_path / "a" / "b").make_root()
     assert (tmp_path / "a" / "b").is_dir()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,18 @@ from checkpoint_builders import metadata_of
 from checkpointing import (
     CheckpointFileSystem,
     CheckpointKind,
+    CheckpointMetadata,
     DirectoryCheckpointStore,
+    FileHandle,
+    IllegalTransitionError,
     SavepointError,
     read_savepoint,
     write_savepoint,
 )
-from checkpointing.errors import InvariantViolationError
+from checkpointing.errors import InvariantViolationError, LeadershipLostError, UncertainCheckpointError
 from checkpointing.storage import savepoint_directory
+from checkpointing.storage.checkpoint_directories import DirectoryPointers
+from checkpointing.storage.default_checkpoint_store import DefaultCompletedCheckpointStore
 from checkpointing.storage.driver_lock import DriverLock
 from checkpointing.storage.fall_back_file import (
     FALL_BACK_FILE_NAME,
@@ -28,6 +34,7 @@ from checkpointing.storage.fall_back_file import (
     read_fall_back,
     write_fall_back,
 )
+from checkpointing.storage.leadership import LossListener
 from checkpointing.storage.local_storage import LocalStorage
 from checkpointing.storage.savepoint_directory import create_savepoint_directory
 
@@ -150,3 +157,88 @@ def test_a_directory_stays_reserved_until_the_metadata_of_its_savepoint_is_there
     fs.write_file("data/part-of-an-attempt", b"ro")
     write_savepoint(fs, savepoint)
     assert fs.list_files(include_temporary=True) == ("_metadata", "data/part-0")
+
+
+class Failing(DirectoryPointers):
+    """Pointers whose publishing fails behind the moment at which a checkpoint may have become complete."""
+
+    error: BaseException | None = None
+
+    def publish(self, metadata: CheckpointMetadata) -> FileHandle:
+        if self.error is not None:
+            raise self.error
+        return super().publish(metadata)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [UncertainCheckpointError("?"), LeadershipLostError("?"), KeyboardInterrupt()],
+    ids=lambda one: type(one).__name__,
+)
+def test_of_a_checkpoint_that_may_be_complete_nothing_is_deleted_until_it_is_known(
+    fs: CheckpointFileSystem, error: BaseException
+) -> None:
+    pointers = Failing(fs)
+    store = DefaultCompletedCheckpointStore(fs, pointers)
+    store.recover()
+    file = fs.write_file("shared/rows", b"rows")
+    pointers.error = error
+    with pytest.raises(type(error)):
+        store.add(metadata_of(1, (file,)))
+    pointers.error = None
+    assert store.discard([metadata_of(1, (file,)).operators[0].subtasks[0]]) == ()
+    assert store.delete_orphans() == ()
+    with pytest.raises(IllegalTransitionError, match=r"call recover\(\)"):
+        store.add(metadata_of(2, ()))
+    store.recover()
+    store.add(metadata_of(2, ()))
+    assert store.delete_orphans() == ("shared/rows",)
+
+
+class Noticing:
+    """A leadership; what becomes of it is decided when it is asked for."""
+
+    def __init__(self, at_check: Callable[[], object]) -> None:
+        self.check = at_check
+
+    def at_loss(self, listener: LossListener) -> None:
+        """Nobody is told."""
+
+    def close(self) -> None:
+        """There is nothing to be given back."""
+
+
+def lost() -> None:
+    raise LeadershipLostError("another driver leads")
+
+
+def test_who_does_not_lead_any_more_removes_and_withdraws_nothing(fs: CheckpointFileSystem) -> None:
+    store_of(fs, 3, 1)
+    fs.write_file("checkpoints/chk-000000000002/.tmp-0123", b"half of the next leader's")
+    before = fs.list_files(include_temporary=True)
+    with pytest.raises(LeadershipLostError):
+        DirectoryCheckpointStore(fs, leadership=Noticing(lost)).recover()
+    with pytest.raises(LeadershipLostError):
+        DirectoryPointers(fs, Noticing(lost)).withdraw(1)
+    assert fs.list_files(include_temporary=True) == before
+
+
+def test_what_the_next_leader_writes_while_orphans_are_looked_for_is_none(fs: CheckpointFileSystem) -> None:
+    fs.write_file("shared/left", b"rows")
+    store = DirectoryCheckpointStore(fs, leadership=Noticing(lambda: fs.write_file("shared/of-the-next", b"rows")))
+    store.recover()
+    assert store.delete_orphans() == ("shared/left",)
+    assert fs.list_files("shared") == ("shared/of-the-next",)
+
+
+def test_a_checkpoint_that_can_neither_be_written_nor_be_taken_back_is_uncertain(
+    fs: CheckpointFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("Input/output error")
+
+    store = store_of(fs, 3, 1)
+    for method in ("put", "delete"):
+        monkeypatch.setattr(LocalStorage, method, fail)
+    with pytest.raises(UncertainCheckpointError, match="whether checkpoint 2 is complete is found at the next start"):
+        store.add(metadata_of(2, ()))
