@@ -25,7 +25,9 @@ from checkpointing import (
     JobOrigin,
     StorageError,
 )
+from checkpointing.errors import LeadershipLostError
 from checkpointing.storage.driver_lock import DriverLock, DriverLockFile
+from checkpointing.storage.high_availability_file import write_kept_in
 from checkpointing.storage.job_origin import read_origin, write_origin
 from checkpointing.storage.sealed_json import sealed_json
 
@@ -70,6 +72,8 @@ def test_another_job_or_max_parallelism_is_refused_and_nothing_is_touched(tmp_pa
         JobDirectory.open(str(tmp_path), "trains", 128)
     with pytest.raises(JobDirectoryMismatchError, match=r"max_parallelism 128, not 256"):
         JobDirectory.open(str(tmp_path), "flights", 256)
+    with pytest.raises(JobDirectoryMismatchError, match=r"max_parallelism 128, not 64"):
+        JobDirectory.open(str(tmp_path), "flights", 64)
     assert {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()} == before
 
 
@@ -313,6 +317,31 @@ def test_an_identity_that_appears_between_look_and_lock_is_judged_and_the_lock_g
         JobDirectory.open(str(tmp_path), "flights", 128, leadership=LeadershipAfter(somebody_was_faster))
     assert JobDirectory.inspect(str(tmp_path)).job_name == job_name
     JobDirectory.open(str(tmp_path), job_name, max_parallelism).close()
+
+
+def test_a_place_of_checkpoints_that_is_noted_between_look_and_lock_is_judged(tmp_path) -> None:
+    def somebody_was_faster() -> None:
+        with JobDirectory.open(str(tmp_path), "flights", 128) as directory:
+            write_kept_in(directory.file_system, "elsewhere")
+
+    with pytest.raises(JobDirectoryMismatchError, match="are noted in elsewhere"):
+        JobDirectory.open(str(tmp_path), "flights", 128, leadership=LeadershipAfter(somebody_was_faster))
+
+
+@attrs.frozen
+class LeadershipLostAtOnce:
+    """Taken, and lost before anything is written."""
+
+    def lead(self, file_system: CheckpointFileSystem, job_name: str) -> DriverLock:
+        lock = DriverLockFile().lead(file_system, job_name)
+        lock.close()
+        return lock
+
+
+def test_who_has_lost_the_leadership_before_the_job_is_there_makes_none(tmp_path) -> None:
+    with pytest.raises(LeadershipLostError):
+        JobDirectory.open(str(tmp_path), "flights", 128, leadership=LeadershipLostAtOnce())
+    assert JobDirectory.inspect(str(tmp_path)) is None
 
 
 def test_the_same_job_that_appears_between_look_and_lock_keeps_its_identity(tmp_path) -> None:

@@ -96,6 +96,15 @@ def test_a_damaged_checkpoint_stays_until_as_many_newer_ones_as_are_retained_out
         assert fs.exists("checkpoints/chk-000000000001/_metadata") is bool(kept)
 
 
+def test_a_damaged_checkpoint_that_is_newer_than_the_oldest_retained_stays(fs: CheckpointFileSystem) -> None:
+    store_of(fs, 3, 1, 2, 3)
+    fs.write_file("checkpoints/chk-000000000002/_metadata", b"damaged")
+    store = store_of(fs, 3)
+    store.add(metadata_of(4, ()))
+    assert [one.checkpoint_id for one in store.all()] == [1, 3, 4]
+    assert list(store.unreadable) == [2]
+
+
 def test_who_looks_at_a_lock_at_the_same_time_does_not_hold_it(tmp_path: Path) -> None:
     path = str(tmp_path / "driver.lock")
     with contextlib.closing(DriverLock(path)):

@@ -365,3 +365,18 @@ def test_a_function_is_told_the_epoch_that_has_begun(tmp_path: Path) -> None:
     run.operator.begin_epoch(2)
     run.records(("k", 1, 1), input_index=1)
     assert run.rows() == [2]
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "partners"),
+    [(True, True, [5, 6, 7]), (False, True, [6, 7]), (True, False, [5, 6]), (False, False, [6])],
+)
+def test_a_bound_that_is_exclusive_leaves_out_who_is_exactly_there(
+    lower: bool, upper: bool, partners: list[int], tmp_path: Path
+) -> None:
+    definition = join_of(-5, -3, is_lower_inclusive=lower, is_upper_inclusive=upper)
+    for sides in ((0, 1), (1, 0)):
+        run = opened(tmp_path / str(sides), HeapStateBackend(), definition)
+        for side in sides:
+            run.records(*[[("k", 10, 10)], [("k", time, time) for time in range(4, 9)]][side], input_index=side)
+        assert [right for _, _, right, _, _ in run.rows()] == partners
