@@ -706,3 +706,30 @@ def test_records_with_a_column_that_no_state_can_hold_cannot_be_carried() -> Non
     assert snapshot_of_records(context, interval, needed=False).restored() == []
     with pytest.raises(JobDefinitionError, match=r"operator 'ask': v is a duration\[us\], which no state can hold"):
         snapshot_of_records(context, interval, needed=True)
+
+
+@BOTH
+def test_of_several_requests_that_fail_at_once_the_first_is_told(order: EmissionOrder) -> None:
+    function = Answering()
+    with Asking(function, order).closed() as asking:
+        asking.records(1, 2)
+        for value in (1, 2):
+            function.fail(value, ArithmeticError(f"boom {value}"))
+        with pytest.raises(UserFunctionError, match="record 1: async_invoke raised ArithmeticError: boom 1"):
+            asking.turn()
+
+
+@BOTH
+def test_what_was_carried_comes_out_before_the_first_snapshot_of_a_program_that_carries_nothing(
+    order: EmissionOrder,
+) -> None:
+    stored: list[bytes] = []
+    with Asking(Answering(), order, carries=True, schema="v int", stored=stored).closed() as asking:
+        asking.records((0,), (1,), (2,))
+        asking.operator.prepare_snapshot()
+
+    function = Answering()
+    with Asking(function, order, capacity=2, schema="v int", stored=list(stored)).closed() as asking:
+        asking.meanwhile(*(partial(lambda value: function.answer((value,), value), value) for value in range(3)))
+        asking.operator.prepare_snapshot()
+        assert (asking.output, asking.stored) == ([0, 1, 2], [])

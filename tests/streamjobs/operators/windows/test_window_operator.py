@@ -22,6 +22,7 @@ from streamjobs.api.windows.standard_triggers import (
     CountTrigger,
     DeltaTrigger,
     EventTimeTrigger,
+    ProcessingTimeTrigger,
     PurgingTrigger,
 )
 from streamjobs.api.windows.triggers import Trigger, TriggerContext, TriggerResult
@@ -47,6 +48,7 @@ from typeserializers.containers.tuples import TupleSerializer
 from typeserializers.records.records import AttrsSerializer
 from typeserializers.scalars.fixed_width import LongSerializer
 from typeserializers.scalars.strings import StringSerializer
+from typeserializers.times.windows import GLOBAL_WINDOW
 
 BACKENDS = pytest.mark.parametrize(
     "state_backend", [HeapStateBackend(), RocksDBStateBackend()], ids=["heap", "rocksdb"]
@@ -631,3 +633,83 @@ def test_behind_the_end_of_time_every_record_is_late(harness: BackendHarness) ->
     run.records(("a", 1, MAX_TIMESTAMP), ("a", 2, MAX_TIMESTAMP - 20))
     assert run.operator.late_records_dropped == 2
     assert run.entries() == {}
+
+
+def _rise(one: int, other: int) -> int:
+    return other - one
+
+
+EVERY_TRIGGER = pytest.mark.parametrize(
+    "trigger",
+    [
+        EventTimeTrigger(),
+        ProcessingTimeTrigger(),
+        CountTrigger.of(5),
+        ContinuousEventTimeTrigger.of(3),
+        ContinuousProcessingTimeTrigger.of(3),
+        DeltaTrigger.of(100, _rise, int),
+        PurgingTrigger.of(CountTrigger.of(2)),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+
+
+@EVERY_TRIGGER
+def test_whatever_fires_a_window_nothing_of_it_outlives_the_window(trigger: Any, harness: BackendHarness) -> None:
+    play(harness, windows().trigger(trigger).aggregate(Sum()), [("a", 1, 1), ("a", 2, 2), ("b", 3, 3)])
+
+
+@EVERY_TRIGGER
+def test_whatever_fires_a_session_nothing_outlives_those_that_became_one(trigger: Any, harness: BackendHarness) -> None:
+    sessions = windows(EventTimeSessionWindows.with_gap(10)).trigger(trigger)
+    if not trigger.can_merge():
+        with pytest.raises(JobDefinitionError, match="cannot merge"):
+            sessions.aggregate(Sum())
+        return
+    run = WindowRun(harness, HEAP, sessions.aggregate(Sum()))
+    run.records(("a", 1, 0), ("a", 2, 12), ("a", 4, 6))
+    run.watermark(MAX_TIMESTAMP)
+    # Timers by the clock of those that were taken in find nothing any more, and go when they are due.
+    run.processing_time(100)
+    assert run.entries() == {}
+
+
+def test_what_purges_when_another_trigger_fires_merges_only_if_that_does() -> None:
+    sessions = windows(EventTimeSessionWindows.with_gap(10))
+    with pytest.raises(JobDefinitionError, match="cannot merge"):
+        sessions.trigger(PurgingTrigger.of(DeltaTrigger.of(1, _rise, int))).aggregate(Sum())
+
+
+def test_a_window_without_an_end_fires_at_the_end_of_time_and_is_not_to_fire_again(harness: BackendHarness) -> None:
+    endless = windows(GlobalWindows.create()).trigger(ContinuousEventTimeTrigger.of(5)).aggregate(Sum())
+    run = WindowRun(harness, HEAP, endless)
+    run.records(("a", 1, 1))
+    run.timers.advance_watermark(MAX_TIMESTAMP, lambda *_: None)
+    run.operator.on_event_time_timer(5, "a", run.harness.key_group("a"), GLOBAL_WINDOW)
+    run.operator.prepare_snapshot()
+    assert run.rows() == [1]
+    assert run.timers.next_event_time_timer() is None
+
+
+def test_a_window_that_is_kept_for_ever_has_no_timer_that_gives_it_up(harness: BackendHarness) -> None:
+    run = WindowRun(harness, HEAP, windows().allowed_lateness(MAX_TIMESTAMP).aggregate(Sum()))
+    run.records(("a", 1, 1))
+    assert run.entries() == {"window-contents": 1, "timers": 1}
+
+
+@pytest.mark.parametrize("gap", [0, -1, "-1 seconds"])
+def test_a_gap_of_a_record_that_is_none_is_told_with_the_record(gap: Any, harness: BackendHarness) -> None:
+    dynamic = windows(EventTimeSessionWindows.with_dynamic_gap(lambda value: gap)).aggregate(Sum())
+    with pytest.raises(UserFunctionError, match=r"key 'a', record 1: .*must be at least 1 ms"):
+        WindowRun(harness, HEAP, dynamic).records(("a", 1, 1))
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_evictors_have_nothing_to_say_of_a_window_with_nothing_in_it(after: bool) -> None:
+    [window] = HOURLY.assign_windows(1, 1)
+    for evictor in (
+        CountEvictor.of(0, after),
+        TimeEvictor.of(5, after),
+        DeltaEvictor.of(1, _rise, after),
+    ):
+        assert list(evictor.evict_before([], window)) == list(evictor.evict_after([], window)) == []
