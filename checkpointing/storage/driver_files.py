@@ -80,9 +80,10 @@ def copy_driver_files(file_system: CheckpointFileSystem, source_directory: str, 
         found = _listed(source, is_whole=source_directory != "")
         if found == copied and copied.keys() == set(target.list_files()):
             return
-        for path in copied.keys() - found.keys():
+        # Of this round, or of a take-over that another driver's write has made begin anew.
+        for path in set(target.list_files()) - found.keys():
             target.delete(path)
-            del copied[path]
+            copied.pop(path, None)
         for path, content in found.items():
             if copied.get(path) != content and _copy(source, target, path):
                 copied[path] = content

@@ -31,7 +31,6 @@ from checkpointing import (
     ZooKeeperHighAvailability,
 )
 from checkpointing.storage.default_checkpoint_store import DefaultCompletedCheckpointStore
-from checkpointing.storage.driver_files import copy_driver_files
 from checkpointing.storage.job_services import JobRecords
 from checkpointing.storage.local_storage import LocalStorage
 from testkit.stores.led_store import LedStore, file_handle, subtask_state
@@ -506,50 +505,3 @@ def test_a_server_that_is_not_there_and_a_package_that_is_not_there_are_told_in_
 def test_what_makes_no_sense_is_refused(make: Callable[[], object]) -> None:
     with pytest.raises(InvariantViolationError):
         make()
-
-
-def test_driver_files_are_copied_as_they_have_been_at_one_moment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fs = CheckpointFileSystem.from_uri(tmp_path)
-    for path in ("sources/0/0", "offsets/0", "commits/0", "offsets/.1.crc"):
-        fs.write_file(f"drivers/former/spark/{path}", path.encode())
-    fs.write_file("drivers/former/time-epoch.json", b"one")
-    upload = CheckpointFileSystem.upload
-    left = ["sources/0/1", "offsets/1", "commits/1"]
-
-    def upload_while_somebody_writes(self: CheckpointFileSystem, *arguments: Any, **options: Any) -> Any:
-        if left:
-            fs.write_file(f"drivers/former/spark/{left.pop(0)}", b"later")
-            fs.write_file("drivers/former/time-epoch.json", b"two")
-            fs.delete("drivers/former/spark/commits/0")
-        return upload(self, *arguments, **options)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(CheckpointFileSystem, "upload", upload_while_somebody_writes)
-        copy_driver_files(fs, "drivers/former", "drivers/next")
-    own = CheckpointFileSystem.from_uri(tmp_path / "drivers" / "next")
-    names = ["commits/1", "offsets/0", "offsets/1", "sources/0/0", "sources/0/1"]
-    assert own.list_files() == (*(f"spark/{name}" for name in names), "time-epoch.json")
-    assert own.read_file("time-epoch.json") == b"two"
-    # What the former driver writes now is its own business.
-    fs.write_file("drivers/former/spark/offsets/2", b"of a driver that woke up")
-    fs.write_file("drivers/former/time-epoch.json", b"three")
-    assert own.read_file("time-epoch.json") == b"two"
-    assert not own.exists("spark/offsets/2")
-
-
-def test_driver_files_that_never_stand_still_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fs = CheckpointFileSystem.from_uri(tmp_path)
-    fs.write_file("drivers/former/spark/offsets/0", b"v1")
-    written = iter(range(1, 10_000))
-    list_files = CheckpointFileSystem.list_files
-
-    def list_while_somebody_writes(self: CheckpointFileSystem, *arguments: Any, **options: Any) -> Any:
-        with contextlib.suppress(StopIteration):
-            fs.write_file(f"drivers/former/spark/offsets/{next(written)}", b"v1", durable=False)
-        return list_files(self, *arguments, **options)
-
-    monkeypatch.setattr(CheckpointFileSystem, "list_files", list_while_somebody_writes)
-    with pytest.raises(StorageError, match="does not stand still"):
-        copy_driver_files(fs, "drivers/former", "drivers/next")
