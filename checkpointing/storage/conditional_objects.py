@@ -24,6 +24,7 @@ T = TypeVar("T")
 
 _CONDITION_FAILED = (409, 412)
 _MISSING = 404
+_TOO_MANY = 429
 _MAX_BYTES = 16 << 20
 _PASSING_CODES = frozenset({"RequestTimeout", "SlowDown", "ThrottlingException", "Throttling", "InternalError"})
 
@@ -123,12 +124,14 @@ class S3ConditionalObjects:
 
 
 def _is_passing(error: Exception) -> bool:
-    from botocore.exceptions import ClientError, HTTPClientError
+    from botocore import exceptions as botocore_errors
 
-    if isinstance(error, ClientError):
-        return _status(error) >= 500 or error.response["Error"].get("Code") in _PASSING_CODES
-    # No connection, no answer in time, or one that broke off.
-    return isinstance(error, HTTPClientError)
+    if isinstance(error, botocore_errors.ClientError):
+        status, code = _status(error), error.response["Error"].get("Code")
+        return status >= 500 or status == _TOO_MANY or code in _PASSING_CODES
+    # No connection, no answer in time, or one that broke off. A certificate is no better the next time.
+    passing = (botocore_errors.ConnectionError, botocore_errors.HTTPClientError, botocore_errors.IncompleteReadError)
+    return isinstance(error, passing) and not isinstance(error, botocore_errors.SSLError)
 
 
 def _status(error: Any) -> int:
