@@ -17,6 +17,8 @@ from checkpointing import (
     OperatorState,
     SubtaskState,
 )
+from checkpointing.handles.handle_records import decode_subtask_state, encode_subtask_state
+from checkpointing.handles.invariants import MAX_NAME_LENGTH
 from checkpointing.handles.operator_states import check_operator_state, check_operator_states, files_of_operators
 
 
@@ -142,3 +144,41 @@ def test_a_file_of_operator_state_is_described_as_one_of_keyed_state() -> None:
     other = SubtaskState(operator=OpaqueStateHandle("format", b"", (file_handle("shared/x", b"2"),)))
     with pytest.raises(InvariantViolationError, match="described in two ways"):
         check_operator_states([one, OperatorState("two", "two", 4, (other,))])
+
+
+def channels_of(*paths: str) -> OpaqueStateHandle:
+    return OpaqueStateHandle("channels", b"meta", tuple(map(file_handle, paths)))
+
+
+def test_records_on_their_way_are_known_on_both_sides_of_a_subtask() -> None:
+    assert SubtaskState(input_channels=channels_of("a")).has_records_on_their_way
+    assert SubtaskState(output_channels=channels_of("a")).has_records_on_their_way
+    assert not SubtaskState(state_handle(files=(file_handle("a"),)), channels_of("b")).has_records_on_their_way
+    assert not SubtaskState(input_channels=channels_of(), output_channels=channels_of()).has_records_on_their_way
+
+
+def test_every_part_of_a_state_is_read_into_its_own_place_and_nothing_behind_it() -> None:
+    state = SubtaskState(state_handle(), channels_of("a"), channels_of("b"), channels_of("c", "d"))
+    assert decode_subtask_state(encode_subtask_state(state)) == state
+    with pytest.raises(InvariantViolationError, match="bytes"):
+        decode_subtask_state(encode_subtask_state(state) + b"\0")
+
+
+def test_one_file_has_one_size() -> None:
+    file = file_handle("shared/x")
+    other = attrs.evolve(file, size_bytes=file.size_bytes + 1)
+    with pytest.raises(InvariantViolationError, match="described in two ways"):
+        check_operator_states([operator_state("one", (file,)), operator_state("two", (other,))])
+
+
+def test_a_file_that_two_subtasks_refer_to_is_counted_once() -> None:
+    file = file_handle("shared/x", b"12345")
+    states = [SubtaskState(state_handle(f"s{index}", index, index, (file,))) for index in range(2)]
+    operator = OperatorState("op", "op", 2, tuple(states))
+    assert operator.size_bytes == operator.meta_bytes + 5 == sum(len(one.keyed.meta) for one in states) + 5
+
+
+def test_a_name_may_be_as_long_as_the_limit_and_not_longer() -> None:
+    assert len(OperatorState("o" * MAX_NAME_LENGTH, "op", 2, (SubtaskState(),)).uid) == MAX_NAME_LENGTH
+    with pytest.raises(InvariantViolationError, match="operator uid"):
+        OperatorState("o" * (MAX_NAME_LENGTH + 1), "op", 2, (SubtaskState(),))

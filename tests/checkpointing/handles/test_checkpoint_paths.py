@@ -24,6 +24,8 @@ ESCAPES = [
     "a\\..\\b",
     "a\0b",
     "a\nb",
+    "a\x1fb",
+    "a\x7fb",
     "\udcff",
     "x" * 256,
     "a/" * 600 + "a",
@@ -54,6 +56,23 @@ def test_a_path_that_could_leave_its_directory_is_refused_everywhere(path: str, 
         with pytest.raises(UnsafePathError):
             call()
     assert not (tmp_path / "root").exists()
+
+
+@pytest.mark.parametrize(
+    ("longest", "too_long"),
+    [("/".join(["x" * 204] * 5), "/".join(["x" * 204] * 5) + "x"), ("x" * 255, "x" * 256), ("ä" * 127, "ä" * 128)],
+)
+def test_a_path_and_its_segments_may_have_so_many_bytes(longest: str, too_long: str) -> None:
+    assert checked_relative_path(longest) == longest
+    with pytest.raises(UnsafePathError, match="long"):
+        checked_relative_path(too_long)
+
+
+def test_long_names_have_segments_of_one_length_that_differ() -> None:
+    segments = {path_segment("x" * length) for length in range(151, 400)}
+    assert len(segments) == 249
+    assert {len(segment) for segment in segments} == {150}
+    assert path_segment("x" * 150) == "x" * 150
 
 
 def test_a_path_must_be_a_string() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import re
+import tracemalloc
 import zlib
 
 import attrs
@@ -250,6 +251,26 @@ def test_a_decompression_bomb_is_refused(fs, monkeypatch) -> None:
     check_refused(fs, data, "more than the limit of 100000 bytes")
 
 
+def test_a_decompression_bomb_is_not_unpacked(fs, monkeypatch) -> None:
+    record = record_of(fs, metadata_of())
+    record["source_positions"]["offsets"] = bytes(32 << 20)
+    data = container(record)
+    monkeypatch.setattr(metadata_module, "MAX_METADATA_BYTES", 100_000)
+    tracemalloc.start()
+    try:
+        check_refused(fs, data, "more than the limit of 100000 bytes")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 << 20
+
+
+def test_a_record_with_two_sinks_of_one_name_is_refused(fs) -> None:
+    record = record_of(fs, metadata_of())
+    record["sinks"] *= 2
+    check_refused(fs, container(record), "breaks an invariant: two sinks have one name")
+
+
 def test_what_could_not_be_read_is_not_written(fs, monkeypatch) -> None:
     monkeypatch.setattr(metadata_module, "MAX_METADATA_BYTES", 100_000)
     with pytest.raises(InvariantViolationError, match="limit"):
@@ -386,6 +407,7 @@ def test_a_stream_cut_before_its_end_is_refused(fs) -> None:
         {"parent_checkpoint_id": 0},
         {"parent_digest": NO_CHECKSUM},
         {"parent_checkpoint_id": 1, "parent_digest": NO_CHECKSUM},
+        {"parent_checkpoint_id": 2, "parent_digest": NO_CHECKSUM},
         {"parent_checkpoint_id": 0, "parent_digest": "x"},
         {"source_positions": b"text"},
         {"watermarks": 5},

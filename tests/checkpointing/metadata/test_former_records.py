@@ -135,6 +135,8 @@ def test_operator_state_that_came_within_the_keyed_handle_is_a_part_of_its_own()
         OpaqueStateHandle("heap", b"SBO2" + struct.pack(">ii", 1, 1) + REST, FILES[1:]),
     )
     assert separated_handle(joined(backend="canonical")).operator.format == "canonical"  # type: ignore[union-attr]
+    all_keyed, none_keyed = separated_handle(joined(keyed_files=3)), separated_handle(joined(keyed_files=0))
+    assert [len(part.files) for part in (*all_keyed.parts, *none_keyed.parts)] == [3, 0, 0, 3]
     keyed = state_handle()
     assert separated_handle(keyed) == SubtaskState(keyed)
 

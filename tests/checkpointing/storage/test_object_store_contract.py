@@ -14,9 +14,11 @@ from object_store import Bucket, Fault, FaultyProxy
 from checkpointing import (
     CheckpointFileSystem,
     CorruptMetadataError,
+    DirectoryCheckpointStore,
     JobDirectory,
     JobDirectoryMismatchError,
     LeadershipLostError,
+    StorageError,
 )
 from checkpointing.errors import CorruptJobIdentityError, UncertainCheckpointError
 from checkpointing.storage.bounded_retries import BoundedRetries
@@ -44,7 +46,11 @@ def led(uri: str, max_retained: int = 3, driver_directory: str | None = None) ->
     """The store of a driver that leads the job."""
     services = evolve(SERVICES, driver_directory=driver_directory)
     directory = JobDirectory.open(uri, "flights", 4, leadership=services, kept_in=services.kept_in("flights"))
-    records = services.take_over(directory)
+    try:
+        records = services.take_over(directory)
+    except BaseException:
+        directory.close()
+        raise
     fs, leadership = directory.file_system, directory.leadership
     store = DefaultCompletedCheckpointStore(fs, records.pointers, max_retained, leadership=leadership)
     return LedStore(store, fs, lose=lambda: expire(fs), close=directory.close)
@@ -229,13 +235,16 @@ def test_a_directory_of_another_way_of_leading_is_refused(uri, tmp_path) -> None
         JobDirectory.open(uri, "flights", 4, lock_path=str(tmp_path / "lock"))
 
 
-def test_checkpoints_from_before_are_taken_over(uri, tmp_path) -> None:
-    from checkpointing import DirectoryCheckpointStore
+def led_by_lock(opened: JobDirectory) -> LedStore:
+    """The store of a driver that notes its checkpoints in the directory alone."""
+    store = DirectoryCheckpointStore(opened.file_system, leadership=opened.leadership)
+    store.recover()
+    return LedStore(store, opened.file_system, lose=opened.close, close=opened.close)
 
+
+def test_checkpoints_from_before_are_taken_over(uri, tmp_path) -> None:
     with JobDirectory.open(uri, "flights", 4, lock_path=str(tmp_path / "lock")) as opened:
-        store = DirectoryCheckpointStore(opened.file_system, leadership=opened.leadership)
-        store.recover()
-        former = LedStore(store, opened.file_system, lose=opened.close, close=opened.close)
+        former = led_by_lock(opened)
         for checkpoint_id in (1, 2):
             former.add(checkpoint_id, "a")
         opened.file_system.write_file("checkpoints/chk-000000000007/_metadata.tmp-0", b"of a driver that was killed")
@@ -247,6 +256,30 @@ def test_checkpoints_from_before_are_taken_over(uri, tmp_path) -> None:
     again.add(9, "a")
     assert again.ids == [2, 8, 9]
     again.close()
+
+
+def test_a_first_take_over_that_breaks_off_is_begun_anew(uri, tmp_path, faulty_store) -> None:
+    with JobDirectory.open(uri, "flights", 4, lock_path=str(tmp_path / "lock")) as opened:
+        led_by_lock(opened).add(1, "a")
+    faulty_store.fail(Fault.ERROR_503, "PUT", COMPLETED_FILE_NAME)
+    with pytest.raises(StorageError):
+        led(uri)
+    faulty_store.heal()
+    again = led(uri)
+    assert again.store.recover().checkpoint_id == 1
+    again.close()
+
+
+def test_a_directory_whose_newest_checkpoint_is_damaged_is_not_taken_over(uri, tmp_path, bucket) -> None:
+    with JobDirectory.open(uri, "flights", 4, lock_path=str(tmp_path / "lock")) as opened:
+        former = led_by_lock(opened)
+        for checkpoint_id in (1, 2):
+            former.add(checkpoint_id, "a")
+        [newest] = former.metadata_paths(2)
+    bucket.write(f"job/{newest}", bucket.read(f"job/{newest}")[:-1])
+    with pytest.raises(CorruptMetadataError, match="chk-000000000002"):
+        led(uri)
+    assert f"job/{COMPLETED_FILE_NAME}" not in bucket.keys
 
 
 def test_a_record_that_is_gone_is_not_taken_for_a_job_without_checkpoints(uri, bucket) -> None:

@@ -36,6 +36,7 @@ from checkpointing.storage.fall_back_file import (
 )
 from checkpointing.storage.leadership import LossListener
 from checkpointing.storage.local_storage import LocalStorage
+from checkpointing.storage.metadata_file import write_metadata
 from checkpointing.storage.savepoint_directory import create_savepoint_directory
 
 
@@ -251,3 +252,19 @@ def test_a_checkpoint_that_can_neither_be_written_nor_be_taken_back_is_uncertain
         monkeypatch.setattr(LocalStorage, method, fail)
     with pytest.raises(UncertainCheckpointError, match="whether checkpoint 2 is complete is found at the next start"):
         store.add(metadata_of(2, ()))
+
+
+def test_a_savepoint_in_the_place_of_a_checkpoint_is_none(tmp_path: Path) -> None:
+    fs = CheckpointFileSystem.from_uri(tmp_path)
+    pointers = DirectoryPointers(fs)
+    pointers.publish(metadata_of(1))
+    write_metadata(fs, "checkpoints/chk-000000000002", metadata_of(2, kind=CheckpointKind.SAVEPOINT))
+    found = pointers.find()
+    assert (list(found.retained), list(found.unreadable)) == ([1], [2])
+    assert "describes SAVEPOINT 2, its directory is for CHECKPOINT 2" in str(found.unreadable[2])
+
+
+def test_a_fall_back_goes_back() -> None:
+    assert FallBack(checkpoint_id=2, newest_id=2, source_log="2").newest_id == 2
+    with pytest.raises(InvariantViolationError, match="newest_id"):
+        FallBack(checkpoint_id=2, newest_id=1, source_log="2")
