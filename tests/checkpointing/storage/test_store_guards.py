@@ -262,9 +262,3 @@ def test_a_savepoint_in_the_place_of_a_checkpoint_is_none(tmp_path: Path) -> Non
     found = pointers.find()
     assert (list(found.retained), list(found.unreadable)) == ([1], [2])
     assert "describes SAVEPOINT 2, its directory is for CHECKPOINT 2" in str(found.unreadable[2])
-
-
-def test_a_fall_back_goes_back() -> None:
-    assert FallBack(checkpoint_id=2, newest_id=2, source_log="2").newest_id == 2
-    with pytest.raises(InvariantViolationError, match="newest_id"):
-        FallBack(checkpoint_id=2, newest_id=1, source_log="2")
