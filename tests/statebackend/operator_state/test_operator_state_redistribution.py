@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from checkpointing import CheckpointFileSystem
 from checkpointing.handles.state_handles import FileHandle
 from statebackend.api.errors import StateRestoreError
 from statebackend.api.operator_state_descriptors import (
@@ -14,9 +15,19 @@ from statebackend.api.operator_state_descriptors import (
     SplitListStateDescriptor,
     UnionListStateDescriptor,
 )
+from statebackend.keyed.state_meta import CANONICAL_BACKEND
 from statebackend.operator_state import OperatorStateHandle, OperatorStateMeta, decode_operator_state
-from statebackend.operator_state.operator_state_handles import FileSlice, StatePart, check_subtask_states
-from statebackend.operator_state.redistribution import redistribute
+from statebackend.operator_state.operator_state_handles import (
+    FileSlice,
+    StatePart,
+    check_subtask_states,
+    encode_operator_state,
+)
+from statebackend.operator_state.redistribution import (
+    continued_operator_state,
+    redistribute,
+    restored_operator_state,
+)
 
 SPLIT, UNION, BROADCAST = OperatorStateMode
 CHECKSUM = "xxh3:" + "0" * 32
@@ -225,3 +236,19 @@ def test_pieces_of_two_files_stay_two_though_their_numbers_continue():
     (assigned,) = redistribute(handles, 1)
     found = [(one.file.path, one.start, one.stop) for part in assigned[0].content for one in part.slices]
     assert found == [("a", 0, 2), ("b", 2, 4)]
+
+
+def test_only_files_of_checkpoints_are_referred_to_and_of_no_savepoint_among_them(tmp_path):
+    fs = CheckpointFileSystem.from_uri(tmp_path)
+    state = StatePart(envelopes(SPLIT, 0), (FileSlice(FileHandle("a", 1, CHECKSUM), 0, 1),))
+    operator = OperatorStateHandle((OperatorStateMeta("state", SPLIT, (state,)),))
+    of_checkpoint, of_savepoint = encode_operator_state(operator), encode_operator_state(operator, CANONICAL_BACKEND)
+
+    def may_refer(*parts):
+        [restored] = restored_operator_state(parts, fs, 1)
+        return restored.may_refer
+
+    assert [may_refer(of_checkpoint, None), may_refer(None)] == [True, True]
+    assert [may_refer(of_savepoint), may_refer(of_checkpoint, of_savepoint)] == [False, False]
+    continued = continued_operator_state((of_checkpoint, of_savepoint, None), fs)
+    assert [one.may_refer for one in continued] == [True, False, True]
