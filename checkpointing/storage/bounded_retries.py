@@ -9,11 +9,12 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import TypeVar
 
 from attrs import field, frozen, validators
 
-__all__ = ["BoundedRetries"]
+__all__ = ["BoundedRetries", "is_passing_status"]
 
 T = TypeVar("T")
 
@@ -42,3 +43,8 @@ class BoundedRetries:
             self.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, self.longest_pause_s)
         return action()
+
+
+def is_passing_status(status: int) -> bool:
+    """Whether a store that answers so by HTTP may answer otherwise the next time: it failed, or is asked too much."""
+    return status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from attrs import frozen
 
 from checkpointing.errors import StorageError
-from checkpointing.storage.bounded_retries import BoundedRetries
+from checkpointing.storage.bounded_retries import BoundedRetries, is_passing_status
 
 __all__ = ["ConditionalObjects", "S3ConditionalObjects", "VersionedObject"]
 
@@ -24,7 +24,6 @@ T = TypeVar("T")
 
 _CONDITION_FAILED = (409, 412)
 _MISSING = 404
-_TOO_MANY = 429
 _MAX_BYTES = 16 << 20
 _PASSING_CODES = frozenset({"RequestTimeout", "SlowDown", "ThrottlingException", "Throttling", "InternalError"})
 
@@ -127,8 +126,7 @@ def _is_passing(error: Exception) -> bool:
     from botocore import exceptions as botocore_errors
 
     if isinstance(error, botocore_errors.ClientError):
-        status, code = _status(error), error.response["Error"].get("Code")
-        return status >= 500 or status == _TOO_MANY or code in _PASSING_CODES
+        return is_passing_status(_status(error)) or error.response["Error"].get("Code") in _PASSING_CODES
     # No connection, no answer in time, or one that broke off. A certificate is no better the next time.
     passing = (botocore_errors.ConnectionError, botocore_errors.HTTPClientError, botocore_errors.IncompleteReadError)
     return isinstance(error, passing) and not isinstance(error, botocore_errors.SSLError)

@@ -78,10 +78,11 @@ def copy_driver_files(file_system: CheckpointFileSystem, source_directory: str, 
     copied: dict[str, object] = {}
     for _ in range(_TRIES):
         found = _listed(source, is_whole=source_directory != "")
-        if found == copied and copied.keys() == set(target.list_files()):
+        there = set(target.list_files())
+        if found == copied and copied.keys() == there:
             return
         # Of this round, or of a take-over that another driver's write has made begin anew.
-        for path in set(target.list_files()) - found.keys():
+        for path in there - found.keys():
             target.delete(path)
             copied.pop(path, None)
         for path, content in found.items():

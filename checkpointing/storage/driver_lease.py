@@ -49,6 +49,7 @@ from checkpointing.storage.conditional_objects import ConditionalObjects
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.leadership import LossListener
 from checkpointing.storage.sealed_json import sealed_json, unsealed_json
+from checkpointing.storage.steady_clock import steady_ms
 from snapshots.value_text import cut
 
 __all__ = ["LEASE_FILE_NAME", "DriverLease", "LeaseKeeper", "LeaseRecord", "ObjectStoreLease"]
@@ -126,11 +127,6 @@ class ThreadKeeper:
     def _run(self) -> None:
         while not self._stopping.wait(self._interval_s) and self._keep():
             pass
-
-
-def steady_ms() -> int:
-    """Milliseconds that never go back."""
-    return time.monotonic_ns() // 1_000_000
 
 
 @frozen(kw_only=True)

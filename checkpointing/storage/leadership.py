@@ -13,6 +13,7 @@ held, and not where it is believed:
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Protocol
 
@@ -31,8 +32,8 @@ class Leadership(Protocol):
     def check(self) -> None:
         """Look whether this driver led the job at some moment after the call.
 
-        Raises `LeadershipLostError` if it does not lead any more, or, caused by a `StorageError`, if that cannot be
-        found out in time.
+        Raises `LeadershipLostError` if it does not lead any more. Where that cannot be found out in time it raises
+        `StorageError`, or `LeadershipLostError` caused by one.
         """
 
     def at_loss(self, listener: LossListener) -> None:
@@ -61,11 +62,11 @@ def told_failure(leadership: Leadership, failure: Exception) -> Exception:
     """
     if isinstance(failure, LeadershipLostError):
         return failure
-    try:
-        leadership.check()
-    except LeadershipLostError as lost:
-        # Of what cannot be found out nobody knows whether it has anything to do with the failure.
-        return failure if isinstance(lost.__cause__, StorageError) else lost
-    except CheckpointError:
-        return failure
+    # Of what cannot be found out nobody knows whether it has anything to do with the failure.
+    with contextlib.suppress(CheckpointError):
+        try:
+            leadership.check()
+        except LeadershipLostError as lost:
+            if not isinstance(lost.__cause__, StorageError):
+                return lost
     return failure

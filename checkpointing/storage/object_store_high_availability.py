@@ -29,13 +29,14 @@ from checkpointing.storage.driver_files import (
     driver_files_of,
     driver_root,
 )
-from checkpointing.storage.driver_lease import DEFAULT_LEASE_MS, DriverLease, ObjectStoreLease, steady_ms
+from checkpointing.storage.driver_lease import DEFAULT_LEASE_MS, DriverLease, ObjectStoreLease
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.high_availability_file import read_kept_in, write_kept_in
 from checkpointing.storage.job_directory import JobDirectory, JobIdentity
 from checkpointing.storage.job_services import DirectoryServices, JobRecords
 from checkpointing.storage.object_pointers import ObjectPointers
 from checkpointing.storage.pointed_metadata import CheckpointPointer
+from checkpointing.storage.steady_clock import steady_ms
 
 __all__ = ["ObjectStoreHighAvailability"]
 

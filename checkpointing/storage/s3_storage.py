@@ -26,7 +26,7 @@ from attrs import frozen
 
 from checkpointing.errors import StorageError
 from checkpointing.storage.arrow_storage import ArrowStorage
-from checkpointing.storage.bounded_retries import BoundedRetries
+from checkpointing.storage.bounded_retries import BoundedRetries, is_passing_status
 from checkpointing.storage.conditional_objects import ConditionalObjects, S3ConditionalObjects
 from checkpointing.storage.local_storage import Accept
 from checkpointing.storage.s3_location import S3Location
@@ -52,8 +52,6 @@ _PASSING: Final = frozenset(
 """What may be otherwise the next time; of an upload in parts also that it is unknown, which begins again."""
 
 _READ_AT_ONCE_BYTES: Final = 16 << 20
-_FIRST_STATUS_OF_SERVERS: Final = 500
-_TOO_MANY: Final = 429
 
 
 @frozen
@@ -174,4 +172,4 @@ def _is_passing(error: Any) -> bool:
     if found is None:
         return False
     status = int(found[2] or 0)
-    return status >= _FIRST_STATUS_OF_SERVERS or status == _TOO_MANY or (not status and found[1] in _PASSING)
+    return is_passing_status(status) or (not status and found[1] in _PASSING)

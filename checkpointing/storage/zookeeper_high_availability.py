@@ -44,6 +44,7 @@ from checkpointing.storage.job_directory import JobDirectory, JobIdentity
 from checkpointing.storage.job_services import DirectoryServices, JobRecords
 from checkpointing.storage.metadata_file import metadata_path
 from checkpointing.storage.pointed_metadata import CheckpointPointer
+from checkpointing.storage.steady_clock import steady_s
 from checkpointing.storage.zookeeper_leadership import ZooKeeperLeadership
 from checkpointing.storage.zookeeper_nodes import (
     JobNode,
@@ -54,7 +55,7 @@ from checkpointing.storage.zookeeper_nodes import (
     encode_text,
 )
 from checkpointing.storage.zookeeper_pointers import ZooKeeperPointers
-from checkpointing.storage.zookeeper_session import ZooKeeperSession, ZooKeeperSettings, steady_s
+from checkpointing.storage.zookeeper_session import ZooKeeperSession, ZooKeeperSettings
 
 if TYPE_CHECKING:
     from kazoo.client import TransactionRequest

@@ -19,22 +19,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from attrs import field, frozen
 
 from checkpointing.errors import InvariantViolationError, StorageError
+from checkpointing.storage.steady_clock import steady_s
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient, TransactionRequest
 
-__all__ = ["Refused", "UnknownOutcomeError", "ZooKeeperSession", "ZooKeeperSettings", "steady_s"]
+__all__ = ["Refused", "UnknownOutcomeError", "ZooKeeperSession", "ZooKeeperSettings"]
 
 T = TypeVar("T")
 
 _POLL_S = 0.05
 _LOOK_S = 0.5
 """Who waits for an answer looks at the clock so often."""
-
-
-def steady_s() -> float:
-    """The clock of this machine that never goes back."""
-    return time.monotonic()
 
 
 class UnknownOutcomeError(StorageError):

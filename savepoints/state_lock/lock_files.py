@@ -111,8 +111,8 @@ def add_to_history(directory: str | os.PathLike[str], lock: StateLock) -> Path |
             return None
     number = max((_parsed(file)[0] for file in known), default=0) + 1
     path = _place(directory) / f"{number:05d}-{digest}.lock"
-    with _directory_made(path.parent):
-        write_lock(path, lock)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_lock(path, lock)
     return path
 
 

@@ -34,6 +34,7 @@ from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
 from checkpointing.metadata.checkpoint_sections import SavepointIdentity
 from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
 from checkpointing.storage.job_directory import JobDirectory
+from checkpointing.storage.steady_clock import steady_ms
 from streamjobs.inprocess.channel_state.channel_state_parts import ChannelStateParts, write_channel_state
 from streamjobs.inprocess.channel_state.record_forms import RecordForms, forms_of_operators
 from streamjobs.inprocess.checkpoint_measures import CheckpointMeasures
@@ -65,11 +66,6 @@ from streamjobs.time.job_watermarks import watermark_state
 __all__ = ["CheckpointSettings", "RunSnapshots", "RunSnapshotsParts"]
 
 
-def monotonic_ms() -> int:
-    """Milliseconds of a clock that never goes back."""
-    return time.monotonic_ns() // 1_000_000
-
-
 def only_it(errand: Errand) -> Iterable[Errand]:
     """What becomes of an errand where nothing is lost or doubled."""
     return (errand,)
@@ -91,7 +87,7 @@ class CheckpointSettings:
     timeout_ms: int | None = None
     limits: CheckpointLimits = field(factory=CheckpointLimits)
     tolerable_failures: int = 0
-    now_ms: Callable[[], int] = monotonic_ms
+    now_ms: Callable[[], int] = steady_ms
     wait: Callable[[float], object] = time.sleep
     has_threads: bool = False
     post: Callable[[Errand], Iterable[Errand]] = only_it

@@ -236,7 +236,7 @@ class ContinuousEventTimeTrigger(Trigger[Any, Any]):
         if context.get_partitioned_state(_FIRE_TIME).get() is None:
             if timestamp_ms is None:
                 raise ValueError("ContinuousEventTimeTrigger needs a timestamp, and the record has none")
-            self._register_next(_interval_start(timestamp_ms, self.interval_ms), window, context)
+            self._register_next(_interval_start(timestamp_ms, self.interval_ms), window.max_timestamp, context)
         return _CONTINUE
 
     def on_event_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
@@ -246,7 +246,7 @@ class ContinuousEventTimeTrigger(Trigger[Any, Any]):
             return _CONTINUE
         # A window without an end would fire for ever when time is at its end.
         if context.current_watermark() < MAX_TIMESTAMP or window.max_timestamp < MAX_TIMESTAMP:
-            self._register_next(timestamp_ms, window, context)
+            self._register_next(timestamp_ms, window.max_timestamp, context)
         return _FIRE
 
     def on_processing_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
@@ -267,8 +267,8 @@ class ContinuousEventTimeTrigger(Trigger[Any, Any]):
         if next_fire_ms is not None and _takes_fire_time(next_fire_ms, context):
             context.delete_event_time_timer(next_fire_ms)
 
-    def _register_next(self, timestamp_ms: int, window: Any, context: TriggerContext) -> None:
-        context.register_event_time_timer(_next_fire_time(timestamp_ms, self.interval_ms, window, context))
+    def _register_next(self, timestamp_ms: int, latest_ms: int, context: TriggerContext) -> None:
+        context.register_event_time_timer(_next_fire_time(timestamp_ms, self.interval_ms, latest_ms, context))
 
 
 @frozen
@@ -289,7 +289,7 @@ class ContinuousProcessingTimeTrigger(Trigger[Any, Any]):
     def on_element(self, element: Any, timestamp_ms: int | None, window: Any, context: TriggerContext) -> TriggerResult:
         if context.get_partitioned_state(_FIRE_TIME).get() is None:
             now_ms = context.current_processing_time()
-            self._register_next(_interval_start(now_ms, self.interval_ms), window, context)
+            self._register_next(_interval_start(now_ms, self.interval_ms), window.max_timestamp, context)
         return _CONTINUE
 
     def on_event_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
@@ -299,14 +299,12 @@ class ContinuousProcessingTimeTrigger(Trigger[Any, Any]):
         if not _takes_fire_time(timestamp_ms, context):
             return _CONTINUE
         if timestamp_ms < window.max_timestamp:
-            self._register_next(timestamp_ms, window, context)
+            self._register_next(timestamp_ms, window.max_timestamp, context)
         else:
             # One of processing time is given up now. One of event time goes on, and has no end that the clock knows: to
             # fire then would be to fire again at once, and for ever.
             now_ms = context.current_processing_time()
-            next_fire_ms = clamped(_interval_start(now_ms, self.interval_ms) + self.interval_ms)
-            context.get_partitioned_state(_FIRE_TIME).add(next_fire_ms)
-            context.register_processing_time_timer(next_fire_ms)
+            self._register_next(_interval_start(now_ms, self.interval_ms), MAX_TIMESTAMP, context)
         return _FIRE
 
     def can_merge(self) -> bool:
@@ -322,13 +320,13 @@ class ContinuousProcessingTimeTrigger(Trigger[Any, Any]):
         if next_fire_ms is not None and _takes_fire_time(next_fire_ms, context):
             context.delete_processing_time_timer(next_fire_ms)
 
-    def _register_next(self, timestamp_ms: int, window: Any, context: TriggerContext) -> None:
-        context.register_processing_time_timer(_next_fire_time(timestamp_ms, self.interval_ms, window, context))
+    def _register_next(self, timestamp_ms: int, latest_ms: int, context: TriggerContext) -> None:
+        context.register_processing_time_timer(_next_fire_time(timestamp_ms, self.interval_ms, latest_ms, context))
 
 
-def _next_fire_time(timestamp_ms: int, interval_ms: int, window: Any, context: TriggerContext) -> int:
-    """When the window fires next, which is remembered: an interval later, but not behind its end."""
-    next_fire_ms = min(clamped(timestamp_ms + interval_ms), window.max_timestamp)
+def _next_fire_time(timestamp_ms: int, interval_ms: int, latest_ms: int, context: TriggerContext) -> int:
+    """When the window fires next, which is remembered: an interval later, but not behind ``latest_ms``."""
+    next_fire_ms = min(clamped(timestamp_ms + interval_ms), latest_ms)
     context.get_partitioned_state(_FIRE_TIME).add(next_fire_ms)
     return int(next_fire_ms)
 

@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame
 from checkpointing.coordinator.checkpoint_coordinator import CheckpointCoordinator
 from checkpointing.errors import LeadershipLostError
 from checkpointing.storage.leadership import told_failure
+from checkpointing.storage.steady_clock import steady_ms
 from savepoints.restored_state import RestoredState
 from statebackend.api.clock import Clock, wall_clock
 from streamjobs.errors import EpochError, EpochTimeoutError
@@ -98,7 +99,7 @@ class EpochDriver:
         self.has_batch_waiting = False
         """Whether Spark has brought a batch that waits for the epoch that is running."""
         self.last_batch: tuple[int, int] | None = None
-        """When the last epoch with a batch began and ended, by `monotonic_ms`, until somebody takes it."""
+        """When the last epoch with a batch began and ended, by `steady_ms`, until somebody takes it."""
         self.at_news: Callable[[], object] = lambda: None
         """Called when an epoch with a batch has ended, however, and when the run is over."""
         self._late_records: Counter[str] = Counter()
@@ -152,12 +153,10 @@ class EpochDriver:
         stopped does not fail.
         """
         with self._running:
-            if self.failure is not None:
-                return self.failure
-            failure = told_failure(self.parts.leadership, EpochError(f"the streaming query failed: {error}"))
-            if not self.is_stopping:
-                self.failure = failure
-            return failure
+            failed = EpochError(f"the streaming query failed: {error}")
+            if self.failure is None and not self.is_stopping:
+                self.failure = told_failure(self.parts.leadership, failed)
+            return self.failure or failed
 
     def request_stop(self) -> None:
         """Lets no further epoch begin; the one that is running goes on."""
@@ -208,7 +207,7 @@ class EpochDriver:
         self.has_batch_waiting = True
         with self._running:
             self.has_batch_waiting = False
-            began_ms = time.monotonic_ns() // 1_000_000
+            began_ms = steady_ms()
             try:
                 with self._remembering_failures(batch_id):
                     if not self._epochs.is_stopping:
@@ -216,7 +215,7 @@ class EpochDriver:
                     offsets = read_offsets(self.parts.spark_checkpoint_directory, batch_id)
                     self._run_one(frame, BatchArrived(batch_id, offsets))
             finally:
-                self.last_batch = began_ms, time.monotonic_ns() // 1_000_000
+                self.last_batch = began_ms, steady_ms()
                 self.at_news()
 
     def run_time_epoch(self) -> None:
@@ -294,7 +293,7 @@ class EpochDriver:
     def _run_one(self, frame: DataFrame, cause: BatchArrived | TimePassed) -> None:
         started = time.monotonic()
         rim = SparkEpoch(self._run, frame, self.progress.sender)
-        runner = EpochRunner(self._epochs, rim, monotonic_ms)
+        runner = EpochRunner(self._epochs, rim, steady_ms)
         epoch = runner.run(cause)
         if epoch is None:
             return
@@ -317,8 +316,3 @@ class EpochDriver:
         restored = self._run.restored
         newest = None if restored is None else restored.metadata
         return LiveFigures(self.parts.schema_reports, newest, self.time_metrics())
-
-
-def monotonic_ms() -> int:
-    """The time of a clock that never goes back, in milliseconds."""
-    return time.monotonic_ns() // 1_000_000

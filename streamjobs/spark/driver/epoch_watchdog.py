@@ -60,11 +60,12 @@ class EpochWatchdog:
             _logger.warning(
                 "epoch %d has not ended within %g s; its tasks are cancelled", self._epoch_id, self._timeout_s
             )
-        if self._group is not None:
-            cancel_until(self._cancel, self._over.wait)
+        group = self._group
+        if group is not None:
+            cancel_until(lambda: self._cancel(group), self._over.wait)
 
-    def _cancel(self) -> None:
+    def _cancel(self, group: str) -> None:
         # What runs in the group behind the epoch is that of the next one.
         with self._lock:
-            if self._group is not None and not self._over.is_set():
-                self._context.cancelJobGroup(self._group)
+            if not self._over.is_set():
+                self._context.cancelJobGroup(group)

@@ -24,9 +24,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
+from checkpointing.storage.steady_clock import steady_ms
 from streamjobs.errors import EpochError
 from streamjobs.runtime.epoch_pacing import EpochPacing
-from streamjobs.spark.driver.epoch_driver import EpochDriver, monotonic_ms
+from streamjobs.spark.driver.epoch_driver import EpochDriver
 from streamjobs.spark.session import cloned_session, streaming_errors_unlogged
 
 __all__ = ["EmptyBatch", "TimeEpochs"]
@@ -140,12 +141,12 @@ class TimeEpochs:
                 return None
             left_ms = due_ms - driver.clock()
             if self._pacing.earliest_ms is not None:
-                left_ms = max(left_ms, self._pacing.earliest_ms - monotonic_ms())
+                left_ms = max(left_ms, self._pacing.earliest_ms - steady_ms())
             if left_ms > 0:
                 return min(left_ms / 1000, _LONGEST_WAIT_S)
-            began_ms = monotonic_ms()
+            began_ms = steady_ms()
             driver.run_time_epoch()
-            self._pacing.time_epoch_ended(began_ms, monotonic_ms())
+            self._pacing.time_epoch_ended(began_ms, steady_ms())
             return 0.0
 
     def _learn_of_batches(self) -> None:

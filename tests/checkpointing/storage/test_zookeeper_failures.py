@@ -6,7 +6,6 @@ import contextlib
 import logging
 import sys
 import threading
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -45,11 +44,6 @@ class DriversClock:
     def __call__(self) -> float:
         self.now_s += SESSION_TIMEOUT_S * self.hurries()
         return self.now_s
-
-
-@pytest.fixture
-def root() -> str:
-    return f"/{uuid.uuid4().hex}/jobs"
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,11 +23,6 @@ from checkpointing.storage import zookeeper_high_availability, zookeeper_pointer
 from checkpointing.storage.driver_lock import DriverLockFile
 from checkpointing.storage.fall_back_file import FallBack, end_fall_back, write_fall_back
 from testkit.stores.led_store import LedStore, checkpoint
-
-
-@pytest.fixture
-def root() -> str:
-    return f"/{uuid.uuid4().hex}/jobs"
 
 
 def go_on_in_the_directory(job: Path, *checkpoint_ids: int) -> None:

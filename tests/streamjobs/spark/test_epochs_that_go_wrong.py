@@ -111,8 +111,10 @@ def test_a_failure_is_not_put_down_to_a_lead_of_which_nothing_is_known(job: Job,
 def test_a_job_that_is_being_stopped_does_not_fail_with_its_query(job: Job) -> None:
     job.run(0)
     job.driver.request_stop()
+    job.leadership.check.reset_mock()
     assert isinstance(job.driver.query_failed("it was interrupted"), EpochError)
     assert job.driver.failure is None
+    assert not job.leadership.check.called, "nobody asks why it has ended"
 
 
 @pytest.mark.parametrize("repeated", [False, True])

@@ -13,8 +13,7 @@ import pytest
 import statebackend
 import streamjobs.spark
 from checkpointing import ObjectStoreHighAvailability, ZooKeeperHighAvailability
-from checkpointing.storage.driver_lease import steady_ms
-from checkpointing.storage.zookeeper_session import steady_s
+from checkpointing.storage.steady_clock import steady_ms, steady_s
 from statebackend.api.clock import wall_clock
 from statebackend.heap import HeapStateBackend
 from statebackend.rocksdb import RocksDBStateBackend
