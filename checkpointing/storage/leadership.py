@@ -14,13 +14,16 @@ held, and not where it is believed:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from typing import Protocol
+import threading
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
 
-from checkpointing.errors import CheckpointError, LeadershipLostError, StorageError
+from checkpointing.errors import LeadershipLostError, StorageError
 from checkpointing.storage.file_system import CheckpointFileSystem
 
-__all__ = ["Leadership", "LeadershipProvider", "LossListener", "told_failure"]
+__all__ = ["Leadership", "LeadershipProvider", "LossListener", "loss_behind", "telling_of_loss", "told_failure"]
+
+_LOOK_LIMIT_S: Final = 30.0
 
 LossListener = Callable[[LeadershipLostError], None]
 """What is told of a loss."""
@@ -54,19 +57,50 @@ class LeadershipProvider(Protocol):
         """
 
 
-def told_failure(leadership: Leadership, failure: Exception) -> Exception:
+def told_failure(leadership: Leadership, failure: Exception, limit_s: float = _LOOK_LIMIT_S) -> Exception:
     """What a run is to fail by: the loss of the leadership, if this driver does not lead any more, or ``failure``.
 
     The next leader clears away the files of the one before it, which may meet that in any way before it hears that it
-    has been overtaken. Looks once, which takes no longer than `Leadership.check`.
+    has been overtaken. Looks once, and waits for that for ``limit_s`` seconds at most. To be asked by who has not given
+    the leadership up.
     """
     if isinstance(failure, LeadershipLostError):
         return failure
-    # Of what cannot be found out nobody knows whether it has anything to do with the failure.
-    with contextlib.suppress(CheckpointError):
+    losses: list[LeadershipLostError] = []
+    # A service that does not answer is asked again and again for minutes, and somebody may wait for the end of the run.
+    look = threading.Thread(target=_note_loss, args=(leadership, losses), name="who leads", daemon=True)
+    look.start()
+    look.join(limit_s)
+    return loss_behind(failure, losses[0]) if losses else failure
+
+
+def _note_loss(leadership: Leadership, losses: list[LeadershipLostError]) -> None:
+    # Of what cannot be found out, however that fails, nobody knows whether it has anything to do with the failure.
+    with contextlib.suppress(Exception):
         try:
             leadership.check()
         except LeadershipLostError as lost:
             if not isinstance(lost.__cause__, StorageError):
-                return lost
-    return failure
+                losses.append(lost)
+
+
+def loss_behind(failure: BaseException, lost: LeadershipLostError) -> LeadershipLostError:
+    """The loss as the reason of a failure, which is its ``__cause__``: what was met says where it was met.
+
+    It is another one than ``lost``, which many are told, each behind a failure of his own.
+    """
+    told = LeadershipLostError(*lost.args)
+    told.__cause__ = failure
+    return told
+
+
+@contextlib.contextmanager
+def telling_of_loss(leadership: Leadership) -> Iterator[None]:
+    """Within the block whatever fails is told as `told_failure` says."""
+    try:
+        yield
+    except Exception as error:
+        told = told_failure(leadership, error)
+        if told is error:
+            raise
+        raise told from error

@@ -23,6 +23,7 @@ from checkpointing.storage.default_services import default_services
 from checkpointing.storage.job_directory import JobDirectory
 from checkpointing.storage.job_origin import write_origin
 from checkpointing.storage.job_services import JobRecords, JobServices
+from checkpointing.storage.leadership import telling_of_loss
 from migration import LIBRARY_RULES, EvolutionRules
 from savepoints.restored_state import RestoredState
 from statebackend.api.clock import Clock, wall_clock
@@ -339,7 +340,7 @@ class LocalStreamEnvironment:
             lambda records, found: self._judged(found, checked, allow_non_restored_state),
         )
         directory, point, reports = start.directory, start.point, start.verdict
-        with directory:
+        with directory, telling_of_loss(directory.leadership):
             store = DefaultCompletedCheckpointStore(
                 directory.file_system, start.records.pointers, leadership=directory.leadership
             )

@@ -20,6 +20,7 @@ from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_directory import JobDirectory
 from checkpointing.storage.job_services import JobRecords, JobServices
+from checkpointing.storage.leadership import telling_of_loss
 from savepoints.restored_state import RestoredState
 from savepoints.stored_schemas import StoredSchemas
 from snapshots.type_serializer_snapshot import RULES, VerdictRules
@@ -208,10 +209,12 @@ def locked_start(
         job_dir, name, max_parallelism, leadership=services, kept_in=services.kept_in(name), origin=point.origin
     )
     try:
-        records = services.take_over(directory)
-        found = find(records)
-        if found.identity != point.identity:
-            verdict = judge(records, found)
+        # Whoever was overtaken meanwhile may find anything.
+        with telling_of_loss(directory.leadership):
+            records = services.take_over(directory)
+            found = find(records)
+            if found.identity != point.identity:
+                verdict = judge(records, found)
         return LockedStart(directory, records, found, verdict)
     except BaseException:
         directory.close()

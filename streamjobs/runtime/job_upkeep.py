@@ -29,6 +29,7 @@ from checkpointing.storage.found_checkpoints import FoundCheckpoints
 from checkpointing.storage.high_availability_file import check_kept_in, read_kept_in
 from checkpointing.storage.job_directory import JOB_FILE_NAME, JobDirectory
 from checkpointing.storage.job_services import DirectoryServices, JobRecords, JobServices
+from checkpointing.storage.leadership import telling_of_loss
 from checkpointing.storage.metadata_file import METADATA_FILE_NAME
 from streamjobs.runtime.restore_plan_file import RESTORE_PLANS_DIRECTORY, delete_restore_plans
 
@@ -75,13 +76,16 @@ def led_job(job_dir: str, services: JobServices | None = None, driver_directory:
     led_by = _services_of(job_dir, file_system, services, identity.job_name)
     if driver_directory is not None:
         led_by = led_by.with_driver_directory(driver_directory)
-    with JobDirectory.open(
-        job_dir,
-        identity.job_name,
-        identity.max_parallelism,
-        leadership=led_by,
-        kept_in=led_by.kept_in(identity.job_name),
-    ) as directory:
+    with (
+        JobDirectory.open(
+            job_dir,
+            identity.job_name,
+            identity.max_parallelism,
+            leadership=led_by,
+            kept_in=led_by.kept_in(identity.job_name),
+        ) as directory,
+        telling_of_loss(directory.leadership),
+    ):
         records = led_by.take_over(directory)
         store = DefaultCompletedCheckpointStore(file_system, records.pointers, leadership=directory.leadership)
         yield LedJob(directory, records, store)

@@ -29,6 +29,7 @@ from checkpointing.storage.default_services import default_services
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_directory import JobDirectory
 from checkpointing.storage.job_services import JobRecords, JobServices
+from checkpointing.storage.leadership import telling_of_loss
 from checkpointing.storage.store_uri import is_uri, scheme_of, without_secrets
 from checkpointing.storage.time_epoch_file import end_time_epoch
 from migration import LIBRARY_RULES, EvolutionRules
@@ -258,9 +259,10 @@ class SparkStreamEnvironment:
             judge,
         )
         try:
-            driver_files = start.records.driver_files
-            source_log = planned_source_log(driver_files, start.point, sources, allow_dropped_sources, schemas)
-            return self._start(name, start, pipeline, source_log, dict(trigger or {}), fall_back_to)
+            with telling_of_loss(start.directory.leadership):
+                driver_files = start.records.driver_files
+                source_log = planned_source_log(driver_files, start.point, sources, allow_dropped_sources, schemas)
+                return self._start(name, start, pipeline, source_log, dict(trigger or {}), fall_back_to)
         except BaseException:
             start.directory.close()
             raise

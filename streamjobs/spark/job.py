@@ -14,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from checkpointing.errors import LeadershipLostError
 from checkpointing.storage.job_directory import JobDirectory
+from checkpointing.storage.leadership import telling_of_loss
 from savepoints.export import SavepointReport
 from statebackend.keyed.state_verdicts import SchemaReport
 from statebackend.metrics import KeyedStateMetrics
@@ -62,6 +63,7 @@ class SparkJob:
         self._end = QueryEnd(spark, driver, query)
         # The directory stays locked: whoever has the job must first be told why it ended.
         self._watch = RunWatch(query.awaitTermination, time_epochs.query_ended)
+        self._is_given_back = False
         directory.leadership.at_loss(self._leadership_lost)
 
     @property
@@ -177,10 +179,13 @@ class SparkJob:
 
         Raises `EpochError` if no epoch of this job has completed yet, or the output of the last one could not be
         committed; `SavepointExistsError` if the directory is not empty; `MissingFileError`, `CorruptFileError` or
-        `SavepointError` if the state cannot be read, naming the file.
+        `SavepointError` if the state cannot be read, naming the file; `LeadershipLostError` if that is since another
+        driver leads.
         """
         parts = self._driver.parts
         with ExitStack() as pins:
+            if not self._is_given_back:
+                pins.enter_context(telling_of_loss(parts.leadership))
             with self._driver.committing:
                 metadata = pins.enter_context(parts.store.pin(self._committed_epoch()))
             registered = {uid: operator.states.keyed for uid, operator in parts.pipeline.operators.items()}
@@ -268,4 +273,5 @@ class SparkJob:
 
     def _close(self) -> None:
         self._time_epochs.close()
+        self._is_given_back = True
         self._directory.close()

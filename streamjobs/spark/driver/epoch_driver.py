@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 
 from checkpointing.coordinator.checkpoint_coordinator import CheckpointCoordinator
 from checkpointing.errors import LeadershipLostError
-from checkpointing.storage.leadership import told_failure
+from checkpointing.storage.leadership import loss_behind, told_failure
 from checkpointing.storage.steady_clock import steady_ms
 from savepoints.restored_state import RestoredState
 from statebackend.api.clock import Clock, wall_clock
@@ -214,6 +214,12 @@ class EpochDriver:
                         self._process_again()
                     offsets = read_offsets(self.parts.spark_checkpoint_directory, batch_id)
                     self._run_one(frame, BatchArrived(batch_id, offsets))
+            except (LeadershipLostError, EpochError) as error:
+                if isinstance(self.failure, LeadershipLostError) and self.failure in (error, error.__cause__):
+                    # Spark runs a regular expression over the text of an error while it ends a query, and its stack
+                    # overflows at that of an interrupted action. `failure` keeps it.
+                    raise type(error)(*error.args) from None
+                raise
             finally:
                 self.last_batch = began_ms, steady_ms()
                 self.at_news()
@@ -256,14 +262,16 @@ class EpochDriver:
                 # A job that was stopped has not failed.
                 raise
             given_up = None if self.given_up is None else EpochTimeoutError(self.given_up)
-            self.failure = self._lost or given_up or told_failure(self.parts.leadership, error)
+            if self._lost is not None:
+                is_told = isinstance(error, LeadershipLostError)
+                self.failure = error if is_told else loss_behind(error, self._lost)
+            else:
+                self.failure = given_up or told_failure(self.parts.leadership, error)
             self._tell_of_failed_checkpoint(self.failure)
             self.close()
             if self.failure is error:
                 raise
-            # Spark runs a regular expression over the text of an error while it ends a query, and its stack
-            # overflows at that of an interrupted action.
-            raise self.failure from None
+            raise self.failure from self.failure.__cause__
         except BaseException as error:
             self.failure = error
             self._tell_of_failed_checkpoint(error)

@@ -6,11 +6,19 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from attrs import evolve
 from object_store import Bucket, Fault, FaultyProxy
 
-from checkpointing import JobDirectoryLockedError, StorageError
+from checkpointing import (
+    CheckpointFileSystem,
+    JobDirectoryLockedError,
+    LeadershipLostError,
+    MissingFileError,
+    StorageError,
+)
 from checkpointing.storage.bounded_retries import BoundedRetries
 from checkpointing.storage.completed_record import COMPLETED_FILE_NAME
+from checkpointing.storage.driver_lease import LEASE_FILE_NAME, LeaseRecord
 from checkpointing.storage.object_store_high_availability import ObjectStoreHighAvailability
 from checkpointing.storage.s3_location import S3Location
 from checkpointing.storage.s3_storage import S3Storage
@@ -124,3 +132,50 @@ def test_a_directory_on_a_store_is_led_by_a_lease_without_being_asked_to(bucket)
     environment.execute("job")
     environment.close()
     assert {"job/driver-lease.json", "job/completed-checkpoints.json", "job/high-availability.json"} < set(bucket.keys)
+
+
+def overtake(uri: str) -> None:
+    """Another driver takes the lease, as of one that was paused for too long."""
+    objects = CheckpointFileSystem.from_uri(uri).conditional
+    assert objects is not None
+    taken = None
+    # It may be renewed in between.
+    while taken is None:
+        found = objects.read(LEASE_FILE_NAME)
+        assert found is not None
+        record = evolve(LeaseRecord.from_bytes(found.content, uri), token="another")
+        taken = objects.write(LEASE_FILE_NAME, record.to_bytes(), found.version)
+
+
+@pytest.mark.parametrize("is_overtaken", [True, False])
+def test_a_run_that_was_overtaken_fails_by_that_whatever_it_meets(uri, is_overtaken) -> None:
+    class Stumbling(Count):
+        def process_element(self, value: Any, context: Any) -> Iterator[Any]:
+            if is_overtaken:
+                overtake(uri)
+            raise ArithmeticError("a file of another service is not there")
+
+    environment = LocalStreamEnvironment(job_dir=uri, high_availability=SERVICES)
+    environment.from_elements([{"key": "a"}]).key_by("key").process(
+        Stumbling(), uid="count", schema="key string, count int"
+    ).sink_to([])
+    with pytest.raises(Exception, match="another driver has taken" if is_overtaken else "is not there") as raised:
+        environment.execute("job")
+    environment.close()
+    assert isinstance(raised.value, LeadershipLostError) is is_overtaken
+    causes, error = [], raised.value
+    while error is not None:
+        causes.append(type(error))
+        error = error.__cause__
+    assert causes[-1] is ArithmeticError
+
+
+def test_a_start_that_was_overtaken_fails_by_that_whatever_it_meets(uri, monkeypatch) -> None:
+    def stumble(*_: object) -> None:
+        overtake(uri)
+        raise MissingFileError("the files of the driver before are not there")
+
+    monkeypatch.setattr(ObjectStoreHighAvailability, "take_over", stumble)
+    with pytest.raises(LeadershipLostError, match="another driver has taken") as raised:
+        run(uri, "a")
+    assert isinstance(raised.value.__cause__, MissingFileError)

@@ -36,7 +36,10 @@ def test_a_run_that_lost_the_lead_fails_by_that_and_not_by_what_follows_from_it(
     job.acknowledge = lose
     with pytest.raises(LeadershipLostError, match="another driver leads the job") as raised:
         job.run(0)
-    assert raised.value is job.driver.failure is LOST
+    assert raised.value.__cause__ is None, "Spark makes a text of all that is told"
+    assert isinstance(told := job.driver.failure, LeadershipLostError)
+    assert isinstance(told.__cause__, ArithmeticError)
+    assert LOST.__cause__ is None
     assert job.latest is None
 
 
@@ -83,13 +86,23 @@ def test_who_finds_its_files_cleared_away_by_another_leader_fails_by_that(job: J
     overtaken(job, 1)
     with pytest.raises(LeadershipLostError, match="another driver leads the job") as raised:
         job.replay(1)
-    assert raised.value is job.driver.failure is LOST
+    assert raised.value.__cause__ is None, "Spark makes a text of all that is told"
+    failure = job.driver.failure
+    assert isinstance(failure, LeadershipLostError)
+    assert "offsets" in str(failure.__cause__)
+    with pytest.raises(EpochError, match="the job has failed before it") as raised_again:
+        job.run(2)
+    assert raised_again.value.__cause__ is None
+    assert job.driver.failure is failure
 
 
 def test_a_query_that_fails_since_another_driver_leads_is_told_so(job: Job) -> None:
     job.run(0)
     overtaken(job, 0)
-    assert job.driver.query_failed("offsets/0 is missing") is job.driver.failure is LOST
+    told = job.driver.query_failed("offsets/0 is missing")
+    assert told is job.driver.failure
+    assert isinstance(told, LeadershipLostError)
+    assert str(told.__cause__) == "the streaming query failed: offsets/0 is missing"
 
 
 def unknown_lead() -> LeadershipLostError:
@@ -99,7 +112,7 @@ def unknown_lead() -> LeadershipLostError:
     return lost
 
 
-@pytest.mark.parametrize("told", [None, StorageError("nobody answers"), unknown_lead()])
+@pytest.mark.parametrize("told", [None, StorageError("nobody"), unknown_lead(), RuntimeError("no thread")])
 def test_a_failure_is_not_put_down_to_a_lead_of_which_nothing_is_known(job: Job, told: Exception | None) -> None:
     job.run(0)
     job.leadership.check.side_effect = told

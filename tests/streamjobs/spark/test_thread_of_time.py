@@ -12,7 +12,9 @@ import pytest
 from driver_workplace import Job, job_without_spark
 from pyspark.errors import StreamingQueryException
 
+from checkpointing import LeadershipLostError, MissingFileError
 from streamjobs.errors import EpochError
+from streamjobs.spark import job as spark_job
 from streamjobs.spark.driver.time_epochs import TimeEpochs
 from streamjobs.spark.job import SparkJob
 
@@ -147,6 +149,41 @@ def test_a_source_that_failed_is_told_though_whoever_waits_comes_before_the_watc
     job._watch.thread.join(DONE_WITHIN_S)
     figures = job.figures()
     assert (figures.status, figures.failure is not None and "the source failed" in figures.failure) == ("failed", True)
+
+
+def running_job(place: Place) -> SparkJob:
+    place.query.awaitTermination.side_effect = lambda timeout_s=None: place.stopped.wait(DONE_WITHIN_S)
+    place.job.run(0)
+    return SparkJob(mock.MagicMock(), mock.MagicMock(), place.job.driver, {}, place.query, place.begun(once=True))
+
+
+@pytest.mark.parametrize("is_stopped_with_it", [False, True])
+def test_a_savepoint_that_misses_what_another_leader_has_cleared_away_is_told_so(
+    place: Place, monkeypatch: pytest.MonkeyPatch, is_stopped_with_it: bool
+) -> None:
+    missing = MissingFileError("shared/a is missing")
+    monkeypatch.setattr(spark_job, "take_savepoint", mock.Mock(side_effect=missing))
+    job = running_job(place)
+    with pytest.raises(MissingFileError):
+        job.savepoint("savepoint")
+    place.job.leadership.check.side_effect = LeadershipLostError("another driver leads the job")
+    with pytest.raises(LeadershipLostError) as raised:
+        (job.stop_with_savepoint if is_stopped_with_it else job.savepoint)("savepoint")
+    assert raised.value.__cause__ is missing
+    place.query.isActive = False
+    job.stop()
+
+
+def test_a_job_that_has_given_the_lead_back_has_not_lost_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = MissingFileError("shared/a is missing")
+    monkeypatch.setattr(spark_job, "take_savepoint", mock.Mock(side_effect=missing))
+    job = running_job(place)
+    place.query.isActive = False
+    job.stop()
+    place.job.leadership.check.side_effect = LeadershipLostError("this driver has given it back")
+    with pytest.raises(MissingFileError) as raised:
+        job.savepoint("savepoint")
+    assert raised.value is missing
 
 
 def test_what_is_due_may_be_asked_for(place: Place) -> None:
