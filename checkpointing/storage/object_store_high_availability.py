@@ -99,6 +99,9 @@ class ObjectStoreHighAvailability:
         is_first = read_kept_in(file_system) is None
 
         def begin(record: CompletedRecord) -> CompletedRecord:
+            # Behind the reading of the record: who was paused, and finds it written by the leader that has overtaken
+            # him, is not to take it from that one.
+            leadership.check()
             begun = _found_in_directory(file_system, record) if is_first else record
             check_driver_files(root, begun.driver_files)
             if has_driver_files:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 from collections import defaultdict
+from typing import Any
 
 import pytest
 from attrs import evolve
@@ -21,9 +22,11 @@ from checkpointing import (
     StorageError,
 )
 from checkpointing.errors import CorruptJobIdentityError, UncertainCheckpointError
+from checkpointing.storage import object_store_high_availability
 from checkpointing.storage.bounded_retries import BoundedRetries
 from checkpointing.storage.completed_record import COMPLETED_FILE_NAME, CompletedRecord
 from checkpointing.storage.default_checkpoint_store import DefaultCompletedCheckpointStore
+from checkpointing.storage.driver_files import copy_driver_files
 from checkpointing.storage.driver_lease import LEASE_FILE_NAME, LeaseRecord
 from checkpointing.storage.local_storage import LocalStorage
 from checkpointing.storage.object_pointers import ObjectPointers
@@ -227,6 +230,34 @@ def test_what_a_former_leader_writes_meanwhile_is_among_what_is_taken_over(uri) 
     assert sorted(pointers.find().retained) == [1, 2]
     former.close()
     directory.close()
+
+
+def test_who_is_overtaken_while_it_takes_over_takes_nothing_from_the_leader(tmp_path, monkeypatch) -> None:
+    stored: defaultdict[str, StoredObjects] = defaultdict(StoredObjects)
+    monkeypatch.setattr(LocalStorage, "conditional", lambda storage: MemoryObjects(stored[storage.root]))
+    uri = str(tmp_path)
+    first = led(uri)
+    first.store.recover()
+    first.add(1)
+    first.lose()
+    leaders: list[LedStore] = []
+
+    def paused_while_another_takes_over(*arguments: Any) -> None:
+        copy_driver_files(*arguments)
+        if not leaders:
+            leaders.append(first)
+            expire(first.file_system)
+            leaders.append(led(uri))
+
+    monkeypatch.setattr(object_store_high_availability, "copy_driver_files", paused_while_another_takes_over)
+    with pytest.raises(LeadershipLostError):
+        led(uri)
+    leader = leaders[1]
+    assert leader.store.recover().checkpoint_id == 1
+    leader.add(2)
+    assert leader.store.latest().checkpoint_id == 2
+    leader.close()
+    first.close()
 
 
 def test_a_directory_of_another_way_of_leading_is_refused(uri, tmp_path) -> None:
