@@ -22,7 +22,8 @@ __all__ = ["ConditionalObjects", "S3ConditionalObjects", "VersionedObject"]
 
 T = TypeVar("T")
 
-_CONDITION_FAILED = (409, 412)
+_CONDITION_FAILED = 412
+_CONFLICT = 409
 _MISSING = 404
 _MAX_BYTES = 16 << 20
 _PASSING_CODES = frozenset({"RequestTimeout", "SlowDown", "ThrottlingException", "Throttling", "InternalError"})
@@ -65,14 +66,27 @@ class S3ConditionalObjects:
 
     def write(self, path: str, content: bytes, version: str | None) -> str | None:
         """Puts the object under its condition; see `ConditionalObjects`."""
+        from botocore.exceptions import ClientError
 
         def attempt() -> str | None:
-            written = self._put(path, content, version)
+            conflict = None
+            try:
+                written = self._put(path, content, version)
+            except ClientError as error:
+                if _status(error) != _CONFLICT:
+                    raise
+                written, conflict = None, error
             if written is not None:
                 return written
             # An attempt of ours may have been the one that it meets, and its answer was lost.
             there = self._read(path)
-            return there.version if there is not None and there.content == content else None
+            if there is not None and there.content == content:
+                return there.version
+            if conflict is not None and (None if there is None else there.version) == version:
+                # Two requests met, and the store has carried out neither, or not yet the other one, which may be an
+                # attempt of ours: the condition still holds, and nobody has lost.
+                raise conflict
+            return None
 
         return self._reporting("write", path, attempt)
 
@@ -100,7 +114,7 @@ class S3ConditionalObjects:
             answer = self._client.put_object(Bucket=self._bucket, Key=self._key(path), Body=content, **condition)
         except ClientError as error:
             is_gone = version is not None and _status(error) == _MISSING
-            if _status(error) in _CONDITION_FAILED or (
+            if _status(error) == _CONDITION_FAILED or (
                 is_gone and error.response["Error"].get("Code") != "NoSuchBucket"
             ):
                 return None
@@ -126,7 +140,8 @@ def _is_passing(error: Exception) -> bool:
     from botocore import exceptions as botocore_errors
 
     if isinstance(error, botocore_errors.ClientError):
-        return is_passing_status(_status(error)) or error.response["Error"].get("Code") in _PASSING_CODES
+        is_passing = is_passing_status(_status(error)) or _status(error) == _CONFLICT
+        return is_passing or error.response["Error"].get("Code") in _PASSING_CODES
     # No connection, no answer in time, or one that broke off. A certificate is no better the next time.
     passing = (botocore_errors.ConnectionError, botocore_errors.HTTPClientError, botocore_errors.IncompleteReadError)
     return isinstance(error, passing) and not isinstance(error, botocore_errors.SSLError)

@@ -125,9 +125,42 @@ def test_a_write_that_meets_another_drivers_object_after_a_lost_answer_has_not_h
 def test_a_condition_that_does_not_hold_is_no_error(
     store: Store, objects: S3ConditionalObjects, answer: tuple[int, str]
 ) -> None:
-    store.puts = [lambda: refusal(*answer)]
+    def lose_to_another() -> Exception:
+        store.content = b"another driver's"
+        return refusal(*answer)
+
+    store.puts = [lose_to_another]
     assert objects.write("a", b"own", None) is None
     assert store.asked == ["put", "get"]
+
+
+CONFLICT = refusal(409, "ConditionalRequestConflict")
+
+
+@pytest.mark.parametrize("version", [False, True])
+def test_requests_that_met_are_made_again_as_long_as_the_condition_holds(
+    store: Store, objects: S3ConditionalObjects, version: bool
+) -> None:
+    former = objects.write("a", b"before", None) if version else None
+    store.puts = [lambda: CONFLICT] * (ATTEMPTS - 1)
+    assert objects.write("a", b"own", former) == store.version
+    assert store.content == b"own"
+    store.puts = [lambda: CONFLICT] * ATTEMPTS
+    with pytest.raises(StorageError, match="cannot write s3://bucket/job/a"):
+        objects.write("a", b"next", store.version)
+    assert store.content == b"own"
+
+
+def test_a_write_that_meets_an_earlier_attempt_of_its_own_has_happened_once_that_has(
+    store: Store, objects: S3ConditionalObjects
+) -> None:
+    def carry_the_first_out() -> Exception:
+        store.content, store.revision = b"own", 1
+        return CONFLICT
+
+    store.puts = [lambda: ReadTimeoutError(endpoint_url="here"), carry_the_first_out]
+    assert objects.write("a", b"own", None) == '"1"'
+    assert store.asked == ["put", "put", "get"]
 
 
 def test_an_object_that_has_gone_is_not_the_version_that_was_read(store: Store, objects: S3ConditionalObjects) -> None:
