@@ -80,6 +80,9 @@ def copy_driver_files(file_system: CheckpointFileSystem, source_directory: str, 
         found = _listed(source, is_whole=source_directory != "")
         there = set(target.list_files())
         if found == copied and copied.keys() == there:
+            if file_system.local_path() is not None:
+                # What has gone as a whole is not a log without files.
+                check_driver_files(file_system, source_directory)
             return
         # Of this round, or of a take-over that another driver's write has made begin anew.
         for path in there - found.keys():

@@ -155,6 +155,23 @@ def test_driver_files_that_are_not_where_they_are_said_to_be_are_not_taken_for_n
     assert not (tmp_path / "drivers").exists()
 
 
+def test_driver_files_that_go_as_a_whole_while_they_are_copied_are_not_taken_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs = CheckpointFileSystem.from_uri(tmp_path)
+    for name in ("0", "1"):
+        fs.write_file(f"drivers/former/spark/offsets/{name}", b"v1")
+    upload = CheckpointFileSystem.upload
+
+    def upload_while_a_third_driver_clears_away(self: CheckpointFileSystem, *arguments: Any, **options: Any) -> Any:
+        fs.delete_directory("drivers/former")
+        return upload(self, *arguments, **options)
+
+    monkeypatch.setattr(CheckpointFileSystem, "upload", upload_while_a_third_driver_clears_away)
+    with pytest.raises(JobDirectoryMismatchError, match="give the one that the job has had"):
+        copy_driver_files(fs, "drivers/former", "drivers/next")
+
+
 def test_the_directories_that_are_named_are_deleted_and_no_others(tmp_path: Path) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path)
     for name in ("one", "other", "own"):
