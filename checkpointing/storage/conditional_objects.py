@@ -10,7 +10,7 @@ written it. That is done here; writers only take care that their contents differ
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from attrs import frozen
@@ -104,7 +104,7 @@ class S3ConditionalObjects:
                 f"s3://{self._bucket}/{self._key(path)} has {answer['ContentLength']} bytes, more than the limit of "
                 f"{_MAX_BYTES}: no driver has written it. Bring back the original from a backup"
             )
-        return VersionedObject(answer["Body"].read(), answer["ETag"])
+        return VersionedObject(answer["Body"].read(), self._version(answer, path))
 
     def _put(self, path: str, content: bytes, version: str | None) -> str | None:
         from botocore.exceptions import ClientError
@@ -119,7 +119,16 @@ class S3ConditionalObjects:
             ):
                 return None
             raise
-        return str(answer["ETag"])
+        return self._version(answer, path)
+
+    def _version(self, answer: Mapping[str, Any], path: str) -> str:
+        version = answer.get("ETag")
+        if not version:
+            raise StorageError(
+                f"the answer for s3://{self._bucket}/{self._key(path)} has no ETag, by which versions are told apart: "
+                f"what answers is no S3-compatible store, or something in between takes it away"
+            )
+        return str(version)
 
     def _key(self, path: str) -> str:
         return f"{self._prefix}/{path}" if self._prefix else path

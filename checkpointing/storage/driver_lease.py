@@ -64,6 +64,7 @@ _MAX_LEASE_MS: Final = 24 * 3600 * 1000
 _RENEWALS_PER_LEASE: Final = 3
 _LOOKS_PER_LEASE: Final = 10
 _MAX_INTEGER: Final = (1 << 63) - 1
+_NO_VERSION: Final = '"00000000000000000000000000000000"'
 
 _logger = logging.getLogger(__name__)
 
@@ -148,13 +149,20 @@ class ObjectStoreLease:
         check_integer("lease_ms", self.lease_ms, _MIN_LEASE_MS, _MAX_LEASE_MS)
 
     def lead(self, file_system: CheckpointFileSystem, job_name: str) -> DriverLease:
-        """Take the lease. Raises `JobDirectoryError` for a store without conditional writes; see `DriverLease`."""
+        """Take the lease. Raises `JobDirectoryError` for a store that has, or heeds, no conditions; see `taken`."""
         objects = file_system.conditional
         if objects is None:
             raise JobDirectoryError(
                 f"{file_system.uri} has no conditional writes, by which a lease is held: use a lock file, or ZooKeeper"
             )
-        return self.taken(objects, file_system.location(LEASE_FILE_NAME))
+        place = file_system.location(LEASE_FILE_NAME)
+        lease = self.taken(objects, place)
+        try:
+            lease.check_conditions()
+        except BaseException:
+            lease.close()
+            raise
+        return lease
 
     def taken(self, objects: ConditionalObjects, place: str) -> DriverLease:
         """Take the lease among these objects. Raises `JobDirectoryLockedError` naming who holds it, `StorageError`."""
@@ -225,6 +233,22 @@ class DriverLease:
                 f"this driver has given {self._place} back and completes no checkpoint any more; start the job again"
             )
 
+    def check_conditions(self) -> None:
+        """Write the lease under conditions that do not hold. Raises `JobDirectoryError` if the store writes it.
+
+        There are stores that take a condition and do not look at it: whatever two drivers wrote there would count.
+        """
+        with self._lock:
+            for version, name in ((None, "If-None-Match"), (_NO_VERSION, "If-Match")):
+                self._record = evolve(self._record, renewal=self._record.renewal + 1)
+                written = self._objects.write(LEASE_FILE_NAME, self._record.to_bytes(), version)
+                if written is not None:
+                    self._version = written
+                    raise JobDirectoryError(
+                        f"the store of {self._place} writes objects whatever the condition {name} says, so several "
+                        f"drivers could lead the job there at once: use a store that heeds it, or ZooKeeper"
+                    )
+
     def at_loss(self, listener: LossListener) -> None:
         """Have `listener` called when a renewal finds that another driver has the lease; at once if one has."""
         with self._lock:
@@ -280,7 +304,8 @@ class DriverLease:
         try:
             if self.renew():
                 return True
-        except CheckpointError as error:
+        except Exception as error:
+            # Whatever it is: who would stop renewing would be overtaken, and hear nothing of it.
             _logger.warning("%s could not be renewed, and will be tried again: %s", self._place, error)
             return True
         with self._lock:

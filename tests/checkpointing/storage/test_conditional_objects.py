@@ -232,3 +232,14 @@ def test_an_object_that_no_driver_can_have_written_is_not_read(store: Store, obj
     store.content, store.is_large = b"large", True
     with pytest.raises(StorageError, match=r"s3://bucket/job/a has 1099511627776 bytes, more than the limit"):
         objects.read("a")
+
+
+def test_a_store_that_tells_no_versions_is_an_error_of_the_store(
+    store: Store, objects: S3ConditionalObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects.write("a", b"one", None)
+    monkeypatch.setattr(Store, "version", "")
+    with pytest.raises(StorageError, match="has no ETag"):
+        objects.read("a")
+    with pytest.raises(StorageError, match="has no ETag"):
+        objects.write("b", b"one", "")

@@ -12,6 +12,7 @@ from checkpointing import CheckpointFileSystem, JobDirectory, JobDirectoryLocked
 from checkpointing.errors import CorruptJobIdentityError, JobDirectoryError
 from checkpointing.storage.conditional_objects import VersionedObject
 from checkpointing.storage.driver_lease import LEASE_FILE_NAME, DriverLease, LeaseRecord, ObjectStoreLease
+from checkpointing.storage.local_storage import LocalStorage
 
 LONG_MS = 3_600_000
 """So long that no thread renews it in a test."""
@@ -297,3 +298,58 @@ def test_a_job_directory_on_an_object_store_is_led_by_one_driver(bucket) -> None
     with JobDirectory.open(uri, "flights", 128, leadership=lease) as directory:
         assert directory.identity.job_name == "flights"
     assert sorted(bucket.keys) == ["job/driver-lease.json", "job/job.json"]
+
+
+class Heedless(MemoryObjects):
+    """Of a store that takes conditions and heeds some of them."""
+
+    heeds_absence = True
+
+    def write(self, path: str, content: bytes, version: str | None) -> str | None:
+        there = self.read(path)
+        if version is None and self.heeds_absence and there is not None:
+            return None
+        return super().write(path, content, None if there is None else there.version)
+
+
+@pytest.mark.parametrize("heeds_absence", [False, True])
+def test_a_store_that_does_not_heed_a_condition_is_refused(tmp_path, monkeypatch, waiting, heeds_absence) -> None:
+    objects = Heedless()
+    objects.heeds_absence = heeds_absence
+    monkeypatch.setattr(LocalStorage, "conditional", lambda storage: objects)
+    with pytest.raises(JobDirectoryError, match="If-Match" if heeds_absence else "If-None-Match"):
+        waiting.lease().lead(CheckpointFileSystem.from_uri(tmp_path), "job")
+    assert record_of(objects).is_released
+
+
+def test_a_store_that_heeds_conditions_is_asked_once_and_left_as_it_is(tmp_path, monkeypatch, waiting, leases) -> None:
+    objects = MemoryObjects()
+    monkeypatch.setattr(LocalStorage, "conditional", lambda storage: objects)
+    lease = waiting.lease().lead(CheckpointFileSystem.from_uri(tmp_path), "job")
+    leases(lease)
+    assert objects.written == [LEASE_FILE_NAME]
+    assert lease.renew()
+    lease.check()
+
+
+def test_a_renewal_that_fails_in_a_way_that_nobody_has_foreseen_is_tried_again(leases, waiting) -> None:
+    objects, kept = MemoryObjects(), []
+
+    class Keeper:
+        def __init__(self, keep, interval_s: float) -> None:
+            kept.append(keep)
+
+        def stop(self) -> None:
+            pass
+
+    lease = evolve(waiting.lease(), keeper=Keeper).taken(objects, "here")
+    leases(lease)
+
+    def fail(path: str, content: bytes) -> None:
+        raise RuntimeError("no more threads")
+
+    objects.before_write = fail
+    assert kept[0]()
+    objects.before_write = None
+    assert kept[0]()
+    lease.check()
