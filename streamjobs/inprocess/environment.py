@@ -128,8 +128,10 @@ class LocalStreamEnvironment:
             check_parallelism(parallelism, max_parallelism)
         except ValueError as error:
             raise JobDefinitionError(str(error)) from error
-        if epoch_size is not None and epoch_size < 1:
-            raise JobDefinitionError(f"epoch_size is {epoch_size}; an epoch needs at least one element")
+        if epoch_size is not None and (type(epoch_size) is not int or epoch_size < 1):
+            raise JobDefinitionError(
+                f"epoch_size is {epoch_size!r}; an epoch needs a whole number of elements, one at least"
+            )
         if epoch_size is not None and checkpoint_interval_ms is not None:
             raise JobDefinitionError(
                 "epoch_size takes a checkpoint after so many elements, checkpoint_interval_ms after so much time: "

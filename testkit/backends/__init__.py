@@ -39,6 +39,7 @@ _ASSERTING_MODULES = (
     "ttl_restore_contract",
     "ttl_state_contract",
     "union_contract",
+    "unreadable_entries_contract",
     "value_state_contract",
     "state_backend_contract",
     "all_kinds",
@@ -76,6 +77,7 @@ from testkit.backends.ttl_cleanup_contract import TtlCleanupContract  # noqa: E4
 from testkit.backends.ttl_restore_contract import TtlRestoreContract  # noqa: E402
 from testkit.backends.ttl_state_contract import TtlStateContract  # noqa: E402
 from testkit.backends.union_contract import UnionContract  # noqa: E402
+from testkit.backends.unreadable_entries_contract import UnreadableEntriesContract  # noqa: E402
 from testkit.backends.value_state_contract import ValueStateContract  # noqa: E402
 
 __all__ = [
@@ -105,5 +107,6 @@ __all__ = [
     "TtlRestoreContract",
     "TtlStateContract",
     "UnionContract",
+    "UnreadableEntriesContract",
     "ValueStateContract",
 ]

@@ -6,9 +6,10 @@ import operator
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from snapshots.errors import SerializationError
-from statebackend import AggregatingStateDescriptor, ReducingStateDescriptor, StateDescriptor
+from statebackend import AggregatingStateDescriptor, ReducingStateDescriptor, StateDescriptor, StateTtlConfig
 from statebackend.api.aggregate_function import AggregateFunction
 from statebackend.api.errors import StateRegistrationError
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
@@ -78,6 +79,18 @@ class FoldingStateContract(ContractBase):
         state.add(4)
         assert state.get() == result(7)
         state.set_current_namespace(1)
+        assert state.get() == result(3)
+
+    @FOLDING
+    def test_none_is_nothing_that_was_folded_with_a_time_to_live_either(
+        self, harness: BackendHarness, backend: KeyedStateBackend, descriptor: StateDescriptor, result: Any
+    ) -> None:
+        timed = evolve(descriptor, ttl=StateTtlConfig(1000))
+        state: Any = backend.get_or_create_keyed_state(LongSerializer(), timed)
+        state.set_current_namespace(1)
+        state.add(3)
+        with pytest.raises(SerializationError, match=rf"{descriptor.name}.*: None cannot be what was folded"):
+            state.update_internal(None)
         assert state.get() == result(3)
 
     @FOLDING

@@ -31,6 +31,7 @@ from testkit.backends.ttl_cleanup_contract import TtlCleanupContract
 from testkit.backends.ttl_restore_contract import TtlRestoreContract
 from testkit.backends.ttl_state_contract import TtlStateContract
 from testkit.backends.union_contract import UnionContract
+from testkit.backends.unreadable_entries_contract import UnreadableEntriesContract
 from testkit.backends.value_state_contract import ValueStateContract
 
 
@@ -55,6 +56,7 @@ class StateBackendContract(
     ReconfigurationContract,
     LearningContract,
     UnionContract,
+    UnreadableEntriesContract,
     TtlStateContract,
     TtlRestoreContract,
     TtlCleanupContract,

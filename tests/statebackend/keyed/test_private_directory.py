@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from open_descriptors import descriptors_below
 
+from statebackend.keyed import private_directory
 from statebackend.keyed.private_directory import (
     PrivateDirectoryError,
     lock_directory,
@@ -257,3 +258,19 @@ def test_a_parent_that_goes_while_it_is_looked_at_is_made_anew(tmp_path: Path, m
     monkeypatch.setattr(os, "listdir", late)
     with scratch_directory(str(parent)) as scratch:
         assert Path(scratch).is_dir()
+
+
+def test_a_lock_that_cannot_be_told_to_be_on_this_file_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> bool:
+        raise PermissionError("no")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(private_directory, "_is_same_file", failing)
+        with pytest.raises(PermissionError):
+            lock_directory(str(tmp_path / "directory"))
+    assert not descriptors_below(tmp_path)
+    lock = lock_directory(str(tmp_path / "directory"))
+    assert lock is not None
+    lock.release()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from streamjobs.errors import MissingModuleError
 from streamjobs.spark.tasks.program_modules import naming_missing_modules
 
 pytestmark = pytest.mark.spark
@@ -62,3 +63,14 @@ def test_an_error_whose_causes_go_in_a_circle_is_raised_as_it_is() -> None:
     first.__cause__, second.__cause__ = second, first
     with pytest.raises(ValueError, match="first"), naming_missing_modules("operator"):
         raise first
+
+
+def test_a_module_that_is_missing_is_told_once_with_the_ways_to_bring_it() -> None:
+    told = r"operator 'a': the module 'my.models' is not on this worker .*addPyFile"
+    unpickled = ValueError("it cannot be unpickled")
+    unpickled.__cause__ = ModuleNotFoundError("No module named 'my.models'", name="my.models")
+    with pytest.raises(MissingModuleError, match=told) as failure, naming_missing_modules("operator 'a'"):
+        raise unpickled
+    with pytest.raises(MissingModuleError) as again, naming_missing_modules("operator 'b'"):
+        raise failure.value
+    assert again.value is failure.value

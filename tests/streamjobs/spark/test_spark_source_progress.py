@@ -18,6 +18,7 @@ from checkpointing.storage.file_system import CheckpointFileSystem
 from streamjobs.spark.sources.source_order_file import SOURCE_ORDER_FILE_NAME, source_order
 from streamjobs.spark.sources.source_progress import (
     SourceProgressError,
+    appear_at_once,
     capture_source_progress,
     read_offsets,
     restore_source_progress,
@@ -163,6 +164,40 @@ def test_named_sources_are_found_by_name(tmp_path: Path) -> None:
         "sources/b/0",
         "sources/b/1",
     ]
+
+
+def test_a_named_source_of_files_without_an_offset_of_files_is_refused(tmp_path: Path) -> None:
+    write_log(tmp_path / "q", 0, log_offset=lambda batch: 'a:{"topic":{"0":1}}', version="v2")
+    write_file_log(tmp_path / "q", "a", {"0": [0]})
+    with pytest.raises(SourceProgressError, match="offsets/0 has no logOffset for sources/a, which is a file log"):
+        capture_source_progress(str(tmp_path / "q"), 0)
+
+
+@pytest.mark.parametrize("lines", [1, 3])
+def test_offsets_of_more_or_fewer_sources_than_the_order_has_are_refused(tmp_path: Path, lines: int) -> None:
+    write_log(tmp_path / "q", 0, log_offset=lambda batch: "\n".join([offset_of(batch)] * lines))
+    for source in ("0", "1"):
+        write_file_log(tmp_path / "q", source, {"0": [0]})
+    order = [ReadSource(f"FileSource[/{name}]", name, str(place)) for place, name in enumerate("ab")]
+    CheckpointFileSystem.from_uri(tmp_path / "q").write_file(SOURCE_ORDER_FILE_NAME, source_order(order))
+    with pytest.raises(
+        SourceProgressError, match=f"offsets/0 has {lines} offsets, and .* says that it is of 2 sources"
+    ):
+        capture_source_progress(str(tmp_path / "q"), 0)
+
+
+def test_files_that_cannot_all_be_written_leave_nothing(tmp_path: Path) -> None:
+    class Failing(dict[str, bytes]):
+        def __getitem__(self, name: str) -> bytes:
+            raise OSError("gone")
+
+        def items(self) -> Any:
+            yield "metadata", b"{}"
+            raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        appear_at_once(Failing(), str(tmp_path / "parent" / "log"))
+    assert list((tmp_path / "parent").iterdir()) == []
 
 
 def test_offsets_that_cannot_be_given_to_their_sources_are_refused(tmp_path: Path) -> None:

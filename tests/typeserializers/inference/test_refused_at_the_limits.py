@@ -1,0 +1,201 @@
+"""What a serializer is refused for when it is made, restored or given a value: the last that fits, and the next."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Any
+
+import attrs
+import pyarrow as pa
+import pytest
+
+import typeserializers as ts
+from migration.conversion import ConversionScope
+from migration.conversion_table import CONVERSIONS
+from snapshots import (
+    SerializationError,
+    SnapshotFormatError,
+    UnresolvableSerializerError,
+    snapshot_from_bytes,
+    snapshot_to_bytes,
+)
+from typeserializers.containers.primitive_arrays import elements_of
+from typeserializers.pojos.pojo_tags import MAX_REGISTERED_SUBCLASSES
+from typeserializers.pojos.pojos import PojoSerializer
+from typeserializers.scalars import enums
+from typeserializers.scalars.enums import MAX_CONSTANTS
+
+LONG = ts.LongSerializer()
+
+
+@attrs.define
+class Base:
+    __pojo_class__ = "limits.Base"
+    number: int = 0
+
+
+@attrs.define
+class Chained:
+    __pojo_class__ = "limits.Chained"
+    next: Chained | None = None
+
+
+@attrs.frozen
+class Holder:
+    chained: Chained
+
+
+def test_a_pojo_that_contains_itself_is_refused_by_its_path() -> None:
+    with pytest.raises(ts.UnknownTypeError, match=r"\.next.*: Chained contains itself, which Flink's POJOs do not"):
+        ts.serializer_for(Chained)
+    with pytest.raises(ts.UnknownTypeError, match=r"\.chained\.next.*: Chained contains itself"):
+        ts.serializer_for(Holder)
+
+
+def test_a_field_of_a_pojo_that_is_none_and_not_optional_is_refused_by_its_name() -> None:
+    serializer = ts.PojoSerializer(Base)
+    with pytest.raises(SerializationError, match="number"):
+        serializer.to_bytes(Base(None))  # type: ignore[arg-type]
+
+
+def test_a_tag_of_one_byte_tells_256_subclasses_apart() -> None:
+    shape = ts.PojoSerializer(Base).shape
+    others = [ts.PojoSerializer(Base)] * MAX_REGISTERED_SUBCLASSES
+    assert len(PojoSerializer.from_shape(shape, others).registered_subclasses) == 256
+    with pytest.raises(ValueError, match=r"limits.Base: 257 subclasses cannot be registered, a tag is one byte"):
+        PojoSerializer.from_shape(shape, [*others, others[0]])
+
+
+def sized(data: bytes) -> bytes:
+    return len(data).to_bytes(4, "big") + data
+
+
+def test_a_subclass_that_is_no_pojo_is_damage() -> None:
+    sub = attrs.make_class("Sub", {}, bases=(Base,))
+    sub.__pojo_class__ = "limits.Sub"  # type: ignore[attr-defined]
+    snapshot = ts.PojoSerializer(Base, registered_subclasses=[sub]).snapshot_configuration()
+    data = snapshot_to_bytes(snapshot)
+    part, other = (
+        sized(snapshot_to_bytes(one.snapshot_configuration())) for one in (ts.PojoSerializer(sub), ts.LongSerializer())
+    )
+    assert data.count(part) == 1
+    damaged = snapshot_from_bytes(data.replace(part, other))
+    with pytest.raises(SnapshotFormatError, match=r"the subclass limits.Sub is not a POJO: the bytes are damaged"):
+        damaged.restore_serializer()
+
+
+@pytest.mark.parametrize("count", [1, MAX_CONSTANTS])
+def test_an_enum_has_as_many_constants_as_can_be_read_again(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(enums, "MAX_CONSTANTS", 3)
+    most: Any = enum.Enum("Limited", [f"C{number}" for number in range(3)])
+    snapshot = ts.EnumSerializer(most).snapshot_configuration()
+    assert snapshot_from_bytes(snapshot_to_bytes(snapshot)).restore_serializer()
+    more: Any = enum.Enum("Limited", [f"C{number}" for number in range(4)])
+    with pytest.raises(ValueError, match="the enum Limited has 4 constants, the limit is 3"):
+        ts.EnumSerializer(more)
+
+
+@pytest.mark.parametrize("constants", [("A", "mro"), ("_A_", "B"), ("A", "")])
+def test_constants_that_no_enum_of_python_can_have_are_told(constants: tuple[str, ...]) -> None:
+    with pytest.raises(
+        UnresolvableSerializerError, match=r"the enum my.Old has constants that no Python enum can have"
+    ):
+        enums.stand_in_for("my.Old", constants)
+
+
+def test_a_record_is_written_by_fields_that_it_has_with_types_and_arguments() -> None:
+    @attrs.frozen
+    class Untyped:
+        unknown = attrs.field()
+
+    @dataclasses.dataclass
+    class Derived:
+        number: int
+        twice: int = dataclasses.field(init=False, default=0)
+
+    for made, told in (
+        (lambda: ts.AttrsSerializer(Untyped), r"Untyped\.unknown: the field has no type hint; give it one"),
+        (lambda: ts.serializer_for(Derived), r"Derived\.twice: a field with init=False cannot be restored"),
+        (
+            lambda: ts.AttrsSerializer(Base, field_serializers={"nubmer": LONG}),
+            "Base: field_serializers names nubmer, which the class does not have",
+        ),
+        (lambda: ts.AttrsSerializer(Base, field_serializers={"number": LONG, "b": LONG, "a": LONG}), "names a, b, wh"),
+    ):
+        with pytest.raises(ts.UnknownTypeError, match=told):
+            made()
+    serializer = ts.AttrsSerializer(Untyped, field_serializers={"unknown": LONG})
+    assert serializer.from_bytes(serializer.to_bytes(Untyped(5))) == Untyped(5)
+
+
+def test_composites_of_nothing_are_refused_when_they_are_made() -> None:
+    with pytest.raises(ValueError, match="needs at least one field; for the empty tuple use Tuple0Serializer"):
+        ts.TupleSerializer([])
+    with pytest.raises(ValueError, match="needs at least one converter; else use the inner serializer"):
+        ts.ConvertingSerializer(LONG, {})
+
+
+def test_columns_of_arrow_have_names_of_their_own() -> None:
+    with pytest.raises(ValueError, match="the fields a, b, a are not of different names"):
+        ts.ArrowSerializer(pa.schema([("a", pa.int8()), ("b", pa.int8()), ("a", pa.int8())]))
+    snapshot: Any = ts.ArrowSerializer(pa.schema([("a", pa.int8()), ("b", pa.int8())])).snapshot_configuration()
+    snapshot.schema = pa.schema([("a", pa.int8()), ("a", pa.int8())])
+    with pytest.raises(
+        SnapshotFormatError, match=r"the Arrow schema in the snapshot is none of ours: .*different names"
+    ):
+        snapshot_from_bytes(snapshot_to_bytes(snapshot)).restore_serializer()
+
+
+class Buffer:
+    """What an array of a library gives: a list of its elements, or one element where it has no dimension."""
+
+    def __init__(self, content: Any) -> None:
+        self.tolist = lambda: content
+
+
+def test_an_array_without_a_dimension_is_no_array() -> None:
+    with pytest.raises(TypeError, match="the array has no dimension"):
+        elements_of(Buffer(5))
+    assert elements_of(Buffer([5])) == [5]
+
+
+def test_a_class_that_is_known_by_name_alone_is_not_guessed() -> None:
+    named = ts.PickleSerializer.named("my.module:Thing")
+    for ask in (lambda: named.python_type, named.create_instance):
+        with pytest.raises(UnresolvableSerializerError, match=r"my.module:Thing is known by name alone"):
+            ask()
+
+
+class Unwilling:
+    """Cannot be pickled, and cannot be unpickled."""
+
+    def __init__(self, is_written: bool) -> None:
+        self.is_written = is_written
+
+    def __reduce__(self) -> Any:
+        if not self.is_written:
+            raise OSError("not this one")
+        return _refuse, ()
+
+
+def _refuse() -> Any:
+    raise OSError("not again")
+
+
+def test_what_a_pickle_raises_is_told_as_an_error_of_the_serializer() -> None:
+    serializer = ts.PickleSerializer(Unwilling)
+    with pytest.raises(SerializationError, match="not this one"):
+        serializer.to_bytes(Unwilling(False))
+    data = serializer.to_bytes(Unwilling(True))
+    with pytest.raises(ts.MalformedDataError, match="not again"):
+        serializer.from_bytes(data)
+
+
+def test_a_reference_to_a_record_means_nothing_outside_of_it() -> None:
+    scope = ConversionScope(CONVERSIONS)
+    assert scope.inside("Node", "the conversion").record_named("Node") == "the conversion"
+    with pytest.raises(
+        UnresolvableSerializerError, match="the reference to Node stands outside the record of that name"
+    ):
+        scope.inside("Leaf", "the conversion").record_named("Node")
