@@ -140,6 +140,26 @@ class MapStateContract(ContractBase):
         state.remove(3 - first)
         assert list(iterator) == []
 
+    @pytest.mark.parametrize("stored", [3, 3000])
+    def test_entries_that_are_not_stored_yet_are_met_among_those_that_are(
+        self, harness: BackendHarness, backend: KeyedStateBackend, stored: int
+    ) -> None:
+        expected = {f"k{number:05d}": number for number in range(stored)}
+        backend.get_state(MAP).put_all(expected)
+        restored = self.reopen(harness, harness.snapshot(backend).handle)
+        state = restored.get_state(MAP)
+        # Before all that is stored, between, in the place of one, and behind the last.
+        changed = {"a": -1, "k00000+": -2, "k00001": -3, "k00001+": -4, "y": -5, "z": -6}
+        for key, value in changed.items():
+            state.put(key, value)
+        state.remove("k00002")
+        expected = {**expected, **changed}
+        del expected["k00002"]
+        met = list(state.items())
+        assert dict(met) == expected
+        assert len(met) == len(expected)
+        assert sorted(state.keys()) == sorted(expected)
+
     @pytest.mark.parametrize("read", ["items", "keys", "values"])
     @pytest.mark.parametrize("begun", [0, 3])
     @pytest.mark.parametrize("size", [20, 2000])

@@ -74,6 +74,18 @@ class ValueStateContract(ContractBase):
         assert restored.get_state(descriptor).value() == 42
         assert list(restored.get_keys("with default")) == []
 
+    def test_update_with_none_clears_a_mutable_value_too(
+        self, harness: BackendHarness, backend: KeyedStateBackend
+    ) -> None:
+        state = backend.get_state(LEG)
+        state.update(None)
+        state.update(LegV1("JFK", 1))
+        handle = harness.snapshot(backend).handle
+        state.update(None)
+        assert state.value() is None
+        assert content(harness, self.reopen(harness, harness.snapshot(backend).handle), LEG) == {}
+        assert content(harness, self.reopen(harness, handle), LEG) == {1: LegV1("JFK", 1)}
+
     def test_the_default_stands_in_for_an_unset_value_and_is_copied_for_each_access(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:

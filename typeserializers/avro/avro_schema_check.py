@@ -24,9 +24,9 @@ def check_schema(schema: Any, depth: int = 0) -> None:
         return
     _require(isinstance(schema, dict) and "type" in schema, f"{shown(schema)} is no type")
     kind = schema["type"]
-    if isinstance(kind, (dict, list)):
-        check_schema(kind, depth + 1)
-    elif kind == "enum":
+    # Avro knows no such form, and nobody would look into the inner type again.
+    _require(isinstance(kind, str), f"{shown(schema)} is a type inside a type; write the inner one alone")
+    if kind == "enum":
         symbols = schema.get("symbols")
         _require(isinstance(symbols, list) and bool(symbols), f"the enum {shown(schema.get('name'))} has no symbols")
         _require(all(isinstance(symbol, str) for symbol in symbols), "a symbol of an enum is no text")

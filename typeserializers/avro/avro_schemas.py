@@ -30,8 +30,6 @@ class NamedSchemas:
         """The schema itself, or the definition if it is a name."""
         while isinstance(schema, str) and schema in self.names:
             schema = self.names[schema]
-        if isinstance(schema, dict) and isinstance(schema["type"], (dict, list)):
-            return self.resolved(schema["type"])
         return schema
 
 
@@ -49,11 +47,7 @@ def _collect(schema: Any, names: dict[str, Any]) -> None:
         return
     if not isinstance(schema, dict):
         return
-    kind = schema["type"]
-    if isinstance(kind, (dict, list)):
-        _collect(kind, names)
-        return
-    if kind in NAMED_KINDS:
+    if schema["type"] in NAMED_KINDS:
         names[schema["name"]] = schema
     for part in schema.get("fields", ()):
         _collect(part["type"], names)

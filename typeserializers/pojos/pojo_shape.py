@@ -18,7 +18,7 @@ from snapshots.composite import CompositeTypeSerializerSnapshot
 from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.kernel.serializer_inference import DEFAULT_RULES, Inference, InferenceRules, UnknownTypeError
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.pojos.pojo_format import WrittenPojo
+from typeserializers.pojos.pojo_format import WrittenPart, WrittenPojo
 from typeserializers.records.record_checks import check_defaults, check_shape, refuse_undecorated
 from typeserializers.records.record_construction import arguments_of, stand_in_class
 from typeserializers.records.record_format import is_field_name
@@ -73,6 +73,12 @@ class PojoShape:
     is_stand_in: bool = field(default=False, eq=False)
     rules: InferenceRules = field(default=DEFAULT_RULES, eq=False)
     """What the type hints mean, also those of subclasses that are met later."""
+
+    def written_fields(self) -> tuple[WrittenPart, ...]:
+        """The fields as they stand in a snapshot."""
+        return tuple(
+            WrittenPart(one.name, one.serializer.snapshot_configuration(), one.declaring_class) for one in self.fields
+        )
 
     @property
     def construction_order(self) -> tuple[int, ...]:

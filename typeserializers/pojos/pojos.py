@@ -55,6 +55,8 @@ from typeserializers.pojos.pojo_tags import (
     NULL,
     REGISTERED_SUBCLASS,
     UNREGISTERED_SUBCLASS,
+    refuse_none,
+    refuse_null,
     unregistered_prefix,
 )
 from typeserializers.records.record_construction import settable_twin
@@ -189,7 +191,7 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
         for part in self.fields:
             item = getattr(value, part.attribute)
             if item is None and not part.is_optional:
-                raise TypeError(f".{part.name} is None, but the field is not optional")
+                refuse_none(part.name)
             out.write_boolean(item is None)
             if item is not None:
                 part.serializer.serialize(item, out)
@@ -204,7 +206,7 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
         for part in self.fields:
             is_null = source.read_boolean()
             if is_null and not part.is_optional:
-                _refuse_null(part.name)
+                refuse_null(part.name)
             items.append(None if is_null else part.serializer.deserialize(source))
         return self._construct(items)
 
@@ -224,7 +226,7 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
 
     def _emit_write_field(self, emitter: WriteEmitter, part: PojoField, item: str) -> None:
         if not part.is_optional:
-            emitter.line(f"if {item} is None: {emitter.function.bind('refuse', _refuse_none)}({part.name!r})")
+            emitter.line(f"if {item} is None: {emitter.function.bind('refuse', refuse_none)}({part.name!r})")
             emitter.fixed("?", "False")
             part.serializer.emit_write(emitter, item)
             return
@@ -252,7 +254,7 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
     def _emit_read_field(self, emitter: ReadEmitter, part: PojoField) -> str:
         is_null, item = emitter.fixed("?"), emitter.function.fresh("x")
         if not part.is_optional:
-            emitter.line(f"if {is_null}: {emitter.function.bind('refuse', _refuse_null)}({part.name!r})")
+            emitter.line(f"if {is_null}: {emitter.function.bind('refuse', refuse_null)}({part.name!r})")
             return part.serializer.emit_read(emitter)
         present = emitter.child()
         expression = part.serializer.emit_read(present)
@@ -265,11 +267,15 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
         """Emits the making of a record from the expressions of its fields in wire order."""
         return self.shape.record.emit_construction(emitter, [items[place] for place in self.shape.construction_order])
 
+    def duplicate(self) -> PojoSerializer[R]:
+        # What it learns itself, subclasses, threads may meet at once: that alone needs no other serializer.
+        held = [*(part.serializer for part in self.fields), *self.registered_subclasses, *self.unregistered_subclasses]
+        if all(one.duplicate() is one for one in held):
+            return self
+        return self._with_parts(lambda part: part.duplicate(), lambda subclass: subclass.duplicate())
+
     def stepping_over(self, part: Callable[[TypeSerializer[Any]], TypeSerializer[Any]]) -> PojoSerializer[Any]:
-        known = (*self.unregistered_subclasses, *self.registered_subclasses)
-        subclasses = {subclass.shape.name: subclass.stepping_over(part) for subclass in known}
-        fields = {field.name: part(field.serializer) for field in self.fields}
-        return self.reconfigured(fields, subclasses, [subclass.shape.name for subclass in self.registered_subclasses])
+        return self._with_parts(part, lambda subclass: subclass.stepping_over(part))
 
     def problems(self, value: Any, path: str) -> Iterator[str]:
         if value is None:
@@ -313,6 +319,16 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
         unregistered |= subclasses
         met = [subclass for name, subclass in unregistered.items() if name not in tags]
         return PojoSerializer.from_shape(attrs.evolve(self.shape, fields=tuple(parts)), registered, met)
+
+    def _with_parts(
+        self,
+        part: Callable[[TypeSerializer[Any]], TypeSerializer[Any]],
+        of_subclass: Callable[[PojoSerializer[Any]], PojoSerializer[Any]],
+    ) -> PojoSerializer[R]:
+        known = (*self.unregistered_subclasses, *self.registered_subclasses)
+        subclasses = {subclass.shape.name: of_subclass(subclass) for subclass in known}
+        fields = {field.name: part(field.serializer) for field in self.fields}
+        return self.reconfigured(fields, subclasses, [subclass.shape.name for subclass in self.registered_subclasses])
 
     def held_serializers(self) -> Sequence[TypeSerializer[Any]]:
         """The serializers of the fields and subclasses."""
@@ -388,15 +404,9 @@ class PojoSerializerSnapshot(RuledTypeSerializerSnapshot["R | None"], Generic[R]
     def __init__(self, serializer: PojoSerializer[R] | None = None) -> None:
         self.pojo = WrittenPojo("", ())
         if serializer is not None:
-            self.pojo = WrittenPojo(
-                serializer.shape.name,
-                tuple(
-                    WrittenPart(part.name, part.serializer.snapshot_configuration(), part.declaring_class)
-                    for part in serializer.fields
-                ),
-                parts_of([(subclass.shape.name, subclass) for subclass in serializer.registered_subclasses]),
-                parts_of([(subclass.shape.name, subclass) for subclass in serializer.unregistered_subclasses]),
-            )
+            known = serializer.registered_subclasses, serializer.unregistered_subclasses
+            subclasses = (parts_of([(one.shape.name, one) for one in subclasses]) for subclasses in known)
+            self.pojo = WrittenPojo(serializer.shape.name, serializer.shape.written_fields(), *subclasses)
 
     @property
     def current_version(self) -> int:
@@ -438,11 +448,3 @@ def _restored_subclass(part: WrittenPart) -> PojoSerializer[Any]:
     if not isinstance(restored, PojoSerializer):
         raise SnapshotFormatError(f"the subclass {part.name} is not a POJO: the bytes are damaged")
     return restored
-
-
-def _refuse_none(name: str) -> None:
-    raise TypeError(f".{name} is None, but the field is not optional")
-
-
-def _refuse_null(name: str) -> None:
-    raise MalformedDataError(f".{name} is null, but is not optional")

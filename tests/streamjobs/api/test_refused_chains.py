@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming import StatefulProcessor
 
+from savepoints import Savepoint
 from snapshots.errors import MalformedDataError
 from statebackend import SplitListStateDescriptor, ValueStateDescriptor
 from streamjobs import (
@@ -140,6 +141,36 @@ def test_rows_in_channels_are_rows_of_the_schema_to_the_last_byte() -> None:
     for record in (("a",), ["a", None], ("a", None, None), "ab"):
         with pytest.raises(MalformedDataError, match="is no row of the 2 columns declared"):
             form.to_bytes(record)
+
+
+class Counted(KeyedProcessFunction[Any, Any, Any]):
+    def open(self, context: RuntimeContext) -> None:
+        self.count = context.get_state(ValueStateDescriptor("count", int, default=0))
+
+    def process_element(self, value: Any, context: ProcessContext[Any]) -> Iterator[Any]:
+        self.count.update(self.count.value() + 1)
+        yield (*context.current_key, self.count.value())
+
+
+@pytest.mark.parametrize(
+    ("keys", "types"),
+    [
+        (("k", "v"), ("string", "int")),
+        (("k", lambda row: row.v), ("string", "bigint")),
+        ((lambda row: row.k, "v"), ("string", "int")),
+    ],
+    ids=["columns", "a function behind", "a function before"],
+)
+def test_keys_have_the_types_that_are_declared_and_those_of_functions_what_they_return(
+    tmp_path: Path, keys: tuple[Any, ...], types: tuple[str, ...]
+) -> None:
+    env = LocalStreamEnvironment()
+    rows: list[Any] = []
+    given = env.from_elements([("a", 1), ("a", 1), ("a", 2)], "k string, v int")
+    given.key_by(*keys).process(Counted(), uid="counted", schema="k string, v bigint, n bigint").sink_to(rows)
+    env.execute().savepoint(tmp_path / "savepoint")
+    assert sorted(map(tuple, rows)) == [("a", 1, 1), ("a", 1, 2), ("a", 2, 1)]
+    assert tuple(Savepoint.open(tmp_path / "savepoint").key_columns("counted")) == types
 
 
 class Balance(StatefulProcessor):

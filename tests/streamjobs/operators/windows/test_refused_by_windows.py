@@ -10,14 +10,21 @@ import pytest
 from statebackend import ListStateDescriptor, StateRegistrationError, ValueStateDescriptor
 from statebackend.api.aggregate_function import AggregateFunction
 from statebackend.heap import HeapStateBackend
-from streamjobs.api.windows.evictors import CountEvictor
-from streamjobs.api.windows.standard_triggers import ContinuousEventTimeTrigger, EventTimeTrigger, PurgingTrigger
-from streamjobs.api.windows.triggers import OnMergeContext
+from streamjobs.api.windows.evictors import CountEvictor, TimeEvictor
+from streamjobs.api.windows.standard_triggers import (
+    ContinuousEventTimeTrigger,
+    ContinuousProcessingTimeTrigger,
+    CountTrigger,
+    EventTimeTrigger,
+    PurgingTrigger,
+)
+from streamjobs.api.windows.triggers import OnMergeContext, TriggerContext
 from streamjobs.api.windows.window_assigners import (
     EventTimeSessionWindows,
     GlobalWindows,
     ProcessingTimeSessionWindows,
     TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
 )
 from streamjobs.api.windows.window_definition import CoGroupedContents, ListedContents, WindowDefinition
 from streamjobs.api.windows.window_functions import ProcessWindowFunction
@@ -152,6 +159,38 @@ def test_a_function_over_windows_is_told_what_it_asks_for_in_vain(
     run.records(("a", 1, 1))
     with pytest.raises(UserFunctionError, match=rf"key 'a', window .*: {told}"):
         run.watermark(9)
+
+
+class WithATimerOfItsOwn(ContinuousProcessingTimeTrigger):
+    """Has a timer in each window that is not for firing."""
+
+    def on_element(self, element: Any, timestamp_ms: int | None, window: Any, context: TriggerContext) -> Any:
+        context.register_processing_time_timer(window.start + 3)
+        return super().on_element(element, timestamp_ms, window, context)
+
+
+def test_a_continuous_trigger_fires_at_its_own_timers_alone(harness: BackendHarness) -> None:
+    trigger = WithATimerOfItsOwn(4)
+    assigner = TumblingProcessingTimeWindows.of(10)
+    run = WindowRun(harness, HEAP, windows(assigner).trigger(trigger).process(Lists(), element_type=int))
+    fired: dict[int, list[Any]] = {}
+    for now_ms in range(12):
+        run.processing_time(now_ms)
+        fired[now_ms] = run.rows()[sum(map(len, fired.values())) :]
+        if now_ms < 9:
+            run.records(("a", now_ms, None))
+    assert [now_ms for now_ms, rows in fired.items() if rows] == [4, 8, 9]
+    assert run.entries() == {}
+
+
+def test_an_evictor_by_time_leaves_records_without_times_alone(harness: BackendHarness) -> None:
+    evicted = windows(GlobalWindows.create()).trigger(CountTrigger.of(3)).evictor(TimeEvictor.of(5))
+    run = WindowRun(harness, HEAP, evicted.process(Lists(), element_type=int))
+    run.records(("a", 1, None), ("a", 2, 100), ("a", 3, None))
+    assert run.rows() == [[1, 2, 3]]
+    run = WindowRun(harness, HEAP, evicted.process(Lists(), element_type=int))
+    run.records(("b", 1, 94), ("b", 2, 95), ("b", 3, 100))
+    assert run.rows() == [[3]]
 
 
 def test_parts_that_make_no_windows_are_refused_when_they_are_given() -> None:

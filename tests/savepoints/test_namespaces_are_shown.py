@@ -1,0 +1,51 @@
+"""State of windows has namespaces, which a table, an answer in JSON and a lock tell like everything else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from savepoints import Savepoint
+from savepoints.reading.plain_values import plain_value
+from savepoints.state_lock.lock_format import lock_from_bytes, lock_to_bytes
+from savepoints.state_lock.locked_state import LockedOperator, StateLock
+from savepoints.writing import Plan, SavepointWriter
+from statebackend import ValueStateDescriptor
+from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
+from statebackend.keyed.state_meta import KeyedStateMeta, first_meta_of
+from typeserializers import StringSerializer, TypeSerializer
+
+COUNT = ValueStateDescriptor("count", int)
+
+
+class Place(NamedTuple):
+    name: str
+    size: int
+
+
+def test_a_table_of_state_with_namespaces_has_a_column_of_them(tmp_path: Path) -> None:
+    plan = Plan().add_operator("one", "string")
+    plan = plan.add_state("one", COUNT, [("a", "first", 1), ("a", "second", 2)], namespace=str)
+    SavepointWriter.new(tmp_path / "new", max_parallelism=4).write(plan)
+    table = Savepoint.open(tmp_path / "new").read("one", "count").to_arrow().sort_by("namespace")
+    assert table.select(["key", "namespace", "value"]).to_pylist() == [
+        {"key": "a", "namespace": "first", "value": 1},
+        {"key": "a", "namespace": "second", "value": 2},
+    ]
+
+
+def test_a_lock_names_the_type_of_namespaces() -> None:
+    keys = StringSerializer().snapshot_configuration()
+
+    def lock(*namespaces: TypeSerializer[Any]) -> str:
+        metas = tuple(first_meta_of(COUNT, one) for one in namespaces)
+        data = lock_to_bytes(StateLock(128, (LockedOperator("one", KeyedStateMeta(keys, 0, metas)),), "state.lock"))
+        assert lock_to_bytes(lock_from_bytes(data, "state.lock")) == data
+        return data.decode()
+
+    assert [line.strip() for line in lock(StringSerializer()).splitlines() if "namespace" in line] == ["namespace: str"]
+    assert "namespace" not in lock(VOID_NAMESPACE_SERIALIZER)
+
+
+def test_a_named_tuple_is_told_by_its_names() -> None:
+    assert plain_value([Place("hall", 3), ("hall", 3)]) == [{"name": "hall", "size": 3}, ["hall", 3]]
