@@ -125,7 +125,7 @@ def delete_driver_files(file_system: CheckpointFileSystem, names: Iterable[str])
 
 
 def _listed(source: CheckpointFileSystem, *, is_whole: bool) -> dict[str, object]:
-    """What tells the state of each file: its content if it may be replaced, and else its size."""
+    """What tells the state of each file: its content if it may be replaced, and else its size and its time."""
     paths = (
         list(source.list_files()) if is_whole else [p for name in _IN_A_JOB_DIRECTORY for p in source.list_files(name)]
     )
@@ -134,10 +134,20 @@ def _listed(source: CheckpointFileSystem, *, is_whole: bool) -> dict[str, object
         # Hidden are what Spark has not written whole, and checksums that it does without.
         if not path.rpartition("/")[2].startswith("."):
             try:
-                found[path] = source.read_file(path) if path in _FILES else source.size(path)
+                found[path] = source.read_file(path) if path in _FILES else _state(source, path)
             except MissingFileError:
                 continue
     return found
+
+
+def _state(source: CheckpointFileSystem, path: str) -> tuple[int, int]:
+    """Of a file that another one of the same size may have taken the place of, as when a log is rearranged."""
+    size_bytes, local_path, time_ns = source.size(path), source.local_path(path), 0
+    if local_path is not None:
+        # One that has gone this moment is missed by the next look.
+        with contextlib.suppress(OSError):
+            time_ns = os.stat(local_path).st_mtime_ns
+    return size_bytes, time_ns
 
 
 def _copy(source: CheckpointFileSystem, target: CheckpointFileSystem, path: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,32 @@ def test_driver_files_that_are_not_where_they_are_said_to_be_are_not_taken_for_n
     with pytest.raises(JobDirectoryMismatchError, match="give the one that the job has had"):
         copy_driver_files(fs, "drivers/former", "drivers/next")
     assert not (tmp_path / "drivers").exists()
+
+
+def test_a_log_that_takes_the_place_of_another_one_while_that_is_copied_is_taken_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs = CheckpointFileSystem.from_uri(tmp_path)
+    former = tmp_path / "drivers" / "former"
+    for time_s, (name, content) in enumerate({"spark": b"old", "spark-rearranged": b"new"}.items()):
+        for path in ("offsets/0", "offsets/1", "commits/0"):
+            fs.write_file(f"drivers/former/{name}/{path}", content)
+            os.utime(former / name / path, (time_s, time_s))
+    upload, left = CheckpointFileSystem.upload, [1] * 5 + [0]
+
+    def upload_while_it_is_rearranged(self: CheckpointFileSystem, *arguments: Any, **options: Any) -> Any:
+        uploaded = upload(self, *arguments, **options)
+        if left and not left.pop(0):
+            (former / "spark").rename(tmp_path / "aside")
+            (former / "spark-rearranged").rename(former / "spark")
+        return uploaded
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CheckpointFileSystem, "upload", upload_while_it_is_rearranged)
+        copy_driver_files(fs, "drivers/former", "drivers/next")
+    names = fs.list_files("drivers/next")
+    assert names == tuple(f"drivers/next/spark/{path}" for path in ("commits/0", "offsets/0", "offsets/1"))
+    assert [fs.read_file(name) for name in names] == [b"new"] * 3
 
 
 def test_driver_files_that_go_as_a_whole_while_they_are_copied_are_not_taken_for_none(
