@@ -23,6 +23,7 @@ from statebackend.operator_state import (
 )
 from testkit.backends.evolving_records import (
     FlightV1,
+    FlightV3,
     LegV1,
     LegV2,
     flight_v1,
@@ -299,8 +300,26 @@ def test_a_state_that_only_some_subtasks_migrated_is_read_under_each_of_its_sche
     (backend,) = operator.restart(backends, 1)
     state = backend.get_state(list_descriptor("flights", flight_v2()))
     assert state.get() == [migrated_flight(flight) for flight in expected]
+    assert backend.restore_reports[0].entries_migrated == 1
     again = decode_operator_state(operator.snapshot([backend])[0])
     assert len(again.state("flights").parts) == 1
+
+
+def test_each_schema_of_a_state_has_a_file_of_its_own_in_a_savepoint(operator):
+    backends = operator.start(parallelism=2)
+    for index, backend in enumerate(backends):
+        backend.get_state(SplitListStateDescriptor("flights", flight_v1())).add(FLIGHTS[index])
+    backends = operator.restart(backends)
+    backends[0].get_state(SplitListStateDescriptor("flights", flight_v2()))
+    # A single subtask that registers nothing has the rows of both schemas.
+    handles, source = operator.savepoint(operator.snapshot(operator.restart(backends, 1)))
+    assert [file.path for file in decode_operator_state(handles[0]).files] == [
+        "operator/operator=split/flights/part-00000.parquet",
+        "operator/operator=split/flights/part-00000.1.parquet",
+    ]
+    (restored,) = operator.start(handles, source=source)
+    state = restored.get_state(SplitListStateDescriptor("flights", flight_v2()))
+    assert state.get() == [migrated_flight(flight) for flight in FLIGHTS[:2]]
 
 
 def test_subtasks_that_reconfigured_differently_are_served_by_one_serializer_or_refused(operator):
@@ -330,6 +349,24 @@ def test_descriptors_can_be_judged_before_anything_is_touched(operator):
         CompatibilityKind.INCOMPATIBLE,
         CompatibilityKind.INCOMPATIBLE,
     ]
+
+
+@pytest.mark.parametrize(
+    ("new", "record", "kind"),
+    [
+        (flight_v2(), migrated_flight(FLIGHTS[1]), CompatibilityKind.AFTER_MIGRATION),
+        (flight_v3(), FlightV3("2", -5, "DL"), CompatibilityKind.INCOMPATIBLE),
+    ],
+    ids=["migrated", "incompatible"],
+)
+@pytest.mark.parametrize("is_old_first", [True, False])
+def test_the_verdict_is_the_worst_over_all_schemas_in_whatever_order(operator, new, record, kind, is_old_first):
+    backends = operator.start(parallelism=2)
+    contents = [(flight_v1(), FLIGHTS[0]), (new, record)]
+    for backend, (serializer, content) in zip(backends, contents if is_old_first else contents[::-1], strict=True):
+        backend.get_state(SplitListStateDescriptor("flights", serializer)).add(content)
+    (meta,) = operator_state_metas(operator.snapshot(backends))
+    assert judge_operator_state(meta.mode, meta.parts, SplitListStateDescriptor("flights", new)).kind is kind
 
 
 @attrs.frozen

@@ -25,6 +25,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_batch_has_neither_too_many_rows_nor_too_many_bytes() -> None:
     sizes = [[len(row[1] or b"") + len(row[0] or b"") for row in batch] for batch in batches(ROWS)]
     assert sizes == [[5, 5], [1], [40], [0, 0, 10], [10], [3]]
+    assert [len(batch) for batch in batches([(None, b"")] * 7)] == [3, 3, 1]
     assert list(batches([])) == []
 
 

@@ -13,7 +13,7 @@ from statebackend.keyed.snapshot_task import TRANSITIONS, SnapshotEvent, Snapsho
 from statebackend.operator_state import decode_operator_state, encode_operator_state, operator_snapshot_task
 from statebackend.operator_state.operator_state_backend import MAX_SLICES
 from testkit.backends.gated_file_system import PATIENCE_S
-from typeserializers import LongSerializer
+from typeserializers import BytesSerializer, LongSerializer
 
 NUMBERS = SplitListStateDescriptor("numbers", int)
 LISTS = SplitListStateDescriptor("lists", list[int])
@@ -188,6 +188,29 @@ def test_the_order_of_a_list_is_in_the_digest_and_that_of_a_map_is_not(operator)
         return backend.snapshot(1, "attempt").digest
 
     assert digest([1, 2], [3, 4]) == digest([1, 2], [4, 3]) != digest([2, 1], [3, 4])
+
+
+class RawSerializer(BytesSerializer):
+    """Writes what it is given, and no length in front of it."""
+
+    def to_bytes(self, value):
+        return value
+
+
+def test_bytes_that_move_from_one_row_or_column_to_the_next_change_the_digest(operator):
+    def digest_of_list(*elements):
+        (backend,) = operator.start()
+        backend.get_state(SplitListStateDescriptor("raw", RawSerializer())).add_all(elements)
+        return backend.snapshot(1, "attempt").digest
+
+    def digest_of_entry(key, value):
+        (backend,) = operator.start()
+        backend.get_state(BroadcastStateDescriptor("raw", RawSerializer(), RawSerializer())).put(key, value)
+        return backend.snapshot(1, "attempt").digest
+
+    assert digest_of_list(b"ab", b"c") != digest_of_list(b"a", b"bc")
+    assert digest_of_entry(b"ab", b"c") != digest_of_entry(b"a", b"bc")
+    assert digest_of_entry(b"a", None) != digest_of_entry(b"a", b"\xff")
 
 
 def test_state_that_nobody_reads_is_told_apart_by_what_is_referred_to(operator):
