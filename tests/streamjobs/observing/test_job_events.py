@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from observed_job import Heard, acknowledged, migrated_job, recorder_by_hand, visits_environment
+from observed_job import RUN, Heard, acknowledged, migrated_job, recorder_by_hand, visits_environment
 
 from streamjobs.errors import UserFunctionError
 from streamjobs.observing.epoch_statistics import EpochCost
-from streamjobs.observing.job_events import JobListener
+from streamjobs.observing.job_events import JobListener, JobListeners, JobStarted
 from streamjobs.observing.told_progress import ProgressTo
 
 
@@ -60,6 +60,15 @@ def test_a_listener_is_told_once_and_no_more_when_it_is_removed(tmp_path: Path) 
     before = len(heard.events)
     recorder.started()
     assert len(heard.events) == before
+
+
+def test_what_one_job_of_an_environment_tells_its_own_listener_is_not_told_by_the_next() -> None:
+    own, common = Heard(), Heard()
+    of_environment = JobListeners((common,))
+    of_environment.of_job(own)
+    event = JobStarted(RUN, recorder_by_hand())
+    of_environment.of_job().tell(lambda listener: listener.started(event))
+    assert (own.kinds, common.kinds) == ([], ["JobStarted"])
 
 
 def test_the_end_is_told_once_whoever_says_it_and_with_the_first_reason() -> None:
@@ -115,3 +124,14 @@ def test_a_function_that_fails_while_state_is_migrated_ends_the_job_and_not_the_
     with pytest.raises(UserFunctionError):
         environment.execute("visits")
     assert heard.kinds == ["JobStarted", "JobTerminated"]
+
+
+def test_a_listener_that_was_removed_and_added_again_is_told_of_again(caplog: pytest.LogCaptureFixture) -> None:
+    raising = Raising(ValueError("no"))
+    recorder = recorder_by_hand(raising)
+    with caplog.at_level(logging.WARNING):
+        recorder.started()
+        recorder.listeners.remove(raising)
+        recorder.listeners.add(raising)
+        recorder.started()
+    assert caplog.text.count("a listener of the job failed") == 2

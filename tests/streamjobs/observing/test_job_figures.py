@@ -165,6 +165,14 @@ def test_what_changes_while_it_is_read_is_read_again_and_what_is_broken_is_told(
     assert recorder.figures().time == {"other": TIME}
 
 
+def test_the_lag_of_an_epoch_is_that_of_the_last_of_all_that_have_one() -> None:
+    time = {name: TimeMetrics(lag_ms=lag_ms) for name, lag_ms in (("a", 5), ("b", 70), ("c", None), ("d", 20))}
+    recorder = JobRecorder(RUN, lambda: LiveFigures(time=time), JobListeners(()), keeps_subtasks_open=True)
+    assert recorder.epoch_completed(1, [acknowledged(1, 0)], EpochCost()).watermark_lag_ms == 70
+    without = recorder_by_hand().epoch_completed(1, [acknowledged(1, 0)], EpochCost())
+    assert without.watermark_lag_ms is None
+
+
 def test_whoever_reads_figures_is_not_disturbed_by_the_run_that_goes_on(tmp_path: Path) -> None:
     visits_environment(tmp_path).execute("visits")
     with visits_environment(tmp_path).opened_run("visits") as run:
