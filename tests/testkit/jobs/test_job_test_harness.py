@@ -135,6 +135,41 @@ def test_time_does_not_go_back_behind_the_time_of_a_snapshot(tmp_path: Path) -> 
         assert [tuple(row) for row in restored.taken_records("out")] == [("b", -1)]
         restored.advance_processing_time(105)
         assert sorted(map(tuple, restored.taken_records("out"))) == [("a", 1), ("b", 1)]
+        restored.advance_processing_time(105)
+        assert restored.taken() == []
+
+
+class DueAtOnce(KeyedProcessFunction[str, Any, Any]):
+    def process_element(self, value: Any, context: ProcessContext[str]) -> Iterable[Any]:
+        context.timer_service.register_processing_time_timer(context.timer_service.current_processing_time())
+        yield context.current_key, value.v
+
+    def on_timer(self, timestamp: int, context: OnTimerContext[str]) -> Iterable[Any]:
+        yield context.current_key, timestamp
+
+
+def due_at_once(job: HarnessJob) -> None:
+    job.output("out", job.source("in", RECORD).key_by("k").process(DueAtOnce(), uid="due", schema=RECORD))
+
+
+def test_behind_a_snapshot_an_epoch_begins_and_what_is_due_fires(tmp_path: Path) -> None:
+    with JobTestHarness(due_at_once, processing_time_ms=7) as harness:
+        harness.source("in").send(("a", 1))
+        assert [tuple(row) for row in harness.taken_records("out")] == [("a", 1)]
+        for number, fired in enumerate(([("a", 7)], [])):
+            harness.snapshot(tmp_path / f"snapshot-{number}")
+            assert [tuple(row) for row in harness.taken_records("out")] == fired
+
+
+def test_state_that_the_job_has_not_is_left_behind_only_where_that_is_allowed(tmp_path: Path) -> None:
+    with JobTestHarness(remembering) as harness:
+        harness.source("in").send(("a", 1))
+        snapshot = harness.snapshot(tmp_path / "snapshot")
+    with pytest.raises(StreamJobError, match="remember"):
+        JobTestHarness(due_at_once, from_snapshot=snapshot)
+    with JobTestHarness(due_at_once, from_snapshot=snapshot, allow_non_restored_state=True) as harness:
+        harness.source("in").send(("b", 2))
+        assert [key for key, _ in harness.taken_records("out")] == ["b"]
 
 
 class Summed(ProcessWindowFunction[Any, Any, Any, Any]):

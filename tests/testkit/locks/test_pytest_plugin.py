@@ -136,6 +136,20 @@ def test_every_lock_of_a_history_has_to_be_restored(pytester: pytest.Pytester) -
     result.stdout.fnmatch_lines(["*locks/00001-*: does not restore*", "*.note: refuse*"])
 
 
+@pytest.mark.parametrize("allows_loss", [True, False])
+def test_what_a_lock_of_the_history_would_lose_fails_unless_losses_are_allowed(
+    pytester: pytest.Pytester, allows_loss: bool
+) -> None:
+    program = Program(pytester, f', "state.lock", history="locks", allow_loss={allows_loss}')
+    program.tested("--statebackend-lock-update").assert_outcomes(passed=1)
+    program.is_as(PROGRAM.replace('    note: str = ""\n', ""))
+    program.tested("--statebackend-lock-update").assert_outcomes(passed=1)
+    result = program.tested()
+    result.assert_outcomes(passed=int(allows_loss), failed=int(not allows_loss))
+    if not allows_loss:
+        result.stdout.fnmatch_lines(["*locks/00001-*", "*.note: lossy*"])
+
+
 def test_a_run_that_does_not_use_the_fixture_imports_nothing_of_the_product(tmp_path: Path) -> None:
     (tmp_path / "test_other.py").write_text(
         "import sys\n\ndef test_it():\n    assert not {'streamjobs', 'savepoints', 'statebackend'} & set(sys.modules)\n"

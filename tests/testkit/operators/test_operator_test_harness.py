@@ -44,6 +44,33 @@ class Delaying(Operator):
     def close(self) -> None: ...
 
 
+class Holding(Operator):
+    """Keeps the last record out of state until a snapshot is taken, and notes the watermarks that it hears."""
+
+    def open(self, context: Any, emitter: Emitter) -> None:
+        self.record = context.get_state(ValueStateDescriptor("record", str))
+        self.seen = context.operator_state.get_list_state(SplitListStateDescriptor("seen", str))
+        self.timers = context.internal_timer_service("none", VoidNamespaceSerializer())
+        self.set_key = context.key_setter()
+        self.held: list[tuple[Any, int, Any]] = []
+        self.watermarks: list[int] = []
+
+    def process_batch(self, input_index: int, batch: InputBatch) -> None:
+        self.held = list(zip(batch.keys, batch.key_groups, batch.records, strict=True))
+
+    def on_watermark(self, watermark: int) -> None:
+        self.watermarks.append(watermark)
+
+    def prepare_snapshot(self) -> None:
+        for key, group, record in self.held:
+            self.set_key(key, group)
+            self.record.update(record)
+            self.seen.add(record)
+        self.held = []
+
+    def close(self) -> None: ...
+
+
 @pytest.mark.parametrize("backend", [HeapStateBackend(), RocksDBStateBackend()], ids=["heap", "rocksdb"])
 def test_an_operator_is_driven_call_by_call_and_goes_on_from_its_state(tmp_path: Path, backend: Any) -> None:
     harness = BackendHarness(str(tmp_path))
@@ -62,3 +89,25 @@ def test_an_operator_is_driven_call_by_call_and_goes_on_from_its_state(tmp_path:
     again.records(("c", "three", 2))
     again.watermark(20)
     assert again.rows() == [("three", 3), ("two", 3)]
+
+
+def test_an_operator_is_told_before_each_kind_of_snapshot(tmp_path: Path) -> None:
+    harness = BackendHarness(str(tmp_path))
+    run = OperatorTestHarness(harness, HeapStateBackend(), Holding())
+    run.records(("a", "one", None))
+    again = OperatorTestHarness(harness, HeapStateBackend(), Holding(), run.snapshot())
+    assert again.entries() == {"record": 1}
+    again.records(("b", "two", None))
+    restore = continued_subtask(again.subtask_state(), harness.file_system)
+    handles = [one.handle for one in restore.keyed]
+    last = OperatorTestHarness(harness, HeapStateBackend(), Holding(), *handles, operator_state=restore.operator)
+    assert last.entries() == {"record": 2}
+    assert last.operator.seen.get() == ["two"]
+
+
+def test_a_watermark_that_is_no_progress_is_heard_by_nobody(tmp_path: Path) -> None:
+    operator = Holding()
+    run = OperatorTestHarness(BackendHarness(str(tmp_path)), HeapStateBackend(), operator)
+    for watermark in (5, 5, 4, 6):
+        run.watermark(watermark)
+    assert operator.watermarks == [5, 6]
