@@ -68,5 +68,4 @@ def _in_utc(value: datetime.datetime | None) -> datetime.datetime | None:
 
 
 def _instead_of(column_type: str) -> str:
-    known = max((name for name in _INSTEAD if column_type.startswith(name)), key=len, default="")
-    return _INSTEAD.get(known, "cast it")
+    return next((advice for name, advice in _INSTEAD.items() if column_type.startswith(name)), "cast it")
