@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from streamjobs.api.sink import SinkThatTakesBack, reads_once
+import pytest
+
+from streamjobs.api.sink import SinkThatTakesBack, reads_once, sink_identity
 
 
 class ReadsOnce:
@@ -28,3 +30,14 @@ def test_a_class_says_itself_that_it_reads_a_frame_once() -> None:
 def test_a_sink_that_takes_back_is_known_by_its_method() -> None:
     assert isinstance(Derived(), SinkThatTakesBack)
     assert not isinstance(Denies(), SinkThatTakesBack)
+
+
+class Identified:
+    def __init__(self, identity: object) -> None:
+        self.identity = identity
+
+
+@pytest.mark.parametrize("identity", [7, None, b"/out", ["/out"]])
+def test_an_identity_that_is_no_text_is_none_and_the_class_stands_for_it(identity: object) -> None:
+    assert sink_identity(Identified(identity)) == f"{__name__}.Identified"
+    assert sink_identity(Identified("/out")) == "/out"
