@@ -59,7 +59,7 @@ from streamjobs.runtime.held_timers import warn_of_held_timers
 from streamjobs.runtime.job_start import Engine, check_written_by, judged, locked_start, looked_up, require_compatible
 from streamjobs.runtime.processing_time import whole_milliseconds
 from streamjobs.runtime.starting_point import StartingPoint, starting_point
-from streamjobs.user_errors import cited
+from streamjobs.user_errors import shown_instance
 
 
 @frozen
@@ -183,10 +183,10 @@ class LocalStreamEnvironment:
         How far its splits are read stands in checkpoints and savepoints under ``uid``, so that a job that is started
         again reads on behind the records that its state has. Raises `JobDefinitionError` for what is no such source.
         """
-        if not isinstance(source, ReplayableSource):
+        if isinstance(source, type) or not isinstance(source, ReplayableSource):
             raise JobDefinitionError(
-                f"from_source was given {cited(source, 80)}, which is no ReplayableSource (streamjobs.api): it has "
-                f"splits() and read()"
+                f"from_source was given {shown_instance(source)}, which is no ReplayableSource (streamjobs.api): it "
+                f"has splits() and read()"
             )
         check_uid("source", "from_source", "how far it is read", uid)
         declared = None if schema is None else parsed_schema(schema, "from_source")

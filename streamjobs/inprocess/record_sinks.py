@@ -31,7 +31,8 @@ def check_sinks(graph: JobGraph) -> None:
     """Raises `JobDefinitionError` for what is no sink."""
     for node in graph.sinks:
         is_plain = callable(node.sink) or callable(getattr(node.sink, "extend", None))
-        if not is_plain and not isinstance(node.sink, RecordSink):
+        # A class can be called, and has the methods of its instances; what it is given would be gone.
+        if isinstance(node.sink, type) or (not is_plain and not isinstance(node.sink, RecordSink)):
             raise no_sink(node.sink, _ADVICE)
 
 

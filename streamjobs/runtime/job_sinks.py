@@ -19,7 +19,7 @@ from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
 from streamjobs.api.sink import Sink, sink_identity
 from streamjobs.api.stream_graph import JobGraph
 from streamjobs.errors import JobDefinitionError, JobRestoreError
-from streamjobs.user_errors import cited
+from streamjobs.user_errors import shown_instance
 
 __all__ = ["JobSinks", "no_sink"]
 
@@ -36,7 +36,8 @@ class JobSinks:
     def of(cls, graph: JobGraph, advice: str) -> JobSinks:
         """Those of a graph; raises `JobDefinitionError`, with the advice on what to use, for what is no sink."""
         for node in graph.sinks:
-            if not isinstance(node.sink, Sink):
+            # A class has the methods that its instances have, and none of them works.
+            if isinstance(node.sink, type) or not isinstance(node.sink, Sink):
                 raise no_sink(node.sink, advice)
         return cls({node.uid: node.sink for node in graph.sinks})
 
@@ -96,7 +97,7 @@ class JobSinks:
 
 def no_sink(given: object, advice: str) -> JobDefinitionError:
     """What is told of something that is no sink; the advice says what to use."""
-    return JobDefinitionError(f"sink_to was given {cited(given, 80)}, which is no sink: {advice}")
+    return JobDefinitionError(f"sink_to was given {shown_instance(given)}, which is no sink: {advice}")
 
 
 def _check_identities(sinks: Mapping[str, Any]) -> None:

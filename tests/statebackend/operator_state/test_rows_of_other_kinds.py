@@ -11,14 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from checkpointing import CheckpointFileSystem
+from migration import SchemaMigration
 from snapshots.errors import SerializationError
-from statebackend.api.errors import StateRestoreError
+from statebackend.api.errors import StateMigrationException, StateRestoreError
 from statebackend.api.operator_state_descriptors import BroadcastStateDescriptor, OperatorStateMode
 from statebackend.operator_state.operator_state_handles import FileSlice
 from statebackend.operator_state.operator_state_rows import FORMAT, FORMAT_KEY, SCHEMA, encoded_rows, read_slice
 from statebackend.operator_state.operator_state_tables import TABLES, OperatorStateTable
 from testkit.backends.evolving_records import leg_v1
-from typeserializers import ListSerializer, LongSerializer, StringSerializer
+from typeserializers import IntSerializer, ListSerializer, LongSerializer, StringSerializer
+from typeserializers.evolution.part_evolution import resolve_part
 
 SEVEN = LongSerializer().to_bytes(7)
 KEY = StringSerializer().to_bytes("key")
@@ -51,6 +53,17 @@ def test_a_row_that_ends_elsewhere_than_its_value_is_refused_by_its_number(seria
     good = serializer.to_bytes(serializer.create_instance())
     with pytest.raises(StateRestoreError, match="operator state 'things', row 2: "):
         a_table(OperatorStateMode.SPLIT, {"element": serializer}).load_rows([(None, good), (None, damage(good))], {})
+
+
+@pytest.mark.parametrize("damage", [lambda data: data + b"\0", lambda data: data[:-1]], ids=["longer", "shorter"])
+def test_an_old_row_that_ends_elsewhere_than_its_value_is_refused_while_it_is_migrated(damage: Any) -> None:
+    old, new = IntSerializer(), LongSerializer()
+    snapshot = old.snapshot_configuration()
+    migrations: Any = {"element": SchemaMigration.of_verdict(snapshot, new, resolve_part(snapshot, new))}
+    good = (None, old.to_bytes(7))
+    assert a_table(OperatorStateMode.SPLIT, LIST_ROLES).load_rows([good], migrations) == 1
+    with pytest.raises(StateMigrationException, match="operator state 'things', row 2: "):
+        a_table(OperatorStateMode.SPLIT, LIST_ROLES).load_rows([good, (None, damage(good[1]))], migrations)
 
 
 def test_a_key_that_is_there_twice_is_refused_since_an_entry_would_be_lost() -> None:

@@ -192,3 +192,20 @@ def test_a_processor_that_begins_with_a_frame_needs_spark() -> None:
         JobDefinitionError, match="operator 'balance': initial_state is a DataFrame, and so needs Spark"
     ):
         env.execute()
+
+
+class Splitting:
+    """Looks like a source, as a class and as an instance."""
+
+    def splits(self) -> Iterable[str]:
+        return ()
+
+    def read(self, split: str, position: Any) -> Iterable[Any]:
+        return ()
+
+
+@pytest.mark.parametrize("source", [Splitting, 5, None, [("a", 1)]], ids=str)
+def test_a_source_that_is_read_again_is_an_instance_of_one(source: Any) -> None:
+    with pytest.raises(JobDefinitionError, match=r"from_source was given .*, which is no ReplayableSource"):
+        LocalStreamEnvironment().from_source(source, uid="source")
+    LocalStreamEnvironment().from_source(Splitting(), uid="source")

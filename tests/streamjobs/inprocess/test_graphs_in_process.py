@@ -113,7 +113,7 @@ def test_output_takes_a_tag(tmp_path: Path, tag: Any) -> None:
         environment.execute()
 
 
-@pytest.mark.parametrize("sink", [42, None, {"a": 1}])
+@pytest.mark.parametrize("sink", [42, None, {"a": 1}, list, Exception])
 def test_what_is_no_sink_is_refused_before_the_job_directory_is_touched(tmp_path: Path, sink: Any) -> None:
     environment = LocalStreamEnvironment(job_dir=tmp_path / "job")
     counted = environment.from_elements(records("a1")).key_by("key").process(Count(), uid="u", schema=SEEN)

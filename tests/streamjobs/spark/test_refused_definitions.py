@@ -88,6 +88,14 @@ def test_columns_that_the_input_does_not_have(
     refused(environment, told)
 
 
+@pytest.mark.parametrize("sink", [5, None, NoopSink, "a path"], ids=str)
+def test_what_is_no_sink(workplace: Workplace, sink: Any) -> None:
+    environment = workplace.environment()
+    words = environment.from_dataframe(workplace.stream()).key_by("word")
+    words.process(CountWords(), uid="words", schema=COUNTED).sink_to(sink)
+    refused(environment, "sink_to was given .*, which is no sink")
+
+
 class HoldingALock(CountWords):
     def __init__(self) -> None:
         self.lock = threading.Lock()
