@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from attrs import evolve, field, frozen
 
@@ -38,6 +38,7 @@ class JobRecords:
     driver_files: CheckpointFileSystem
 
 
+@runtime_checkable
 class JobServices(LeadershipProvider, Protocol):
     """Those of the jobs of a program. Methods raise `StorageError` where nothing can be found out."""
 

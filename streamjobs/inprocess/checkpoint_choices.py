@@ -10,6 +10,7 @@ from checkpointing.coordinator.failure_policy import FailurePolicy
 from checkpointing.errors import InvariantViolationError
 from streamjobs.errors import JobDefinitionError
 from streamjobs.inprocess.run_snapshots import CheckpointSettings
+from streamjobs.runtime.given_settings import check_whole_numbers
 
 __all__ = ["CheckpointChoices", "settings_of"]
 
@@ -32,6 +33,16 @@ def settings_of(choices: CheckpointChoices) -> CheckpointSettings:
     """The settings of a run; raises `JobDefinitionError` for what cannot be."""
     if choices.mode not in ("exactly_once", "at_least_once"):
         raise JobDefinitionError(f"checkpointing_mode is {choices.mode!r}; it is 'exactly_once' or 'at_least_once'")
+    check_whole_numbers(
+        {
+            "checkpoint_interval_ms": choices.interval_ms,
+            "aligned_checkpoint_timeout_ms": choices.aligned_timeout_ms,
+            "max_concurrent_checkpoints": choices.max_concurrent,
+            "min_pause_between_checkpoints_ms": choices.min_pause_ms,
+            "checkpoint_timeout_ms": choices.timeout_ms,
+            "tolerable_failed_checkpoints": choices.tolerable_failures,
+        }
+    )
     if choices.interval_ms is not None and choices.interval_ms < 1:
         raise JobDefinitionError(f"checkpoint_interval_ms is {choices.interval_ms}; it is at least 1")
     if choices.timeout_ms < 1:

@@ -27,7 +27,7 @@ from checkpointing.storage.leadership import telling_of_loss
 from migration import LIBRARY_RULES, EvolutionRules
 from savepoints.restored_state import RestoredState
 from statebackend.api.clock import Clock, wall_clock
-from statebackend.api.key_groups import DEFAULT_MAX_PARALLELISM, check_parallelism
+from statebackend.api.key_groups import DEFAULT_MAX_PARALLELISM
 from statebackend.keyed.backend_registry import state_backend
 from statebackend.keyed.state_backend import StateBackend
 from statebackend.keyed.state_verdicts import SchemaReport
@@ -55,6 +55,7 @@ from streamjobs.observing.told_progress import LoggedProgress
 from streamjobs.rows.declared_schema import parsed_schema
 from streamjobs.runtime.described_job import DescribedJob
 from streamjobs.runtime.event_time import EventTime
+from streamjobs.runtime.given_settings import check_given, check_whole_numbers
 from streamjobs.runtime.held_timers import warn_of_held_timers
 from streamjobs.runtime.job_start import Engine, check_written_by, judged, locked_start, looked_up, require_compatible
 from streamjobs.runtime.processing_time import whole_milliseconds
@@ -124,14 +125,10 @@ class LocalStreamEnvironment:
         clock: Clock = wall_clock,
         high_availability: JobServices | None = None,
     ) -> None:
-        try:
-            check_parallelism(parallelism, max_parallelism)
-        except ValueError as error:
-            raise JobDefinitionError(str(error)) from error
-        if epoch_size is not None and (type(epoch_size) is not int or epoch_size < 1):
-            raise JobDefinitionError(
-                f"epoch_size is {epoch_size!r}; an epoch needs a whole number of elements, one at least"
-            )
+        check_given(parallelism, max_parallelism, metrics, rules, high_availability)
+        check_whole_numbers({"epoch_size": epoch_size})
+        if epoch_size is not None and epoch_size < 1:
+            raise JobDefinitionError(f"epoch_size is {epoch_size}; an epoch needs at least one element")
         if epoch_size is not None and checkpoint_interval_ms is not None:
             raise JobDefinitionError(
                 "epoch_size takes a checkpoint after so many elements, checkpoint_interval_ms after so much time: "

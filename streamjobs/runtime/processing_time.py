@@ -15,7 +15,10 @@ __all__ = ["not_before", "whole_milliseconds"]
 
 
 def whole_milliseconds(clock: Clock) -> Clock:
-    """A clock of the user's, which raises `JobDefinitionError` when it gives what is no time."""
+    """A clock of the user's, which raises `JobDefinitionError` when it gives what is no time; so does what is none."""
+    if not callable(clock):
+        given: object = clock
+        raise JobDefinitionError(f"clock is {shown(given)}; it takes a function that returns milliseconds since 1970")
 
     def asked() -> int:
         time_ms = clock()

@@ -33,7 +33,7 @@ from checkpointing.storage.leadership import telling_of_loss
 from checkpointing.storage.store_uri import is_uri, scheme_of, without_secrets
 from checkpointing.storage.time_epoch_file import end_time_epoch
 from migration import LIBRARY_RULES, EvolutionRules
-from statebackend.api.key_groups import DEFAULT_MAX_PARALLELISM, check_parallelism
+from statebackend.api.key_groups import DEFAULT_MAX_PARALLELISM
 from statebackend.keyed.backend_registry import state_backend
 from statebackend.keyed.private_directory import default_local_root
 from statebackend.keyed.state_backend import StateBackend
@@ -46,6 +46,7 @@ from streamjobs.observing.job_events import JobListener, JobListeners
 from streamjobs.observing.told_progress import LoggedProgress
 from streamjobs.runtime.checkpoint_writing import batch_of
 from streamjobs.runtime.described_job import DescribedJob
+from streamjobs.runtime.given_settings import check_given, check_whole_numbers
 from streamjobs.runtime.held_timers import warn_of_held_timers
 from streamjobs.runtime.job_start import (
     Engine,
@@ -130,8 +131,9 @@ class SparkStreamEnvironment:
         high_availability: JobServices | None = None,
         spark_log_directory: str | os.PathLike[str] | None = None,
     ) -> None:
+        check_given(parallelism, max_parallelism, metrics, rules, high_availability)
+        check_whole_numbers({"retained_checkpoints": retained_checkpoints})
         try:
-            check_parallelism(parallelism, max_parallelism)
             check_timeout("epoch_timeout_s", epoch_timeout_s)
         except ValueError as error:
             raise JobDefinitionError(str(error)) from error

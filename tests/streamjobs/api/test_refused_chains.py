@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,10 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming import StatefulProcessor
 
+from checkpointing.storage.object_store_high_availability import ObjectStoreHighAvailability
 from savepoints import Savepoint
 from snapshots.errors import MalformedDataError
-from statebackend import SplitListStateDescriptor, ValueStateDescriptor
+from statebackend import SplitListStateDescriptor, StateMetricsConfig, ValueStateDescriptor
 from streamjobs import (
     AsyncDataStream,
     AsyncFunction,
@@ -70,11 +73,51 @@ def test_two_streams_are_joined_by_the_keys_of_both() -> None:
             first.co_group(other)
 
 
-@pytest.mark.parametrize("epoch_size", [0, -1, True, 2.0, "3"], ids=repr)
-def test_an_epoch_has_a_whole_number_of_elements(epoch_size: Any) -> None:
-    with pytest.raises(JobDefinitionError, match=f"epoch_size is {epoch_size!r}; an epoch needs a whole number"):
+WHOLE = [
+    "parallelism",
+    "max_parallelism",
+    "epoch_size",
+    "checkpoint_interval_ms",
+    "aligned_checkpoint_timeout_ms",
+    "max_concurrent_checkpoints",
+    "min_pause_between_checkpoints_ms",
+    "checkpoint_timeout_ms",
+    "tolerable_failed_checkpoints",
+]
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("given", [True, 2.0, "3", datetime.timedelta(seconds=1)], ids=repr)
+def test_numbers_of_an_environment_are_whole(name: str, given: Any) -> None:
+    with pytest.raises(JobDefinitionError, match=rf"^{name} is {re.escape(repr(given))}; it takes a whole number"):
+        LocalStreamEnvironment(**{name: given})
+
+
+@pytest.mark.parametrize("epoch_size", [0, -1])
+def test_an_epoch_has_one_element_at_least(epoch_size: int) -> None:
+    with pytest.raises(JobDefinitionError, match=f"epoch_size is {epoch_size}; an epoch needs at least one element"):
         LocalStreamEnvironment(epoch_size=epoch_size)
     LocalStreamEnvironment(epoch_size=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "told"),
+    [
+        (
+            "metrics",
+            StateMetricsConfig,
+            "the class StateMetricsConfig; make an instance; it takes an instance of StateMetricsConfig",
+        ),
+        ("metrics", True, "True; it takes an instance of StateMetricsConfig, or None"),
+        ("rules", 5, "5; it takes an instance of EvolutionRules, or None"),
+        ("high_availability", ObjectStoreHighAvailability, "the class ObjectStoreHighAvailability; make an instance"),
+        ("high_availability", "host:2181", "'host:2181'; it takes an instance of JobServices, or None"),
+        ("clock", 5, "5; it takes a function that returns milliseconds"),
+    ],
+)
+def test_settings_of_an_environment_are_of_their_types(name: str, given: Any, told: str) -> None:
+    with pytest.raises(JobDefinitionError, match=f"^{name} is {told}"):
+        LocalStreamEnvironment(**{name: given})
 
 
 def test_a_channel_has_room_for_one_element_at_least() -> None:

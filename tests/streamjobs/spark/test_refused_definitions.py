@@ -35,6 +35,10 @@ def refused(environment: SparkStreamEnvironment, told: str) -> None:
     ("options", "told"),
     [
         ({"parallelism": 17}, "parallelism"),
+        ({"parallelism": "2"}, "parallelism is '2'; it takes a whole number"),
+        ({"retained_checkpoints": 2.5}, "retained_checkpoints is 2.5; it takes a whole number"),
+        ({"metrics": True}, "metrics is True; it takes an instance of StateMetricsConfig"),
+        ({"high_availability": "host:2181"}, "high_availability is 'host:2181'; it takes an instance of JobServices"),
         ({"parallelism": 0}, "parallelism"),
         ({"epoch_timeout_s": -1.0}, "epoch_timeout_s"),
         ({"epoch_timeout_s": float("nan")}, "epoch_timeout_s"),
