@@ -205,10 +205,11 @@ class RocksDBTable(StateTable):
                 yield address
 
     def _scan(self, rows: Scan) -> Generator[tuple[bytes, bytes], None, None]:
-        end = self._sharing.key_groups.end
+        # Whole keys are compared, since that is one step; a key group is less than 2**15, so that there is one behind.
+        behind = KEY_GROUP.pack(self._sharing.key_groups.end + 1)
         try:
             for raw_key, value in rows:
-                if raw_key[0] << 8 | raw_key[1] > end:
+                if raw_key >= behind:
                     return
                 yield raw_key, value
         finally:
