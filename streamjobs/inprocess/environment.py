@@ -55,7 +55,7 @@ from streamjobs.observing.told_progress import LoggedProgress
 from streamjobs.rows.declared_schema import parsed_schema
 from streamjobs.runtime.described_job import DescribedJob
 from streamjobs.runtime.event_time import EventTime
-from streamjobs.runtime.given_settings import check_given, check_whole_numbers
+from streamjobs.runtime.given_settings import check_given, check_whole_numbers, is_instance_of
 from streamjobs.runtime.held_timers import warn_of_held_timers
 from streamjobs.runtime.job_start import Engine, check_written_by, judged, locked_start, looked_up, require_compatible
 from streamjobs.runtime.processing_time import whole_milliseconds
@@ -180,7 +180,7 @@ class LocalStreamEnvironment:
         How far its splits are read stands in checkpoints and savepoints under ``uid``, so that a job that is started
         again reads on behind the records that its state has. Raises `JobDefinitionError` for what is no such source.
         """
-        if isinstance(source, type) or not isinstance(source, ReplayableSource):
+        if not is_instance_of(source, ReplayableSource):
             raise JobDefinitionError(
                 f"from_source was given {shown_instance(source)}, which is no ReplayableSource (streamjobs.api): it "
                 f"has splits() and read()"

@@ -19,6 +19,7 @@ from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
 from streamjobs.api.sink import Sink, sink_identity
 from streamjobs.api.stream_graph import JobGraph
 from streamjobs.errors import JobDefinitionError, JobRestoreError
+from streamjobs.runtime.given_settings import is_instance_of
 from streamjobs.user_errors import shown_instance
 
 __all__ = ["JobSinks", "no_sink"]
@@ -36,8 +37,7 @@ class JobSinks:
     def of(cls, graph: JobGraph, advice: str) -> JobSinks:
         """Those of a graph; raises `JobDefinitionError`, with the advice on what to use, for what is no sink."""
         for node in graph.sinks:
-            # A class has the methods that its instances have, and none of them works.
-            if isinstance(node.sink, type) or not isinstance(node.sink, Sink):
+            if not is_instance_of(node.sink, Sink):
                 raise no_sink(node.sink, advice)
         return cls({node.uid: node.sink for node in graph.sinks})
 
