@@ -238,14 +238,15 @@ def test_a_stream_without_keys_is_dealt_out_and_every_record_comes_out_once(wait
 
 
 @BOTH
-def test_records_of_a_stream_without_keys_are_carried_to_another_parallelism(
-    wait: Wait, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_keyed", [True, False])
+def test_records_are_carried_to_another_parallelism_each_once(
+    wait: Wait, is_keyed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     records = RECORDS[:12]
-    carried = run(wait, Waiting(), records, job_dir=tmp_path, carry_in_flight=True, is_keyed=False, parallelism=3)
+    carried = run(wait, Waiting(), records, job_dir=tmp_path, carry_in_flight=True, is_keyed=is_keyed, parallelism=3)
     assert carried == []
     monkeypatch.setattr(Waiting, "answers", True)
-    results = run(wait, Waiting(), [("z", 100)], job_dir=tmp_path, is_keyed=False, parallelism=2)
+    results = run(wait, Waiting(), [("z", 100)], job_dir=tmp_path, is_keyed=is_keyed, parallelism=2)
     assert sorted(results) == sorted((key, number + 1) for key, number in [*records, ("z", 100)])
 
 
