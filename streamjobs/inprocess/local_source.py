@@ -74,7 +74,7 @@ class LocalSource:
         """Sends records, with the timestamps that they came with, if any.
 
         Raises `StreamJobError`, naming the record, for a timestamp that is none, and for too many channels;
-        `UserFunctionError` for what a generator raises.
+        `UserFunctionError` for what a generator, or a function of the strategy, raises.
         """
         if self._has_time and timestamps is None:
             timestamps = [None] * len(records)
@@ -163,9 +163,14 @@ class LocalSource:
             def channel_of_record(record: Any) -> str:
                 return str(get_channel(record))
 
-        return _Timestamps(
-            node, get_timestamp, channel_of_record, strategy.timestamps_and_watermarks(None, channel_of_record)
-        )
+        try:
+            time = strategy.timestamps_and_watermarks(None, channel_of_record)
+        except StreamJobError:
+            raise
+        except Exception as error:
+            what = f"source {self._name!r}: its watermark generator cannot be made: {told(error)}"
+            raise UserFunctionError(what) from error
+        return _Timestamps(node, get_timestamp, channel_of_record, time)
 
     def _getter(self, node: TimestampsNode, column: Any, given_to: str) -> Callable[[Any], Any]:
         """What gets a column of the records, which are those of the source itself if no step lies in between."""
@@ -177,7 +182,20 @@ class LocalSource:
                 f"source {self._name!r}: {given_to}({column!r}) does not fit its records, which have the columns "
                 f"{', '.join(schema.names)}"
             )
-        return field_getter(column, f"source {self._name!r}", given_to)
+        get = field_getter(column, f"source {self._name!r}", given_to)
+        return self._naming_records(get, given_to) if callable(column) else get
+
+    def _naming_records(self, function: Callable[[Any], Any], given_to: str) -> Callable[[Any], Any]:
+        """The user's function, whose failures name the record."""
+
+        def get(record: Any) -> Any:
+            try:
+                return function(record)
+            except Exception as error:
+                what = f"source {self._name!r}, record {cited(record, 200)}: the function of {given_to} raised"
+                raise UserFunctionError(f"{what} {told(error)}") from error
+
+        return get
 
     def _timed(self, given: _Timestamps, record: Any) -> tuple[int | None, bool, Sequence[WatermarkElement]]:
         try:

@@ -269,6 +269,39 @@ def test_what_a_generator_raises_is_told_with_its_source_and_record() -> None:
         late_with(WatermarkStrategy.for_generator(Timeless), [("a", 1, 1)])
 
 
+def failing(_: object = None) -> Any:
+    raise ArithmeticError("boom")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "told"),
+    [
+        (
+            WatermarkStrategy.for_monotonous_timestamps().with_timestamps(failing),
+            r"source 'source-0', record Row\(k='a', .*\): the function of with_timestamps raised ArithmeticError: boom",
+        ),
+        (
+            bounded().with_channel(failing),
+            r"source 'source-0', record Row\(k='a', .*\): the function of with_channel raised ArithmeticError: boom",
+        ),
+        (
+            WatermarkStrategy.for_generator(failing).with_timestamps("t"),
+            r"source 'source-0': its watermark generator cannot be made: ArithmeticError: boom",
+        ),
+    ],
+    ids=["timestamps", "channel", "generator"],
+)
+def test_what_a_function_of_a_strategy_raises_is_told_with_its_source_and_record(
+    strategy: WatermarkStrategy[Any], told: str
+) -> None:
+    env = LocalStreamEnvironment()
+    timed = env.from_elements([("a", 1, 1)], SCHEMA).assign_timestamps_and_watermarks(strategy)
+    windows = timed.key_by("k").window(TumblingEventTimeWindows.of(SIZE))
+    windows.process(Summed(), uid="sums", schema="k string, start bigint, total bigint").sink_to([])
+    with pytest.raises(UserFunctionError, match=told):
+        env.execute()
+
+
 @pytest.mark.parametrize("epoch_size", [None, 2])
 def test_sources_of_an_alignment_group_wait_for_each_other(epoch_size: int | None) -> None:
     read: list[int] = []
