@@ -114,7 +114,9 @@ class KeyedBroadcastOperator(Operator):
     def _apply_to_keyed_state(self, descriptor: StateDescriptor, function: Callable[[Any, Any], object]) -> None:
         def apply(key: Any, state: Any) -> None:
             try:
-                function(key, state)
+                # Of a function that yields, nothing has run yet, and its changes would be lost without a word.
+                if isinstance(function(key, state), GeneratorType):
+                    raise TypeError("it yields, so that it would not run; collect what is to be emitted in a list")
             except Exception as error:
                 where = f"{of_key(self._uid, key)}, broadcast {of_record(self._broadcast.record)}"
                 raise call_failure(error, where, "the function of apply_to_keyed_state") from error

@@ -200,6 +200,20 @@ def test_the_state_of_each_key_is_visited_with_the_key_current(state_backend: An
     assert run.rows() == [("a", 1), ("b", 2), ("b", 20), (None, ["a"]), (20, ["b", "b"]), (None, [])]
 
 
+def test_a_visit_that_yields_is_refused_since_nothing_of_it_would_run(tmp_path: Path) -> None:
+    run = opened(tmp_path, Doing())
+    run.records(("a", lambda function, context: function.count.update(1), None))
+
+    def visit(function: Any, context: Any) -> None:
+        def apply(key: str, state: Any) -> Any:
+            yield key, state.value()
+
+        context.apply_to_keyed_state(COUNT, apply)
+
+    with pytest.raises(UserFunctionError, match=r"key 'a', broadcast record .*: .*apply_to_keyed_state .*it yields"):
+        run.broadcast((visit, 3))
+
+
 def test_what_is_raised_over_a_key_names_it_and_the_broadcast_record(tmp_path: Path) -> None:
     run = opened(tmp_path, Doing())
     run.records(("a", lambda function, context: function.count.update(1), None))
