@@ -11,6 +11,7 @@ family, so that nothing is half-replaced when something fails.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -82,7 +83,9 @@ class LocalDatabase:
         try:
             is_fit = self._open_version(version)
             if not is_fit:
-                self.create()
+                # Files of changes may wait to be ingested.
+                self.directory.remove_database()
+                self._engine = RocksDBEngine(self.directory.database_path, self._memory_budget_bytes)
             for table in self.tables.values():
                 place = table.place if is_fit else f"{next(self._family_numbers)}:{table.name}"
                 table.move_to(self._opened().column_family(place), table.files)
@@ -92,7 +95,7 @@ class LocalDatabase:
         except BaseException as error:
             # A table that is filled by half must not be read.
             for table in self.tables.values():
-                table.move_to(UnopenedFamily(table.place, self._family), table.files)
+                table.move_to(self._unopened(table.name, table.place), table.files)
             self._expected, self._unopenable = version, error
             raise
 
@@ -147,7 +150,7 @@ class LocalDatabase:
     def adopt_table(self, schema: StateSchema, version: LocalVersion, files: FileChain) -> None:
         """A table whose rows the expected version of the database has."""
         name = schema.meta.name
-        rows = UnopenedFamily(version.column_families[name], self._family)
+        rows = self._unopened(name, version.column_families[name])
         table = self.tables[name] = RocksDBTable(schema, self._sharing, rows, files)
         table.queue_ends = QueueEnds(version.lower_bounds.get(name, b""), version.heads.get(name))
 
@@ -254,8 +257,13 @@ class LocalDatabase:
         assert self._engine is not None
         return self._engine
 
-    def _family(self, place: str) -> ColumnFamily:
-        return self.engine.column_family(place)
+    def _unopened(self, name: str, place: str) -> UnopenedFamily:
+        return UnopenedFamily(place, functools.partial(self._rows_of, name))
+
+    def _rows_of(self, name: str) -> ColumnFamily:
+        # Opening the database may give its tables other places.
+        engine = self.engine
+        return engine.column_family(self.tables[name].place)
 
     def _new_column_family(self, name: str) -> ColumnFamily:
         return self.engine.column_family(f"{next(self._family_numbers)}:{name}")

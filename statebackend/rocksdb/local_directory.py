@@ -119,9 +119,13 @@ class LocalStateDirectory:
 
     def wipe(self) -> None:
         """Removes database, version and leftover files; the lock stays."""
+        self.remove_database()
+        shutil.rmtree(os.path.join(self.path, "files"), ignore_errors=True)
+
+    def remove_database(self) -> None:
+        """Removes database and version; files on their way stay."""
         self.begin_change()
-        for name in ("db", "files"):
-            shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
+        shutil.rmtree(self.database_path, ignore_errors=True)
 
     def close(self) -> None:
         """Releases the lock, and removes a private directory. In a forked child it does nothing."""

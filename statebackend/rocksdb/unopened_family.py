@@ -20,30 +20,30 @@ class UnopenedFamily:
     """A column family by its name. Each call opens the database, and raises what that does; see `ColumnFamily`."""
 
     name: str
-    opened: Callable[[str], ColumnFamily]
-    """Opens the database, and gives the column family of that name."""
+    opened: Callable[[], ColumnFamily]
+    """Opens the database, and gives the column family that has the rows then: another one where it was filled anew."""
 
     @property
     def get(self) -> Callable[[Any], Any]:
         """The value of a key, or of each of a list of keys; None where there is none."""
-        get: Callable[[Any], Any] = self.opened(self.name).get
+        get: Callable[[Any], Any] = self.opened().get
         return get
 
     def get_all(self, raw_keys: list[bytes]) -> list[bytes | None]:
         """The values of keys, None where there is none."""
-        return self.opened(self.name).get_all(raw_keys) if raw_keys else []
+        return self.opened().get_all(raw_keys) if raw_keys else []
 
     def scan(self, from_key: bytes) -> Scan:
         """All entries from ``from_key`` on."""
-        return self.opened(self.name).scan(from_key)
+        return self.opened().scan(from_key)
 
     def scan_prefix(self, prefix: bytes) -> Scan:
         """All entries whose key begins with ``prefix``."""
-        return self.opened(self.name).scan_prefix(prefix)
+        return self.opened().scan_prefix(prefix)
 
     def scan_prefix_from(self, prefix: bytes, rest: bytes) -> Scan:
         """The entries of `scan_prefix` from ``prefix`` and ``rest`` on."""
-        return self.opened(self.name).scan_prefix_from(prefix, rest)
+        return self.opened().scan_prefix_from(prefix, rest)
 
     def reading_failed(self, error: Exception) -> NoReturn:
         """Raises an exception of `get`, which comes of opening the database, as it is."""
@@ -51,8 +51,8 @@ class UnopenedFamily:
 
     def estimated_entries(self) -> int:
         """An estimate of the number of keys."""
-        return self.opened(self.name).estimated_entries()
+        return self.opened().estimated_entries()
 
     def ingest(self, path: str) -> None:
         """Moves a finished file into the column family."""
-        self.opened(self.name).ingest(path)
+        self.opened().ingest(path)

@@ -3,11 +3,12 @@
 import multiprocessing
 import os
 import signal
+from dataclasses import make_dataclass
 
 import pytest
 
 from checkpointing.errors import MissingFileError
-from statebackend import ValueStateDescriptor
+from statebackend import ListStateDescriptor, ValueStateDescriptor
 from statebackend.api.errors import StateBackendClosedError, StateBackendError
 from statebackend.rocksdb.local_directory import LocalStateDirectory, LocalVersion
 from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
@@ -243,6 +244,64 @@ def test_a_damaged_database_is_restored(harness):
         again = harness.open(ROCKSDB, snapshot.handle, local=local)
         assert again.is_local is (local is not None)
         assert contents(harness, again) == filled(KEYS, 0, 1)
+
+
+def record(**fields):
+    """A record class of these fields; another one of the same name takes its place."""
+    made = make_dataclass("Record", [(name, int, default) for name, default in fields.items()])
+    made.__module__ = __name__
+    globals()["Record"] = made
+    return made
+
+
+def evolved(harness):
+    """A handle whose database was migrated, so that its rows lie elsewhere than in a new one; a state and its value."""
+    backend = harness.open(ROCKSDB, local="local")
+    before = record(first=0)
+    values, numbers = backend.get_state(ValueStateDescriptor("records", before)), backend.get_state(NUMBERS)
+    harness.at(backend, 1)
+    values.update(before(5))
+    numbers.add(1)
+    handle = harness.snapshot(backend).handle
+    backend.close()
+    backend = harness.open(ROCKSDB, handle, local="local")
+    harness.at(backend, 1)
+    after = record(first=0, second=7)
+    assert backend.get_state(ValueStateDescriptor("records", after)).value() == after(5)
+    handle = harness.snapshot(backend).handle
+    backend.close()
+    return handle, ValueStateDescriptor("records", after), after(5)
+
+
+NUMBERS = ListStateDescriptor("numbers", int)
+
+
+def test_a_migrated_database_that_is_damaged_is_restored_before_its_first_row_is_read(harness):
+    handle, evolved_state, value = evolved(harness)
+    damage(harness)
+    backend = harness.open(ROCKSDB, handle, local="local")
+    state = backend.get_state(evolved_state)
+    harness.at(backend, 1)
+    assert state.value() == value
+    assert not backend.is_local
+
+
+def test_what_is_written_first_to_a_damaged_database_is_there_beside_what_is_restored(harness):
+    handle, evolved_state, value = evolved(harness)
+    damage(harness)
+    backend = harness.open(ROCKSDB, handle, local="local")
+    numbers = backend.get_state(NUMBERS)
+    harness.at(backend, 1)
+    numbers.add(2)
+    handle = harness.snapshot(backend).handle
+    assert numbers.get() == [1, 2]
+    backend.close()
+    for local in ("local", None):
+        again = harness.open(ROCKSDB, handle, local=local)
+        numbers, records = again.get_state(NUMBERS), again.get_state(evolved_state)
+        harness.at(again, 1)
+        assert (numbers.get(), records.value()) == ([1, 2], value)
+        again.close()
 
 
 def damage(harness):

@@ -91,11 +91,11 @@ def test_a_second_store_on_the_same_directory_is_refused_by_name(store):
 def test_what_a_read_raises_because_the_database_cannot_be_opened_keeps_its_own_cause(store):
     """An error that is its own cause is one that whoever follows causes never comes to an end of."""
 
-    def no_space(name):
+    def no_space():
         try:
             raise OSError(28, "No space left on device")
         except OSError as error:
-            raise RocksDBError(f"could not open for {name}") from error
+            raise RocksDBError("could not open for a") from error
 
     def read(family, get):
         try:
