@@ -32,7 +32,7 @@ from savepoints.pages.fragments import table_fragment
 from savepoints.reading.file_sizes import stored_files
 from savepoints.reading.key_lookup import group_of_key, rows_of_key
 from savepoints.reading.state_location import find_state
-from savepoints.reading.state_statistics import StateStatistics
+from savepoints.reading.state_statistics import EntryStatistics
 from savepoints.reading.stored_rows import stored_columns
 from savepoints.reading.type_descriptions import TypeDescription, describe_type
 from savepoints.restored_state import RestoredState
@@ -50,7 +50,7 @@ from statebackend.operator_state.operator_state_handles import OperatorStateHand
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.void import VoidNamespaceSerializerSnapshot
 
-__all__ = ["Savepoint", "StateSchema", "StoredOperator", "StoredPart"]
+__all__ = ["Savepoint", "StateDescription", "StoredOperator", "StoredPart"]
 
 _EVERY: Final = object()
 
@@ -58,7 +58,7 @@ _STATE_COLUMNS: Final = ("operator", "state", "kind", "types")
 
 
 @frozen
-class StateSchema:
+class StateDescription:
     """What a state is: its kind, and the types of key, namespace, if it has any, and what is stored, by role."""
 
     name: str
@@ -106,9 +106,9 @@ class StoredOperator:
         self._restored = restored
 
     @cached_property
-    def states(self) -> Mapping[str, StateSchema]:
+    def states(self) -> Mapping[str, StateDescription]:
         """Keyed state by name; where subtasks differ in the schema of a state, that of the first that has it."""
-        found: dict[str, StateSchema] = {}
+        found: dict[str, StateDescription] = {}
         for part in self.parts():
             key = describe_type(part.meta.key_snapshot)
             for state in part.meta.states:
@@ -124,14 +124,14 @@ class StoredOperator:
             found.setdefault(meta.name, meta)
         return found
 
-    def operator_state_schema(self, name: str) -> StateSchema:
+    def operator_state_schema(self, name: str) -> StateDescription:
         """What a state without keys is, its mode as its kind; of parts that differ, by the last.
 
         Raises `StateRestoreError` if that cannot be read.
         """
         meta = self.operator_states[name]
         part = meta.parts[-1]
-        return StateSchema(
+        return StateDescription(
             name, meta.mode.value, {role: describe_type(part.snapshot(name, role)) for role in part.envelopes}
         )
 
@@ -220,7 +220,7 @@ class Savepoint:
         """All keyed states, as pairs of the operator's uid and the state's name."""
         return tuple((uid, name) for uid, operator in self.operators.items() for name in operator.states)
 
-    def schema(self, operator_uid: str, state_name: str) -> StateSchema:
+    def schema(self, operator_uid: str, state_name: str) -> StateDescription:
         """What a keyed state is. Raises `UnknownOperatorError` or `UnknownStateError`, naming those there are."""
         operator = self._operator(operator_uid)
         if state_name not in operator.states:
@@ -265,10 +265,10 @@ class Savepoint:
         parts = self._operator(operator_uid).parts()
         return columns_of_key(parts[0].meta.key_snapshot.restore_serializer()) if parts else ()
 
-    def statistics(self, operator_uid: str, state_name: str) -> StateStatistics:
+    def statistics(self, operator_uid: str, state_name: str) -> EntryStatistics:
         """Counts the entries of a keyed state, by reading all its rows without decoding them; works for any type."""
         is_list = self.schema(operator_uid, state_name).kind == LIST.name
-        statistics = StateStatistics()
+        statistics = EntryStatistics()
         for part in self._parts_of(operator_uid, state_name):
             statistics.add(part.columns(), is_list=is_list)
         return statistics
@@ -358,9 +358,9 @@ class Savepoint:
         return table_fragment(repr(self).strip("<>"), _STATE_COLUMNS, rows)
 
 
-def _schema(key: TypeDescription, state: StateMeta) -> StateSchema:
+def _schema(key: TypeDescription, state: StateMeta) -> StateDescription:
     types = {"key": key}
     if not isinstance(state.namespace_snapshot, VoidNamespaceSerializerSnapshot):
         types["namespace"] = describe_type(state.namespace_snapshot)
     types |= {role: describe_type(snapshot) for role, snapshot in state.role_snapshots.items()}
-    return StateSchema(state.name, state.kind.name, types)
+    return StateDescription(state.name, state.kind.name, types)

@@ -28,7 +28,7 @@ from streamjobs.operators.keyed_process import KeyedProcessOperator
 from streamjobs.runtime.restore_plan import SubtaskRestore, continued_subtask
 from streamjobs.runtime.state_registration import registered_states
 from streamjobs.runtime.subtask import OperatorParts, Subtask, SubtaskEpoch
-from streamjobs.time.internal_timer_service import CurrentKey, InternalTimerService, timer_queue_descriptors
+from streamjobs.time.internal_timer_service import InternalTimerService, TimerKey, timer_queue_descriptors
 from typeserializers.scalars.fixed_width import LongSerializer
 from typeserializers.scalars.void import VOID_NAMESPACE, VoidNamespaceSerializer
 
@@ -63,7 +63,7 @@ def _timers(setting: Setting, backend_name: str, number: int) -> Callable[[], fl
             backend = subtask.open(backend_name)
             descriptors = timer_queue_descriptors("timers", LongSerializer(), VoidNamespaceSerializer())
             queues = [backend.get_priority_queue(descriptor) for descriptor in descriptors]
-            current = CurrentKey()
+            current = TimerKey()
             timers: InternalTimerService[Any] = InternalTimerService(*queues, current, lambda: 0)
             fired = count()
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from attrs import asdict
 
-from savepoints.reading.state_statistics import StateStatistics
+from savepoints.reading.state_statistics import EntryStatistics
 from savepoints.reading.type_descriptions import TypeDescription
-from savepoints.savepoint import Savepoint, StateSchema, StoredOperator
+from savepoints.savepoint import Savepoint, StateDescription, StoredOperator
 from savepoints.writing.new_metadata import WRITTEN_ANEW_FROM
 
 __all__ = ["Answer", "inspection", "schemas"]
@@ -91,7 +91,7 @@ def _operator(savepoint: Savepoint, operator: StoredOperator, counts: bool) -> A
     }
 
 
-def _figures(statistics: StateStatistics) -> Answer:
+def _figures(statistics: EntryStatistics) -> Answer:
     return {
         "entries": statistics.entries,
         "entry_bytes": statistics.size_bytes,
@@ -101,7 +101,7 @@ def _figures(statistics: StateStatistics) -> Answer:
     }
 
 
-def _schema(schema: StateSchema) -> Answer:
+def _schema(schema: StateDescription) -> Answer:
     return {"kind": schema.kind, "types": {role: _type(one) for role, one in schema.types.items()}}
 
 

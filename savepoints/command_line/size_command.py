@@ -16,7 +16,7 @@ from savepoints.command_line.command_arguments import AsJson, CheckpointId, Plac
 from savepoints.command_line.opening import opened
 from savepoints.command_line.printing import Printer
 from savepoints.command_line.telling import tell
-from savepoints.reading.file_sizes import StoredFile, stored_files
+from savepoints.reading.file_sizes import CheckpointFile, stored_files
 from savepoints.reading.state_location import completed_checkpoints
 from savepoints.shown_sizes import counted, shown_bytes
 
@@ -53,7 +53,7 @@ def _checkpoints(path: str, checkpoint: int | None, zookeeper: str | None) -> Se
     return [opened(path, checkpoint, zookeeper).metadata]
 
 
-def _sizes(files: Sequence[StoredFile], checkpoints: Sequence[CheckpointMetadata]) -> dict[str, Any]:
+def _sizes(files: Sequence[CheckpointFile], checkpoints: Sequence[CheckpointMetadata]) -> dict[str, Any]:
     """Bytes as every other command counts them: of files, and of the metas, which each checkpoint has for itself."""
     file_bytes = sum(file.size_bytes for file in files)
     meta_bytes = sum(one.meta_bytes for one in checkpoints)
@@ -65,7 +65,7 @@ def _sizes(files: Sequence[StoredFile], checkpoints: Sequence[CheckpointMetadata
     }
 
 
-def _checkpoint(checkpoint: CheckpointMetadata, files: Sequence[StoredFile]) -> dict[str, Any]:
+def _checkpoint(checkpoint: CheckpointMetadata, files: Sequence[CheckpointFile]) -> dict[str, Any]:
     own = [file for file in files if checkpoint.checkpoint_id in file.checkpoint_ids]
     alone = [file for file in own if len(file.checkpoint_ids) == 1]
     return {
@@ -75,7 +75,7 @@ def _checkpoint(checkpoint: CheckpointMetadata, files: Sequence[StoredFile]) -> 
     }
 
 
-def _operators(files: Sequence[StoredFile], checkpoints: Sequence[CheckpointMetadata]) -> list[dict[str, Any]]:
+def _operators(files: Sequence[CheckpointFile], checkpoints: Sequence[CheckpointMetadata]) -> list[dict[str, Any]]:
     meta_bytes: Counter[str | None] = Counter()
     for checkpoint in checkpoints:
         for operator in checkpoint.operators:
@@ -102,7 +102,7 @@ def _operators(files: Sequence[StoredFile], checkpoints: Sequence[CheckpointMeta
     ]
 
 
-def _file(file: StoredFile) -> dict[str, Any]:
+def _file(file: CheckpointFile) -> dict[str, Any]:
     return {
         "path": file.path,
         "size_bytes": file.size_bytes,

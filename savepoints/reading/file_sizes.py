@@ -16,14 +16,14 @@ from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
 from statebackend.keyed.snapshot_sizes import files_of_states
 from statebackend.operator_state import decode_operator_state
 
-__all__ = ["StoredFile", "stored_files"]
+__all__ = ["CheckpointFile", "stored_files"]
 
 CHANNELS: Final = "records on their way"
 SOURCES: Final = "how far the sources are read"
 
 
 @frozen
-class StoredFile:
+class CheckpointFile:
     """A file, the operator and the states whose it is, and the checkpoints that need it; None is no operator's."""
 
     path: str
@@ -33,7 +33,7 @@ class StoredFile:
     checkpoint_ids: tuple[int, ...] = field(default=())
 
 
-def stored_files(checkpoints: Sequence[CheckpointMetadata]) -> Sequence[StoredFile]:
+def stored_files(checkpoints: Sequence[CheckpointMetadata]) -> Sequence[CheckpointFile]:
     """All files that these checkpoints need, each once, by path; reads nothing.
 
     Raises `StateRestoreError` for meta data that is damaged.
@@ -45,7 +45,7 @@ def stored_files(checkpoints: Sequence[CheckpointMetadata]) -> Sequence[StoredFi
             known[2][state] = None
             known[3][metadata.checkpoint_id] = None
     return [
-        StoredFile(path, file.size_bytes, uid, tuple(states), tuple(checkpoint_ids))
+        CheckpointFile(path, file.size_bytes, uid, tuple(states), tuple(checkpoint_ids))
         for path, (file, uid, states, checkpoint_ids) in sorted(found.items())
     ]
 

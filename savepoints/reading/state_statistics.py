@@ -16,7 +16,7 @@ from attrs import define, field, frozen
 
 from savepoints.reading.row_sizes import sizes_of_rows
 
-__all__ = ["LargeEntry", "StateStatistics"]
+__all__ = ["EntryStatistics", "LargeEntry"]
 
 LARGEST = 10
 """How many of the largest entries are kept."""
@@ -34,7 +34,7 @@ class LargeEntry:
 
 
 @define
-class StateStatistics:
+class EntryStatistics:
     """The figures of what `add` was given; in bounded memory but for one counter per key group."""
 
     entries: int = 0

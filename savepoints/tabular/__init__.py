@@ -1,6 +1,6 @@
 """Keyed state as tables of Arrow: typed columns instead of an object for each entry.
 
-    table = StateTable.of(meta, state)      of one state of one subtask; reads nothing
+    table = TabularState.of(meta, state)    of one state of one subtask; reads nothing
     table.schema                            pyarrow.Schema: key_group, key, [namespace], [user_key], value, ...
     table.notes                             what stands in the place of something else, by the path of it
     for batch in table.batches(rows):       rows: canonical rows, as `reading.stored_rows` gives them
@@ -19,7 +19,7 @@ table in `known_forms`; a serializer that is not of this library gets its form f
 from savepoints.tabular.column_batches import ColumnBatches
 from savepoints.tabular.column_forms import ColumnForm, ListForm, MapForm, ScalarForm, StructForm
 from savepoints.tabular.known_forms import ColumnForms
-from savepoints.tabular.state_tables import StateTable
+from savepoints.tabular.state_tables import TabularState
 
 __all__ = [
     "ColumnBatches",
@@ -28,6 +28,6 @@ __all__ = [
     "ListForm",
     "MapForm",
     "ScalarForm",
-    "StateTable",
     "StructForm",
+    "TabularState",
 ]

@@ -2,8 +2,8 @@
 
 The rows are those of `reading.stored_columns`, the table is that of `state_tables`: same columns, same values, same
 order. Only the columns that are asked for are read, and `needed` tells of which columns of rows they come. A column of
-simple types is read at once (`whole_columns`); another one, a list or a queue is read by `StateTable`, which also says
-what is wrong with bytes that cannot be read.
+simple types is read at once (`whole_columns`); another one, a list or a queue is read by `TabularState`, which also
+says what is wrong with bytes that cannot be read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from attrs import frozen
 
 from savepoints.tabular.known_forms import ColumnForms
 from savepoints.tabular.row_batches import bounded_columns
-from savepoints.tabular.state_tables import BATCH_BYTES, BATCH_ROWS, StateTable
+from savepoints.tabular.state_tables import BATCH_BYTES, BATCH_ROWS, TabularState
 from savepoints.tabular.whole_columns import behind, is_all_present, whole_column, whole_timed_columns
 from snapshots.errors import StateFormatError
 from statebackend.api.descriptors import USER_KEY_ROLE
@@ -43,7 +43,7 @@ _IN_ROWS: Final = frozenset({TableForm.VALUE, TableForm.MAP})
 class ColumnBatches:
     """See the module; cheap to make."""
 
-    table: StateTable
+    table: TabularState
     _form: TableForm | None
     _whole: Mapping[str, _ReadWhole]
 
@@ -55,8 +55,8 @@ class ColumnBatches:
         forms: ColumnForms | None = None,
         known: Sequence[TypeSerializer[Any]] = (),
     ) -> ColumnBatches:
-        """The table of a state of a subtask; ``known`` are serializers of the program, as for `StateTable`."""
-        table = StateTable.of(meta, state, known, forms)
+        """The table of a state of a subtask; ``known`` are serializers of the program, as for `TabularState`."""
+        table = TabularState.of(meta, state, known, forms)
         # A form that somebody added may be of other values in the same type.
         is_whole = state.form in _IN_ROWS and not (forms is not None and forms.added)
         return cls(table, state.form, _whole_readers(meta, state) if is_whole else {})
@@ -79,7 +79,7 @@ class ColumnBatches:
         max_rows: int = BATCH_ROWS,
         max_bytes: int = BATCH_BYTES,
     ) -> Iterator[pa.RecordBatch]:
-        """These columns of the entries in rows that have the `needed` columns; bounded, and raises, as `StateTable`."""
+        """These columns of the entries in rows with the `needed` columns; bounded, and raises, as `TabularState`."""
         if self._form is TableForm.LIST or (self._form is None and set(columns) > {"key_group"}):
             selected = self.table.selected(columns)
             for batch in selected.batches(map(_filled, rows), max_rows=max_rows, max_bytes=max_bytes):

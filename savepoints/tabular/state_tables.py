@@ -46,7 +46,7 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.void import VoidNamespaceSerializer
 from typeserializers.times.timers import TimerSerializer
 
-__all__ = ["BATCH_BYTES", "BATCH_ROWS", "NOTES_KEY", "StateTable"]
+__all__ = ["BATCH_BYTES", "BATCH_ROWS", "NOTES_KEY", "TabularState"]
 
 BATCH_ROWS: Final = 1 << 16
 BATCH_BYTES: Final = 16 << 20
@@ -72,7 +72,7 @@ class _Unknown:
 
 
 @frozen
-class StateTable:
+class TabularState:
     """See the module. Cheap to make; another process makes it again from ``meta`` and ``state``."""
 
     _parts: tuple[_Columns, ...]
@@ -91,14 +91,14 @@ class StateTable:
         state: StateMeta,
         known: Sequence[TypeSerializer[Any]] = (),
         forms: ColumnForms | None = None,
-    ) -> StateTable:
+    ) -> TabularState:
         """The table of a state; ``known`` are serializers of the program, as for `EntryReader`."""
         made = _TableMaker(meta, state, known, forms or ColumnForms())
         return cls(tuple(_PARTS_OF[state.form](made)), state.form is TableForm.LIST)
 
-    def selected(self, names: Container[str]) -> StateTable:
+    def selected(self, names: Container[str]) -> TabularState:
         """The table of these columns, and of those that are read together with one of them; others are not read."""
-        return StateTable(
+        return TabularState(
             tuple(part for part in self._parts if any(name in names for name in part.forms)), self._is_list
         )
 

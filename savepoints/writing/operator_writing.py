@@ -40,10 +40,10 @@ from savepoints.writing.state_tasks import (
     CollectTask,
     RewriteTask,
     RowSource,
+    ScratchPart,
     StoredState,
     ToldAs,
     WriteTask,
-    WrittenPart,
     all_runs,
 )
 from statebackend.api.descriptors import Descriptor
@@ -336,7 +336,7 @@ class _OperatorWriting:
             part.add(renamed, [one.path for one in copies], self._writing_id)
 
     def _take(
-        self, name: str, written: Sequence[WrittenPart], parts: Sequence[_Part], collected: Sequence[Collected]
+        self, name: str, written: Sequence[ScratchPart], parts: Sequence[_Part], collected: Sequence[Collected]
     ) -> None:
         meta = self._merged_meta([*(one.meta for one in collected), *(one.meta for one in written)])
         directory = f"operators/{path_segment(self._draft.uid)}/{path_segment(name)}"

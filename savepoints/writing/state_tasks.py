@@ -37,7 +37,7 @@ from statebackend.api.progress import Operation, ProgressListener, StateProgress
 from statebackend.canonical.canonical_entries import write_canonical_columns
 from statebackend.keyed.state_meta import StateMeta, decode_meta
 
-__all__ = ["CollectTask", "Collected", "RewriteTask", "RowSource", "StoredState", "ToldAs", "WriteTask", "WrittenPart"]
+__all__ = ["CollectTask", "Collected", "RewriteTask", "RowSource", "ScratchPart", "StoredState", "ToldAs", "WriteTask"]
 
 
 class RowSource(Protocol):
@@ -151,7 +151,7 @@ class CollectTask:
 
 
 @frozen
-class WrittenPart:
+class ScratchPart:
     """A file of rows in the scratch directory, or none if there are no rows."""
 
     path: str | None
@@ -173,7 +173,7 @@ class WriteTask:
     scratch_directory: str
     told: ToldAs
 
-    def run(self, progress: ProgressListener = no_progress) -> WrittenPart:
+    def run(self, progress: ProgressListener = no_progress) -> ScratchPart:
         """Raises what ``repeated`` raises for rows of one address."""
         rows = merged_runs(self.runs, self.key_groups)
         kept = rows if self.repeated is None else self.repeated(rows)
@@ -191,7 +191,7 @@ class RewriteTask:
     scratch_directory: str
     told: ToldAs
 
-    def run(self, progress: ProgressListener = no_progress) -> WrittenPart:
+    def run(self, progress: ProgressListener = no_progress) -> ScratchPart:
         """Raises what the source raises."""
         told = self.told.progress(progress, Operation.SAVEPOINT)
         written = _written(self.source.rows(self.schema, None), self.schema, self.scratch_directory, told)
@@ -218,7 +218,7 @@ class _Earliest:
         return min(self.found, default=None)
 
 
-def _written(rows: Iterator[pa.RecordBatch], schema: EntrySchema, directory: str, told: StateProgress) -> WrittenPart:
+def _written(rows: Iterator[pa.RecordBatch], schema: EntrySchema, directory: str, told: StateProgress) -> ScratchPart:
     path = os.path.join(directory, f"part-{uuid.uuid4().hex}.parquet")
     earliest = _Earliest(schema)
 
@@ -231,7 +231,7 @@ def _written(rows: Iterator[pa.RecordBatch], schema: EntrySchema, directory: str
     told.done()
     if not count:
         os.unlink(path)
-    return WrittenPart(path if count else None, count, schema.meta(), earliest.earliest_ms)
+    return ScratchPart(path if count else None, count, schema.meta(), earliest.earliest_ms)
 
 
 def all_runs(collected: Sequence[Collected]) -> tuple[Run, ...]:

@@ -32,12 +32,12 @@ from streamjobs.errors import JobDefinitionError
 from streamjobs.user_errors import cited, shown_instance
 
 __all__ = [
-    "AddOperator",
     "BroadcastConnectedStream",
     "BroadcastStream",
     "ConnectedStreams",
     "JoinedStreams",
     "MultipleConnectedStreams",
+    "OperatorAdder",
     "as_columns",
     "checked_function",
 ]
@@ -45,7 +45,7 @@ __all__ = [
 S = TypeVar("S", covariant=True)
 
 
-class AddOperator(Protocol[S]):
+class OperatorAdder(Protocol[S]):
     """Adds an operator to the graph, and gives the stream that comes out."""
 
     def __call__(self, inputs: tuple[OperatorInput, ...], function: Any, *, uid: str, name: str, schema: Any) -> S: ...
@@ -67,7 +67,7 @@ def checked_function(function: Any, kind: type, method: str = "process()") -> An
 class ConnectedStreams(Generic[S]):
     """Two streams that share one operator, and so its state; they need keys before `process`."""
 
-    _add: AddOperator[S] = field(repr=False)
+    _add: OperatorAdder[S] = field(repr=False)
     _first: StreamEdge
     _second: StreamEdge
     _keys: tuple[tuple[Any, ...], tuple[Any, ...]] | None = None
@@ -111,7 +111,7 @@ class ConnectedStreams(Generic[S]):
 class MultipleConnectedStreams(Generic[S]):
     """Any number of keyed streams that share one operator, and so its state."""
 
-    _add: AddOperator[S] = field(repr=False)
+    _add: OperatorAdder[S] = field(repr=False)
     _inputs: tuple[KeyedInput, ...]
 
     def process(
@@ -156,7 +156,7 @@ class BroadcastStream:
 class BroadcastConnectedStream(Generic[S]):
     """A stream, keyed or not, and one that is broadcast to it."""
 
-    _add: AddOperator[S] = field(repr=False)
+    _add: OperatorAdder[S] = field(repr=False)
     _first: KeyedInput | SpreadInput
     _broadcast: BroadcastStream
 
@@ -198,7 +198,7 @@ class BroadcastConnectedStream(Generic[S]):
 class JoinedStreams(Generic[S]):
     """Two streams on their way to a join by key and window: `where`, `equal_to`, then `window`."""
 
-    _add: AddOperator[S] = field(repr=False)
+    _add: OperatorAdder[S] = field(repr=False)
     _first: StreamEdge
     _second: StreamEdge
     _kind: PairFunction

@@ -13,12 +13,12 @@ from typing import Any, overload
 
 from statebackend.api.operator_state_descriptors import BroadcastStateDescriptor
 from streamjobs.api.connected_streams import (
-    AddOperator,
     BroadcastConnectedStream,
     BroadcastStream,
     ConnectedStreams,
     JoinedStreams,
     MultipleConnectedStreams,
+    OperatorAdder,
     as_columns,
     checked_function,
 )
@@ -172,7 +172,7 @@ class DataStream:
         self.graph.add_sink(SinkNode((self.edge,), uid, sink))
 
     @property
-    def _add_operator(self) -> AddOperator[ProcessedStream]:
+    def _add_operator(self) -> OperatorAdder[ProcessedStream]:
         return partial(ProcessedStream.of, self.graph)
 
     def _joined(self, other: object, method: str, kind: PairFunction) -> JoinedStreams[ProcessedStream]:
@@ -312,7 +312,7 @@ class KeyedStream:
         return other
 
     @property
-    def _add(self) -> AddOperator[ProcessedStream]:
+    def _add(self) -> OperatorAdder[ProcessedStream]:
         return partial(ProcessedStream.of, self.graph)
 
 

@@ -53,7 +53,7 @@ from streamjobs.inprocess.network_watermarks import BarrierTimes
 from streamjobs.inprocess.record_sinks import SinkRecords, give_to_sinks
 from streamjobs.inprocess.run_checkpoints import CheckpointAnswer, RunCheckpoints
 from streamjobs.inprocess.snapshot_writers import InlineWriter, SnapshotWriter, ThreadedWriter, Work
-from streamjobs.inprocess.split_feed import SourcePositions
+from streamjobs.inprocess.split_feed import SplitPositions
 from streamjobs.inprocess.staged_sinks import StagedSinks
 from streamjobs.observing.job_recorder import JobRecorder
 from streamjobs.runtime.broadcast_copies import check_broadcast_copies
@@ -105,7 +105,7 @@ class RunSnapshotsParts:
     restored_id: int | None
     restored_from: SavepointIdentity | None
     staged: StagedSinks
-    positions: Mapping[str, SourcePositions]
+    positions: Mapping[str, SplitPositions]
     recorder: JobRecorder
 
 

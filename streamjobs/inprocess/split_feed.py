@@ -38,7 +38,7 @@ from streamjobs.inprocess.network.source_subtask import SourceSubtask
 from streamjobs.rows.declared_schema import DeclaredSchema
 from streamjobs.user_errors import cited
 
-__all__ = ["ReplayedSource", "SourcePositions", "SplitFeed", "SplitWork", "positions_of"]
+__all__ = ["ReplayedSource", "SplitFeed", "SplitPositions", "SplitWork", "positions_of"]
 
 _STATE: Final = SplitListStateDescriptor("splits", tuple[str, int])
 
@@ -76,7 +76,7 @@ class SplitWork:
         return evolve(self.made, state=self._state)
 
 
-class SourcePositions:
+class SplitPositions:
     """How far the splits of a source are read, and that as state; belongs to the thread of the run."""
 
     def __init__(self, uid: str, source: ReplayableSource, restored: RestoredState | None, own: CheckpointFileSystem):
@@ -121,7 +121,7 @@ class SourcePositions:
 class SplitFeed:
     """A `BatchFeed` of a replayable source, from its positions on."""
 
-    def __init__(self, uid: str, source: ReplayedSource, positions: SourcePositions) -> None:
+    def __init__(self, uid: str, source: ReplayedSource, positions: SplitPositions) -> None:
         self._uid = uid
         self._source = source
         self._positions = positions
@@ -209,10 +209,10 @@ def _restored(former: OperatorState | None, files: CheckpointFileSystem) -> Any:
 
 def positions_of(
     sources: Mapping[str, Any], restored: RestoredState | None, own: CheckpointFileSystem
-) -> dict[str, SourcePositions]:
+) -> dict[str, SplitPositions]:
     """The positions of all replayable sources of a run, by uid."""
     return {
-        uid: SourcePositions(uid, one.source, restored, own)
+        uid: SplitPositions(uid, one.source, restored, own)
         for uid, one in sources.items()
         if isinstance(one, ReplayedSource)
     }

@@ -19,7 +19,7 @@ from streamjobs.api.functions import RuntimeContext
 from streamjobs.operators.planned_states import PlannedState, check_is_as_planned
 from streamjobs.operators.subtask_backends import SubtaskBackends
 from streamjobs.rows.declared_schema import DeclaredSchema
-from streamjobs.time.internal_timer_service import CurrentKey, InternalTimerService, timer_queue_descriptors
+from streamjobs.time.internal_timer_service import InternalTimerService, TimerKey, timer_queue_descriptors
 from streamjobs.time.timestamps import MIN_TIMESTAMP
 from typeserializers.kernel.type_serializer import TypeSerializer
 
@@ -66,7 +66,7 @@ class SubtaskContext(RuntimeContext):
         self._parallelism = parallelism
         self._epoch_id = epoch_id
         self._watermark_ms = watermark_ms
-        self._current = CurrentKey()
+        self._current = TimerKey()
         self._timer_services: dict[str, InternalTimerService[Any]] = {}
 
     @property

@@ -33,7 +33,7 @@ from streamjobs.operators.operator import CollectingEmitter
 from streamjobs.operators.operator_factories import operator_factory
 from streamjobs.operators.planned_states import PlannedState, planned_state
 from streamjobs.rows.declared_schema import DeclaredSchema
-from streamjobs.time.internal_timer_service import CurrentKey, InternalTimerService, timer_queue_descriptors
+from streamjobs.time.internal_timer_service import InternalTimerService, TimerKey, timer_queue_descriptors
 from streamjobs.time.timestamps import MIN_TIMESTAMP
 from streamjobs.user_errors import one_line, told
 from typeserializers.kernel.type_serializer import TypeSerializer
@@ -157,7 +157,7 @@ class RegistrationContext(RuntimeContext):
     def internal_timer_service(self, name: str, namespace_serializer: TypeSerializer[N]) -> InternalTimerService[N]:
         """Timers without a key for which one could be registered."""
         self._timers[name] = namespace_serializer
-        return InternalTimerService(_NO_QUEUE, _NO_QUEUE, CurrentKey(), self.clock)
+        return InternalTimerService(_NO_QUEUE, _NO_QUEUE, TimerKey(), self.clock)
 
     def clock(self) -> int:
         """The processing time, which is not known yet."""

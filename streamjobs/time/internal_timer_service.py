@@ -27,11 +27,11 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.times.timers import Timer, TimerSerializer
 
 __all__ = [
-    "CurrentKey",
     "DueTimers",
     "Fire",
     "FireTogether",
     "InternalTimerService",
+    "TimerKey",
     "timer_queue_descriptors",
 ]
 
@@ -44,7 +44,7 @@ _FIRED_TOGETHER: Final = 8192
 
 
 @define
-class CurrentKey:
+class TimerKey:
     """The key for which timers are registered; whoever makes a key current in the state says it here too."""
 
     key: Any = None
@@ -90,7 +90,7 @@ class InternalTimerService(Generic[N]):
         self,
         event_time_queue: KeyGroupedPriorityQueue[Timer[Any, N]],
         processing_time_queue: KeyGroupedPriorityQueue[Timer[Any, N]],
-        current: CurrentKey,
+        current: TimerKey,
         clock: Callable[[], int],
         watermark_ms: int = MIN_TIMESTAMP,
     ) -> None:

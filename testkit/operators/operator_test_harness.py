@@ -23,7 +23,7 @@ from streamjobs.operators.input_batch import ObjectBatch
 from streamjobs.operators.operator import Operator
 from streamjobs.operators.subtask_backends import SubtaskBackends
 from streamjobs.rows.declared_schema import DeclaredSchema
-from streamjobs.time.internal_timer_service import CurrentKey, InternalTimerService, timer_queue_descriptors
+from streamjobs.time.internal_timer_service import InternalTimerService, TimerKey, timer_queue_descriptors
 from streamjobs.time.timestamps import MIN_TIMESTAMP
 from testkit.backends.harness import BackendHarness
 from typeserializers.kernel.type_serializer import TypeSerializer
@@ -70,7 +70,7 @@ class HarnessContext(RuntimeContext):
         self.backend = self.keyed = backend
         self.backends = SubtaskBackends(backend, operator_state)
         self.input_schemas = schemas
-        self.current = CurrentKey()
+        self.current = TimerKey()
         self.now_ms = 0
         self.watermark_ms = watermark
         self.queues: list[Any] = []

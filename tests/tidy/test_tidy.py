@@ -56,6 +56,12 @@ SAME_THING_IN_EACH_ROOM = {
     "table": "what each store makes of one state",
     "sinks": "what a sink promises, and those that come with Spark",
 }
+SAME_CLASS_NAME_IN_TWO_ROOMS = {
+    "Acknowledged": "an event of each table that acknowledgements come into",
+    "CheckpointFailed": "a message of the coordinator, and the event that listeners of a job are given for it",
+    "Plan": "what a verdict says is to be done with bytes, and what a user says is to be done with a savepoint",
+    "Trigger": "an action of the tables of barriers, and, as in Flink, what says when a window fires",
+}
 NAMED_FOR_TYPE_CHECKERS = ("typeserializers.kernel.type_serializer", "snapshots")
 """A snapshot judges serializers, which are a floor above: there they are named for type checkers, never imported."""
 FORBIDDEN_NAMES = ("utils", "util", "helpers", "helper", "common", "misc", "base", "base2", "manager")
@@ -211,6 +217,19 @@ def test_no_two_files_of_different_subjects_have_one_name() -> None:
             places[path.stem].append(module)
 
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_no_two_classes_of_different_subjects_have_one_name() -> None:
+    places = defaultdict(list)
+    for module in MODULES:
+        if module.partition(".")[0] in FLOORS:
+            for node in tree_of(module).body:
+                if isinstance(node, ast.ClassDef) and not is_private(node.name):
+                    places[node.name].append(module)
+    twice = {name: found for name, found in places.items() if len(found) > 1}
+
+    assert {name: found for name, found in twice.items() if name not in SAME_CLASS_NAME_IN_TWO_ROOMS} == {}
+    assert sorted(SAME_CLASS_NAME_IN_TWO_ROOMS.keys() - twice.keys()) == []
 
 
 def test_no_two_files_of_tests_have_one_name() -> None:

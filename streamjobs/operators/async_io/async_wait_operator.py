@@ -35,7 +35,7 @@ from streamjobs.api.async_functions import AsyncFunction
 from streamjobs.errors import AsyncTimeoutError, StreamJobError, UserFunctionError
 from streamjobs.operators.async_io.in_flight_records import InFlightRecord, snapshot_of_records
 from streamjobs.operators.async_io.record_request import RecordRequest
-from streamjobs.operators.async_io.requests import LoopRequests, Outcome, Requests
+from streamjobs.operators.async_io.requests import LoopRequests, RequestOutcome, Requests
 from streamjobs.operators.async_io.stateless_context import StatelessContext
 from streamjobs.operators.async_io.stream_element_queue import ElementEvent, StreamElementQueue
 from streamjobs.operators.function_calls import call_user
@@ -163,7 +163,7 @@ class AsyncWaitOperator(Operator):
             return max(one.deadline_s - self._running.now_s(), 0.0)
         return 0.0
 
-    def _settle(self, outcome: Outcome) -> None:
+    def _settle(self, outcome: RequestOutcome) -> None:
         one = self._in_flight.get(outcome.number)
         if one is None or outcome.finished_at_s > one.deadline_s:
             return

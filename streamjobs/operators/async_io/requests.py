@@ -16,7 +16,7 @@ from attrs import frozen
 
 from streamjobs.operators.async_io.worker_loop import WorkerLoop, abandon, worker_loop
 
-__all__ = ["LoopRequests", "Outcome", "Request", "Requests", "coroutine_outcome"]
+__all__ = ["LoopRequests", "Request", "RequestOutcome", "Requests", "coroutine_outcome"]
 
 Request = Callable[[], Coroutine[Any, Any, Sequence[Any]]]
 
@@ -33,7 +33,7 @@ _logger = logging.getLogger(__name__)
 
 
 @frozen
-class Outcome:
+class RequestOutcome:
     """How a request ended: with results, or with an error and no results."""
 
     number: int
@@ -55,7 +55,7 @@ class Requests(Protocol):
     def cancel(self, number: int) -> None:
         """Cancels a request, if it has not ended. Its outcome is told all the same, when it ends."""
 
-    def outcomes(self, wait_s: float) -> list[Outcome]:
+    def outcomes(self, wait_s: float) -> list[RequestOutcome]:
         """Those that were not told yet, in the order in which they came; waits that long for the first one."""
 
     def run(self, awaitable: Awaitable[Any]) -> Any:
@@ -89,7 +89,7 @@ class LoopRequests:
         self._answer_s = answer_s
         self._end_s = end_s
         self._is_left_behind = False
-        self._outcomes: SimpleQueue[Outcome] = SimpleQueue()
+        self._outcomes: SimpleQueue[RequestOutcome] = SimpleQueue()
         self._to_start: deque[tuple[int, Request]] = deque()
         self._is_told_to_start = False
         # These two are the loop's: they are touched in its thread only.
@@ -111,9 +111,9 @@ class LoopRequests:
     def cancel(self, number: int) -> None:
         self._loop.call(self._cancel, number)
 
-    def outcomes(self, wait_s: float) -> list[Outcome]:
+    def outcomes(self, wait_s: float) -> list[RequestOutcome]:
         end_s = self.now_s() + wait_s
-        found: list[Outcome] = []
+        found: list[RequestOutcome] = []
         while not self._take_one(found, end_s - self.now_s()) and self.now_s() < end_s:
             # A future that another thread completes does not wake the loop, which sees it when it turns.
             self._loop.call(_nothing)
@@ -121,7 +121,7 @@ class LoopRequests:
             pass
         return found
 
-    def _take_one(self, found: list[Outcome], wait_s: float) -> bool:
+    def _take_one(self, found: list[RequestOutcome], wait_s: float) -> bool:
         wait_s = min(wait_s, _NUDGE_S)
         try:
             found.append(self._outcomes.get(wait_s > 0, wait_s if wait_s > 0 else None))
@@ -157,7 +157,7 @@ class LoopRequests:
     def _end(self, number: int, task: asyncio.Task[Any]) -> None:
         del self._tasks[number]
         results, error = ((), asyncio.CancelledError()) if task.cancelled() else task.result()
-        self._outcomes.put(Outcome(number, results, error, self.now_s()))
+        self._outcomes.put(RequestOutcome(number, results, error, self.now_s()))
         if self._is_closed and not self._tasks:
             self._ended.set()
 

@@ -19,7 +19,7 @@ from streamjobs.operators.stateful_processor.processor_states import (
     ProcessorValueState,
 )
 from streamjobs.operators.stateful_processor.processor_timers import ProcessorTimers
-from streamjobs.operators.stateful_processor.state_schemas import StateSchema
+from streamjobs.operators.stateful_processor.state_schemas import ProcessorSchema
 
 __all__ = ["RESERVED_PREFIX", "ProcessorHandle"]
 
@@ -42,14 +42,14 @@ class ProcessorHandle:
     def getValueState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> ProcessorValueState:  # noqa: N802, N803
         """Registers a value state."""
         where, ttl = self._new(stateName, ttlDurationMs)
-        values = StateSchema(schema, where)
+        values = ProcessorSchema(schema, where)
         state: Any = self._context.register(ValueStateDescriptor(stateName, values.serializer, ttl=ttl))
         return ProcessorValueState(state, values)
 
     def getListState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> ProcessorListState:  # noqa: N802, N803
         """Registers a list state."""
         where, ttl = self._new(stateName, ttlDurationMs)
-        elements = StateSchema(schema, where)
+        elements = ProcessorSchema(schema, where)
         state: Any = self._context.register(ListStateDescriptor(stateName, elements.serializer, ttl=ttl))
         return ProcessorListState(state, elements)
 
@@ -62,8 +62,8 @@ class ProcessorHandle:
     ) -> ProcessorMapState:
         """Registers a map state."""
         where, ttl = self._new(stateName, ttlDurationMs)
-        keys = StateSchema(userKeySchema, f"{where}, key")
-        values = StateSchema(valueSchema, f"{where}, value")
+        keys = ProcessorSchema(userKeySchema, f"{where}, key")
+        values = ProcessorSchema(valueSchema, f"{where}, value")
         state: Any = self._context.register(MapStateDescriptor(stateName, keys.serializer, values.serializer, ttl=ttl))
         return ProcessorMapState(state, keys, values)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from statebackend.api.states import ListState, MapState, ValueState
-from streamjobs.operators.stateful_processor.state_schemas import StateSchema
+from streamjobs.operators.stateful_processor.state_schemas import ProcessorSchema
 
 __all__ = ["ProcessorListState", "ProcessorMapState", "ProcessorValueState"]
 
@@ -20,7 +20,7 @@ class ProcessorValueState:
 
     __slots__ = ("_state", "_stored", "_values")
 
-    def __init__(self, state: ValueState[Any], schema: StateSchema) -> None:
+    def __init__(self, state: ValueState[Any], schema: ProcessorSchema) -> None:
         self._state = state
         self._stored = schema.stored
         self._values = schema.values
@@ -48,7 +48,7 @@ class ProcessorListState:
 
     __slots__ = ("_schema", "_state")
 
-    def __init__(self, state: ListState[Any], schema: StateSchema) -> None:
+    def __init__(self, state: ListState[Any], schema: ProcessorSchema) -> None:
         self._state = state
         self._schema = schema
 
@@ -88,7 +88,7 @@ class ProcessorMapState:
 
     __slots__ = ("_key", "_state", "_value")
 
-    def __init__(self, state: MapState[Any, Any], key: StateSchema, value: StateSchema) -> None:
+    def __init__(self, state: MapState[Any, Any], key: ProcessorSchema, value: ProcessorSchema) -> None:
         self._state = state
         self._key = key
         self._value = value

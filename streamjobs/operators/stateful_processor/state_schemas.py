@@ -21,12 +21,12 @@ from streamjobs.rows.record_serializer import stored_records
 from streamjobs.user_errors import cited
 from typeserializers.kernel.type_serializer import TypeSerializer
 
-__all__ = ["StateSchema"]
+__all__ = ["ProcessorSchema"]
 
 _SHOWN_CHARACTERS: Final = 200
 
 
-class StateSchema:
+class ProcessorSchema:
     """One schema, given as DDL or as Spark's ``StructType``; ``where`` begins messages of errors.
 
     Raises `JobDefinitionError` for a schema that cannot be read, or has a type that no state can hold.

@@ -37,7 +37,7 @@ class KeyedTable:
     as_text: bool
 
     def parts(self, conditions: Sequence[KeyCondition]) -> Sequence[KeyedPart]:
-        """See `StateTable`."""
+        """See `SparkTable`."""
         meta = _meta(self.handles[0])
         state = meta.state(self.state_name)
         key_serializer = meta.key_snapshot.restore_serializer()
@@ -48,7 +48,7 @@ class KeyedTable:
         return keyed_parts(self.handles, self.state_name, self.file_system, self.max_parallelism, wanted)
 
     def batches(self, part: KeyedPart, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """See `StateTable`."""
+        """See `SparkTable`."""
         meta = part.meta
         state = meta.state(self.state_name)
         assert state is not None

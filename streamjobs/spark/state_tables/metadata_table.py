@@ -15,7 +15,7 @@ from attrs import frozen
 from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle
 from checkpointing.storage.file_system import CheckpointFileSystem
 from savepoints.reading.entry_counts import counted_columns, entries_in
-from savepoints.savepoint import Savepoint, StateSchema, StoredOperator
+from savepoints.savepoint import Savepoint, StateDescription, StoredOperator
 from statebackend.api.operator_state_descriptors import OperatorStateMode
 from streamjobs.spark.state_tables.key_pruning import EVERYTHING, KeyCondition
 from streamjobs.spark.state_tables.keyed_parts import KeyedPart, keyed_parts
@@ -123,7 +123,7 @@ def _operator_states(savepoint: Savepoint, operator: StoredOperator) -> Iterator
 
 
 def _columns(
-    savepoint: Savepoint, operator: StoredOperator, schema: StateSchema, files: Collection[FileHandle]
+    savepoint: Savepoint, operator: StoredOperator, schema: StateDescription, files: Collection[FileHandle]
 ) -> dict[str, Any]:
     return {
         "checkpoint_id": savepoint.metadata.checkpoint_id,

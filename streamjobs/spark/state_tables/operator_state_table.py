@@ -21,10 +21,10 @@ from statebackend.operator_state.operator_state_handles import StatePart
 from statebackend.operator_state.operator_state_rows import batches, read_slices
 from streamjobs.spark.state_tables.key_pruning import KeyCondition
 from streamjobs.spark.state_tables.keyed_table import check_same_columns, chosen_operator
-from streamjobs.spark.state_tables.state_table import StateTable
+from streamjobs.spark.state_tables.state_table import SparkTable
 from streamjobs.spark.state_tables.table_options import StateTableError, TableOptions
 
-__all__ = ["OperatorStateTable", "broadcast_table", "operator_table"]
+__all__ = ["ElementsTable", "broadcast_table", "operator_table"]
 
 
 @frozen
@@ -36,7 +36,7 @@ class _SubtaskPart:
 
 
 @frozen
-class OperatorStateTable:
+class ElementsTable:
     """See the module."""
 
     schema: pa.Schema
@@ -46,11 +46,11 @@ class OperatorStateTable:
     as_text: bool
 
     def parts(self, conditions: Sequence[KeyCondition]) -> Sequence[_SubtaskPart]:
-        """See `StateTable`."""
+        """See `SparkTable`."""
         return [one for one in self.subtask_parts if one.part.slices]
 
     def batches(self, part: _SubtaskPart, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """See `StateTable`."""
+        """See `SparkTable`."""
         held = OperatorStateColumns.of(self.state_name, part.part, ColumnForms(as_text=self.as_text))
         whole = held.schema(has_subtask="subtask" in self.schema.names)
         check_same_columns(self.schema, whole, self.state_name, {})
@@ -59,17 +59,17 @@ class OperatorStateTable:
             yield held.batch(part.subtask, rows, schema)
 
 
-def operator_table(savepoint: Savepoint, restored: RestoredState, options: TableOptions) -> StateTable:
+def operator_table(savepoint: Savepoint, restored: RestoredState, options: TableOptions) -> SparkTable:
     """The table of a state without keys, of all subtasks; raises what says which states there are."""
     return _table(savepoint, restored, options, is_one_copy=False)
 
 
-def broadcast_table(savepoint: Savepoint, restored: RestoredState, options: TableOptions) -> StateTable:
+def broadcast_table(savepoint: Savepoint, restored: RestoredState, options: TableOptions) -> SparkTable:
     """The table of one copy of a broadcast state; raises as `operator_table`."""
     return _table(savepoint, restored, options, is_one_copy=True)
 
 
-def _table(savepoint: Savepoint, restored: RestoredState, options: TableOptions, *, is_one_copy: bool) -> StateTable:
+def _table(savepoint: Savepoint, restored: RestoredState, options: TableOptions, *, is_one_copy: bool) -> SparkTable:
     operator_uid = chosen_operator(savepoint, options)
     operator = savepoint.operators[operator_uid]
     known = {
@@ -90,6 +90,6 @@ def _table(savepoint: Savepoint, restored: RestoredState, options: TableOptions,
     columns = OperatorStateColumns.of(
         options.state, known[options.state].parts[-1], ColumnForms(as_text=options.as_text)
     )
-    return OperatorStateTable(
+    return ElementsTable(
         columns.schema(has_subtask=not is_one_copy), options.state, restored.file_system, tuple(held), options.as_text
     )

@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from streamjobs.spark.state_tables.key_pruning import KeyCondition
 
-__all__ = ["StateTable"]
+__all__ = ["SparkTable"]
 
 
-class StateTable(Protocol):
+class SparkTable(Protocol):
     """See the module; picklable."""
 
     @property

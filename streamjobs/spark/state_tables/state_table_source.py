@@ -29,7 +29,7 @@ from streamjobs.spark.state_tables.key_pruning import KeyCondition
 from streamjobs.spark.state_tables.known_tables import opened_table
 from streamjobs.spark.state_tables.program import Program
 from streamjobs.spark.state_tables.savepoint_sink import SavepointSink
-from streamjobs.spark.state_tables.state_table import StateTable
+from streamjobs.spark.state_tables.state_table import SparkTable
 from streamjobs.spark.state_tables.table_options import (
     HOW_TO_SHIP,
     StateTableError,
@@ -53,7 +53,7 @@ class StateTableSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._given = dict(options)
-        self._table: StateTable | None = None
+        self._table: SparkTable | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -117,7 +117,7 @@ class StateTableSource(DataSource):
             )
         return SavepointSink(state, program)
 
-    def _opened(self) -> StateTable:
+    def _opened(self) -> SparkTable:
         Program(self.program, self._options.modules).install()
         if self._table is None:
             self._table = opened_table(self._options)
@@ -134,7 +134,7 @@ class _StatePartition(InputPartition):
 class StateTableReader(DataSourceReader):
     """Reads one table; travels to the tasks."""
 
-    def __init__(self, table: StateTable, schema: StructType, program: Program) -> None:
+    def __init__(self, table: SparkTable, schema: StructType, program: Program) -> None:
         self._table = table
         self._schema = schema
         self._program = program

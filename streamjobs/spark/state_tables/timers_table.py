@@ -20,7 +20,7 @@ from statebackend.queues.timer_names import domain_and_service
 from streamjobs.spark.state_tables.key_pruning import KeyCondition
 from streamjobs.spark.state_tables.keyed_parts import KeyedPart
 from streamjobs.spark.state_tables.keyed_table import KeyedTable, chosen_operator, keyed_table
-from streamjobs.spark.state_tables.state_table import StateTable
+from streamjobs.spark.state_tables.state_table import SparkTable
 from streamjobs.spark.state_tables.table_options import StateTableError, TableOptions
 
 __all__ = ["TimersTable", "timers_table"]
@@ -39,11 +39,11 @@ class TimersTable:
     tables: Mapping[str, KeyedTable]
 
     def parts(self, conditions: Sequence[KeyCondition]) -> Sequence[KeyedPart]:
-        """See `StateTable`."""
+        """See `SparkTable`."""
         return [part for table in self.tables.values() for part in table.parts(conditions)]
 
     def batches(self, part: KeyedPart, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """See `StateTable`."""
+        """See `SparkTable`."""
         table = self.tables[part.state_name]
         domain, service = domain_and_service(part.state_name) or ("", "")
         schema = pa.schema([self.schema.field(name) for name in columns])
@@ -62,7 +62,7 @@ class TimersTable:
             yield pa.record_batch(arrays, schema=schema)
 
 
-def timers_table(savepoint: Savepoint, restored: RestoredState, options: TableOptions) -> StateTable:
+def timers_table(savepoint: Savepoint, restored: RestoredState, options: TableOptions) -> SparkTable:
     """The timers of the operator that the options name; raises `StateTableError`, naming what there is."""
     operator_uid = chosen_operator(savepoint, options)
     states = savepoint.operators[operator_uid].states

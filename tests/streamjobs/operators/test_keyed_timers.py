@@ -30,7 +30,7 @@ from streamjobs.operators.input_batch import ObjectBatch
 from streamjobs.operators.keyed_process import KeyedProcessOperator
 from streamjobs.operators.keyed_timers import KeyedTimers
 from streamjobs.runtime.state_registration import registered_states
-from streamjobs.time.internal_timer_service import CurrentKey, InternalTimerService, timer_queue_descriptors
+from streamjobs.time.internal_timer_service import InternalTimerService, TimerKey, timer_queue_descriptors
 from streamjobs.time.timestamps import MIN_TIMESTAMP
 from testkit.backends.harness import BackendHarness
 from testkit.operators import OperatorTestHarness
@@ -146,7 +146,7 @@ def test_a_timer_that_a_function_deletes_does_not_fire_and_no_other_goes_with_it
 ) -> None:
     backend = BackendHarness(str(tmp_path)).open(HeapStateBackend(), key_serializer=StringSerializer())
     event, processing = timer_queue_descriptors("timers", StringSerializer(), VoidNamespaceSerializer())
-    current = CurrentKey()
+    current = TimerKey()
     queues = backend.get_priority_queue(event), backend.get_priority_queue(processing)
     service: Any = InternalTimerService(*queues, current, lambda: 100)
     timers: Any = KeyedTimers(service)

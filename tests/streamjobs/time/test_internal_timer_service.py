@@ -12,7 +12,7 @@ from statebackend.api.errors import NoCurrentKeyError
 from statebackend.heap import HeapStateBackend
 from statebackend.keyed.keyed_state_backend import KeyedStateBackend
 from statebackend.rocksdb import RocksDBStateBackend
-from streamjobs.time.internal_timer_service import CurrentKey, InternalTimerService, timer_queue_descriptors
+from streamjobs.time.internal_timer_service import InternalTimerService, TimerKey, timer_queue_descriptors
 from streamjobs.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from testkit.backends.harness import BackendHarness
 from typeserializers.scalars.fixed_width import LongSerializer
@@ -26,7 +26,7 @@ class Timers:
         event, processing = timer_queue_descriptors("timers", LongSerializer(), StringSerializer())
         self.harness = harness
         self.backend = backend
-        self.current = CurrentKey()
+        self.current = TimerKey()
         self.now_ms = 0
         self.fired: list[Any] = []
         self.service: InternalTimerService[str] = InternalTimerService(

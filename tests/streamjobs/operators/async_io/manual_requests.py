@@ -19,7 +19,7 @@ from streamjobs.api.async_definition import AsyncWaitDefinition, EmissionOrder
 from streamjobs.api.async_functions import AsyncContext, AsyncFunction
 from streamjobs.api.functions import RuntimeContext
 from streamjobs.operators.async_io.async_wait_operator import AsyncWaitOperator
-from streamjobs.operators.async_io.requests import Outcome, Request, Requests, coroutine_outcome
+from streamjobs.operators.async_io.requests import Request, RequestOutcome, Requests, coroutine_outcome
 from streamjobs.rows.declared_schema import DeclaredSchema, parsed_schema
 
 TURNS = 30
@@ -36,7 +36,7 @@ class ManualRequests:
         self.time_s = 0.0
         self.script: deque[Callable[[], object]] = deque()
         self.tasks: dict[int, asyncio.Task[Any]] = {}
-        self.told: list[Outcome] = []
+        self.told: list[RequestOutcome] = []
         self.waited = 0
         self.is_closed = False
         self.loop = asyncio.new_event_loop()
@@ -52,7 +52,7 @@ class ManualRequests:
         if number in self.tasks:
             self.tasks[number].cancel()
 
-    def outcomes(self, wait_s: float) -> list[Outcome]:
+    def outcomes(self, wait_s: float) -> list[RequestOutcome]:
         self.turn()
         if wait_s > 0 and not self.told:
             self.waited += 1
@@ -88,7 +88,7 @@ class ManualRequests:
             if task.done():
                 del self.tasks[number]
                 results, error = ((), asyncio.CancelledError()) if task.cancelled() else task.result()
-                self.told.append(Outcome(number, results, error, self.time_s))
+                self.told.append(RequestOutcome(number, results, error, self.time_s))
 
     def pass_time(self, seconds: float) -> None:
         self.time_s += seconds

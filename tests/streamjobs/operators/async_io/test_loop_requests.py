@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from streamjobs.operators.async_io import requests as requests_module
-from streamjobs.operators.async_io.requests import LoopRequests, Outcome
+from streamjobs.operators.async_io.requests import LoopRequests, RequestOutcome
 from streamjobs.operators.async_io.worker_loop import WorkerLoop, abandon, worker_loop
 
 LONG_S = 600.0
@@ -27,7 +27,7 @@ def requests() -> Iterator[LoopRequests]:
     made.close()
 
 
-def next_of(requests: LoopRequests) -> Outcome:
+def next_of(requests: LoopRequests) -> RequestOutcome:
     [outcome] = requests.outcomes(LONG_S)
     return outcome
 

@@ -15,7 +15,7 @@ from statebackend import StateMigrationException
 from streamjobs import JobDefinitionError, UserFunctionError
 from streamjobs.errors import StreamJobError
 from streamjobs.inprocess import LocalStreamEnvironment
-from streamjobs.operators.stateful_processor.state_schemas import StateSchema
+from streamjobs.operators.stateful_processor.state_schemas import ProcessorSchema
 from streamjobs.rows.row import row_class
 
 ROWS = "k string, n int"
@@ -202,14 +202,14 @@ def test_values_of_all_kinds_come_back_as_on_spark() -> None:
 
 
 def test_a_struct_inside_of_a_value_is_taken_by_name_as_the_rows_have_it() -> None:
-    schema = StateSchema("s struct<a: string, b: string>, l array<struct<a: string, b: string>>", "here")
+    schema = ProcessorSchema("s struct<a: string, b: string>, l array<struct<a: string, b: string>>", "here")
     given = {"b": "second", "a": "first"}
     [struct, [inside]] = schema.values(schema.stored((given, [given])))
     assert struct == inside == ("first", "second")
 
 
 def test_decimals_have_the_scale_of_their_type_so_that_equal_keys_are_one() -> None:
-    schema = StateSchema("d decimal(4,2)", "here")
+    schema = ProcessorSchema("d decimal(4,2)", "here")
     to_bytes = schema.serializer.to_bytes
     assert repr(schema.values(schema.stored((Decimal("1.5"),)))) == "(Decimal('1.50'),)"
     assert to_bytes(schema.stored((Decimal("1.500"),))) == to_bytes(schema.stored((Decimal("15E-1"),)))
@@ -222,7 +222,7 @@ def test_decimals_have_the_scale_of_their_type_so_that_equal_keys_are_one() -> N
 def test_an_instant_in_an_hour_that_clocks_show_twice_stays_what_it_is(
     monkeypatch: pytest.MonkeyPatch, hour_utc: int
 ) -> None:
-    schema = StateSchema("t timestamp", "here")
+    schema = ProcessorSchema("t timestamp", "here")
     instant = datetime.datetime(2024, 10, 27, hour_utc, 30, tzinfo=datetime.timezone.utc)
     with monkeypatch.context() as patched:
         patched.setenv("TZ", "Europe/Berlin")
