@@ -44,7 +44,7 @@ from statebackend.api.key_groups import KeyGroupRange
 from statebackend.api.progress import Operation, ProgressListener, StateProgress, no_progress
 from statebackend.canonical.canonical_entries import SCHEMA, CanonicalBatch
 from statebackend.keyed.state_meta import KeyedStateMeta, StateMeta, decode_meta
-from statebackend.kinds.list_kind import LIST
+from statebackend.kinds.state_kind import TableForm
 from statebackend.operator_state import OperatorStateMeta, decode_operator_state
 from statebackend.operator_state.operator_state_handles import OperatorStateHandle, StatePart
 from typeserializers.kernel.type_serializer import TypeSerializer
@@ -267,10 +267,10 @@ class Savepoint:
 
     def statistics(self, operator_uid: str, state_name: str) -> EntryStatistics:
         """Counts the entries of a keyed state, by reading all its rows without decoding them; works for any type."""
-        is_list = self.schema(operator_uid, state_name).kind == LIST.name
+        self.schema(operator_uid, state_name)
         statistics = EntryStatistics()
         for part in self._parts_of(operator_uid, state_name):
-            statistics.add(part.columns(), is_list=is_list)
+            statistics.add(part.columns(), is_list=part.state.form is TableForm.LIST)
         return statistics
 
     def verify(self) -> Iterator[tuple[str, int]]:
