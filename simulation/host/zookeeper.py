@@ -164,11 +164,11 @@ class SimulatedKazooClient:
         """The session has ended already."""
 
     def get_async(self, path: str) -> _Answer:
-        return self._asked("get", path, lambda: (self._node(path).data, None))
+        return self._asked("get", path, lambda: (self.existing_node(path).data, None))
 
     def get_children_async(self, path: str) -> _Answer:
         def children() -> list[str]:
-            self._node(path)
+            self.existing_node(path)
             return self.servers.children(path)
 
         return self._asked("list", path, children)
@@ -214,7 +214,8 @@ class SimulatedKazooClient:
 
         return self._asked("commit", path, carry_out)
 
-    def _node(self, path: str) -> _Node:
+    def existing_node(self, path: str) -> _Node:
+        """The node, or `NoNodeError`, with which a transaction ends whose operation needs one."""
         try:
             return self.servers.nodes[path]
         except KeyError:
@@ -272,7 +273,7 @@ class _Transaction:
     _path: str = ""
 
     def check(self, path: str, version: int) -> None:
-        self._operations.append(lambda: self.client._node(path))
+        self._operations.append(lambda: self.client.existing_node(path))
 
     def create(self, path: str, data: bytes) -> None:
         self._path = path
@@ -282,7 +283,7 @@ class _Transaction:
         self._path = self._path or path
 
         def set_data() -> None:
-            self.client._node(path).data = data
+            self.client.existing_node(path).data = data
 
         self._operations.append(set_data)
 
@@ -290,7 +291,7 @@ class _Transaction:
         self._path = path
 
         def delete() -> None:
-            self.client._node(path)
+            self.client.existing_node(path)
             del self.client.servers.nodes[path]
 
         self._operations.append(delete)

@@ -156,6 +156,16 @@ def defined_in(tree: ast.Module) -> set[str]:
     return names
 
 
+def is_of_its_class(node: ast.expr) -> bool:
+    """Whether an object may be of the class that looks into it: one by name, or itself, as in ``super()._name``.
+
+    What an attribute of another object holds is of a class of its own.
+    """
+    return isinstance(node, ast.Name) or (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("super", "type")
+    )
+
+
 def foreign_private_names(module: str) -> Iterator[str]:
     tree = tree_of(module)
     own = defined_in(tree)
@@ -167,7 +177,9 @@ def foreign_private_names(module: str) -> Iterator[str]:
                 if is_private(alias.name) and alias.name not in NAMES_OF_LIBRARIES
             )
         elif isinstance(node, ast.Attribute) and is_private(node.attr):
-            is_own = node.attr in own or (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
+            is_own = (node.attr in own and is_of_its_class(node.value)) or (
+                isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+            )
             if not is_own and node.attr not in NAMES_OF_LIBRARIES:
                 yield f"line {node.lineno}: .{node.attr}"
 

@@ -341,7 +341,7 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
         return self
 
     def _construct(self, items: list[Any]) -> R:
-        record: R = self.shape.record._construct([items[place] for place in self.shape.construction_order])
+        record: R = self.shape.record.record_of([items[place] for place in self.shape.construction_order])
         return record
 
     def _meet(self, subclass: PojoSerializer[Any]) -> PojoSerializer[Any]:

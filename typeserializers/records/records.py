@@ -147,14 +147,14 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
         return self.shape.name
 
     def create_instance(self) -> R:
-        return self._construct(
+        return self.record_of(
             [part.make_default() if part.has_default else part.serializer.create_instance() for part in self.fields]
         )
 
     def copy(self, value: R) -> R:
         if self.is_immutable_type:
             return value
-        return self._construct([part.serializer.copy(getattr(value, part.name)) for part in self.fields])
+        return self.record_of([part.serializer.copy(getattr(value, part.name)) for part in self.fields])
 
     def duplicate(self) -> AttrsSerializer[R]:
         duplicates = {part.name: part.serializer.duplicate() for part in self.fields}
@@ -208,7 +208,7 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
             if item is None and part.refuses_none:
                 raise MalformedDataError(f".{part.name} is null before byte {source.position}, but is not optional")
             items.append(item)
-        return self._construct(items)
+        return self.record_of(items)
 
     def emit_write(self, emitter: WriteEmitter, value: str) -> None:
         value = emitter.once(value)
@@ -280,7 +280,8 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
     def snapshot_configuration(self) -> AttrsSerializerSnapshot[R]:
         return AttrsSerializerSnapshot(self)
 
-    def _construct(self, items: list[Any]) -> R:
+    def record_of(self, items: list[Any]) -> R:
+        """The record with these values, one for each of `fields`, in their order; raises what the class raises."""
         positional = [item for part, item in zip(self.fields, items, strict=True) if not part.keyword_only]
         named = {part.argument: item for part, item in zip(self.fields, items, strict=True) if part.keyword_only}
         record: R = self.shape.makes_records(*positional, **named)
