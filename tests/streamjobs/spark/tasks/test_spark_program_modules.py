@@ -16,8 +16,8 @@ from streamjobs.spark.tasks.program_modules import naming_missing_modules
 
 pytestmark = pytest.mark.spark
 
-PROGRAMS = Path(__file__).parent / "programs"
-REPOSITORY = Path(__file__).resolve().parents[3]
+PROGRAMS = Path(__file__).parents[1] / "programs"
+REPOSITORY = Path(__file__).resolve().parents[4]
 PYTHON_DAEMON = REPOSITORY / "tests" / "spark_daemon"
 
 

@@ -33,7 +33,7 @@ from savepoints.shown_sizes import shown_bytes
 from savepoints.writing import Plan, SavepointWriter
 from statebackend import ValueStateDescriptor
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")
