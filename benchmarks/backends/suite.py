@@ -22,6 +22,7 @@ GROUPS = {
     "heap_bytes": "benchmarks.backends.heap_bytes",
     "heap_snapshot": "benchmarks.backends.snapshot_pause",
     "rocksdb_snapshot": "benchmarks.backends.snapshot_pause",
+    "rocksdb_epoch": "benchmarks.backends.short_epoch",
     "rocksdb_restore": "benchmarks.backends.restore",
     "rocksdb_migration": "benchmarks.backends.restore",
     "heap_restore": "benchmarks.backends.restore",

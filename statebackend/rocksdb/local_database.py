@@ -1,8 +1,9 @@
 """The tables of a subtask's local database: where the entries of each state are, and how sorted files get into them.
 
-A database that holds what is wanted is opened when somebody first asks for a row or changes one, and in an epoch that
-touches none it stays closed. If it turns out to be unfit only then, it is filled anew from the handles that it was a
-copy of. It may turn out so before anything has changed, and no later.
+A database that holds what is wanted is at rest: rows are looked up as they lie on the disk, few changes are kept beside
+it, and more open it for writing (`statebackend.rocksdb.database_at_rest`). If it turns out to be unfit only then, it is
+filled anew from the handles that it was a copy of, and what is kept comes on top. It may turn out so before anything on
+the disk has changed, and no later.
 
 Nothing is ever written through the memtable. A file of changes is *both* ingested into the state's column family *and*
 kept, under a second link, for the checkpoint's store. A state is replaced as a whole by moving it into a fresh column
@@ -11,7 +12,6 @@ family, so that nothing is half-replaced when something fails.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -21,13 +21,13 @@ from statebackend.api.key_groups import KeyGroupRange
 from statebackend.keyed.state_schema import StateSchema
 from statebackend.rocksdb.cached_state import Change
 from statebackend.rocksdb.composite_key import DELETION_MARK
+from statebackend.rocksdb.database_at_rest import DatabaseAtRest
 from statebackend.rocksdb.engine import FILES_AT_LEVEL_ZERO, ColumnFamily, RocksDBEngine, RocksDBError, SstWriter
 from statebackend.rocksdb.file_chain import FileChain
 from statebackend.rocksdb.increments import marks_of, merge_increments
 from statebackend.rocksdb.local_directory import LocalStateDirectory, LocalVersion
 from statebackend.rocksdb.priority_queue import QueueEnds
 from statebackend.rocksdb.table import RocksDBTable, TableSharing
-from statebackend.rocksdb.unopened_family import UnopenedFamily
 
 MAX_LOCAL_FILES: Final = 64
 """Files of one state, beyond those that RocksDB has merged, with which a local database is thrown away."""
@@ -54,9 +54,11 @@ class LocalDatabase:
         self._family_numbers = itertools.count()
         self._memory_budget_bytes = memory_budget_bytes
         self._process = os.getpid()
-        self._expected: LocalVersion | None = None
+        self._at_rest: DatabaseAtRest | None = None
         self._fill_anew: Callable[[], None] = lambda: None
         self._unopenable: BaseException | None = None
+        self._is_damaged = False
+        self._changed_rows = 0
         self._engine: RocksDBEngine | None = None
 
     def create(self) -> None:
@@ -65,13 +67,24 @@ class LocalDatabase:
         self._engine = RocksDBEngine(self.directory.database_path, self._memory_budget_bytes)
 
     def expect_version(self, version: LocalVersion, fill_anew: Callable[[], None]) -> None:
-        """Lets the database be opened when it is first needed.
+        """Takes the database that the directory holds for that version, and leaves it at rest.
 
-        If it is not fit for use then, ``fill_anew`` fills the tables, each of which has been given an empty place.
+        If it is not fit for use when it is opened for writing, ``fill_anew`` fills the tables, each of which has been
+        given an empty place.
         """
-        self._expected, self._fill_anew = version, fill_anew
+        self._fill_anew = fill_anew
+        self._at_rest = DatabaseAtRest(version, self._open_reader, self._opened_rows, self._note_damage)
 
-    def _open_expected(self, version: LocalVersion) -> None:
+    def _open_reader(self) -> RocksDBEngine:
+        places = [table.place for table in self.tables.values()]
+        return RocksDBEngine(self.directory.database_path, self._memory_budget_bytes, places)
+
+    def _note_damage(self) -> None:
+        # Opened again as it is, it would fail again, and each time.
+        self._is_damaged = True
+        self.directory.begin_change()
+
+    def _open_for_writing(self, at_rest: DatabaseAtRest) -> None:
         if self.is_inherited:
             raise RocksDBError(
                 f"the database at {self.directory.database_path} belongs to process {self._process}; open it anew here"
@@ -81,7 +94,8 @@ class LocalDatabase:
                 f"the local database could not be opened before: {self._unopenable}"
             ) from self._unopenable
         try:
-            is_fit = self._open_version(version)
+            kept = at_rest.end()
+            is_fit = self._open_version({table.place for table in self.tables.values()})
             if not is_fit:
                 # Files of changes may wait to be ingested.
                 self.directory.remove_database()
@@ -89,20 +103,24 @@ class LocalDatabase:
             for table in self.tables.values():
                 place = table.place if is_fit else f"{next(self._family_numbers)}:{table.name}"
                 table.move_to(self._opened().column_family(place), table.files)
-            self._expected = None
+            self._at_rest = None
             if not is_fit:
                 self._fill_anew()
+            for name, rows in kept.items():
+                if rows:
+                    keys = sorted(rows)
+                    self.tables[name].ingest(self._written(keys, [rows[key] for key in keys], ()).path)
         except BaseException as error:
             # A table that is filled by half must not be read.
             for table in self.tables.values():
-                table.move_to(self._unopened(table.name, table.place), table.files)
-            self._expected, self._unopenable = version, error
+                table.move_to(at_rest.rows[table.name], table.files)
+            self._at_rest, self._unopenable = at_rest, error
             raise
 
-    def _open_version(self, version: LocalVersion) -> bool:
+    def _open_version(self, wanted: set[str]) -> bool:
         """Opens the database that the directory holds, if it is fit for use.
 
-        It is not if it is damaged, lacks a column family of that version, holds marks, or consists of many files: each
+        It is not if it is damaged, lacks a column family that is wanted, holds marks, or consists of many files: each
         is looked into at every read, and a database that is open for short times only may never get to merging them.
         """
         self.directory.begin_change()
@@ -111,7 +129,6 @@ class LocalDatabase:
         except RocksDBError:
             return False
         present = set(engine.column_family_names)
-        wanted = set(version.column_families.values())
         if not wanted <= present or any(
             engine.column_family(name).property_value(FILES_AT_LEVEL_ZERO) > MAX_LOCAL_FILES
             or next(engine.column_family(name).scan_prefix(DELETION_MARK), None) is not None
@@ -125,14 +142,14 @@ class LocalDatabase:
 
     @property
     def engine(self) -> RocksDBEngine:
-        """The engine, which is opened if it is not; raises `RocksDBError`, or what filling the database anew does."""
-        if self._expected is not None:
-            self._open_expected(self._expected)
+        """The engine, open for writing; raises `RocksDBError`, or what filling the database anew does."""
+        if self._at_rest is not None:
+            self._open_for_writing(self._at_rest)
         return self._opened()
 
     @property
     def is_open(self) -> bool:
-        """Whether the engine has been opened."""
+        """Whether the database has been opened for writing."""
         return self._engine is not None
 
     @property
@@ -149,9 +166,9 @@ class LocalDatabase:
 
     def adopt_table(self, schema: StateSchema, version: LocalVersion, files: FileChain) -> None:
         """A table whose rows the expected version of the database has."""
+        assert self._at_rest is not None
         name = schema.meta.name
-        rows = self._unopened(name, version.column_families[name])
-        table = self.tables[name] = RocksDBTable(schema, self._sharing, rows, files)
+        table = self.tables[name] = RocksDBTable(schema, self._sharing, self._at_rest.rows[name], files)
         table.queue_ends = QueueEnds(version.lower_bounds.get(name, b""), version.heads.get(name))
 
     def write_sorted(self, entries: Iterable[Change]) -> SstWriter | None:
@@ -168,20 +185,27 @@ class LocalDatabase:
         written = self.write_sorted(entries)
         if written is None:
             return 0
-        self._take_in(table, written)
+        self._change()
+        self._ingest_file(table.ingest, table.files, written)
+        self._merge_pending(table.files)
         return written.entry_count
 
     def ingest_changes(self, table: RocksDBTable, keys: list[bytes], values: list[bytes | None]) -> None:
         """Makes changes, at least one and in key order, part of the state and of the next snapshot."""
-        written = self._written(keys, values, ())
-        if None not in values:
-            self._take_in(table, written)
-            return
-        # Marks are for the increment alone: in the database they would never be overwritten, and stay for ever.
-        kept = self._written(keys, values, marks_of(keys, values))
-        self._change()
-        table.ingest(written.path)
-        table.files.append(kept.path)
+        increment = self._written(keys, values, marks_of(keys, values))
+        self._changed_rows += len(keys)
+        if self._at_rest is not None and self._at_rest.keep(table.name, keys, values):
+            self.version += 1
+            table.files.append(increment.path)
+        elif None not in values:
+            self._change()
+            self._ingest_file(table.ingest, table.files, increment)
+        else:
+            # Marks are for the increment alone: in the database they would never be overwritten, and stay for ever.
+            changes = self._written(keys, values, ())
+            self._change()
+            table.ingest(changes.path)
+            table.files.append(increment.path)
         self._merge_pending(table.files)
 
     def _written(self, keys: list[bytes], values: list[bytes | None], marks: Sequence[bytes]) -> SstWriter:
@@ -219,18 +243,18 @@ class LocalDatabase:
         ends = {name: table.queue_ends for name, table in self.tables.items()}
         bounds = {name: one.lower_bound for name, one in ends.items() if one.lower_bound}
         heads = {name: one.head for name, one in ends.items() if one.head is not None}
+        kept = {} if self._at_rest is None else {name: rows for name, rows in self._at_rest.kept.items() if rows}
         try:
+            if self._at_rest is not None:
+                self._at_rest.close()
             if self._engine is not None:
                 self._engine.close()
-            if snapshot_taken is not None and self._unopenable is None:
-                self.directory.write_version(LocalVersion(snapshot_taken, families, bounds, heads))
+            if snapshot_taken is not None and self._unopenable is None and not self._is_damaged:
+                self.directory.write_version(
+                    LocalVersion(snapshot_taken, families, bounds, heads, kept, self._changed_rows)
+                )
         finally:
             self.directory.close()
-
-    def _take_in(self, table: RocksDBTable, written: SstWriter) -> None:
-        self._change()
-        self._ingest_file(table.ingest, table.files, written)
-        self._merge_pending(table.files)
 
     def _ingest_file(self, ingest: Callable[[str], None], files: FileChain, written: SstWriter) -> None:
         # The database takes the file as its own, so a second link is kept for the upload.
@@ -257,10 +281,7 @@ class LocalDatabase:
         assert self._engine is not None
         return self._engine
 
-    def _unopened(self, name: str, place: str) -> UnopenedFamily:
-        return UnopenedFamily(place, functools.partial(self._rows_of, name))
-
-    def _rows_of(self, name: str) -> ColumnFamily:
+    def _opened_rows(self, name: str) -> ColumnFamily:
         # Opening the database may give its tables other places.
         engine = self.engine
         return engine.column_family(self.tables[name].place)

@@ -1,14 +1,18 @@
 """A subtask's directory on the local disk: the database, and which version of the state it holds.
 
     <directory>/lock       held while a backend is open
-    <directory>/VERSION    JSON: state id, boot id, column families, lower bounds, heads; absent during changes
+    <directory>/VERSION    which snapshot of which boot the database holds, and what is kept beside it; see below
     <directory>/db/        the RocksDB database
     <directory>/files/     sorted files on their way in or out
 
-The version is written last, when the database is closed after a snapshot, and removed before the first change. So a
-database with a version is exactly what the snapshot of that state id wrote, and may be opened instead of restored; any
-other is thrown away. The boot id is in it because nothing here is synced to disk: after a crash of the machine the
-files cannot be trusted, after a crash of the process they can.
+    VERSION := 8 hex digits, space, JSON of the names of `LocalVersion` and the boot id, bytes in hex; the digits are
+               the CRC-32 of the JSON
+
+The version is written last, when the database is closed after a snapshot, and removed before the first change of the
+database. So a database with a version is, together with the changes that the version keeps beside it
+(`statebackend.rocksdb.database_at_rest`), exactly what the snapshot of that state id wrote, and may be opened instead
+of restored; any other is thrown away. The boot id is in it because nothing here is synced to disk: after a crash of the
+machine the files cannot be trusted, after a crash of the process they can.
 
 A lock keeps two attempts apart. An attempt that finds the directory taken, by a zombie of an earlier one, does not wait
 but works in a fresh private directory, `<directory>-<32 hex digits>`, which is removed when it closes, or, if it is
@@ -25,6 +29,7 @@ import re
 import shutil
 import tempfile
 import uuid
+import zlib
 from collections.abc import Mapping
 from typing import Final
 
@@ -41,13 +46,17 @@ class LocalVersion:
     """What a local database holds: the state id of the snapshot, and the column family of each state.
 
     ``lower_bounds`` are bytes below which a priority queue has no element, ``heads`` the first entries of queues of
-    which they are known, empty bytes for a queue without elements.
+    which they are known, empty bytes for a queue without elements. ``kept`` are rows of states that the database has
+    not yet, None for one that it has too much. ``changed_rows`` is how many rows were changed while the database was in
+    use last: as many may be changed again.
     """
 
     state_id: str
     column_families: Mapping[str, str]
     lower_bounds: Mapping[str, bytes] = field(factory=dict)
     heads: Mapping[str, bytes] = field(factory=dict)
+    kept: Mapping[str, Mapping[bytes, bytes | None]] = field(factory=dict)
+    changed_rows: int = 0
 
 
 class LocalStateDirectory:
@@ -85,16 +94,27 @@ class LocalStateDirectory:
     def read_version(self) -> LocalVersion | None:
         """The version of the database, or None if it must not be used."""
         try:
-            with open(self._version_path, encoding="utf-8") as file:
-                content = json.load(file)
-            if content["boot_id"] != _boot_id() or not os.path.isdir(self.database_path):
+            with open(self._version_path, "rb") as file:
+                checksum, _, written = file.read().partition(b" ")
+            if checksum != _checksum(written) or not os.path.isdir(self.database_path):
+                return None
+            content = json.loads(written)
+            if content["boot_id"] != _boot_id():
                 return None
             bounds, heads = (
-                {name: bytes.fromhex(known) for name, known in dict(content.get(field_name, {})).items()}
+                {name: bytes.fromhex(known) for name, known in content[field_name].items()}
                 for field_name in ("lower_bounds", "heads")
             )
-            return LocalVersion(str(content["state_id"]), dict(content["column_families"]), bounds, heads)
-        except (OSError, ValueError, KeyError, TypeError):
+            kept = {
+                name: {
+                    bytes.fromhex(key): None if value is None else bytes.fromhex(value) for key, value in rows.items()
+                }
+                for name, rows in content["kept"].items()
+            }
+            return LocalVersion(
+                content["state_id"], content["column_families"], bounds, heads, kept, content["changed_rows"]
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
     def begin_change(self) -> None:
@@ -110,12 +130,18 @@ class LocalStateDirectory:
             "column_families": dict(version.column_families),
             "lower_bounds": {name: bound.hex() for name, bound in version.lower_bounds.items()},
             "heads": {name: head.hex() for name, head in version.heads.items()},
+            "kept": {
+                name: {key.hex(): None if value is None else value.hex() for key, value in rows.items()}
+                for name, rows in version.kept.items()
+            },
+            "changed_rows": version.changed_rows,
         }
-        # A part of it is no JSON, and so no version. Replacing a file would wait for the disk: file systems see to it
+        written = json.dumps(content).encode()
+        # A part of it is no version. Replacing a file would wait for the disk: file systems see to it
         # that one of both outlives a crash of the machine.
         self.begin_change()
-        with contextlib.suppress(OSError), open(self._version_path, "x", encoding="utf-8") as file:
-            file.write(json.dumps(content))
+        with contextlib.suppress(OSError), open(self._version_path, "xb") as file:
+            file.write(_checksum(written) + b" " + written)
 
     def wipe(self) -> None:
         """Removes database, version and leftover files; the lock stays."""
@@ -161,6 +187,10 @@ def _remove_abandoned(path: str) -> None:
         if lock is not None:
             shutil.rmtree(directory, ignore_errors=True)
             lock.release()
+
+
+def _checksum(written: bytes) -> bytes:
+    return b"%08x" % zlib.crc32(written)
 
 
 @functools.cache

@@ -26,6 +26,7 @@ from statebackend.queues.queue_kind import PRIORITY_QUEUE
 from statebackend.rocksdb.cached_state import CacheBounds, StoredRows, WriteBackCache
 from statebackend.rocksdb.composite_key import DELETION_MARK, KEY_GROUP, RawKeys
 from statebackend.rocksdb.content_digest import ContentDigest, state_seed
+from statebackend.rocksdb.database_at_rest import RowsAtRest
 from statebackend.rocksdb.effective_changes import effective_changes
 from statebackend.rocksdb.engine import ColumnFamily, Scan
 from statebackend.rocksdb.expired_rows import places_of_rows
@@ -33,7 +34,6 @@ from statebackend.rocksdb.file_chain import FileChain
 from statebackend.rocksdb.list_state import ChunkSource, RocksDBListState
 from statebackend.rocksdb.map_state import RocksDBMapState
 from statebackend.rocksdb.priority_queue import QueueEnds, RocksDBPriorityQueue, split_element_key
-from statebackend.rocksdb.unopened_family import UnopenedFamily
 from statebackend.rocksdb.value_state import create_value_state
 from statebackend.ttl.expiry_sweep import Pass, PassStart
 from typeserializers.kernel.known_serializers import restored_with
@@ -68,7 +68,7 @@ class RocksDBTable(StateTable):
     """See the module. ``handle`` is this epoch's, ``queue_ends`` say where a queue begins that is written out."""
 
     def __init__(
-        self, schema: StateSchema, sharing: TableSharing, family: ColumnFamily | UnopenedFamily, files: FileChain
+        self, schema: StateSchema, sharing: TableSharing, family: ColumnFamily | RowsAtRest, files: FileChain
     ) -> None:
         super().__init__(schema)
         self.files = files
@@ -176,7 +176,7 @@ class RocksDBTable(StateTable):
         """Moves a finished file into the rows; its entries override all earlier ones."""
         self._family.ingest(path)
 
-    def move_to(self, family: ColumnFamily | UnopenedFamily, files: FileChain) -> None:
+    def move_to(self, family: ColumnFamily | RowsAtRest, files: FileChain) -> None:
         """Makes what is there the whole content; the caller drops what was there before."""
         self._family, self.files = family, files
         if self.handle is not None:

@@ -3,13 +3,11 @@
 import multiprocessing
 import os
 import signal
-from dataclasses import make_dataclass
 
 import pytest
+from local_epochs import KEYS, ROCKSDB, epoch, version_path
 
-from checkpointing.errors import MissingFileError
-from statebackend import ListStateDescriptor, ValueStateDescriptor
-from statebackend.api.errors import StateBackendClosedError, StateBackendError
+from statebackend import ValueStateDescriptor
 from statebackend.rocksdb.local_directory import LocalStateDirectory, LocalVersion
 from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from testkit.backends.contract_base import VALUE, contents, fill, filled
@@ -17,29 +15,12 @@ from testkit.backends.harness import BackendHarness
 from testkit.backends.priority_queue_contract import TIMERS, timer
 from typeserializers.scalars.fixed_width import ByteSerializer
 
-ROCKSDB = RocksDBStateBackend()
-KEYS = range(20)
-
 
 @pytest.fixture
 def harness(tmp_path):
     harness = BackendHarness(str(tmp_path))
     yield harness
     harness.close()
-
-
-def epoch(harness, handle, offset, local="local"):
-    """Runs one epoch in the local directory as a task would; returns the handle and whether it was opened as it was."""
-    backend = harness.open(ROCKSDB, *([handle] if handle else []), local=local)
-    fill(harness, backend, KEYS, offset)
-    snapshot = harness.snapshot(backend)
-    is_local = backend.is_local
-    backend.close()
-    return snapshot.handle, is_local
-
-
-def version_path(harness, local="local"):
-    return os.path.join(harness.directory, "local", local, "VERSION")
 
 
 def test_the_database_that_holds_the_wanted_version_is_opened_as_it_is(harness):
@@ -117,90 +98,6 @@ def test_a_database_is_without_version_while_it_is_open(harness):
     assert not os.path.exists(version_path(harness))
 
 
-def test_a_database_of_which_nothing_is_asked_is_not_opened_and_holds_the_next_snapshot_too(harness, monkeypatch):
-    def refuse(*arguments):
-        raise AssertionError("opened")
-
-    handle, _ = epoch(harness, None, 0)
-    with monkeypatch.context() as patched:
-        patched.setattr("statebackend.rocksdb.local_database.RocksDBEngine", refuse)
-        for _ in range(3):
-            backend = harness.open(ROCKSDB, handle, local="local")
-            backend.get_state(VALUE)
-            # What fails, or is killed, before its snapshot changes nothing.
-            backend.close()
-            backend = harness.open(ROCKSDB, handle, local="local")
-            backend.get_state(VALUE)
-            assert backend.is_local
-            snapshot = harness.snapshot(backend)
-            assert (snapshot.entries_written, snapshot.handle.files) == (0, handle.files)
-            assert snapshot.handle.state_id != handle.state_id
-            handle = snapshot.handle
-            backend.close()
-            assert os.path.exists(version_path(harness))
-    handle, is_local = epoch(harness, handle, 1)
-    assert is_local
-    assert contents(harness, harness.open(ROCKSDB, handle, local="local")) == filled(KEYS, 0, 1)
-
-
-def test_the_first_element_of_a_queue_is_known_without_the_database(harness):
-    def next_epoch(handle, change):
-        backend = harness.open(ROCKSDB, *([handle] if handle else []), local="local")
-        queue = backend.get_priority_queue(TIMERS)
-        first, key_group = queue.peek(), queue.peek_key_group()
-        was_open = backend._store.database.is_open
-        change(queue)
-        handle = harness.snapshot(backend).handle
-        backend.close()
-        return handle, first, key_group, was_open
-
-    def poll(queue):
-        queue.poll()
-
-    handle, first, _, _ = next_epoch(None, lambda queue: queue.add_all([(timer(5), 3), (timer(7), 4), (timer(9), 3)]))
-    assert first is None
-    for expected in [(timer(5), 3, False), (timer(7), 4, False), (timer(9), 3, False), (None, None, False)]:
-        # A look, and nothing else, leaves all as it is.
-        handle, *found = next_epoch(handle, lambda queue: None)
-        assert tuple(found) == expected
-        handle, *found = next_epoch(handle, poll)
-        assert tuple(found) == expected
-    handle, *found = next_epoch(handle, lambda queue: queue.add(timer(8), 1))
-    assert found == [None, None, False]
-    handle, *found = next_epoch(handle, lambda queue: queue.add(timer(2), 2))
-    assert found == [timer(8), 1, False]
-    handle, *found = next_epoch(handle, lambda queue: queue.remove(timer(2), 2))
-    assert found == [timer(2), 2, False]
-    # Nothing is known of a queue behind a restore, and nothing is said of one that was closed.
-    backend = harness.open(ROCKSDB, handle)
-    queue = backend.get_priority_queue(TIMERS)
-    assert (queue.peek(), queue.peek_key_group()) == (timer(8), 1)
-    backend.close()
-    with pytest.raises(StateBackendClosedError):
-        queue.peek()
-
-
-def test_a_database_that_can_neither_be_opened_nor_filled_anew_is_an_error_each_time_and_has_no_version(harness):
-    handle, _ = epoch(harness, None, 0)
-    damage(harness)
-    os.unlink(harness.store_path(handle.files[0].path))
-    backend = harness.open(ROCKSDB, handle, local="local")
-    state = backend.get_state(VALUE)
-    harness.at(backend, 1)
-    with pytest.raises(MissingFileError):
-        state.value()
-    # A function may have caught it.
-    for _ in range(2):
-        with pytest.raises(StateBackendError, match="could not be opened"):
-            state.value()
-    with pytest.raises(StateBackendError, match="could not be opened"):
-        contents(harness, backend)
-    snapshot = harness.snapshot(backend)
-    assert snapshot.handle.files == handle.files
-    backend.close()
-    assert not os.path.exists(version_path(harness))
-
-
 def test_changes_after_the_snapshot_leave_no_version(harness):
     backend = harness.open(RocksDBStateBackend(cache_entries=1), local="local")
     fill(harness, backend, KEYS)
@@ -227,100 +124,6 @@ def test_a_damaged_version_is_no_version(harness, content):
     backend = harness.open(ROCKSDB, handle, local="local")
     assert not backend.is_local
     assert contents(harness, backend) == filled(KEYS, 0)
-
-
-def test_a_damaged_database_is_restored(harness):
-    handle, _ = epoch(harness, None, 0)
-    damage(harness)
-    backend = harness.open(ROCKSDB, handle, local="local")
-    assert contents(harness, backend) == filled(KEYS, 0)
-    assert not backend.is_local
-    fill(harness, backend, KEYS, 1)
-    snapshot = harness.snapshot(backend)
-    assert set(handle.files) < set(snapshot.handle.files)
-    backend.close()
-    # What was filled anew is as good as what was damaged.
-    for local in ("local", None):
-        again = harness.open(ROCKSDB, snapshot.handle, local=local)
-        assert again.is_local is (local is not None)
-        assert contents(harness, again) == filled(KEYS, 0, 1)
-
-
-def record(**fields):
-    """A record class of these fields; another one of the same name takes its place."""
-    made = make_dataclass("Record", [(name, int, default) for name, default in fields.items()])
-    made.__module__ = __name__
-    globals()["Record"] = made
-    return made
-
-
-def evolved(harness):
-    """A handle whose database was migrated, so that its rows lie elsewhere than in a new one; a state and its value."""
-    backend = harness.open(ROCKSDB, local="local")
-    before = record(first=0)
-    values, numbers = backend.get_state(ValueStateDescriptor("records", before)), backend.get_state(NUMBERS)
-    harness.at(backend, 1)
-    values.update(before(5))
-    numbers.add(1)
-    handle = harness.snapshot(backend).handle
-    backend.close()
-    backend = harness.open(ROCKSDB, handle, local="local")
-    harness.at(backend, 1)
-    after = record(first=0, second=7)
-    assert backend.get_state(ValueStateDescriptor("records", after)).value() == after(5)
-    handle = harness.snapshot(backend).handle
-    backend.close()
-    return handle, ValueStateDescriptor("records", after), after(5)
-
-
-NUMBERS = ListStateDescriptor("numbers", int)
-
-
-def test_a_migrated_database_that_is_damaged_is_restored_before_its_first_row_is_read(harness):
-    handle, evolved_state, value = evolved(harness)
-    damage(harness)
-    backend = harness.open(ROCKSDB, handle, local="local")
-    state = backend.get_state(evolved_state)
-    harness.at(backend, 1)
-    assert state.value() == value
-    assert not backend.is_local
-
-
-def test_what_is_written_first_to_a_damaged_database_is_there_beside_what_is_restored(harness):
-    handle, evolved_state, value = evolved(harness)
-    damage(harness)
-    backend = harness.open(ROCKSDB, handle, local="local")
-    numbers = backend.get_state(NUMBERS)
-    harness.at(backend, 1)
-    numbers.add(2)
-    handle = harness.snapshot(backend).handle
-    assert numbers.get() == [1, 2]
-    backend.close()
-    for local in ("local", None):
-        again = harness.open(ROCKSDB, handle, local=local)
-        numbers, records = again.get_state(NUMBERS), again.get_state(evolved_state)
-        harness.at(again, 1)
-        assert (numbers.get(), records.value()) == ([1, 2], value)
-        again.close()
-
-
-def damage(harness):
-    database = os.path.join(harness.directory, "local", "local", "db")
-    files = [name for name in os.listdir(database) if name.endswith(".sst")]
-    os.unlink(os.path.join(database, files[0]))
-
-
-def test_a_database_of_many_files_is_restored(harness, monkeypatch):
-    handle, _ = epoch(harness, None, 0)
-    # The first files find a place below level zero, one at each level.
-    offsets = range(1, 9)
-    for offset in offsets:
-        handle, is_local = epoch(harness, handle, offset)
-        assert is_local
-    monkeypatch.setattr("statebackend.rocksdb.local_database.MAX_LOCAL_FILES", 0)
-    backend = harness.open(ROCKSDB, handle, local="local")
-    assert contents(harness, backend) == filled(KEYS, 0, *offsets)
-    assert not backend.is_local
 
 
 def test_another_parallelism_restores(harness):

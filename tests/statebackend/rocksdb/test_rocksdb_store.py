@@ -5,9 +5,10 @@ import threading
 
 import pytest
 
+from statebackend.rocksdb.database_at_rest import DatabaseAtRest
 from statebackend.rocksdb.engine import RocksDBEngine, RocksDBError, SstWriter
+from statebackend.rocksdb.local_directory import LocalVersion
 from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
-from statebackend.rocksdb.unopened_family import UnopenedFamily
 from testkit.backends.contract_base import LIST, MAP, VALUE, contents, fill, filled
 from testkit.backends.harness import BackendHarness
 
@@ -91,7 +92,7 @@ def test_a_second_store_on_the_same_directory_is_refused_by_name(store):
 def test_what_a_read_raises_because_the_database_cannot_be_opened_keeps_its_own_cause(store):
     """An error that is its own cause is one that whoever follows causes never comes to an end of."""
 
-    def no_space():
+    def no_space(*names):
         try:
             raise OSError(28, "No space left on device")
         except OSError as error:
@@ -103,7 +104,7 @@ def test_what_a_read_raises_because_the_database_cannot_be_opened_keeps_its_own_
         except Exception as error:
             family.reading_failed(error)
 
-    unopened = UnopenedFamily("a", no_space)
+    unopened = DatabaseAtRest(LocalVersion("state", {"a": "0:a"}), no_space, no_space, list).rows["a"]
     for family in (unopened, store.column_family("a")):
         with pytest.raises(RocksDBError, match="could not open for a") as caught:
             read(family, unopened.get)
