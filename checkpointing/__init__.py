@@ -1,9 +1,10 @@
-"""When state is durable: handles, metadata, the coordinator, stores of completed checkpoints, savepoints.
+"""When state is durable: handles, metadata, barriers, the coordinator, stores of completed checkpoints, savepoints.
 
 State is opaque here: subtasks hand over `SubtaskState`s, and this package makes them durable and consistent. The
 rooms, each of which imports only what is above it in this list:
 
 * `errors`: every exception;
+* `barriers`: what the channels of a task do with barriers, as tables;
 * `handles`: what a checkpoint knows about state without knowing what the state is;
 * `metadata`: what a checkpoint says of itself, as objects and as bytes. It comes before the coordinator, whose
   acknowledgements and completed checkpoints are made of the same sections;

@@ -1,4 +1,8 @@
-"""What a serializer was, and whether another may take over: the ground floor of the project."""
+"""What a serializer was, and whether another may take over: the ground floor of the project.
+
+Snapshots, their envelope, verdicts and plans as data. No value is read here, and no serializer is known but by name:
+the rules of single types are in `typeserializers.evolution`.
+"""
 
 import statebackend_floors  # noqa: F401  first: it names a file that stands in the place of a package
 from snapshots.compatibility import (

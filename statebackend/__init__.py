@@ -1,4 +1,7 @@
-"""Where state lives: descriptors, state handles, key groups, and the backends."""
+"""Where state lives: descriptors, state handles, key groups, and the backends.
+
+No stream, job or Spark is known here, and none of what a checkpoint holds beside state.
+"""
 
 import statebackend_floors  # noqa: F401  first: it names a file that stands in the place of a package
 from statebackend.api.aggregate_function import AggregateFunction, ReduceFunction

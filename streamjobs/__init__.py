@@ -1,4 +1,7 @@
-"""Operators over streams: on Spark for production, in-process for tests."""
+"""Operators and jobs over streams, on Spark and in this process.
+
+How state is stored, and what may become of it when its type changes, is decided on the floors below.
+"""
 
 import statebackend_floors  # noqa: F401  first: it names a file that stands in the place of a package
 from streamjobs.api.async_data_stream import AsyncDataStream

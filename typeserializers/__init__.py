@@ -1,4 +1,7 @@
-"""Values to bytes and back, in Flink's layout; records that evolve; serializers inferred from type hints."""
+"""Values to bytes and back, in Flink's layout; records that evolve; serializers inferred from type hints.
+
+Nothing here knows state, a file or a checkpoint, and nothing turns bytes of one serializer into those of another.
+"""
 
 import statebackend_floors  # noqa: F401  first: it names a file that stands in the place of a package
 import typeserializers.evolution.all_rules  # noqa: F401  (fills the table of rules)

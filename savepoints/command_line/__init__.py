@@ -10,6 +10,8 @@
     telling           what of an answer is told to people, in which order
     printing          how that looks: tables on a terminal, plain lines elsewhere; `standard_streams` is where to
 
+No command here needs the program of a job; those that do are in `streamjobs.command_line`.
+
 Every command takes ``--json``, which prints its answer as one JSON document and nothing else. How a command ends:
 
 | status | means |

@@ -1,4 +1,8 @@
-"""Jobs on Spark: Spark brings sources, shuffle, scheduling, retries and sinks; we bring the state."""
+"""Jobs on Spark: Spark brings sources, shuffle, scheduling, retries and sinks; we bring the state.
+
+The one room that knows Spark, and a rim: what a job is, what it may restore and what comes next in an epoch is decided
+in `streamjobs.runtime`, and must not be decided here again.
+"""
 
 from savepoints.export import SavepointReport
 from streamjobs.observing.restore_report import RestoredStateReport, RestoreReport
