@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
-from attrs import define, field
+from attrs import define, evolve, field
 from checkpoint_builders import acknowledgement
 
 from checkpointing import CheckpointCoordinator, SubtaskState, TaskId
@@ -204,3 +204,16 @@ def outside(
     one = Outside(JobCheckpoints(coordinator, limits=limits, failures=FailurePolicy(tolerable), **changes), set(held))
     one.handle(TasksChanged(running(A, B) if tasks is None else tasks))
     return one
+
+
+def states(checkpoint_id: int, *tasks: TaskId) -> list[SubtaskState]:
+    return [acknowledgement(checkpoint_id, task.subtask_index).state for task in tasks]
+
+
+def is_clean(one: Outside) -> bool:
+    return one.checkpoints.pending_ids == () and not one.timeouts
+
+
+def stateless(checkpoint_id: int, task: TaskId) -> object:
+    one = acknowledgement(checkpoint_id, task.subtask_index, operator_uid=task.operator_uid)
+    return evolve(one, state=SubtaskState())
