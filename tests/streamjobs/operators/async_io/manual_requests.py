@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import pytest
 from attrs import frozen
 
 from statebackend.api.operator_state_descriptors import OperatorStateDescriptor
@@ -21,6 +22,8 @@ from streamjobs.api.functions import RuntimeContext
 from streamjobs.operators.async_io.async_wait_operator import AsyncWaitOperator
 from streamjobs.operators.async_io.requests import Request, RequestOutcome, Requests, coroutine_outcome
 from streamjobs.rows.declared_schema import DeclaredSchema, parsed_schema
+
+BOTH_ORDERS = pytest.mark.parametrize("order", EmissionOrder)
 
 TURNS = 30
 
@@ -246,3 +249,21 @@ class Asking:
         finally:
             self.operator.close()
             self.requests.loop.close()
+
+
+class Late(Answering):
+    """Gives three times the record if it takes too long."""
+
+    def timeout(self, value: Any, context: AsyncContext) -> Any:
+        self.timed_out = (value, context.attempt, context.timestamp)
+        return [value * 3]
+
+
+class Giving(AsyncFunction[Any, Any]):
+    """Gives what it was made with."""
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+
+    async def async_invoke(self, value: Any, context: AsyncContext) -> Any:
+        return self.result
