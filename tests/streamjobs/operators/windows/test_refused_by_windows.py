@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,11 +35,6 @@ from tests.streamjobs.operators.windows.window_harness import WindowRun
 HEAP = HeapStateBackend()
 HOURLY = TumblingEventTimeWindows.of(10)
 SESSIONS = EventTimeSessionWindows.with_gap(10)
-
-
-@pytest.fixture
-def harness(tmp_path: Path) -> BackendHarness:
-    return BackendHarness(str(tmp_path))
 
 
 def windows(assigner: Any = HOURLY) -> Any:

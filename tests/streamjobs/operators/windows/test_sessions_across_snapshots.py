@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,11 +26,6 @@ def sessions(gap_ms: int = 10) -> Any:
 def summed(windowed: Any) -> WindowDefinition:
     definition: WindowDefinition = windowed.reduce(int.__add__, element_type=int)
     return definition
-
-
-@pytest.fixture
-def harness(tmp_path: Path) -> BackendHarness:
-    return BackendHarness(str(tmp_path))
 
 
 @pytest.mark.parametrize("state_backend", [HEAP, RocksDBStateBackend()], ids=["heap", "rocksdb"])

@@ -1,104 +1,51 @@
-"""The operator of windows beyond what traces show: errors, upgrades, extremes, processing time, rows of a schema."""
+"""The operator of windows beyond what traces show: errors, definitions, extremes, batches, rows of a schema."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import attrs
 import pytest
 
 from snapshots.errors import SerializationError
 from statebackend import ValueStateDescriptor
-from statebackend.api.aggregate_function import AggregateFunction
 from statebackend.api.errors import StateRegistrationError
-from statebackend.heap import HeapStateBackend
-from statebackend.rocksdb import RocksDBStateBackend
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.api.windows.evictors import CountEvictor, DeltaEvictor, TimeEvictor, TimestampedValue
 from streamjobs.api.windows.standard_triggers import (
-    ContinuousEventTimeTrigger,
-    ContinuousProcessingTimeTrigger,
     CountTrigger,
     DeltaTrigger,
     EventTimeTrigger,
-    ProcessingTimeTrigger,
     PurgingTrigger,
 )
-from streamjobs.api.windows.triggers import Trigger, TriggerContext, TriggerResult
+from streamjobs.api.windows.triggers import TriggerContext
 from streamjobs.api.windows.window_assigners import (
     EventTimeSessionWindows,
     GlobalWindows,
-    ProcessingTimeSessionWindows,
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
-    TumblingProcessingTimeWindows,
 )
 from streamjobs.api.windows.window_definition import WindowDefinition
 from streamjobs.api.windows.window_functions import ProcessWindowFunction
 from streamjobs.api.windows.window_joins import CoGroupWindowFunction, JoinWindowFunction, WindowedStreamPair
-from streamjobs.api.windows.windowed_stream import WindowedStream
 from streamjobs.errors import JobDefinitionError, MissingTimestampError, UserFunctionError
 from streamjobs.rows.declared_schema import parsed_schema
 from streamjobs.rows.row import row_class
 from streamjobs.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from testkit.backends.harness import BackendHarness
-from tests.streamjobs.operators.windows.window_harness import WindowRun
+from tests.streamjobs.operators.windows.window_harness import (
+    BACKENDS,
+    HEAP,
+    HOURLY,
+    Sum,
+    Values,
+    WindowRun,
+    play,
+    rise,
+    windows,
+)
 from typeserializers.containers.tuples import TupleSerializer
-from typeserializers.records.records import AttrsSerializer
 from typeserializers.scalars.fixed_width import LongSerializer
 from typeserializers.scalars.strings import StringSerializer
-from typeserializers.times.windows import GLOBAL_WINDOW
-
-BACKENDS = pytest.mark.parametrize(
-    "state_backend", [HeapStateBackend(), RocksDBStateBackend()], ids=["heap", "rocksdb"]
-)
-HEAP = HeapStateBackend()
-
-HOURLY = TumblingEventTimeWindows.of(10)
-
-
-def windows(assigner: Any = HOURLY) -> Any:
-    return WindowedStream.of(lambda definition, **_: definition, assigner)
-
-
-@pytest.fixture
-def harness(tmp_path: Path) -> BackendHarness:
-    return BackendHarness(str(tmp_path))
-
-
-class Sum(AggregateFunction[int, int, int]):
-    """A sum that thirteen breaks."""
-
-    def create_accumulator(self) -> int:
-        return 0
-
-    def add(self, value: int, accumulator: int) -> int:
-        if value == 13:
-            raise ZeroDivisionError("thirteen")
-        return accumulator + value
-
-    def get_result(self, accumulator: int) -> int:
-        return accumulator
-
-    def merge(self, left: int, right: int) -> int:
-        return left + right
-
-
-class Values(ProcessWindowFunction[Any, Any, Any, Any]):
-    def process(self, key: Any, context: Any, elements: list[Any]) -> Any:
-        return [(key, elements)]
-
-
-def play(
-    harness: BackendHarness, definition: WindowDefinition, records: list[Any], state_backend: Any = HEAP
-) -> WindowRun:
-    run = WindowRun(harness, state_backend, definition)
-    for record in records:
-        run.records(record)
-    run.watermark(MAX_TIMESTAMP)
-    assert run.entries() == {}
-    return run
 
 
 class TestErrors:
@@ -206,121 +153,6 @@ class TestDefinitions:
         assert windows().aggregate(Sum()).contents.accumulator_serializer == LongSerializer()
 
 
-@attrs.frozen
-class Totals1:
-    """A window's accumulator, as it was."""
-
-    total: int = 0
-
-
-@attrs.frozen
-class Totals:
-    """The same a release later."""
-
-    total: int = 0
-    largest: int = -1
-
-
-def _adding(totals: type) -> Any:
-    class Adding(AggregateFunction[int, Any, Any]):
-        def create_accumulator(self) -> Any:
-            return totals()
-
-        def add(self, value: int, accumulator: Any) -> Any:
-            changes = {"total": accumulator.total + value}
-            if hasattr(accumulator, "largest"):
-                changes["largest"] = max(accumulator.largest, value)
-            return attrs.evolve(accumulator, **changes)
-
-        def get_result(self, accumulator: Any) -> Any:
-            return attrs.astuple(accumulator)
-
-        def merge(self, left: Any, right: Any) -> Any:
-            return attrs.evolve(left, total=left.total + right.total)
-
-    return Adding()
-
-
-class TestUpgrades:
-    @BACKENDS
-    @pytest.mark.parametrize("assigner", [HOURLY, EventTimeSessionWindows.with_gap(10)], ids=["tumbling", "sessions"])
-    def test_an_accumulator_gains_a_field_with_timers_pending(
-        self, harness: BackendHarness, state_backend: Any, assigner: Any
-    ) -> None:
-        old = windows(assigner).aggregate(_adding(Totals1), accumulator_type=AttrsSerializer(Totals1, name="Totals"))
-        run = WindowRun(harness, state_backend, old)
-        run.records(("a", 1, 1), ("a", 2, 2), ("b", 5, 3))
-        handle = run.snapshot()
-        new = windows(assigner).aggregate(_adding(Totals), accumulator_type=AttrsSerializer(Totals))
-        run = WindowRun(harness, state_backend, new, handle)
-        run.records(("a", 7, 4))
-        run.watermark(MAX_TIMESTAMP)
-        assert sorted(run.rows()) == [(5, -1), (10, 7)]
-        assert run.entries() == {}
-
-    @pytest.mark.parametrize(("before", "after"), [(0, 5), (20, 5), (5, 0), (5, 20)])
-    def test_another_lateness_cleans_up_what_the_old_one_left(
-        self, harness: BackendHarness, before: int, after: int
-    ) -> None:
-        run = WindowRun(harness, HEAP, windows().allowed_lateness(before).aggregate(Sum()))
-        run.records(("a", 1, 1))
-        handle = run.snapshot()
-        run = WindowRun(harness, HEAP, windows().allowed_lateness(after).aggregate(Sum()), handle)
-        run.watermark(9)
-        assert run.rows() == [1]
-        run.watermark(100)
-        assert run.rows() == [1]
-        assert run.entries() == {}
-
-    @pytest.mark.parametrize("time", [2, 8, -3], ids=["in it", "behind it", "before it"])
-    def test_a_late_record_of_a_session_that_less_lateness_has_given_up_leaves_nothing_of_it(
-        self, harness: BackendHarness, time: int
-    ) -> None:
-        sessions = windows(EventTimeSessionWindows.with_gap(10))
-        run = WindowRun(harness, HEAP, sessions.allowed_lateness(50).aggregate(Sum()))
-        run.records(("a", 1, 1))
-        run.watermark(30)
-        handle = run.snapshot()
-        run = WindowRun(harness, HEAP, sessions.allowed_lateness(0).aggregate(Sum()), handle, watermark=30)
-        run.records(("a", 2, time))
-        run.watermark(MAX_TIMESTAMP)
-        assert (run.rows(), run.entries()) == ([], {})
-
-    @pytest.mark.parametrize("late", [(), (("a", 2, 3),)], ids=["by its timer", "by a late record"])
-    @pytest.mark.parametrize(
-        "trigger",
-        [EventTimeTrigger(), ContinuousEventTimeTrigger.of(3), CountTrigger.of(2)],
-        ids=lambda one: type(one).__name__,
-    )
-    @pytest.mark.parametrize("assigner", [HOURLY, EventTimeSessionWindows.with_gap(10)], ids=["tumbling", "sessions"])
-    def test_a_purged_window_that_less_lateness_has_given_up_leaves_nothing_behind(
-        self, harness: BackendHarness, assigner: Any, trigger: Any, late: tuple[Any, ...]
-    ) -> None:
-        purged = windows(assigner).trigger(PurgingTrigger.of(trigger))
-        run = WindowRun(harness, HEAP, purged.allowed_lateness(50).aggregate(Sum()))
-        run.records(("a", 1, 1), ("a", 1, 2), ("a", 1, 2))
-        run.watermark(30)
-        handle = run.snapshot()
-        run = WindowRun(harness, HEAP, purged.allowed_lateness(0).aggregate(Sum()), handle, watermark=30)
-        run.records(*late)
-        run.watermark(MAX_TIMESTAMP)
-        assert run.entries() == {}
-
-    def test_columns_come_and_go_between_runs(self, harness: BackendHarness) -> None:
-        old, new = (parsed_schema(ddl, "x") for ddl in ("k string, v int", "k string, w string, v bigint"))
-        definition = windows().process(Values())
-        run = WindowRun(harness, HEAP, definition, schema=old)
-        run.records(("a", row_class(old.names)(("a", 1)), 1))
-        run = WindowRun(harness, HEAP, definition, run.snapshot(), schema=new)
-        run.records(("a", row_class(new.names)(("a", "w", 1 << 40)), 2))
-        run.watermark(9)
-        [(_, elements)] = run.rows()
-        assert [row.asDict() for row in elements] == [
-            {"k": "a", "w": None, "v": 1},
-            {"k": "a", "w": "w", "v": 1 << 40},
-        ]
-
-
 class TestExtremes:
     @BACKENDS
     @pytest.mark.parametrize(
@@ -382,56 +214,6 @@ class TestBatches:
         assert run.rows() == [("a", [2]), ("a", [2, 4])]
         run.watermark(14)
         assert run.rows()[2:] == [("a", [1, 2, 3, 4])]
-
-
-class TestProcessingTime:
-    @BACKENDS
-    def test_windows_of_the_clock_fire_and_go(self, harness: BackendHarness, state_backend: Any) -> None:
-        for assigner, expected in (
-            (TumblingProcessingTimeWindows.of(10), [3, 4]),
-            (ProcessingTimeSessionWindows.with_gap(10), [7]),
-        ):
-            run = WindowRun(harness, state_backend, windows(assigner).aggregate(Sum()))
-            for now_ms, value in ((0, 1), (5, 2), (12, 4)):
-                run.processing_time(now_ms)
-                run.records(("a", value, None))
-            run.processing_time(30)
-            assert run.rows() == expected
-            assert run.entries() == {}
-
-    def test_a_continuous_trigger_fires_by_the_clock(self, harness: BackendHarness) -> None:
-        trigger = ContinuousProcessingTimeTrigger.of(4)
-        run = WindowRun(harness, HEAP, windows(TumblingProcessingTimeWindows.of(10)).trigger(trigger).aggregate(Sum()))
-        for now_ms in range(12):
-            run.processing_time(now_ms)
-            if now_ms < 9:
-                run.records(("a", 1, None))
-        assert run.rows() == [4, 8, 9]
-        assert run.entries() == {}
-
-    def test_a_purging_trigger_purges_by_the_clock_too(self, harness: BackendHarness) -> None:
-        trigger = PurgingTrigger.of(ContinuousProcessingTimeTrigger.of(4))
-        run = WindowRun(harness, HEAP, windows(TumblingProcessingTimeWindows.of(10)).trigger(trigger).aggregate(Sum()))
-        for now_ms in range(12):
-            run.processing_time(now_ms)
-            if now_ms < 9:
-                run.records(("a", 1, None))
-        assert run.rows() == [4, 4, 1]
-        assert run.entries() == {}
-
-    def test_sessions_of_the_clock_that_merge_fire_when_the_first_of_them_was_to(self, harness: BackendHarness) -> None:
-        trigger = ContinuousProcessingTimeTrigger.of(4)
-        assigner = ProcessingTimeSessionWindows.with_gap(10)
-        run = WindowRun(harness, HEAP, windows(assigner).trigger(trigger).aggregate(Sum()))
-        fired = []
-        for now_ms in range(1, 20):
-            run.processing_time(now_ms)
-            fired += [(now_ms, row) for row in run.rows()]
-            run.emitted.clear()
-            if now_ms in (1, 3, 6):
-                run.records(("a", 1, None))
-        assert fired == [(4, 2), (8, 3), (12, 3), (15, 3)]
-        assert run.entries() == {}
 
 
 class Pair(NamedTuple):
@@ -522,38 +304,6 @@ def test_a_function_over_windows_may_have_nothing_to_say(harness: BackendHarness
     assert run.entries() == {}
 
 
-def test_a_trigger_of_ones_own_has_state_per_window_and_timers(harness: BackendHarness) -> None:
-    descriptor = ValueStateDescriptor("first", int)
-
-    @attrs.frozen
-    class FirstAgain(Trigger[Any, Any]):
-        """Fires when the first value of a window comes again."""
-
-        @property
-        def state_descriptors(self) -> Any:
-            return (descriptor,)
-
-        def on_element(self, element: Any, timestamp_ms: Any, window: Any, context: TriggerContext) -> TriggerResult:
-            first = context.get_partitioned_state(descriptor)
-            if first.value() is None:
-                first.update(element)
-                return TriggerResult.CONTINUE
-            return TriggerResult.FIRE_AND_PURGE if first.value() == element else TriggerResult.PURGE
-
-        def on_event_time(self, timestamp_ms: Any, window: Any, context: TriggerContext) -> TriggerResult:
-            return TriggerResult.CONTINUE
-
-        def on_processing_time(self, timestamp_ms: Any, window: Any, context: TriggerContext) -> TriggerResult:
-            return TriggerResult.CONTINUE
-
-        def clear(self, window: Any, context: TriggerContext) -> None:
-            context.get_partitioned_state(descriptor).clear()
-
-    definition = windows().trigger(FirstAgain()).process(Values(), element_type=int)
-    run = play(harness, definition, [("a", 1, 1), ("a", 2, 2), ("a", 1, 3), ("a", 1, 11), ("a", 1, 12)])
-    assert run.rows() == [("a", [1]), ("a", [1, 1])]
-
-
 def test_a_wrong_accumulator_is_refused_and_told(harness: BackendHarness) -> None:
     run = WindowRun(harness, HEAP, windows().aggregate(Sum(), accumulator_type=str))
     with pytest.raises(UserFunctionError, match=r"key 'a', record 1") as failure:
@@ -608,95 +358,6 @@ class TestTwoInputs:
         assert run.entries() == {}
 
 
-def test_a_timer_of_the_clock_gives_up_no_window_of_event_time(harness: BackendHarness) -> None:
-    by_the_clock = windows().trigger(ContinuousProcessingTimeTrigger.of(5)).aggregate(Sum())
-    run = WindowRun(harness, HEAP, by_the_clock)
-    run.records(("a", 1, 1))
-    [window] = HOURLY.assign_windows(1, 1)
-    # The clock passes the end of the window, which in event time has not come: it fires next when the clock goes on.
-    for run.context.now_ms in (5, 9):
-        run.operator.on_processing_time_timer(run.context.now_ms, "a", run.harness.key_group("a"), window)
-        run.timers.delete_processing_time_timer(window, run.context.now_ms)
-    assert run.rows() == [1, 1]
-    assert run.timers.next_processing_time_timer() == 10
-    run.processing_time(20)
-    run.records(("a", 2, 2))
-    run.processing_time(1_000_000_000_000)
-    assert run.rows() == [1, 1, 1, 3]
-    run.watermark(MAX_TIMESTAMP)
-    assert "window-contents" not in run.entries()
-
-
-def test_behind_the_end_of_time_every_record_is_late(harness: BackendHarness) -> None:
-    run = WindowRun(harness, HEAP, windows().aggregate(Sum()))
-    run.watermark(MAX_TIMESTAMP)
-    run.records(("a", 1, MAX_TIMESTAMP), ("a", 2, MAX_TIMESTAMP - 20))
-    assert run.operator.late_records_dropped == 2
-    assert run.entries() == {}
-
-
-def _rise(one: int, other: int) -> int:
-    return other - one
-
-
-EVERY_TRIGGER = pytest.mark.parametrize(
-    "trigger",
-    [
-        EventTimeTrigger(),
-        ProcessingTimeTrigger(),
-        CountTrigger.of(5),
-        ContinuousEventTimeTrigger.of(3),
-        ContinuousProcessingTimeTrigger.of(3),
-        DeltaTrigger.of(100, _rise, int),
-        PurgingTrigger.of(CountTrigger.of(2)),
-    ],
-    ids=lambda one: type(one).__name__,
-)
-
-
-@EVERY_TRIGGER
-def test_whatever_fires_a_window_nothing_of_it_outlives_the_window(trigger: Any, harness: BackendHarness) -> None:
-    play(harness, windows().trigger(trigger).aggregate(Sum()), [("a", 1, 1), ("a", 2, 2), ("b", 3, 3)])
-
-
-@EVERY_TRIGGER
-def test_whatever_fires_a_session_nothing_outlives_those_that_became_one(trigger: Any, harness: BackendHarness) -> None:
-    sessions = windows(EventTimeSessionWindows.with_gap(10)).trigger(trigger)
-    if not trigger.can_merge():
-        with pytest.raises(JobDefinitionError, match="cannot merge"):
-            sessions.aggregate(Sum())
-        return
-    run = WindowRun(harness, HEAP, sessions.aggregate(Sum()))
-    run.records(("a", 1, 0), ("a", 2, 12), ("a", 4, 6))
-    run.watermark(MAX_TIMESTAMP)
-    # Timers by the clock of those that were taken in find nothing any more, and go when they are due.
-    run.processing_time(100)
-    assert run.entries() == {}
-
-
-def test_what_purges_when_another_trigger_fires_merges_only_if_that_does() -> None:
-    sessions = windows(EventTimeSessionWindows.with_gap(10))
-    with pytest.raises(JobDefinitionError, match="cannot merge"):
-        sessions.trigger(PurgingTrigger.of(DeltaTrigger.of(1, _rise, int))).aggregate(Sum())
-
-
-def test_a_window_without_an_end_fires_at_the_end_of_time_and_is_not_to_fire_again(harness: BackendHarness) -> None:
-    endless = windows(GlobalWindows.create()).trigger(ContinuousEventTimeTrigger.of(5)).aggregate(Sum())
-    run = WindowRun(harness, HEAP, endless)
-    run.records(("a", 1, 1))
-    run.timers.advance_watermark(MAX_TIMESTAMP, lambda *_: None)
-    run.operator.on_event_time_timer(5, "a", run.harness.key_group("a"), GLOBAL_WINDOW)
-    run.operator.prepare_snapshot()
-    assert run.rows() == [1]
-    assert run.timers.next_event_time_timer() is None
-
-
-def test_a_window_that_is_kept_for_ever_has_no_timer_that_gives_it_up(harness: BackendHarness) -> None:
-    run = WindowRun(harness, HEAP, windows().allowed_lateness(MAX_TIMESTAMP).aggregate(Sum()))
-    run.records(("a", 1, 1))
-    assert run.entries() == {"window-contents": 1, "timers": 1}
-
-
 @pytest.mark.parametrize("gap", [0, -1, "-1 seconds"])
 def test_a_gap_of_a_record_that_is_none_is_told_with_the_record(gap: Any, harness: BackendHarness) -> None:
     dynamic = windows(EventTimeSessionWindows.with_dynamic_gap(lambda value: gap)).aggregate(Sum())
@@ -710,6 +371,6 @@ def test_evictors_have_nothing_to_say_of_a_window_with_nothing_in_it(after: bool
     for evictor in (
         CountEvictor.of(0, after),
         TimeEvictor.of(5, after),
-        DeltaEvictor.of(1, _rise, after),
+        DeltaEvictor.of(1, rise, after),
     ):
         assert list(evictor.evict_before([], window)) == list(evictor.evict_after([], window)) == []

@@ -6,18 +6,31 @@ import copy
 from collections.abc import Collection
 from typing import Any
 
+import pytest
+
 from checkpointing.handles.state_handles import KeyedStateHandle
+from statebackend.api.aggregate_function import AggregateFunction
+from statebackend.heap import HeapStateBackend
 from statebackend.keyed.state_backend import StateBackend
+from statebackend.rocksdb import RocksDBStateBackend
 from streamjobs.api.output_tag import OutputTag
+from streamjobs.api.windows.window_assigners import TumblingEventTimeWindows
 from streamjobs.api.windows.window_definition import WindowDefinition
+from streamjobs.api.windows.window_functions import ProcessWindowFunction
+from streamjobs.api.windows.windowed_stream import WindowedStream
 from streamjobs.operators.windows.window_operator import WindowOperator
 from streamjobs.rows.declared_schema import DeclaredSchema
-from streamjobs.time.timestamps import MIN_TIMESTAMP
+from streamjobs.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from testkit.backends.harness import BackendHarness
 from testkit.operators import OperatorTestHarness
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 UID = "windows"
+BACKENDS = pytest.mark.parametrize(
+    "state_backend", [HeapStateBackend(), RocksDBStateBackend()], ids=["heap", "rocksdb"]
+)
+HEAP = HeapStateBackend()
+HOURLY = TumblingEventTimeWindows.of(10)
 
 
 class WindowRun(OperatorTestHarness):
@@ -44,3 +57,45 @@ class WindowRun(OperatorTestHarness):
             key_serializer=key_serializer,
             watermark=watermark,
         )
+
+
+def windows(assigner: Any = HOURLY) -> Any:
+    return WindowedStream.of(lambda definition, **_: definition, assigner)
+
+
+class Sum(AggregateFunction[int, int, int]):
+    """A sum that thirteen breaks."""
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def add(self, value: int, accumulator: int) -> int:
+        if value == 13:
+            raise ZeroDivisionError("thirteen")
+        return accumulator + value
+
+    def get_result(self, accumulator: int) -> int:
+        return accumulator
+
+    def merge(self, left: int, right: int) -> int:
+        return left + right
+
+
+class Values(ProcessWindowFunction[Any, Any, Any, Any]):
+    def process(self, key: Any, context: Any, elements: list[Any]) -> Any:
+        return [(key, elements)]
+
+
+def play(
+    harness: BackendHarness, definition: WindowDefinition, records: list[Any], state_backend: Any = HEAP
+) -> WindowRun:
+    run = WindowRun(harness, state_backend, definition)
+    for record in records:
+        run.records(record)
+    run.watermark(MAX_TIMESTAMP)
+    assert run.entries() == {}
+    return run
+
+
+def rise(one: int, other: int) -> int:
+    return other - one
