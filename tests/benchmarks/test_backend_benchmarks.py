@@ -17,6 +17,7 @@ LINES = {
     "heap_bytes": 3,
     "heap_snapshot": 9,
     "rocksdb_snapshot": 8,
+    "rocksdb_epoch": 2,
     "rocksdb_restore": 4,
     "rocksdb_migration": 2,
     "heap_restore": 2,
