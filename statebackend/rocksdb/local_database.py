@@ -64,7 +64,7 @@ class LocalDatabase:
     def create(self) -> None:
         """Begins with an empty database."""
         self.directory.wipe()
-        self._engine = RocksDBEngine(self.directory.database_path, self._memory_budget_bytes)
+        self._engine = self._open_empty()
 
     def expect_version(self, version: LocalVersion, fill_anew: Callable[[], None]) -> None:
         """Takes the database that the directory holds for that version, and leaves it at rest.
@@ -72,6 +72,8 @@ class LocalDatabase:
         If it is not fit for use when it is opened for writing, ``fill_anew`` fills the tables, each of which has been
         given an empty place.
         """
+        # Attempts that are killed one after the other all find the version, and each leaves its files.
+        self.directory.remove_files()
         self._fill_anew = fill_anew
         self._at_rest = DatabaseAtRest(version, self._open_reader, self._opened_rows, self._note_damage)
 
@@ -85,10 +87,7 @@ class LocalDatabase:
         self.directory.begin_change()
 
     def _open_for_writing(self, at_rest: DatabaseAtRest) -> None:
-        if self.is_inherited:
-            raise RocksDBError(
-                f"the database at {self.directory.database_path} belongs to process {self._process}; open it anew here"
-            )
+        self._check_process()
         if self._unopenable is not None:
             raise RocksDBError(
                 f"the local database could not be opened before: {self._unopenable}"
@@ -99,7 +98,7 @@ class LocalDatabase:
             if not is_fit:
                 # Files of changes may wait to be ingested.
                 self.directory.remove_database()
-                self._engine = RocksDBEngine(self.directory.database_path, self._memory_budget_bytes)
+                self._engine = self._open_empty()
             for table in self.tables.values():
                 place = table.place if is_fit else f"{next(self._family_numbers)}:{table.name}"
                 table.move_to(self._opened().column_family(place), table.files)
@@ -117,6 +116,18 @@ class LocalDatabase:
             self._at_rest, self._unopenable = at_rest, error
             raise
 
+    def _open_empty(self) -> RocksDBEngine:
+        """Opens a database in the place of one that was removed."""
+        engine = RocksDBEngine(self.directory.database_path, self._memory_budget_bytes)
+        try:
+            # What could not be removed would be taken for the rows of tables that are made now.
+            for name in engine.column_family_names:
+                engine.drop(name)
+        except BaseException:
+            engine.close()
+            raise
+        return engine
+
     def _open_version(self, wanted: set[str]) -> bool:
         """Opens the database that the directory holds, if it is fit for use.
 
@@ -128,14 +139,19 @@ class LocalDatabase:
             engine = RocksDBEngine(self.directory.database_path, self._memory_budget_bytes)
         except RocksDBError:
             return False
-        present = set(engine.column_family_names)
-        if not wanted <= present or any(
-            engine.column_family(name).property_value(FILES_AT_LEVEL_ZERO) > MAX_LOCAL_FILES
-            or next(engine.column_family(name).scan_prefix(DELETION_MARK), None) is not None
-            for name in wanted
-        ):
+        try:
+            is_fit = _has_all_in_few_files(engine, wanted)
+        except RocksDBError:
+            # Damage is met by the first that looks there.
+            is_fit = False
+        except BaseException:
+            # Nobody else knows of it, and it would keep the lock from whoever opens the database next.
+            engine.close()
+            raise
+        if not is_fit:
             engine.close()
             return False
+        present = engine.column_family_names
         self._family_numbers = itertools.count(1 + max((_family_number(name) for name in present), default=-1))
         self._engine = engine
         return True
@@ -273,7 +289,15 @@ class LocalDatabase:
                 writer = merge_increments(links, directory, self.directory.new_file(".sst"))
             files.replace_last(merged, None if writer is None else writer.path)
 
+    def _check_process(self) -> None:
+        if self.is_inherited:
+            raise RocksDBError(
+                f"the database at {self.directory.database_path} belongs to process {self._process}; open it anew here"
+            )
+
     def _change(self) -> None:
+        # The version is that of the parent, which goes on to keep it.
+        self._check_process()
         self.version += 1
         self.directory.begin_change()
 
@@ -288,6 +312,15 @@ class LocalDatabase:
 
     def _new_column_family(self, name: str) -> ColumnFamily:
         return self.engine.column_family(f"{next(self._family_numbers)}:{name}")
+
+
+def _has_all_in_few_files(engine: RocksDBEngine, wanted: set[str]) -> bool:
+    """Whether these column families are there, without marks and without too many files."""
+    return wanted <= set(engine.column_family_names) and not any(
+        engine.column_family(name).property_value(FILES_AT_LEVEL_ZERO) > MAX_LOCAL_FILES
+        or next(engine.column_family(name).scan_prefix(DELETION_MARK), None) is not None
+        for name in wanted
+    )
 
 
 def _family_number(name: str) -> int:

@@ -146,6 +146,10 @@ class LocalStateDirectory:
     def wipe(self) -> None:
         """Removes database, version and leftover files; the lock stays."""
         self.remove_database()
+        self.remove_files()
+
+    def remove_files(self) -> None:
+        """Removes files on their way that a killed process has left."""
         shutil.rmtree(os.path.join(self.path, "files"), ignore_errors=True)
 
     def remove_database(self) -> None:
@@ -157,7 +161,7 @@ class LocalStateDirectory:
         """Releases the lock, and removes a private directory. In a forked child it does nothing."""
         if not self._lock.is_held:
             return
-        shutil.rmtree(os.path.join(self.path, "files"), ignore_errors=True)
+        self.remove_files()
         if self._is_private:
             shutil.rmtree(self.path, ignore_errors=True)
         self._lock.release()
