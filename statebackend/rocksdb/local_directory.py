@@ -111,10 +111,11 @@ class LocalStateDirectory:
                 }
                 for name, rows in content["kept"].items()
             }
-            return LocalVersion(
+            version = LocalVersion(
                 content["state_id"], content["column_families"], bounds, heads, kept, content["changed_rows"]
             )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return version if _is_sound(version) else None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
 
     def begin_change(self) -> None:
@@ -191,6 +192,21 @@ def _remove_abandoned(path: str) -> None:
         if lock is not None:
             shutil.rmtree(directory, ignore_errors=True)
             lock.release()
+
+
+def _is_sound(version: LocalVersion) -> bool:
+    """Whether a version says what one of this release does; else every attempt would meet it, and fail.
+
+    A column family has the name of its state behind a number, so none is taken for that of another state.
+    """
+    places = version.column_families
+    numbers_and_names = {name: place.partition(":")[::2] for name, place in places.items()}
+    return (
+        type(version.state_id) is str
+        and type(version.changed_rows) is int
+        and all(number.isdecimal() and of == name for name, (number, of) in numbers_and_names.items())
+        and places.keys() >= {*version.lower_bounds, *version.heads, *version.kept}
+    )
 
 
 def _checksum(written: bytes) -> bytes:

@@ -1,6 +1,8 @@
 """What others have left in a local directory: files of killed attempts, what could not be removed, odd versions."""
 
+import json
 import os
+import zlib
 
 import pytest
 from local_epochs import KEYS, ROCKSDB, epoch, version_path
@@ -84,6 +86,37 @@ def test_rows_of_a_database_that_could_not_be_removed_are_not_taken_for_those_of
         backend = harness.open(ROCKSDB, first, local="local")
     assert not backend.is_local
     assert content(harness, backend, VALUE) == {1: 1}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"column_families": lambda places: dict(zip(places, reversed(places.values()), strict=True))},
+        {"column_families": list},
+        {"column_families": lambda places: dict.fromkeys(places, "default")},
+        {"column_families": lambda places: dict.fromkeys(places, 7)},
+        {"column_families": lambda places: {**places, "unknown": "9:unknown"}},
+        {"changed_rows": str},
+        {"changed_rows": lambda _: None},
+        {"kept": lambda _: {"value": ["00"]}},
+        {"kept": lambda _: {"unknown": {"00": "00"}}},
+        {"heads": lambda _: {"unknown": "00"}},
+        {"lower_bounds": lambda _: {"value": 0}},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_version_that_this_release_would_not_write_is_none(harness, change):
+    handle, _ = epoch(harness, None, 0)
+    with open(version_path(harness), "rb") as file:
+        version = json.loads(file.read()[9:])
+    for name, changed in change.items():
+        version[name] = changed(version[name])
+    written = json.dumps(version).encode()
+    with open(version_path(harness), "wb") as file:
+        file.write(b"%08x %s" % (zlib.crc32(written), written))
+    backend = harness.open(ROCKSDB, handle, local="local")
+    assert not backend.is_local
+    assert contents(harness, backend) == filled(KEYS, 0)
 
 
 def test_a_forked_child_that_changes_what_its_parent_has_read_leaves_the_version_to_it(harness):
