@@ -43,7 +43,7 @@ lint: environment
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/lint-imports --no-logo
-	$(VENV)/bin/python -m mypy --strict statebackend_floors.py $(PACKAGES) simulation chaos tests/typing
+	$(VENV)/bin/python -m mypy --strict statebackend_floors.py statebackend_pytest.py $(PACKAGES) simulation chaos tests/typing
 
 bench: environment
 	@$(RUN) python -m benchmarks $(SUITE)

@@ -1,4 +1,4 @@
-"""The lock of a job's state in a test: `pytest_plugin` has the fixture ``statebackend_lock``, which pytest finds.
+"""The lock of a job's state in a test: `statebackend_pytest` has the fixture ``statebackend_lock``, which pytest finds.
 
     def test_state_can_follow_the_program(statebackend_lock):
         statebackend_lock("flights.job:build", "state.lock")

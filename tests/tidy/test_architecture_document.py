@@ -16,7 +16,7 @@ from test_tidy import FLOORS, REPOSITORY, ROOMS
 
 ARCHITECTURE = REPOSITORY / "docs" / "architecture.md"
 DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
-TOP_MODULES = ("statebackend_floors", "benchmarks", "examples", "simulation", "chaos")
+TOP_MODULES = ("statebackend_floors", "statebackend_pytest", "benchmarks", "examples", "simulation", "chaos")
 """What documents name beside the floors."""
 NAMES_IN_FILES = {
     "statebackend.backends",

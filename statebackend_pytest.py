@@ -1,11 +1,13 @@
 """The fixture ``statebackend_lock`` and the option ``--statebackend-lock-update``, for pytest.
 
 pytest loads this in every run where the package is installed, so nothing but pytest is imported until a test asks for
-the fixture.
+the fixture; and it lies beside our packages, since a project may have a ``testkit`` of its own, in which pytest would
+look for it in vain.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 from typing import Any, Protocol
@@ -47,8 +49,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def statebackend_lock(request: pytest.FixtureRequest) -> StateLockFixture:
     """Compares a job with the lock of its state, see `StateLockFixture`."""
-    from testkit.locks.lock_check import LockCheck
-
+    try:
+        from testkit.locks.lock_check import LockCheck
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "testkit":
+            raise
+        pytest.fail(_foreign_testkit(), pytrace=False)
     accept = f"pytest {_UPDATE} '{request.node.nodeid}'"
     root, is_updated = Path(request.config.rootpath), bool(request.config.getoption(_UPDATE))
 
@@ -65,3 +71,12 @@ def statebackend_lock(request: pytest.FixtureRequest) -> StateLockFixture:
             pytest.fail(failure, pytrace=False)
 
     return compare
+
+
+def _foreign_testkit() -> str:
+    found = importlib.util.find_spec("testkit")
+    where = "nothing" if found is None else found.origin or ", ".join(found.submodule_search_locations or ())
+    return (
+        f"the fixture statebackend_lock needs the package 'testkit' of Statebackend, and {where} is found in its "
+        f"place: rename it, or compare with the commands `statebackend lock` and `statebackend check`, which do without"
+    )

@@ -62,7 +62,7 @@ class Program:
         self.pytester.makepyfile(program_under_lock=f"{program}\n#{' version' * 8 * self.versions}")
 
     def tested(self, *arguments: str) -> pytest.RunResult:
-        return self.pytester.runpytest_inprocess("-p", "testkit.locks.pytest_plugin", *arguments)
+        return self.pytester.runpytest_inprocess("-p", "statebackend_pytest", *arguments)
 
 
 @pytest.fixture
@@ -154,10 +154,26 @@ def test_a_run_that_does_not_use_the_fixture_imports_nothing_of_the_product(tmp_
     (tmp_path / "test_other.py").write_text(
         "import sys\n\ndef test_it():\n    assert not {'streamjobs', 'savepoints', 'statebackend'} & set(sys.modules)\n"
     )
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "testkit.locks.pytest_plugin", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "statebackend_pytest", "-p", "no:cacheprovider"]
     environment = {"PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+def test_a_project_with_a_testkit_of_its_own_hears_of_it_where_it_asks_for_ours(tmp_path: Path) -> None:
+    (tmp_path / "testkit").mkdir()
+    (tmp_path / "testkit" / "__init__.py").write_text("OWN = 1\n")
+    (tmp_path / "test_own.py").write_text(
+        "import sys\nfrom testkit import OWN\n\ndef test_it():\n    assert OWN == 1\n\n"
+        # What is installed in place is found in spite of it.
+        "sys.modules['testkit.locks'] = None\n\n"
+        "def test_lock(statebackend_lock):\n    statebackend_lock('program:job')\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "statebackend_pytest", "-p", "no:cacheprovider"]
+    environment = {"PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert "1 passed, 1 error" in done.stdout, done.stdout + done.stderr
+    assert f"{tmp_path / 'testkit' / '__init__.py'} is found in its place" in done.stdout
 
 
 def test_the_hooks_of_pre_commit_run_commands_that_there_are() -> None:
