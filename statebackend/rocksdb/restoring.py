@@ -91,15 +91,12 @@ def open_or_restore(target: RestoreTarget, restored: RestoredStates) -> bool:
 def _expect_local(target: RestoreTarget, restored: RestoredStates) -> bool:
     database = target.database
     version = database.directory.read_version()
-    if version is None or len(restored.handles) != 1 or restored.handles[0][0].handle.backend != ROCKSDB_BACKEND:
+    # What the next snapshot must not refer to has to be written anew, however it came here.
+    if version is None or len(restored.handles) != 1 or not target.may_refer_to(restored.handles[0][0]):
         return False
     handle, meta = restored.handles[0][0].handle, restored.handles[0][1]
     names = [state.name for state in meta.states]
-    if (
-        version.state_id != handle.state_id
-        or KeyGroupRange(handle.key_group_start, handle.key_group_end) != database.key_groups
-        or sorted(version.column_families) != sorted(names)
-    ):
+    if version.state_id != handle.state_id or sorted(version.column_families) != sorted(names):
         return False
 
     def fill_anew() -> None:

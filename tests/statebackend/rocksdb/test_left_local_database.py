@@ -2,11 +2,14 @@
 
 import json
 import os
+import shutil
 import zlib
 
 import pytest
+from attrs import evolve
 from local_epochs import KEYS, ROCKSDB, epoch, version_path
 
+from statebackend.keyed.backend_parameters import RestoredHandle
 from statebackend.rocksdb.engine import ColumnFamily, RocksDBError
 from testkit.backends.contract_base import VALUE, content, contents, filled
 from testkit.backends.harness import BackendHarness
@@ -145,3 +148,17 @@ def test_a_forked_child_that_changes_what_its_parent_has_read_leaves_the_version
     assert os.path.exists(version_path(harness))
     backend.close()
     assert harness.open(ROCKSDB, handle, local="local").is_local
+
+
+def test_what_came_from_another_store_is_restored_so_that_no_snapshot_refers_to_files_there(harness, tmp_path):
+    handle, _ = epoch(harness, None, 0)
+    moved = BackendHarness(str(tmp_path / "moved"))
+    shutil.copytree(os.path.join(harness.directory, "store"), os.path.join(moved.directory, "store"))
+    restored = RestoredHandle(handle, moved.file_system)
+    parameters = evolve(harness.parameters(local="local"), restore=(restored,))
+    backend = ROCKSDB.create_keyed_state_backend(parameters)
+    assert not backend.is_local
+    snapshot = backend.snapshot(9, "state-9")
+    backend.close()
+    assert not set(snapshot.handle.files) & set(handle.files)
+    assert contents(harness, harness.open(ROCKSDB, snapshot.handle)) == filled(KEYS, 0)
