@@ -26,6 +26,8 @@ FORK_SERVER = multiprocessing.get_context("forkserver")
 BACKENDS = ["heap", "rocksdb"]
 KEYS = range(40)
 LOWER = [key for key in KEYS if key % 10 < 5]
+# So many that their changes are not kept beside a local database: it is opened for writing.
+MANY_KEYS = range(300)
 BYTES = ValueStateDescriptor("bytes", BytesSerializer())
 
 
@@ -65,12 +67,11 @@ def stop_at(path, number, connection):
     setattr(owner, name, stopping_context if name == "replacing" else stopping)
 
 
-def handle_and_next_epoch(name, directory, handle, parallelism, point, connection):
+def handle_and_next_epoch(name, directory, handle, parallelism, keys, point, connection):
     """Restores, writes an epoch and takes a snapshot, its asynchronous part on a thread; stops at the point."""
     harness = BackendHarness(directory)
     stop_at(*point, connection)
     backend = harness.open(state_backend(name), handle, local="local", parallelism=parallelism)
-    keys = KEYS if parallelism == 1 else LOWER
     fill(harness, backend, keys, 1)
     task = backend.prepare_snapshot(1000, "killed")
     runner = threading.Thread(target=task.run)
@@ -79,10 +80,11 @@ def handle_and_next_epoch(name, directory, handle, parallelism, point, connectio
     connection.send("the point was never reached")
 
 
-def kill_at(name, harness, handle, parallelism, point):
+def kill_at(name, harness, handle, point, parallelism=1, keys=None):
+    keys = keys or (KEYS if parallelism == 1 else LOWER)
     ours, theirs = FORK_SERVER.Pipe()
     child = FORK_SERVER.Process(
-        target=handle_and_next_epoch, args=(name, harness.directory, handle, parallelism, point, theirs)
+        target=handle_and_next_epoch, args=(name, harness.directory, handle, parallelism, keys, point, theirs)
     )
     child.start()
     theirs.close()
@@ -101,10 +103,12 @@ WRITING = [
 ]
 
 WRITING_LOCALLY = [
-    ("rocksdb", ("checkpointing.storage.local_storage:replacing", 2)),
-    ("rocksdb", ("statebackend.rocksdb.engine:SstWriter.finish", 2)),
-    ("rocksdb", ("statebackend.rocksdb.engine:ColumnFamily.ingest", 1)),
-    ("rocksdb", ("statebackend.rocksdb.engine:ColumnFamily.ingest", 3)),
+    ("rocksdb", ("checkpointing.storage.local_storage:replacing", 2), KEYS),
+    ("rocksdb", ("checkpointing.storage.local_storage:replacing", 2), MANY_KEYS),
+    ("rocksdb", ("statebackend.rocksdb.engine:SstWriter.finish", 2), KEYS),
+    ("rocksdb", ("statebackend.rocksdb.engine:SstWriter.finish", 2), MANY_KEYS),
+    ("rocksdb", ("statebackend.rocksdb.engine:ColumnFamily.ingest", 1), MANY_KEYS),
+    ("rocksdb", ("statebackend.rocksdb.engine:ColumnFamily.ingest", 3), MANY_KEYS),
 ]
 
 RESTORING = [
@@ -117,17 +121,17 @@ RESTORING = [
 ]
 
 
-def first_handle(harness, name, local):
+def first_handle(harness, name, local, keys=KEYS):
     backend = harness.open(state_backend(name), local=local)
-    fill(harness, backend, KEYS, 0)
+    fill(harness, backend, keys, 0)
     handle = harness.snapshot(backend).handle
     backend.close()
     return handle
 
 
-def check_everything_goes_on(harness, name, handle, parallelism=1):
+def check_everything_goes_on(harness, name, handle, parallelism=1, keys=None):
     """The next attempt finds exactly the handle's state, and its own snapshot restores exactly."""
-    keys = KEYS if parallelism == 1 else LOWER
+    keys = keys or (KEYS if parallelism == 1 else LOWER)
     backend = harness.open(state_backend(name), handle, local="local", parallelism=parallelism)
     assert contents(harness, backend) == filled(keys, 0)
     fill(harness, backend, keys, 2)
@@ -143,23 +147,23 @@ def check_everything_goes_on(harness, name, handle, parallelism=1):
 @pytest.mark.parametrize(("name", "point"), WRITING)
 def test_a_kill_while_a_snapshot_is_written(harness, name, point, parallelism):
     handle = first_handle(harness, name, "local")
-    kill_at(name, harness, handle, parallelism, point)
+    kill_at(name, harness, handle, point, parallelism)
     check_everything_goes_on(harness, name, handle, parallelism)
 
 
-@pytest.mark.parametrize(("name", "point"), WRITING_LOCALLY)
-def test_a_kill_while_a_snapshot_is_prepared(harness, name, point):
-    # The local database is opened as it is, so that these calls are those of the snapshot.
-    handle = first_handle(harness, name, "local")
-    kill_at(name, harness, handle, 1, point)
-    check_everything_goes_on(harness, name, handle)
+@pytest.mark.parametrize(("name", "point", "keys"), WRITING_LOCALLY)
+def test_a_kill_while_a_snapshot_is_prepared(harness, name, point, keys):
+    # The local database is taken as it is, so that these calls are those of the snapshot.
+    handle = first_handle(harness, name, "local", keys)
+    kill_at(name, harness, handle, point, keys=keys)
+    check_everything_goes_on(harness, name, handle, keys=keys)
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])
 @pytest.mark.parametrize(("name", "point"), RESTORING)
 def test_a_kill_while_a_snapshot_is_restored(harness, name, point, parallelism):
     handle = first_handle(harness, name, "elsewhere")
-    kill_at(name, harness, handle, parallelism, point)
+    kill_at(name, harness, handle, point, parallelism)
     check_everything_goes_on(harness, name, handle, parallelism)
 
 
