@@ -13,7 +13,14 @@ import functools
 from typing import Final, TypeVar
 
 from snapshots.errors import EndOfDataError, MalformedDataError
-from typeserializers.scalars.string_lanes import BLOCK_BYTES, BLOCK_UNITS, HIGH_BYTES, decode_block, encode_block
+from typeserializers.scalars.string_lanes import (
+    BLOCK_BYTES,
+    BLOCK_UNITS,
+    HIGH_BYTES,
+    count_numbers,
+    decode_block,
+    encode_block,
+)
 
 MAX_VARINT_BYTES: Final = 5
 
@@ -76,10 +83,22 @@ def _remember(known: dict[_K, _V], key: _K, value: _V) -> None:
 
 
 @functools.lru_cache(_MAX_KNOWN_CHARACTERS)
-def _forms(character: str) -> tuple[bytes, bytes, int]:
-    """A character in UTF-8 and as it is written here, and how many code units it has more than one."""
-    encoded = encode_block(character)
-    return character.encode(), encoded, len(encoded.translate(None, HIGH_BYTES)) - 1
+def _forms(character: str) -> tuple[bytes, bytes, str | None]:
+    """A character in UTF-8 and as it is written here, and itself if it is more than one code unit."""
+    utf_8 = character.encode("utf-8", "surrogatepass")
+    units, encoded = encode_block(character, utf_8)
+    return utf_8, encoded, character if units > 1 else None
+
+
+def _replacements(others: bytes) -> list[tuple[bytes, bytes, str | None]] | None:
+    """The forms of the characters in the UTF-8, the smallest first; None if they are too many."""
+    characters = set(others.decode("utf-8", "surrogatepass"))
+    return (
+        [_forms(character) for character in sorted(characters)] if len(characters) <= MAX_REPLACED_CHARACTERS else None
+    )
+
+
+_known_replacements = functools.lru_cache(_MAX_KNOWN_CHARACTERS)(_replacements)
 
 
 @functools.lru_cache(_MAX_KNOWN_CHARACTERS)
@@ -94,55 +113,53 @@ def encode_units(text: str) -> tuple[int, bytes]:
         return len(text), text.encode("ascii")
     known = _encoded.get(text)
     if known is None:
-        known = _encode_sparse(text) or _encode_dense(text)
+        known = _encode_new(text)
         if known[0] <= MAX_REMEMBERED_UNITS and text.__class__ is str:
             _remember(_encoded, text, known)
     return known
 
 
-def _encode_sparse(text: str) -> tuple[int, bytes] | None:
-    """What `encode_units` gives, if the text is ASCII but for a few characters; else None.
+def _encode_new(text: str) -> tuple[int, bytes]:
+    """What `encode_units` gives of a text that is not remembered.
 
-    The text in UTF-8 has those characters replaced, the smallest first. Then what has been written is never taken for
-    a character that is still to be replaced: a number of two bytes has one high byte, and the characters that follow
-    the first number of three, which has two, have three high bytes at least.
+    If it is ASCII but for a few characters, the text in UTF-8 has those replaced, the smallest first. Then what has
+    been written is never taken for a character that is still to be replaced: a number of two bytes has one high byte,
+    and the characters that follow the first number of three, which has two, have three high bytes at least.
     """
-    try:
-        encoded = text.encode()
-    except UnicodeEncodeError:
-        # A surrogate without its partner.
-        return None
-    if len(encoded) > 2 * len(text):
-        return None
-    others = set(encoded.translate(None, _ASCII).decode())
-    if len(others) > MAX_REPLACED_CHARACTERS:
-        return None
     units = len(text)
-    for character in sorted(others) if len(others) > 1 else others:
-        utf_8, number, more = _forms(character)
+    encoded = text.encode("utf-8", "surrogatepass")
+    more = len(encoded) - units
+    few = more <= MAX_REPLACED_CHARACTERS
+    if 2 * more > units or (not few and units <= BLOCK_UNITS):
+        # In one block all characters together take less time than so many replacements.
+        if units <= _CHARACTERS_AT_A_TIME and 0 not in encoded:
+            return encode_block(text, encoded)
+        return _encode_dense(text)
+    others = encoded.translate(None, _ASCII)
+    replacements = _known_replacements(others) if few else _replacements(others)
+    if replacements is None:
+        return _encode_dense(text)
+    for utf_8, number, astral in replacements:
         encoded = encoded.replace(utf_8, number)
-        if more:
-            units += text.count(character)
+        if astral is not None:
+            units += text.count(astral)
     return units, encoded
 
 
 def _encode_dense(text: str) -> tuple[int, bytes]:
     """What `encode_units` gives, many characters at a time."""
-    if len(text) <= _CHARACTERS_AT_A_TIME and "\0" not in text:
-        encoded = encode_block(text)
-    else:
-        encoded = b"\0".join(
-            [
-                b"".join(
-                    [
-                        encode_block(run[start : start + _CHARACTERS_AT_A_TIME])
-                        for start in range(0, len(run), _CHARACTERS_AT_A_TIME)
-                    ]
-                )
-                for run in text.split("\0")
-            ]
-        )
-    return len(encoded.translate(None, HIGH_BYTES)), encoded
+    runs: list[bytes] = []
+    units = -1
+    for run in text.split("\0"):
+        blocks: list[bytes] = []
+        for start in range(0, len(run), _CHARACTERS_AT_A_TIME):
+            characters = run[start : start + _CHARACTERS_AT_A_TIME]
+            count, block = encode_block(characters, characters.encode("utf-8", "surrogatepass"))
+            units += count
+            blocks.append(block)
+        runs.append(b"".join(blocks))
+        units += 1
+    return units, b"\0".join(runs)
 
 
 def decode_units(data: bytes, position: int, count: int) -> tuple[str, int]:
@@ -161,35 +178,67 @@ def decode_units(data: bytes, position: int, count: int) -> tuple[str, int]:
     known = _decoded.get(rest)
     if known is not None and known[0] == count:
         return known[1], position + len(rest)
-    numbers = _numbers(rest, count)
-    if numbers is None:
+    decoded = _decode_new(rest, count)
+    if decoded is None:
         return _decode_one_by_one(data, position, count)
-    known = _decoded.get(numbers)
-    if known is None:
-        text = _decode_sparse(numbers, count) or _decode_dense(numbers, count)
+    text, size = decoded
+    return text, position + size
+
+
+def _decode_new(data: bytes, count: int) -> tuple[str, int] | None:
+    """The text of the first ``count`` numbers and how many bytes they are; None unless they are well-formed."""
+    size = len(data)
+    text = None
+    if 3 * count < 2 * size <= 2 * BLOCK_BYTES and (size < 3 * count or data[2::3].isascii()) and 0 not in data:
+        # There may be nothing behind them.
+        text = decode_block(data, count)
+    if text is None:
+        others = data[:count].translate(None, _ASCII)
+        size = count + len(others)
+        if 2 * size <= 3 * count:
+            tail = data[count:size]
+            if not tail.isascii():
+                # Each byte that goes on needs another one, in which there may be one again.
+                found = [others]
+                while more := tail.translate(None, _ASCII):
+                    found.append(more)
+                    tail = data[size : size + len(more)]
+                    size += len(more)
+                others = b"".join(found)
+            if size > len(data):
+                return None
+            data = data[:size]
+        else:
+            numbers = _numbers(data, count, count - len(others))
+            if numbers is None:
+                return None
+            data = numbers
+            size = len(data)
+        known = _decoded.get(data)
+        if known is not None:
+            return known[1], size
+        if 2 * size <= 3 * count:
+            text = _decode_sparse(data, count, others)
         if text is None:
-            return _decode_one_by_one(data, position, count)
-        known = count, text
-        if count <= MAX_REMEMBERED_UNITS:
-            _remember(_decoded, numbers, known)
-    return known[1], position + len(numbers)
+            text = _decode_dense(data, count)
+            if text is None:
+                return None
+    if count <= MAX_REMEMBERED_UNITS:
+        _remember(_decoded, data, (count, text))
+    return text, size
 
 
-def _decode_sparse(numbers: bytes, count: int) -> str | None:
-    """The text of ``count`` numbers, if almost all have one byte or the others are Latin-1; else None."""
-    if 2 * len(numbers) > 3 * count:
-        return None
-    high = numbers.translate(None, _ASCII)
-    others = set(high)
-    if len(others) > MAX_REPLACED_CHARACTERS:
-        return None
+def _decode_sparse(numbers: bytes, count: int, high: bytes) -> str | None:
+    """The text of ``count`` numbers with few high bytes; None if not so few, or not well-formed."""
     text = numbers.decode("latin-1")
-    for byte in others:
-        text = text.replace(*_LATIN[byte])
-    if len(text) == count:
-        # As many numbers became one character as there were bytes too many: those were all.
-        return text
-    if len(high) > MAX_REPLACED_CHARACTERS:
+    others = set(high) if numbers.count(1) >= len(high) else ()
+    if len(others) <= MAX_REPLACED_CHARACTERS:
+        for byte in others:
+            text = text.replace(*_LATIN[byte])
+        if len(text) == count:
+            # As many numbers became one character as there were bytes too many: those were all.
+            return text
+    if len(high) > min(MAX_REPLACED_CHARACTERS, 2 + (count >> 3)):
         return None
     text = numbers.decode("latin-1")
     pieces: list[str] = []
@@ -211,21 +260,19 @@ def _decode_sparse(numbers: bytes, count: int) -> str | None:
     return _joined("".join(pieces)) if surrogates else "".join(pieces)
 
 
-def _numbers(data: bytes, count: int) -> bytes | None:
-    """The first ``count`` numbers; None if there are fewer in the data."""
-    lasts = len(data.translate(None, HIGH_BYTES))
-    if lasts <= count:
-        return data.rstrip(HIGH_BYTES) if lasts == count else None
-    # What follows tends to have numbers as long. From there the end is neared from one side, so it is not missed.
-    size = len(data) * count // lasts
-    lasts = len(data[:size].translate(None, HIGH_BYTES))
-    while lasts < count:
-        end = size + count - lasts
-        lasts += len(data[size:end].translate(None, HIGH_BYTES))
+def _numbers(data: bytes, count: int, found: int) -> bytes | None:
+    """The first ``count`` numbers; None if there are fewer in the data. So many end in its first ``count`` bytes."""
+    size = count
+    while found < count:
+        if size >= len(data):
+            return None
+        # What follows tends to have numbers as long. From behind the end is neared so that it is not missed.
+        end = min(size + (count - found) * size // (found + 1) + 1, len(data))
+        found += count_numbers(data[size:end])
         size = end
-    while lasts > count:
-        start = size + count - lasts
-        lasts -= len(data[start:size].translate(None, HIGH_BYTES))
+    while found > count:
+        start = size + count - found
+        found -= count_numbers(data[start:size])
         size = start
     return data[:size].rstrip(HIGH_BYTES)
 
@@ -242,7 +289,7 @@ def _decode_dense(numbers: bytes, count: int) -> str | None:
         start = 0
         while start < len(run):
             block = run[start : start + BLOCK_BYTES].rstrip(HIGH_BYTES)
-            decoded = decode_block(block, len(block.translate(None, HIGH_BYTES))) if block else None
+            decoded = decode_block(block, count_numbers(block)) if block else None
             if decoded is None:
                 return None
             blocks.append(decoded)
@@ -275,7 +322,7 @@ def write_text(text: str | None) -> bytes:
     if not isinstance(text, str):
         raise TypeError(f"a str is needed, not {type(text).__name__}")
     count, units = encode_units(text)
-    return encode_varint(count + 1) + units
+    return (SMALL_LENGTHS[count + 1] if count < 0x7F else encode_varint(count + 1)) + units
 
 
 def read_text(data: bytes, position: int) -> tuple[str | None, int]:

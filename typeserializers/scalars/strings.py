@@ -16,7 +16,7 @@ from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitte
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.flink_names import BASE, nested_snapshot
 from typeserializers.kernel.value_hooks import is_plain_text
-from typeserializers.scalars.string_encoding import SMALL_LENGTHS, encode_varint, read_text, write_text
+from typeserializers.scalars.string_encoding import SMALL_LENGTHS, decode_units, encode_varint, read_text, write_text
 
 
 class StringSerializer(CompiledTypeSerializer["str | None"]):
@@ -66,8 +66,11 @@ class StringSerializer(CompiledTypeSerializer["str | None"]):
         text = function.fresh("s")
         length = emitter.fixed("B")
         read = function.bind("read_text", read_text)
+        units = function.bind("decode_units", decode_units)
         emitter.line(f"e = pos + {length} - 1; b = data[pos:e]")
         emitter.line(f"if {length} < 128 and len(b) == {length} - 1 and b.isascii(): {text} = b.decode(); pos = e")
+        # Nor does a text whose length is one byte need a second look at it.
+        emitter.line(f"elif 1 < {length} < 128: {text}, pos = {units}(data, pos, {length} - 1)")
         emitter.line(f"else: {text}, pos = {read}(data, pos - 1)")
         return text
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import struct
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -19,6 +21,9 @@ KINDS = {
     "ascii": (0, 0x7F),
     "latin": (0x80, 0xFF),
     "two bytes": (0x100, 0x3FFF),
+    "their ends": (0x7E, 0x81),
+    "ends in UTF-8": (0x7FE, 0x801),
+    "ends of two bytes": (0x3FFE, 0x4001),
     "three bytes": (0x4000, 0xD7FF),
     "surrogates": (0xD800, 0xDFFF),
     "the last ones": (0xE000, 0xFFFF),
@@ -45,6 +50,13 @@ def decoded_one_by_one(data: bytes, position: int, count: int) -> tuple[str, int
             raise MalformedDataError
         units += unit.to_bytes(2, "big")
     return units.decode("utf-16-be", "surrogatepass"), position
+
+
+def outcome(decode: Callable[[bytes, int, int], tuple[str, int]], data: bytes, count: int) -> object:
+    try:
+        return decode(data, 0, count)
+    except (EndOfDataError, MalformedDataError) as error:
+        return type(error)
 
 
 CHARACTERS = st.one_of(
@@ -125,6 +137,32 @@ def test_a_long_text_of_two_kinds_comes_back(first: str, second: str) -> None:
     assert decode_units(encoded + text.encode("utf-8", "replace"), 0, count) == (text, len(encoded))
 
 
+@pytest.mark.parametrize("first", KINDS)
+@pytest.mark.parametrize("second", KINDS)
+def test_a_short_text_of_two_kinds_comes_back(first: str, second: str) -> None:
+    draw = random.Random(f"{first} {second}, short")
+    for size in (*range(1, 12), 20, 100):
+        text = joined("".join(chr(draw.randint(*KINDS[draw.choice((first, second))])) for _ in range(size)))
+        count, encoded = encoded_one_by_one(text)
+        assert encode_units(text) == (count, encoded)
+        for behind in (b"", b"a", b"\x81", b"\xe9\x01" * size, b"\xe9\x81\x01" * 2 * size):
+            assert decode_units(encoded + behind, 0, count) == (text, len(encoded))
+
+
+@pytest.mark.parametrize("text", ["é😀" * 40, "é😀漢" * 30, "aa😀" * 40, "漢" * 99 + "a😀é"])
+def test_a_text_with_three_bytes_a_character_in_the_mean_is_not_taken_for_one_with_three_each(text: str) -> None:
+    count, encoded = encoded_one_by_one(text)
+    assert encode_units(text) == (count, encoded)
+    assert decode_units(encoded, 0, count) == (text, len(encoded))
+
+
+def test_any_few_bytes_give_what_a_loop_over_them_gives() -> None:
+    for size in range(1, 6):
+        for some in itertools.product(b"\0\1\4a\x80\xe9", repeat=size):
+            for count in range(1, size + 1):
+                assert outcome(decode_units, bytes(some), count) == outcome(decoded_one_by_one, bytes(some), count)
+
+
 @given(st.data())
 def test_bytes_that_nobody_wrote_give_what_a_loop_over_them_gives(data: st.DataObject) -> None:
     text = data.draw(TEXTS)
@@ -133,13 +171,7 @@ def test_bytes_that_nobody_wrote_give_what_a_loop_over_them_gives(data: st.DataO
         place = data.draw(st.integers(0, len(damaged) - 1))
         damaged[place] = data.draw(st.sampled_from([0, 1, 3, 4, 0x7F, 0x80, 0xFF]) | st.integers(0, 255))
     count = data.draw(st.integers(0, len(damaged) + 2))
-    try:
-        expected = decoded_one_by_one(bytes(damaged), 0, count)
-    except (EndOfDataError, MalformedDataError) as error:
-        with pytest.raises(type(error)):
-            decode_units(bytes(damaged), 0, count)
-    else:
-        assert decode_units(bytes(damaged), 0, count) == expected
+    assert outcome(decode_units, bytes(damaged), count) == outcome(decoded_one_by_one, bytes(damaged), count)
 
 
 def test_numbers_with_needless_bytes_are_read_as_before() -> None:
