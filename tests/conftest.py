@@ -46,13 +46,6 @@ PYTHON_DAEMON = REPOSITORY / "tests" / "spark_daemon"
 
 use_short_lived_java()
 
-_LOG_FILES = "spark.sql.streaming.checkpointFileManagerClass"
-_LOG_CHECKSUMS = "spark.sql.streaming.checkpoint.fileChecksum.enabled"
-_LOG_CLASSES = "org.apache.spark.sql.execution.streaming.checkpointing"
-USUAL_SPARK_LOG = {_LOG_FILES: f"{_LOG_CLASSES}.FileContextBasedCheckpointFileManager", _LOG_CHECKSUMS: "true"}
-"""How Spark notes the batches of a query unless it is told otherwise: it starts a dozen processes for each of them."""
-QUICK_SPARK_LOG = {_LOG_FILES: f"{_LOG_CLASSES}.FileSystemBasedCheckpointFileManager", _LOG_CHECKSUMS: "false"}
-
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # What a shell starts in the background ignores Ctrl-C, and so would all programs that tests start and interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -172,15 +165,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             session.stop()
 
 
-@pytest.fixture(scope="module")
-def usual_spark_log(spark: SparkSession) -> Iterator[None]:
-    """Spark's own notes of a query are those that users have, for tests in which they are cut or put together anew."""
-    from streamjobs.spark.session import configured
-
-    with configured(spark, USUAL_SPARK_LOG):
-        yield
-
-
 def _new_session(scratch: Path) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -202,7 +186,8 @@ def _new_session(scratch: Path) -> SparkSession:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .config(map=QUICK_SPARK_LOG)
+        # Of Spark's own state, beside which ours is compared.
+        .config("spark.sql.streaming.checkpoint.fileChecksum.enabled", "false")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")

@@ -70,6 +70,7 @@ from streamjobs.spark.driver.epoch_time import is_output_pending
 from streamjobs.spark.driver.fall_back import fall_back, planned_fall_back
 from streamjobs.spark.driver.job_parts import JobParts
 from streamjobs.spark.driver.query_end import check_timeout
+from streamjobs.spark.driver.query_start import start_query
 from streamjobs.spark.driver.time_epochs import EmptyBatch, TimeEpochs
 from streamjobs.spark.job import SparkJob
 from streamjobs.spark.plans.pipeline import Pipeline
@@ -393,15 +394,7 @@ class SparkStreamEnvironment:
                 pipeline.sinks.commit_again(latest)
                 if is_output_pending(driver_files, latest):
                     end_time_epoch(driver_files)
-            writer = (
-                pipeline.source.writeStream.queryName(name)
-                # Not a plain path, which the default file system of Hadoop may look for elsewhere.
-                .option("checkpointLocation", f"file://{spark_directory}")
-                .foreachBatch(driver.run)
-            )
-            if trigger:
-                writer = writer.trigger(**trigger)
-            query = writer.start()
+            query = start_query(pipeline.source, name, spark_directory, driver.run, trigger)
             time_epochs = TimeEpochs(self.spark, driver, query, trigger)
             return SparkJob(self.spark, directory, driver, start.verdict, query, time_epochs, fallen_back)
         except BaseException as error:

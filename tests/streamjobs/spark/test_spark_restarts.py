@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 GIVE_UP_S = 600.0
 """What does not answer must not hang the tests for ever; how busy the machine is does not matter at this length."""
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("usual_spark_log")]
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")

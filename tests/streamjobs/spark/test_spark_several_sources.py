@@ -18,7 +18,7 @@ from streamjobs import EpochError, JobDefinitionError, JobRestoreError, KeyedPro
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("usual_spark_log")]
+pytestmark = pytest.mark.spark
 
 
 class Count(KeyedProcessFunction[str, Any, Any]):

@@ -299,7 +299,6 @@ def compacting_and_deleting_early(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.mark.spark
-@pytest.mark.usefixtures("usual_spark_log")
 @pytest.mark.parametrize("commit_is_there", [True, False])
 def test_a_restored_file_stream_goes_on_with_exactly_the_next_files(
     spark: SparkSession, tmp_path: Path, commit_is_there: bool
@@ -338,7 +337,6 @@ def test_a_restored_file_stream_goes_on_with_exactly_the_next_files(
 
 
 @pytest.mark.spark
-@pytest.mark.usefixtures("usual_spark_log")
 def test_a_restored_file_stream_goes_on_after_spark_has_compacted_and_deleted(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -360,7 +358,6 @@ def test_a_restored_file_stream_goes_on_after_spark_has_compacted_and_deleted(
 
 
 @pytest.mark.spark
-@pytest.mark.usefixtures("usual_spark_log")
 def test_a_restored_rate_stream_goes_on_with_the_next_row(spark: SparkSession, tmp_path: Path) -> None:
     stream = (
         spark.readStream.format("rate-micro-batch")
