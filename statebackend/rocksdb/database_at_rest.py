@@ -81,10 +81,12 @@ class DatabaseAtRest:
         return self._reader.column_family(self.rows[name].name)
 
     def end(self) -> dict[str, Rows]:
-        """Ends the rest: the rows are those of the open database. Returns what was kept, which is to be moved there."""
+        """Ends the rest: the rows are those of the open database. What was kept is the caller's from now on."""
         kept = self.kept
         self.disown()
-        self.close()
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
         return kept
 
     def disown(self) -> None:
@@ -93,12 +95,6 @@ class DatabaseAtRest:
         self.kept = {name: {} for name in self.rows}
         for rows in self.rows.values():
             rows.forget()
-
-    def close(self) -> None:
-        """Closes what is open for reading."""
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.close()
 
 
 _at_rest: weakref.WeakSet[DatabaseAtRest] = weakref.WeakSet()

@@ -87,6 +87,8 @@ class LocalDatabase:
         self.directory.begin_change()
 
     def _open_for_writing(self, at_rest: DatabaseAtRest) -> None:
+        # Behind the end of the backend another may have the lock, and nobody would close what is opened.
+        self._sharing.check_open()
         self._check_process()
         if self._unopenable is not None:
             raise RocksDBError(
@@ -259,10 +261,9 @@ class LocalDatabase:
         ends = {name: table.queue_ends for name, table in self.tables.items()}
         bounds = {name: one.lower_bound for name, one in ends.items() if one.lower_bound}
         heads = {name: one.head for name, one in ends.items() if one.head is not None}
-        kept = {} if self._at_rest is None else {name: rows for name, rows in self._at_rest.kept.items() if rows}
         try:
-            if self._at_rest is not None:
-                self._at_rest.close()
+            ended = {} if self._at_rest is None else self._at_rest.end()
+            kept = {name: rows for name, rows in ended.items() if rows}
             if self._engine is not None:
                 self._engine.close()
             if snapshot_taken is not None and self._unopenable is None and not self._is_damaged:
