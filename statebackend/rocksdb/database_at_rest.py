@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NoReturn
 
 from statebackend.rocksdb.cached_state import UNKNOWN
@@ -135,12 +135,7 @@ class RowsAtRest:
         asked = [key for key in raw_keys if key not in kept] if kept else raw_keys
         if not asked:
             return [kept[key] for key in raw_keys]
-        stored = self._stored_rows()
-        try:
-            found = stored.get_all(asked)
-        except RocksDBError:
-            self._database.found_damaged()
-            raise
+        found = self._get_all_stored(asked)
         if len(asked) == len(raw_keys):
             return found
         rest: Iterator[bytes | None] = iter(found)
@@ -169,7 +164,11 @@ class RowsAtRest:
 
     def estimated_entries(self) -> int:
         """An estimate of the number of keys."""
-        return self._stored_rows().estimated_entries() + len(self._kept)
+        on_disk = self._stored_rows().estimated_entries()
+        # Opening the database may have moved there what was kept.
+        kept = self._kept
+        replaced = self._get_all_stored(list(kept))
+        return max(on_disk + _number_of_rows(kept.values()) - _number_of_rows(replaced), 0)
 
     def ingest(self, path: str) -> None:
         """Moves a finished file into the column family."""
@@ -184,8 +183,20 @@ class RowsAtRest:
             self._stored = self._database.stored_rows(self._state_name)
         return self._stored
 
+    def _get_all_stored(self, raw_keys: list[bytes]) -> list[bytes | None]:
+        stored = self._stored_rows()
+        try:
+            return stored.get_all(raw_keys)
+        except RocksDBError:
+            self._database.found_damaged()
+            raise
+
     def _opened(self) -> ColumnFamily:
         return self._database.opened(self._state_name)
+
+
+def _number_of_rows(values: Iterable[bytes | None]) -> int:
+    return sum(value is not None for value in values)
 
 
 def _size_bytes(rows: Rows) -> int:

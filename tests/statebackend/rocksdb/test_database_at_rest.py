@@ -218,7 +218,7 @@ def test_rows_are_looked_up_together_among_what_is_kept_and_what_lies_on_the_dis
         assert rows.get_all([]) == []
         if not is_open:
             read = rows._stored_rows()
-            assert backend.collect_metrics().states["value"].entries == 5
+            assert backend.collect_metrics().states["value"].entries == 2
             assert len(list(rows.scan(b""))) == 2
             # A writer must have no reader beside it.
             with pytest.raises(RocksDBError, match="closed"):

@@ -1,4 +1,4 @@
-"""What is asked of a database at rest when its backend is closed."""
+"""What is asked of a database at rest when its backend is closed, and what it tells of itself before."""
 
 import os
 
@@ -7,6 +7,7 @@ from local_epochs import KEYS, ROCKSDB, version_path
 
 from statebackend.api.errors import StateBackendClosedError
 from statebackend.metrics.state_metrics import StateMetricsConfig
+from statebackend.rocksdb import database_at_rest
 from testkit.backends.contract_base import VALUE, contents, fill, filled
 from testkit.backends.harness import BackendHarness
 from testkit.backends.priority_queue_contract import TIMERS, timer
@@ -43,3 +44,29 @@ def test_what_is_asked_of_a_closed_backend_does_not_open_what_another_may_have_n
     again = harness.open(ROCKSDB, handle, local="local")
     assert contents(harness, again) == filled(KEYS, 0)
     assert again.is_local
+
+
+def test_metrics_count_what_is_kept_for_what_it_makes_of_the_rows_on_the_disk(harness, monkeypatch):
+    monkeypatch.setattr(database_at_rest, "MAX_KEPT_ROWS", 3)
+
+    def entries_after(values):
+        nonlocal handle
+        backend = harness.open(ROCKSDB, *([handle] if handle else []), local="local", metrics=StateMetricsConfig())
+        state = backend.get_state(VALUE)
+        for key, value in values.items():
+            harness.at(backend, key)
+            state.update(value)
+        snapshot = harness.snapshot(backend)
+        handle = snapshot.handle
+        is_open, metrics = backend._store.database.is_open, backend.collect_metrics(snapshot)
+        backend.close()
+        return is_open, metrics.states["value"].entries
+
+    handle = None
+    assert entries_after({0: 0, 1: 1}) == (True, 2)
+    assert entries_after({1: 10, 2: 2, 3: 3}) == (False, 4)
+    assert entries_after({2: None, 3: None}) == (False, 2)
+    assert entries_after({1: None}) == (False, 1)
+    assert entries_after({4: 4})[0]
+    # RocksDB counts each of three deletions for a row that was there, and only one was.
+    assert entries_after({0: None}) == (False, 0)
