@@ -50,8 +50,8 @@ _MAX_SORTED_RUNS: Final = 16
 _MAX_OPEN_FILES: Final = 512
 """File handles that one store keeps; more files are opened when they are read."""
 
-FILES_AT_LEVEL_ZERO: Final = "num-files-at-level0"
-"""The property that counts the ingested files which were not merged yet."""
+_LEVELS: Final = 7
+"""Of a column family. A file that comes in is put at the last one before which none has keys among its own."""
 
 DEFAULT_COLUMN_FAMILY: Final = "default"
 
@@ -268,6 +268,14 @@ class ColumnFamily:
         """RocksDB's estimate of the number of keys, which deletions and overwritten entries blur."""
         with _translated("estimate the number of keys", self._store.path):
             return int(self._handle.property_int_value("rocksdb.estimate-num-keys") or 0)
+
+    def files_at_levels(self) -> list[int]:
+        """How many files hold the entries, level by level; those at the first have come in and were not merged yet."""
+        return [self.property_value(f"num-files-at-level{level}") for level in range(_LEVELS)]
+
+    def size_bytes(self) -> int:
+        """The bytes of those files."""
+        return self.property_value("live-sst-files-size")
 
     def ingest(self, path: str) -> None:
         """Moves a finished file into the column family; its entries override all earlier ones."""

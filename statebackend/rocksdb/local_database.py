@@ -18,19 +18,27 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from statebackend.api.key_groups import KeyGroupRange
+from statebackend.keyed.state_files import MAX_FILES
 from statebackend.keyed.state_schema import StateSchema
 from statebackend.rocksdb.cached_state import Change
 from statebackend.rocksdb.composite_key import DELETION_MARK
 from statebackend.rocksdb.database_at_rest import DatabaseAtRest
-from statebackend.rocksdb.engine import FILES_AT_LEVEL_ZERO, ColumnFamily, RocksDBEngine, RocksDBError, SstWriter
+from statebackend.rocksdb.engine import ColumnFamily, RocksDBEngine, RocksDBError, SstWriter
 from statebackend.rocksdb.file_chain import FileChain
 from statebackend.rocksdb.increments import marks_of, merge_increments
 from statebackend.rocksdb.local_directory import LocalStateDirectory, LocalVersion
 from statebackend.rocksdb.priority_queue import QueueEnds
 from statebackend.rocksdb.table import RocksDBTable, TableSharing
 
-MAX_LOCAL_FILES: Final = 64
-"""Files of one state, beyond those that RocksDB has merged, with which a local database is thrown away."""
+MAX_UNMERGED_FILES: Final = 64
+"""Files of one state that RocksDB has not merged yet with which a local database is thrown away."""
+
+MAX_SMALL_FILES: Final = 4 * MAX_FILES
+"""Files of one state with which it is, besides as many as its bytes fill. A database that is filled has `MAX_FILES`."""
+
+FULL_FILE_BYTES: Final = 1 << 20
+"""RocksDB merges the files of level zero alone. One whose keys lie behind all others, as new timers do in the only key
+group of a subtask, is put at the last level: there is one for each epoch then, of a few rows."""
 
 
 class LocalDatabase:
@@ -318,10 +326,15 @@ class LocalDatabase:
 def _has_all_in_few_files(engine: RocksDBEngine, wanted: set[str]) -> bool:
     """Whether these column families are there, without marks and without too many files."""
     return wanted <= set(engine.column_family_names) and not any(
-        engine.column_family(name).property_value(FILES_AT_LEVEL_ZERO) > MAX_LOCAL_FILES
+        _has_too_many_files(engine.column_family(name))
         or next(engine.column_family(name).scan_prefix(DELETION_MARK), None) is not None
         for name in wanted
     )
+
+
+def _has_too_many_files(family: ColumnFamily) -> bool:
+    counts = family.files_at_levels()
+    return counts[0] > MAX_UNMERGED_FILES or sum(counts) > MAX_SMALL_FILES + family.size_bytes() // FULL_FILE_BYTES
 
 
 def _family_number(name: str) -> int:

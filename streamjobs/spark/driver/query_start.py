@@ -1,12 +1,12 @@
 """How a streaming query starts: so that Spark notes its batches without starting processes for that.
 
-Spark notes what a batch reads, and that it is done, in a log, of which each job has its own. Unless it is told otherwise
-it writes there through Hadoop's ``FileContext``, which without Hadoop's native library asks a process of its own
-(``readlink``) about each file of a local disk that it touches: 14 of them for a batch. Hadoop's ``FileSystem`` asks none.
-Both write the same files in the same steps, a temporary file and its checksum that are renamed into place.
+Spark notes what a batch reads, and that it is done, in a log, of which each job has its own. Unless it is told
+otherwise it writes there through Hadoop's ``FileContext``, which without Hadoop's native library asks a process of its
+own (``readlink``) about each file of a local disk that it touches: 14 of them for a batch. Hadoop's ``FileSystem`` asks
+none. Both write the same files in the same steps: a temporary file and its checksum, which are renamed into place.
 
-What ``FileContext`` has beyond that is that it refuses to replace a file in the same step in which it would; ``FileSystem``
-looks before. Nobody comes in between: one driver leads a job, and what it writes in place is its own
+What ``FileContext`` has beyond that: it refuses to replace a file in the step in which it would, where ``FileSystem``
+looks before. Nobody comes in between, since one driver leads a job, and what it writes in place is its own
 (``docs/decisions/0039``).
 
 Spark looks into the session for which of them to use, on the thread of the query, when it first looks into the log. So
@@ -36,7 +36,7 @@ _INITIALIZING: Final = "Initializing"
 
 _POLL_S: Final = 0.01
 _PATIENCE_S: Final = 10.0
-"""For so long sources may take to be there. One that takes longer is noted of by the processes of always."""
+"""For so long sources may take to be there; beyond that the log is written in Spark's usual way."""
 
 
 def start_query(

@@ -7,8 +7,9 @@ import pytest
 from local_epochs import KEYS, ROCKSDB, damage, epoch, version_path
 
 from checkpointing.errors import MissingFileError
-from statebackend import ListStateDescriptor, ValueStateDescriptor
+from statebackend import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from statebackend.api.errors import StateBackendError
+from statebackend.keyed.state_files import MAX_FILES
 from testkit.backends.contract_base import VALUE, contents, fill, filled
 from testkit.backends.harness import BackendHarness
 
@@ -103,10 +104,37 @@ def test_a_database_of_many_files_is_restored(harness, monkeypatch):
     for offset in offsets:
         handle, is_local = epoch(harness, handle, offset)
         assert is_local
-    monkeypatch.setattr("statebackend.rocksdb.local_database.MAX_LOCAL_FILES", 0)
+    monkeypatch.setattr("statebackend.rocksdb.local_database.MAX_UNMERGED_FILES", 0)
     backend = harness.open(ROCKSDB, handle, local="local")
     assert contents(harness, backend) == filled(KEYS, 0, *offsets)
     assert not backend.is_local
+
+
+def test_no_files_pile_up_where_each_has_keys_behind_all_others(harness, monkeypatch):
+    monkeypatch.setattr("statebackend.rocksdb.database_at_rest.MAX_KEPT_ROWS", 0)
+    most = MAX_FILES + 12
+    monkeypatch.setattr("statebackend.rocksdb.local_database.MAX_SMALL_FILES", most)
+    by_number = MapStateDescriptor("by number", int, int)
+    database = os.path.join(harness.directory, "local", "local", "db")
+    handle, counts, restored = None, [], 0
+    epochs = range(2 * most)
+    for number in epochs:
+        backend = harness.open(ROCKSDB, *([handle] if handle else []), local="local")
+        state = backend.get_state(by_number)
+        harness.at(backend, 1)
+        state.put(number, number)
+        handle = harness.snapshot(backend).handle
+        restored += number > 0 and not backend.is_local
+        backend.close()
+        counts.append(sum(name.endswith(".sst") for name in os.listdir(database)))
+    assert max(counts) == most + 1
+    # Seldom, since what is filled anew has fewer.
+    assert 1 < restored < len(epochs) // 10
+    backend = harness.open(ROCKSDB, handle)
+    state = backend.get_state(by_number)
+    harness.at(backend, 1)
+    assert list(state.items()) == [(number, number) for number in epochs]
+    backend.close()
 
 
 def test_a_database_that_can_neither_be_opened_nor_filled_anew_is_an_error_each_time_and_has_no_version(harness):
