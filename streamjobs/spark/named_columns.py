@@ -8,14 +8,14 @@ written in other letter case.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-__all__ = ["AddedColumns", "column_meant_by", "column_named"]
+__all__ = ["AddedColumns", "KeptColumns", "column_meant_by", "column_named"]
 
 
 def column_named(name: str) -> Column:
@@ -29,17 +29,33 @@ def column_meant_by(name: str, columns: Collection[str]) -> Column:
     return column_named(name) if name in columns else F.col(name)
 
 
-class AddedColumns:
-    """Columns, by their names, that are added to a frame of every epoch; no frame may have one of that name.
+class KeptColumns:
+    """Columns that the frames of all epochs are asked for.
 
-    `DataFrame.withColumns` tells the JVM of each of them anew, name by name; here a frame takes one call.
+    PySpark tells the JVM of each column anew for every frame, and looks up by name there how to; here the JVM is told
+    once, and a frame takes one call.
     """
 
-    def __init__(self, columns: Mapping[str, Column]) -> None:
-        every: list[Any] = [F.col("*"), *(column.alias(name) for name, column in columns.items())]
+    def __init__(self, columns: Iterable[Column]) -> None:
+        every: list[Any] = list(columns)
         context: Any = SparkContext.getOrCreate()
         self._columns = context._jvm.PythonUtils.toSeq([column._jc for column in every])
 
+    def of(self, frame: DataFrame) -> DataFrame:
+        """The frame's rows with these columns alone."""
+        return DataFrame(frame._jdf.select(self._columns), frame.sparkSession)
+
+    def sorted_within_partitions(self, frame: DataFrame) -> DataFrame:
+        """The frame with the rows of each partition in the order of these columns."""
+        return DataFrame(frame._jdf.sortWithinPartitions(self._columns), frame.sparkSession)
+
+
+class AddedColumns:
+    """Columns, by their names, that are added to a frame of every epoch; no frame may have one of that name."""
+
+    def __init__(self, columns: Mapping[str, Column]) -> None:
+        self._columns = KeptColumns([F.col("*"), *(column.alias(name) for name, column in columns.items())])
+
     def over(self, frame: DataFrame) -> DataFrame:
         """The frame with the columns behind its own."""
-        return DataFrame(frame._jdf.select(self._columns), frame.sparkSession)
+        return self._columns.of(frame)

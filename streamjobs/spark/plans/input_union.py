@@ -20,7 +20,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType
 
-from streamjobs.spark.named_columns import column_named
+from streamjobs.spark.named_columns import KeptColumns, column_named
 from streamjobs.spark.plans.operator_input import PLACE_COLUMN, PreparedInput
 from streamjobs.spark.tasks.tagged_input import INPUT_COLUMN, SUBTASK_COLUMN, row_column_of_input
 from streamjobs.spark.tasks.time_column import EARLY_FIELD, TIME_COLUMN
@@ -31,13 +31,18 @@ _EARLY_COLUMN: Final = "__statebackend_early"
 _ORDER_COLUMN_PREFIX: Final = "__statebackend_order_"
 
 
+def _order_of(columns: Sequence[Column]) -> KeptColumns | None:
+    """What the rows of each task are sorted by; None for the order in which they come."""
+    return KeptColumns(columns) if columns else None
+
+
 class OneInput:
     """The rows of the only input."""
 
     def __init__(self, one: PreparedInput) -> None:
         self._one = one
         self.subtask = one.subtask
-        self.order_by = (*([F.col(TIME_COLUMN)[EARLY_FIELD].desc()] if one.may_be_early else []), *one.order_by)
+        self.order = _order_of([*([F.col(TIME_COLUMN)[EARLY_FIELD].desc()] if one.may_be_early else []), *one.order_by])
         # A task sees by the key group whether the rows are its own, and where there is none by the subtask.
         beside = [SUBTASK_COLUMN] if one.key_types is None else []
         self.task_columns = tuple(map(column_named, (*one.names, *beside)))
@@ -78,13 +83,17 @@ class InputUnion:
         ]
         structs = [F.struct(*map(column_named, one.names)) for one in inputs]
         types = [frame.select(struct).schema.fields[0].dataType for frame, struct in zip(rows, structs, strict=True)]
-        self._columns = [self._tagged_columns(index, structs[index], types) for index in range(len(inputs))]
+        self._columns = [
+            KeptColumns(self._tagged_columns(index, structs[index], types)) for index in range(len(inputs))
+        ]
         self.subtask = F.col(SUBTASK_COLUMN)
-        self.order_by = (
-            *([F.col(_EARLY_COLUMN).desc()] if self._has_early else []),
-            F.array(*places)[F.col(INPUT_COLUMN)],
-            *(one.in_order(F.col(one.name)) for one in self._orders),
-            F.col(PLACE_COLUMN),
+        self.order = _order_of(
+            [
+                *([F.col(_EARLY_COLUMN).desc()] if self._has_early else []),
+                F.array(*places)[F.col(INPUT_COLUMN)],
+                *(one.in_order(F.col(one.name)) for one in self._orders),
+                F.col(PLACE_COLUMN),
+            ]
         )
         names = [INPUT_COLUMN, SUBTASK_COLUMN, *map(row_column_of_input, range(len(inputs)))]
         self.task_columns = tuple(map(F.col, names))
@@ -92,8 +101,7 @@ class InputUnion:
     def of(self, frames: Sequence[DataFrame]) -> DataFrame:
         """The rows of the frames of all inputs."""
         parts = [
-            one.rows(frame).select(*columns)
-            for one, frame, columns in zip(self._inputs, frames, self._columns, strict=True)
+            columns.of(one.rows(frame)) for one, frame, columns in zip(self._inputs, frames, self._columns, strict=True)
         ]
         return reduce(DataFrame.union, parts)
 

@@ -123,8 +123,8 @@ def processed(
     """The rows that the tasks of an operator give out, over the frames of its inputs."""
     rows = operator.rows
     routed = placement.route(rows.of(frames), rows.subtask)
-    if rows.order_by:
-        routed = routed.sortWithinPartitions(*rows.order_by)
+    if rows.order is not None:
+        routed = rows.order.sorted_within_partitions(routed)
     return operator.arrow_map.apply(routed, task.run)
 
 
