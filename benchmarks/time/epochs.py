@@ -4,7 +4,8 @@ An epoch is a micro-batch of one row. In one job with event time each row regist
 an epoch moves the watermark and fires nothing. In the other the timer is due at once, and batches come at intervals, so
 that an epoch without records runs between them: in one subtask a timer fires, and in the others nothing does. What is
 compared is the time that the driver takes for an epoch, as `job.epochs` tells it: of epochs behind a pause with others
-behind one, since a process that has slept is slower at first.
+behind one, since a process that has slept is slower at first. Besides, the almost empty epoch is taken as a whole, from
+one batch to the next: Spark plans a batch and notes it, and does nothing for an epoch without records.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.alternating import measure_alternating
 from benchmarks.result import Result
+from benchmarks.spark_stateful.epoch_cost import epoch_cost_ms
 from benchmarks.spark_stateful.ours import CountPerKey
 from benchmarks.spark_stateful.session import benchmark_session
-from benchmarks.spark_stateful.workload import POLL_INTERVAL_S, WARM_UP_BATCHES, micro_batches
+from benchmarks.spark_stateful.workload import POLL_INTERVAL_S, WARM_UP_BATCHES, await_batches, micro_batches
 from benchmarks.time.queries import our_job
 from streamjobs import KeyedProcessFunction, ProcessContext, WatermarkStrategy
 from streamjobs.spark import SparkStreamEnvironment
@@ -34,7 +36,8 @@ ONE_ROW = "epoch of one row that fires nothing"
 WITHOUT_RECORDS = "epoch without records"
 PEER = "almost empty epoch without event time"
 PEER_BEHIND_A_PAUSE = f"{PEER}, behind a pause"
-_BESIDE = {ONE_ROW: PEER, WITHOUT_RECORDS: PEER_BEHIND_A_PAUSE}
+WHOLE_PEER = f"{PEER}, until the next one"
+_PAIRS = ((ONE_ROW, PEER), (WITHOUT_RECORDS, PEER_BEHIND_A_PAUSE), (WITHOUT_RECORDS, WHOLE_PEER))
 SCHEMA = "key bigint, count bigint"
 FAR_MS = 1 << 50
 AT_ONCE = "0 seconds"
@@ -72,12 +75,13 @@ def results(arguments: argparse.Namespace) -> Iterator[Result]:
             # The watermark that a row has made is the millisecond before the row's.
             WITHOUT_RECORDS: partial(_timed, -1, False),
             PEER_BEHIND_A_PAUSE: partial(_untimed, ROOM_FOR_AN_EPOCH),
+            WHOLE_PEER: _whole,
         }
         turns = {name: turn_of(job) for name, job in jobs.items()}
         measured = measure_alternating(turns, rounds=arguments.rounds, warm_up_rounds=1)
     for name, measurement in measured.items():
         print(f"{name}, ms: {measurement}", file=sys.stderr, flush=True)
-    for name, peer in _BESIDE.items():
+    for name, peer in _PAIRS:
         yield Result(name, measured[name].median, measured[peer].median, peer, "ms", 1.0)
 
 
@@ -93,10 +97,20 @@ def _timed(behind_ms: int, has_batch: bool, spark: SparkSession, directory: Path
 
 
 def _untimed(interval: str, spark: SparkSession, directory: Path, backend: str, epochs: int) -> float:
-    def stream(rows: Any, environment: SparkStreamEnvironment) -> Any:
-        return environment.from_dataframe(rows).key_by("key").process(CountPerKey(), uid="count", schema=SCHEMA)
+    return _milliseconds(_counted, True, interval, spark, directory, backend, epochs)
 
-    return _milliseconds(stream, True, interval, spark, directory, backend, epochs)
+
+def _whole(spark: SparkSession, directory: Path, backend: str, epochs: int) -> float:
+    with our_job(spark, directory, backend, partial(_counted, _rows(spark))) as job:
+        return epoch_cost_ms(await_batches(job.query, WARM_UP_BATCHES + epochs + 1))
+
+
+def _counted(rows: Any, environment: SparkStreamEnvironment) -> Any:
+    return environment.from_dataframe(rows).key_by("key").process(CountPerKey(), uid="count", schema=SCHEMA)
+
+
+def _rows(spark: SparkSession) -> DataFrame:
+    return micro_batches(spark, 1).selectExpr("value", "value % 1000 AS key")
 
 
 def _milliseconds(
@@ -109,8 +123,7 @@ def _milliseconds(
     epochs: int,
 ) -> float:
     """The median of epochs with records, or of those without, behind the warm-up; batches come at the interval."""
-    rows = micro_batches(spark, 1).selectExpr("value", "value % 1000 AS key")
-    with our_job(spark, directory, backend, partial(stream, rows), interval) as job:
+    with our_job(spark, directory, backend, partial(stream, _rows(spark)), interval) as job:
         while len(kept := [one for one in job.epochs if one.has_batch == has_batch]) < WARM_UP_BATCHES + epochs:
             if not job.query.isActive:
                 job.await_termination()
