@@ -242,6 +242,8 @@ class _KeylessCalls:
                     for row in result:
                         add(None, row, context.timestamp)
         except Exception as error:
+            # What was emitted before stays emitted.
+            self._output.flush()
             what = "" if isinstance(context, ReadOnlyContext) else "broadcast "
             where = f"operator {self._uid!r}, {what}{of_record(self.record)}"
             raise call_failure(error, where, self._method) from error

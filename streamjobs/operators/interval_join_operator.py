@@ -117,6 +117,8 @@ class IntervalJoinOperator(Operator):
                 self._set_key(context.current_key, key_group)
                 self._process(side, record, time)
         except Exception as error:
+            # What was emitted before stays emitted.
+            self._output.flush()
             where = f"{of_key(self._uid, context.current_key)}, {side.name} {of_record(record)}"
             raise call_failure(error, where, "the join") from error
         self._output.flush()

@@ -126,7 +126,12 @@ class KeyedProcessOperator(Operator):
         adapter = self._adapters.get(input_index) or self._adapter(input_index)
         timestamps = batch.timestamps
         if timestamps is not None:
-            adapter.run_with_timestamps(batch, timestamps, self._with_timestamps, self.output)
+            try:
+                adapter.run_with_timestamps(batch, timestamps, self._with_timestamps, self.output)
+            except Exception:
+                # What was emitted before stays emitted.
+                self.output.flush()
+                raise
             self.output.flush()
             return
         self._emitter.emit(None, adapter.run(batch, self._context))

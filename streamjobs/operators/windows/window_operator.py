@@ -368,6 +368,8 @@ class WindowOperator(Operator):
             self._output.add(self._late_tag, element, time)
 
     def _failure(self, error: Exception, where: str, *record: Any) -> Exception:
+        # What was emitted before stays emitted.
+        self._output.flush()
         if isinstance(error, StreamJobError):
             return error
         if isinstance(error, FoldError):
