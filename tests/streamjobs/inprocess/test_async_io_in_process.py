@@ -128,6 +128,18 @@ def test_records_in_flight_are_carried_over_checkpoints_and_restarts(wait: Wait,
 
 
 @BOTH
+def test_capacity_may_be_given_by_its_place_as_in_flink(wait: Wait) -> None:
+    results: list[Any] = []
+    environment = LocalStreamEnvironment()
+    records: Any = environment.from_elements(RECORDS, schema=SCHEMA)
+    wait(records, Doubling(), LONG, 3, uid="ask", schema=SCHEMA).sink_to(results)
+    environment.execute("job")
+    assert sorted(results) == sorted((key, number * 2) for key, number in RECORDS)
+    with pytest.raises(JobDefinitionError, match=r"capacity of \w+_wait\(\) is 0"):
+        wait(records, Doubling(), LONG, 0, uid="other", schema=SCHEMA)
+
+
+@BOTH
 def test_a_job_that_is_drained_carries_nothing_over_though_it_has_no_event_time(wait: Wait) -> None:
     results: list[Any] = []
     environment = LocalStreamEnvironment()
