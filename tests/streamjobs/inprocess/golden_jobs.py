@@ -92,13 +92,23 @@ def window_join(streams: Sequence[DataStream], given: Given, uid: str) -> Proces
     return join_of(*streams, given, uid)
 
 
+STRATEGIES: Mapping[str, Callable[[Given], WatermarkStrategy[Any]]] = {
+    "bounded": lambda given: WatermarkStrategy.for_bounded_out_of_orderness(given["bound"]),
+    "monotonous": lambda given: WatermarkStrategy.for_monotonous_timestamps(),
+    "none": lambda given: WatermarkStrategy.no_watermarks(),
+    "punctuated": lambda given: WatermarkStrategy.for_generator(Punctuated),
+}
+
+
+def strategy_of(given: Given) -> WatermarkStrategy[Any]:
+    """The strategy of a trace."""
+    strategy = STRATEGIES[given["type"]](given)
+    return strategy.with_idleness(given["idleness"]) if "idleness" in given else strategy
+
+
 def assign_timestamps(streams: Sequence[DataStream], given: Given, uid: str) -> ProcessedStream:
-    kind: WatermarkStrategy[Any] = (
-        WatermarkStrategy.for_generator(Punctuated)
-        if given["strategy"]["type"] == "punctuated"
-        else WatermarkStrategy.for_bounded_out_of_orderness(given["strategy"]["bound"])
-    )
-    timed = streams[0].assign_timestamps_and_watermarks(kind.with_timestamps("value"))
+    strategy = strategy_of(given["strategy"]).with_timestamps("value")
+    timed = streams[0].assign_timestamps_and_watermarks(strategy)
     return timed.key_by("key").process(Echo(), uid=uid, schema=ELEMENT)
 
 
@@ -142,7 +152,7 @@ def build(scenario: Given, job: TracedJob, uid: str = "operator") -> None:
             made = windows_of(stream.key_by("key"), given, f"{uid}-{index}")
             sides = {given.get("lateTag"): ELEMENT, given["function"].get("clearSide"): SAID}
         else:
-            made = BUILDERS[given["type"]](streams, given, f"{uid}-{index}")
+            made = BUILDERS[given["type"]]([stream] if index else streams, given, f"{uid}-{index}")
             sides = dict.fromkeys(given.get("sideTags", ()), SAID)
             sides |= {given.get("lateLeftTag"): RECORD, given.get("lateRightTag"): RECORD}
         for tag, of_tag in sides.items():

@@ -52,10 +52,13 @@ class Program:
     def open(self, context: RuntimeContext) -> None:
         self.acc = context.get_state(ACC)
 
-    def element(self, value: Any, context: Any, **also: Any) -> Iterable[Any]:
-        shown = {"on": "element", "key": context.current_key, **also, "value": value["value"]}
-        program = self.given.get("onElement", ()) if value["do"] is None else json.loads(value["do"])
-        return self._run(program, shown, context, value["value"])
+    def element(self, record: Any, context: Any, **also: Any) -> Iterable[Any]:
+        columns = record.asDict()
+        # Behind a first stage a record has the values that were folded.
+        value = columns["value"] if "value" in columns else sum(columns["values"])
+        own = columns.get("do")
+        shown = {"on": "element", "key": context.current_key, **also, "value": value}
+        return self._run(self.given.get("onElement", ()) if own is None else json.loads(own), shown, context, value)
 
     def timer(self, timestamp: int, context: Any, **also: Any) -> Iterable[Any]:
         shown = {"on": "timer", "key": context.current_key, **also, "timer": timestamp}
