@@ -31,7 +31,7 @@ from streamjobs.api.operator_state_store import OperatorStateStore
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.api.sink import Sink, SinkError
 from streamjobs.api.timer_service import TimeDomain, TimerService
-from streamjobs.api.watermark_strategy import WatermarkStrategy
+from streamjobs.api.watermark_strategy import FUTURE_RECORDS, WatermarkStrategy
 from streamjobs.api.windows.evictors import CountEvictor, DeltaEvictor, Evictor, TimeEvictor, TimestampedValue
 from streamjobs.api.windows.standard_triggers import (
     ContinuousEventTimeTrigger,
@@ -72,6 +72,7 @@ from streamjobs.errors import (
 from streamjobs.time.watermark_generators import WatermarkGenerator, WatermarkOutput
 
 __all__ = [
+    "FUTURE_RECORDS",
     "AsyncContext",
     "AsyncDataStream",
     "AsyncFunction",

@@ -8,8 +8,15 @@ from typing import Any
 import attrs
 import pytest
 
-from streamjobs import JobDefinitionError, OutputTag, WatermarkGenerator, WatermarkOutput, WatermarkStrategy
-from streamjobs.api.watermark_strategy import FUTURE_RECORDS, WatermarkAlignment
+from streamjobs import (
+    FUTURE_RECORDS,
+    JobDefinitionError,
+    OutputTag,
+    WatermarkGenerator,
+    WatermarkOutput,
+    WatermarkStrategy,
+)
+from streamjobs.api.watermark_strategy import WatermarkAlignment
 from streamjobs.time.channel_watermarks import SourceTime
 from streamjobs.time.watermark_elements import Watermark, WatermarkStatus
 

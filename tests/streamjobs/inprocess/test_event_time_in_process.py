@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamjobs import (
+    FUTURE_RECORDS,
     EventTimeSessionWindows,
     JobDefinitionError,
     OutputTag,
@@ -150,13 +151,14 @@ def test_what_a_step_makes_of_a_record_has_the_timestamp_of_that() -> None:
     assert sorted(map(tuple, results)) == [("a", 3, 2), ("a", 8, 2)]
 
 
-def test_records_too_far_in_the_future_are_set_aside_and_move_no_watermark() -> None:
+@pytest.mark.parametrize("given", [OutputTag("ahead", SCHEMA), None], ids=["a tag", "no tag"])
+def test_records_too_far_in_the_future_are_set_aside_and_move_no_watermark(given: OutputTag[Any] | None) -> None:
     results: list[Any] = []
     ahead: list[Any] = []
-    tag: OutputTag[Any] = OutputTag("ahead", SCHEMA)
+    tag = FUTURE_RECORDS if given is None else given
     env = LocalStreamEnvironment(clock=lambda: 100, epoch_size=1)
     elements = [("a", 1, 1), ("a", 10_000, 2), ("a", 3, 4)]
-    strategy = bounded().with_future_limit(1000, tag)
+    strategy = bounded().with_future_limit(1000, given)
     stream = env.from_elements(elements, SCHEMA).assign_timestamps_and_watermarks(strategy)
     stream.get_side_output(tag).sink_to(ahead, uid="ahead")
     windows = stream.key_by("k").window(TumblingEventTimeWindows.of(SIZE))

@@ -11,6 +11,7 @@ from chain_runner import travelling_by_value, write_batches
 from spark_workplace import memory_sink, rows_of
 
 from streamjobs import (
+    FUTURE_RECORDS,
     JobDefinitionError,
     OutputTag,
     ProcessWindowFunction,
@@ -20,7 +21,6 @@ from streamjobs import (
 )
 from streamjobs.api.data_stream import DataStream
 from streamjobs.api.stream_graph import SourceNode, StreamGraph, TimestampsNode, UnionNode
-from streamjobs.api.watermark_strategy import FUTURE_RECORDS
 from streamjobs.spark.plans.hidden_time import HiddenTime
 from streamjobs.spark.tasks.time_column import TIME_COLUMN
 from streamjobs.time.timestamps import MIN_TIMESTAMP
