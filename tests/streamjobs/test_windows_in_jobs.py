@@ -37,10 +37,11 @@ def reduced(left: Any, right: Any) -> Any:
     return left.k, left.v + right.v
 
 
-def test_the_guide_shows_windows_that_do_what_it_says() -> None:
+@pytest.mark.parametrize("which", ["this", "this too"])
+def test_the_guide_shows_windows_that_do_what_it_says(which: str) -> None:
     guide = (Path(__file__).resolve().parents[2] / "docs" / "writing-a-job.md").read_text(encoding="utf-8")
     [program] = re.findall(
-        r"<!-- tests/streamjobs/test_windows_in_jobs.py runs this -->\n```python\n(.*?)```", guide, re.S
+        rf"<!-- tests/streamjobs/test_windows_in_jobs.py runs {which} -->\n```python\n(.*?)```", guide, re.S
     )
     exec(program, {})
 
