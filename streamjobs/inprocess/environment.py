@@ -47,6 +47,7 @@ from streamjobs.inprocess.network.output_subtask import OutputListener
 from streamjobs.inprocess.network.scheduler import DownstreamFirst, Scheduler
 from streamjobs.inprocess.record_sinks import check_sinks
 from streamjobs.inprocess.run_snapshots import CheckpointSettings
+from streamjobs.inprocess.source_columns import check_timestamp_columns
 from streamjobs.inprocess.source_reading import read_all
 from streamjobs.inprocess.split_feed import ReplayedSource
 from streamjobs.inprocess.staged_sinks import StagedSinks
@@ -315,6 +316,7 @@ class LocalStreamEnvironment:
         graph = self._graph.job()
         event_time = EventTime.of_sources(graph) if sources_tell_time else EventTime.of(graph)
         prepared = prepare_graph(graph, self.parallelism, self.max_parallelism)
+        check_timestamp_columns(event_time)
         check_sinks(graph)
         # Two that write to the same place are refused by its construction.
         StagedSinks(graph)

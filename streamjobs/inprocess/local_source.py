@@ -14,7 +14,7 @@ from attrs import frozen
 from checkpointing.metadata.checkpoint_sections import ChannelWatermark
 from streamjobs.api.stream_graph import SourceNode, StreamEdge, TimestampsNode
 from streamjobs.api.watermark_strategy import WatermarkStrategy
-from streamjobs.errors import JobDefinitionError, StreamJobError, UserFunctionError
+from streamjobs.errors import StreamJobError, UserFunctionError
 from streamjobs.inprocess.chain import Chain
 from streamjobs.inprocess.keys import field_getter
 from streamjobs.inprocess.local_stream import LocalStream
@@ -155,10 +155,10 @@ class LocalSource:
 
     def _timestamps_of(self, node: TimestampsNode) -> _Timestamps:
         strategy: WatermarkStrategy[Any] = node.strategy
-        get_timestamp = self._getter(node, strategy.timestamps, "with_timestamps")
+        get_timestamp = self._getter(strategy.timestamps, "with_timestamps")
         channel_of_record = None
         if strategy.channel is not None:
-            get_channel = self._getter(node, strategy.channel, "with_channel")
+            get_channel = self._getter(strategy.channel, "with_channel")
 
             def channel_of_record(record: Any) -> str:
                 return str(get_channel(record))
@@ -172,16 +172,7 @@ class LocalSource:
             raise UserFunctionError(what) from error
         return _Timestamps(node, get_timestamp, channel_of_record, time)
 
-    def _getter(self, node: TimestampsNode, column: Any, given_to: str) -> Callable[[Any], Any]:
-        """What gets a column of the records, which are those of the source itself if no step lies in between."""
-        edge = node.inputs[0]
-        source = edge.node.source if isinstance(edge.node, SourceNode) else None
-        schema = getattr(source, "schema", None)
-        if schema is not None and isinstance(column, str) and schema.type_of(column) is None:
-            raise JobDefinitionError(
-                f"source {self._name!r}: {given_to}({column!r}) does not fit its records, which have the columns "
-                f"{', '.join(schema.names)}"
-            )
+    def _getter(self, column: Any, given_to: str) -> Callable[[Any], Any]:
         get = field_getter(column, f"source {self._name!r}", given_to)
         return self._naming_records(get, given_to) if callable(column) else get
 

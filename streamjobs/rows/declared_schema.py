@@ -33,6 +33,7 @@ __all__ = [
     "parsed_schema",
     "place_of_output",
     "unknown_column",
+    "unreadable_schema",
 ]
 
 TIME_ZONE: Final = "UTC"
@@ -122,10 +123,15 @@ def parsed_schema(ddl: str, where: str) -> DeclaredSchema:
     try:
         return DeclaredSchema(_Parser(ddl).schema())
     except _SyntaxError as error:
-        raise JobDefinitionError(
-            f"{where}: the schema {cited(ddl, 200)} cannot be read: {error}; write it as 'name type, ...' with types "
-            f"such as string, bigint, double, timestamp, decimal(10,2), array<int>, struct<a: int>"
-        ) from None
+        raise unreadable_schema(ddl, where, error) from None
+
+
+def unreadable_schema(ddl: str, where: str, why: object) -> JobDefinitionError:
+    """What is told of a DDL string that declares no schema; ``where`` begins the message."""
+    return JobDefinitionError(
+        f"{where}: the schema {cited(ddl, 200)} cannot be read: {why}; write it as 'name type, ...' with types such as "
+        f"string, bigint, double, timestamp, decimal(10,2), array<int>, struct<a: int>"
+    )
 
 
 def output_schema(declared: object, where: str, how: str) -> DeclaredSchema:

@@ -17,7 +17,7 @@ import pytest
 from chain_runner import run_chain
 
 from statebackend import ValueStateDescriptor
-from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
+from streamjobs import JobDefinitionError, KeyedProcessFunction, ProcessContext, RuntimeContext, WatermarkStrategy
 from streamjobs.api.data_stream import DataStream
 from streamjobs.inprocess import LocalStreamEnvironment
 from streamjobs.rows.row import is_row_class
@@ -144,8 +144,29 @@ WRONG: dict[str, Any] = {
     "an unknown order_by": chain(order_by="when"),
     "an unknown key": chain(key="keys"),
     "no schema": chain(schema=None),
+    "a schema with a type that is none": chain(schema="key string, number bigin"),
+    "a schema that does not end": chain(schema="key string, number array<bigint"),
     "a reserved name": chain(schema="key string, number bigint, __statebackend_x int"),
     "a key of a type that is none": chain(lambda value: (1.5, value.number), schema="key double, number bigint"),
+}
+
+
+def timed(timestamps: str, channel: str = "key") -> Callable[[DataStream, Any], None]:
+    """A chain whose records get their timestamps from a column."""
+    strategy: Any = WatermarkStrategy.for_monotonous_timestamps().with_timestamps(timestamps).with_channel(channel)
+    build = chain()
+
+    def build_timed(stream: DataStream, sink: Any) -> None:
+        build(stream.assign_timestamps_and_watermarks(strategy), sink)
+
+    build_timed.with_nulls = False  # type: ignore[attr-defined]
+    return build_timed
+
+
+WRONG_TIMES: dict[str, Any] = {
+    "a column that is not there": timed("when"),
+    "a channel that is not there": timed("number", "partition"),
+    "a column of text": timed("key"),
 }
 
 
@@ -200,6 +221,30 @@ def test_the_words_are_the_same_on_spark(spark: SparkSession, tmp_path: Path, na
     with pytest.raises(Exception) as told_on_spark:  # noqa: PT011
         run_chain(spark, tmp_path, SOURCE, [records(build)], _ended_by(build, MemorySink()))
     assert str(told_in_process.value) in str(told_on_spark.value)
+
+
+@pytest.mark.parametrize("name", WRONG_TIMES)
+def test_columns_of_time_that_do_not_fit_are_refused_by_source_before_anything_is_touched(
+    tmp_path: Path, name: str
+) -> None:
+    environment = LocalStreamEnvironment(job_dir=tmp_path / "job")
+    WRONG_TIMES[name](environment.from_elements(records(WRONG_TIMES[name]), schema=SOURCE), [])
+    with pytest.raises(JobDefinitionError, match="source 'source-0': with_"):
+        environment.execute("chain")
+    assert not (tmp_path / "job").exists()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", WRONG_TIMES)
+def test_what_is_said_of_columns_of_time_is_the_same_on_spark(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    from streamjobs.spark import MemorySink
+
+    build = WRONG_TIMES[name]
+    with pytest.raises(JobDefinitionError) as told_in_process:
+        in_process(build)
+    with pytest.raises(JobDefinitionError) as told_on_spark:
+        run_chain(spark, tmp_path, SOURCE, [records(build)], _ended_by(build, MemorySink()))
+    assert str(told_in_process.value) == str(told_on_spark.value)
 
 
 def _ended_by(build: Any, sink: Any) -> Callable[[DataStream], None]:

@@ -32,6 +32,7 @@ from streamjobs.api.stream_graph import (
 from streamjobs.errors import JobDefinitionError
 from streamjobs.rows.declared_schema import RESERVED_PREFIX
 from streamjobs.runtime.event_time import EventTime, check_follows_from_epochs
+from streamjobs.runtime.timestamp_columns import unfit_column, unfit_type
 from streamjobs.spark.named_columns import column_meant_by
 from streamjobs.spark.tasks.time_column import TIME_COLUMN, TIME_TYPE
 from streamjobs.user_errors import cited
@@ -157,17 +158,14 @@ _MILLISECONDS: Final[Mapping[type, Any]] = {
 
 def _time_column(frame: DataFrame, node: TimestampsNode, source_name: str) -> Column:
     strategy = node.strategy
-    timestamps = _given_column(frame, strategy.timestamps, "with_timestamps")
+    timestamps = _given_column(frame, strategy.timestamps, source_name, "with_timestamps")
     data_type = frame.select(timestamps).schema.fields[0].dataType
     milliseconds = _MILLISECONDS.get(type(data_type))
     if milliseconds is None:
-        raise JobDefinitionError(
-            f"{_METHOD}: with_timestamps is of the type {data_type.simpleString()}; it must be a timestamp, or a "
-            f"bigint of milliseconds since 1970: cast it"
-        )
+        raise unfit_type(source_name, data_type.simpleString())
     channel = F.lit("")
     if strategy.channel is not None:
-        given = _given_column(frame, strategy.channel, "with_channel")
+        given = _given_column(frame, strategy.channel, source_name, "with_channel")
         channel = F.coalesce(given.cast("string"), channel)
     return _time_struct(milliseconds(timestamps), F.lit(source_name), channel)
 
@@ -177,7 +175,7 @@ def _time_struct(timestamp: Column, source: Column, channel: Column) -> Column:
     return F.struct(*(part.cast(field.dataType).alias(field.name) for part, field in parts))
 
 
-def _given_column(frame: DataFrame, given: Any, method: str) -> Column:
+def _given_column(frame: DataFrame, given: Any, source_name: str, method: str) -> Column:
     column = column_meant_by(given, frame.columns) if isinstance(given, str) else given
     if not isinstance(column, Column):
         raise JobDefinitionError(
@@ -188,8 +186,6 @@ def _given_column(frame: DataFrame, given: Any, method: str) -> Column:
         # Asking for the schema has Spark analyse the expression.
         frame.select(column).schema  # noqa: B018
     except AnalysisException as error:
-        raise JobDefinitionError(
-            f"{_METHOD}: {method} does not fit the records, which have the columns {', '.join(frame.columns)}: "
-            f"{str(error).splitlines()[0]}"
-        ) from error
+        why = "" if isinstance(given, str) else str(error).splitlines()[0]
+        raise unfit_column(source_name, method, given, frame.columns, why) from error
     return column

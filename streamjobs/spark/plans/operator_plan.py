@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from attrs import frozen
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
@@ -22,7 +23,9 @@ from streamjobs.rows.declared_schema import (
     OF_OUTPUT_TAG,
     OF_PROCESS,
     missing_schema,
+    parsed_schema,
     place_of_output,
+    unreadable_schema,
 )
 from streamjobs.runtime.state_registration import RegisteredStates, registered_states
 from streamjobs.spark.plans.hidden_time import TimeOfOperator
@@ -139,9 +142,21 @@ def _struct_type(schema: Any, where: str) -> StructType:
     if isinstance(schema, StructType):
         return schema
     if isinstance(schema, str):
-        parsed = StructType.fromDDL(schema)
+        try:
+            parsed = StructType.fromDDL(schema)
+        except AnalysisException as error:
+            raise _unreadable(schema, where, error) from error
         return parsed if isinstance(parsed, StructType) else StructType([StructField("value", parsed)])
     raise JobDefinitionError(f"{where}: schema must be DDL or a StructType, not {type(schema).__name__}")
+
+
+def _unreadable(schema: str, where: str, error: AnalysisException) -> JobDefinitionError:
+    """In the words of the other runtime, where that cannot read it either."""
+    try:
+        parsed_schema(schema, where)
+    except JobDefinitionError as refused:
+        return refused
+    return unreadable_schema(schema, where, " ".join(str(error).split("== SQL ==")[0].split()))
 
 
 def _nullable(schema: StructType) -> StructType:

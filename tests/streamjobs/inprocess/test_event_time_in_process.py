@@ -170,7 +170,7 @@ def test_records_too_far_in_the_future_are_set_aside_and_move_no_watermark(given
 
 def test_what_is_no_timestamp_is_told_with_its_record() -> None:
     env = LocalStreamEnvironment()
-    stream = env.from_elements([("a", 1, 1)], SCHEMA).assign_timestamps_and_watermarks(bounded("k"))
+    stream = env.from_elements([("a", 1, 1)], SCHEMA).assign_timestamps_and_watermarks(bounded(lambda row: row.k))
     windows = stream.key_by("k").window(TumblingEventTimeWindows.of(SIZE))
     windows.process(Summed(), uid="sums", schema="k string, start bigint, v bigint").sink_to([])
     with pytest.raises(StreamJobError, match=r"source 'source-0', record .*'a' is no timestamp"):
