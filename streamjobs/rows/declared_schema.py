@@ -13,7 +13,8 @@ savepoint must mean the same in every runtime. Instants are in UTC: there is no 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ __all__ = [
     "OF_PROCESS",
     "Column",
     "DeclaredSchema",
+    "check_columns",
     "check_not_reserved",
     "missing_schema",
     "output_schema",
@@ -145,7 +147,23 @@ def output_schema(declared: object, where: str, how: str) -> DeclaredSchema:
         return parsed_schema(declared, where)
     if not hasattr(declared, "fields"):
         raise JobDefinitionError(f"{where}: schema must be DDL or a StructType, not {type(declared).__name__}")
-    return DeclaredSchema(_column_of("", declared, True, where).fields)
+    struct: Any = declared
+    check_columns([one.name for one in struct.fields], struct.simpleString(), where)
+    return DeclaredSchema(_column_of("", struct, True, where).fields)
+
+
+def check_columns(names: Sequence[str], schema: str, where: str, *, is_case_sensitive: bool = False) -> None:
+    """Raises `JobDefinitionError` for a schema without columns, or with two of one name, whatever their case."""
+    twice = _doubled(names if is_case_sensitive else map(str.lower, names))
+    if twice is not None:
+        raise unreadable_schema(schema, where, f"two columns are called {twice!r}")
+    if not names:
+        raise unreadable_schema(schema, where, "it is empty")
+
+
+def _doubled(names: Iterable[str]) -> str | None:
+    """A name that is there twice."""
+    return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
 def _column_of(name: str, data_type: Any, nullable: bool, where: str) -> Column:
@@ -247,8 +265,7 @@ class _Parser:
         columns = [self._column()]
         while self._takes("mark", ","):
             columns.append(self._column())
-        names = [column.name.lower() for column in columns]
-        twice = next((name for name in names if names.count(name) > 1), None)
+        twice = _doubled(column.name.lower() for column in columns)
         if twice is not None:
             raise _SyntaxError(f"two columns are called {twice!r}")
         return tuple(columns)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from attrs import field, frozen
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
@@ -26,7 +26,7 @@ from streamjobs.spark.tasks.arrow_input import KEY_COLUMN_PREFIX, KEY_GROUP_COLU
 from streamjobs.spark.tasks.tagged_input import SUBTASK_COLUMN
 from streamjobs.spark.tasks.time_column import TIME_COLUMN
 
-__all__ = ["PLACE_COLUMN", "PreparedInput", "prepare_input"]
+__all__ = ["PLACE_COLUMN", "PreparedInput", "is_case_sensitive", "prepare_input"]
 
 PLACE_COLUMN: Final = "__statebackend_place"
 """The place of a row of a broadcast input, among those of its epoch."""
@@ -176,9 +176,13 @@ def _is_column(frame: DataFrame, name: str) -> bool:
         return False
 
 
+def is_case_sensitive(spark: SparkSession) -> bool:
+    """Whether names of columns that differ in case alone are two."""
+    return (spark.conf.get("spark.sql.caseSensitive", "false") or "").lower() == "true"
+
+
 def _check_names_are_distinct(frame: DataFrame, uid: str) -> None:
-    is_case_sensitive = (frame.sparkSession.conf.get("spark.sql.caseSensitive", "false") or "").lower() == "true"
-    names = frame.columns if is_case_sensitive else [name.lower() for name in frame.columns]
+    names = frame.columns if is_case_sensitive(frame.sparkSession) else [name.lower() for name in frame.columns]
     if len(set(names)) != len(names):
         raise JobDefinitionError(
             f"operator {uid!r}: two of its input columns have the same name ({', '.join(frame.columns)})"

@@ -22,6 +22,7 @@ from streamjobs.errors import JobDefinitionError
 from streamjobs.rows.declared_schema import (
     OF_OUTPUT_TAG,
     OF_PROCESS,
+    check_columns,
     missing_schema,
     parsed_schema,
     place_of_output,
@@ -32,7 +33,7 @@ from streamjobs.spark.plans.hidden_time import TimeOfOperator
 from streamjobs.spark.plans.initial_state import with_initial_rows
 from streamjobs.spark.plans.input_union import InputUnion, OneInput
 from streamjobs.spark.plans.map_in_arrow import ArrowMap
-from streamjobs.spark.plans.operator_input import prepare_input
+from streamjobs.spark.plans.operator_input import is_case_sensitive, prepare_input
 from streamjobs.spark.plans.placement import SubtaskPlacement
 from streamjobs.spark.tasks.arrow_input import InputColumns
 from streamjobs.spark.tasks.epoch_task import EpochTask
@@ -92,17 +93,17 @@ def prepare_operator(
     except Exception as error:
         raise JobDefinitionError(
             f"operator {uid!r}: the function cannot be sent to the workers ({type(error).__name__}: {error}); "
-            f"make connections and the like in open(), not in __init__"
+            f"make connections and the like in setup(), not in __init__"
         ) from error
     if node.schema is None:
         raise missing_schema(f"operator {uid!r}", OF_PROCESS)
-    output_type = _nullable(_struct_type(node.schema, f"operator {uid!r}"))
+    output_type = _output_type(frames[0], node.schema, f"operator {uid!r}")
     side_types: dict[OutputTag[Any], StructType] = {}
     for tag in tags:
         where = place_of_output(uid, tag.name)
         if tag.schema is None:
             raise missing_schema(where, OF_OUTPUT_TAG)
-        side_types[tag] = _nullable(_struct_type(tag.schema, where))
+        side_types[tag] = _output_type(frames[0], tag.schema, where)
     states = registered_states(unpickled(function_pickle), uid, parallelism, [one.schema for one in inputs])
     layout = OutputLayout(output_type, side_types, has_time=emits_time)
     rows = OneInput(inputs[0]) if len(inputs) == 1 else InputUnion(inputs, frames, node.input_order)
@@ -138,6 +139,14 @@ def processed_without_rows(
     return operator.arrow_map.apply(placement.without_rows(spark, operator.uid, operator.task_schema), task.run)
 
 
+def _output_type(frame: DataFrame, schema: Any, where: str) -> StructType:
+    declared = _struct_type(schema, where)
+    text = schema if isinstance(schema, str) else declared.simpleString()
+    check_columns(declared.names, text, where, is_case_sensitive=is_case_sensitive(frame.sparkSession))
+    # Spark takes what is declared for granted, and what a function gives out is not known to keep to it.
+    return StructType([StructField(field.name, field.dataType, True, field.metadata) for field in declared.fields])
+
+
 def _struct_type(schema: Any, where: str) -> StructType:
     if isinstance(schema, StructType):
         return schema
@@ -157,8 +166,3 @@ def _unreadable(schema: str, where: str, error: AnalysisException) -> JobDefinit
     except JobDefinitionError as refused:
         return refused
     return unreadable_schema(schema, where, " ".join(str(error).split("== SQL ==")[0].split()))
-
-
-def _nullable(schema: StructType) -> StructType:
-    # Spark takes what is declared for granted, and what a function gives out is not known to keep to it.
-    return StructType([StructField(field.name, field.dataType, True, field.metadata) for field in schema.fields])

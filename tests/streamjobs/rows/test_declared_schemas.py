@@ -61,6 +61,15 @@ def test_an_output_needs_a_schema_of_a_kind_that_is_known() -> None:
         output_schema(7, "here", OF_PROCESS)
 
 
+def test_an_output_has_columns_of_different_names() -> None:
+    from pyspark.sql.types import IntegerType, StructField, StructType
+
+    of_one_name = StructType([StructField(name, IntegerType()) for name in "abA"])
+    for declared, why in ((StructType(), "it is empty"), (of_one_name, "two columns are called 'a'")):
+        with pytest.raises(JobDefinitionError, match=rf"^here: the schema 'struct<.*>' cannot be read: {why}"):
+            output_schema(declared, "here", OF_PROCESS)
+
+
 def test_a_row_is_a_tuple_with_names() -> None:
     inner: Any = tuple.__new__(row_class(("x",)), (1,))
     row: Any = tuple.__new__(row_class(("a", "count", "inner")), ("b", 2, [inner]))

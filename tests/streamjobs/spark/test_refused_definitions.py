@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 from spark_workplace import CountWords, Workplace
 
 from streamjobs import JobDefinitionError, WatermarkStrategy
@@ -49,6 +50,20 @@ def test_settings_out_of_their_bounds(workplace: Workplace, options: dict[str, A
     with pytest.raises(JobDefinitionError, match=told):
         workplace.environment(**options)
     workplace.environment(parallelism=16, epoch_timeout_s=0.5)
+
+
+def test_names_that_differ_in_case_are_two_columns_where_the_session_says_so(workplace: Workplace) -> None:
+    struct = StructType([StructField("word", StringType()), StructField("Word", LongType())])
+    for schema in ("word string, Word bigint", struct):
+        environment = workplace.environment()
+        words = environment.from_dataframe(workplace.stream()).key_by("word")
+        words.process(CountWords(), uid="words", schema=schema).sink_to(NoopSink())
+        refused(environment, "operator 'words': the schema .* cannot be read: two columns are called 'word'")
+        workplace.spark.conf.set("spark.sql.caseSensitive", "true")
+        try:
+            environment.described()
+        finally:
+            workplace.spark.conf.unset("spark.sql.caseSensitive")
 
 
 def test_one_frame_is_one_source_and_has_one_uid(workplace: Workplace) -> None:
@@ -109,7 +124,7 @@ def test_a_function_that_cannot_be_sent(workplace: Workplace) -> None:
     environment = workplace.environment()
     words = environment.from_dataframe(workplace.stream()).key_by("word")
     words.process(HoldingALock(), uid="words", schema=COUNTED).sink_to(NoopSink())
-    refused(environment, r"operator 'words': the function cannot be sent to the workers .*lock.*in open\(\)")
+    refused(environment, r"operator 'words': the function cannot be sent to the workers .*lock.*in setup\(\)")
 
 
 def test_two_columns_of_one_name_in_one_of_several_sources(workplace: Workplace) -> None:
