@@ -17,6 +17,7 @@ from attrs import define, evolve, field
 
 from checkpointing.barriers.barrier_elements import AbortReason
 from checkpointing.coordinator.acknowledgement import Acknowledgement, TaskId
+from checkpointing.handles.state_handles import SubtaskState
 from statebackend.api.progress import ProgressListener
 from statebackend.keyed.backend_parameters import StateRestoreReport
 from streamjobs.api.output_tag import OutputTag
@@ -86,6 +87,11 @@ class SnapshotWork:
         """Nobody waits for it any more."""
         if self.frozen is not None:
             self.frozen.cancel()
+
+    @property
+    def left_behind(self) -> Sequence[SubtaskState]:
+        """The state, where what was in flight could not be written behind it."""
+        return () if self.frozen is None or self.frozen.snapshot is None else (self.frozen.snapshot.state,)
 
     def acknowledgement(self, of_nothing: Callable[[TaskId, int], Acknowledgement]) -> Acknowledgement:
         """What is acknowledged when it is written; ``of_nothing`` makes that of a task without state."""

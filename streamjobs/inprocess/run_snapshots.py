@@ -387,6 +387,7 @@ class RunSnapshots:
 
     def _written(self, work: Work, error: BaseException | None) -> None:
         if error is not None:
+            self._given_up.add(work.left_behind)
             reason = CheckpointFailureReason.ASYNCHRONOUS_PART_FAILED
             self._checkpoints.decline(work.checkpoint_id, work.task, reason, str(error), error)
             return

@@ -7,11 +7,12 @@ to one thread. A snapshot that nobody waits for any more is given up.
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from checkpointing.coordinator.acknowledgement import Acknowledgement, TaskId
+from checkpointing.handles.state_handles import SubtaskState
 from streamjobs.inprocess.network.errands import Errand
 
 __all__ = ["Finished", "InlineWriter", "SnapshotWriter", "ThreadedWriter", "Work"]
@@ -33,6 +34,10 @@ class Work(Protocol):
 
     def cancel(self) -> None:
         """Nobody waits for it any more; on any thread."""
+
+    @property
+    def left_behind(self) -> Sequence[SubtaskState]:
+        """What is durable of it although the rest could not be written."""
 
     def acknowledgement(self, of_nothing: Callable[[TaskId, int], Acknowledgement]) -> Acknowledgement:
         """What is acknowledged when it is written; ``of_nothing`` makes that of a task without state."""

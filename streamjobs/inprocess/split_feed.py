@@ -71,6 +71,11 @@ class SplitWork:
         """Nobody waits for it any more."""
         self._snapshot.cancel()
 
+    @property
+    def left_behind(self) -> Sequence[SubtaskState]:
+        """Nothing: they are in one piece."""
+        return ()
+
     def acknowledgement(self, of_nothing: Callable[[TaskId, int], Acknowledgement]) -> Acknowledgement:
         """What is acknowledged when it is written."""
         return evolve(self.made, state=self._state)

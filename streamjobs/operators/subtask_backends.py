@@ -52,11 +52,15 @@ class SubtaskSnapshotTask:
 
     def run(self) -> SubtaskSnapshot:
         """Writes the files; from its return on they are durable. What one part raises takes the other one back."""
+        operator = None
         try:
             operator = None if self._operator is None else self._operator.run()
             self.keyed_snapshot = self._keyed.run()
         except BaseException:
             self.cancel()
+            if self._operator is not None and operator is not None:
+                # It has ended, which nothing cancels.
+                self._operator.remove_written()
             raise
         return _joined(self.keyed_snapshot, operator)
 

@@ -13,12 +13,12 @@ import pytest
 
 from checkpointing.barriers.checkpointing_mode import CheckpointingMode
 from checkpointing.coordinator.checkpoint_requests import CheckpointLimits, CheckpointRequestKind
-from checkpointing.errors import CorruptFileError
+from checkpointing.errors import CorruptFileError, StorageError
 from checkpointing.handles.state_handles import FileHandle, OpaqueStateHandle
-from statebackend import ListStateDescriptor
-from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
+from statebackend import BroadcastStateDescriptor, ListStateDescriptor, SplitListStateDescriptor
+from streamjobs import KeyedBroadcastProcessFunction, KeyedProcessFunction, ProcessContext, RuntimeContext
 from streamjobs.errors import JobRestoreError
-from streamjobs.inprocess import LocalStreamEnvironment
+from streamjobs.inprocess import LocalStreamEnvironment, run_snapshots
 from streamjobs.inprocess.local_operator import rows_of
 from streamjobs.inprocess.local_run import LocalRun
 from streamjobs.inprocess.local_source import LocalSource
@@ -309,3 +309,63 @@ def test_a_damaged_file_of_records_in_flight_is_refused(tmp_path: Path) -> None:
     file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     with environment_of(tmp_path, [], 2).opened_run() as run, pytest.raises(CorruptFileError):
         run.step()
+
+
+class Ruled(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
+    """Says what it is given on both sides."""
+
+    def process_element(self, value: Any, context: Any) -> Iterator[Any]:
+        yield value
+
+    def process_broadcast_element(self, value: Any, context: Any) -> Iterator[Any]:
+        yield value
+
+
+def test_a_stream_that_is_broadcast_besides_is_not_overtaken_on_its_way(tmp_path: Path) -> None:
+    environment = LocalStreamEnvironment(job_dir=tmp_path / "job")
+    stream = environment.from_elements([], RECORD, uid="in")
+    ruled = stream.key_by("k").connect(stream.broadcast(BroadcastStateDescriptor("rules", str, int)))
+    ruled.process(Ruled(), uid="ruled", schema=RECORD).sink_to([])
+    with environment.opened_run(checkpoints=settings_of(CheckpointingMode.UNALIGNED, Clock())) as run:
+        # Its keyed half could be written, and the other half has no place in a checkpoint.
+        assert not any(one.may_be_overtaken for subtask in run.network.operators for one in subtask.channels)
+
+
+class Counting(KeyedProcessFunction[str, Any, Any]):
+    """Keeps what it is given in state of no key."""
+
+    def open(self, context: RuntimeContext) -> None:
+        self.places = context.operator_state.get_list_state(SplitListStateDescriptor("places", int))
+
+    def process_element(self, value: Any, context: ProcessContext[str]) -> None:
+        self.places.add(value.place)
+
+
+def test_state_whose_records_on_their_way_cannot_be_written_leaves_no_file_behind_the_next_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise StorageError("the disk is full")
+
+    environment = LocalStreamEnvironment(job_dir=tmp_path / "job")
+    counted = environment.from_elements([], RECORD, uid="in").key_by("k").process(Counting(), uid="c", schema=RECORD)
+    counted.sink_to([])
+    settings = settings_of(CheckpointingMode.UNALIGNED, Clock())
+    with environment.opened_run(checkpoints=settings, sources_tell_time=True) as run:
+        feeding = Feeding(run, script(1), 0)
+        run.begin_epoch()
+        for count in (20, 20):
+            feeding.feed(count)
+            with monkeypatch.context() as patched:
+                patched.setattr(run_snapshots, "write_channel_state", fail)
+                request_id = run.checkpoints.request(CheckpointRequestKind.ON_DEMAND)
+                while run.step() is not None:
+                    pass
+            answer = run.checkpoints.take_answer(request_id)
+            assert answer is not None
+            assert answer.failure is not None
+        run.take_checkpoint(CheckpointRequestKind.ON_DEMAND)
+        store, files = run.parts.store, run.parts.directory.file_system
+        newest = store.latest()
+        assert newest is not None
+        assert set(files.list_files("shared", include_temporary=True)) == {one.path for one in newest.files}

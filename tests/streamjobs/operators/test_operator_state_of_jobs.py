@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import attrs
 import pytest
@@ -510,6 +511,21 @@ def test_the_digest_of_an_acknowledgement_covers_keyed_and_operator_state(tmp_pa
 
     assert digest("a", 1, 1) == digest("b", 1, 1)
     assert len({digest("c", 1, 1), digest("d", 2, 1), digest("e", 1, 2)}) == 3
+
+
+def test_a_snapshot_of_which_one_part_fails_leaves_no_file_of_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = subtask_state(tmp_path)
+    elements = state.register_operator_state(SplitListStateDescriptor("elements", int))
+    elements.add(1)  # type: ignore[attr-defined]
+    keyed = mock.Mock(run=mock.Mock(side_effect=OSError("the disk is full")))
+    monkeypatch.setattr(state.keyed, "prepare_snapshot", lambda *_: keyed)
+    task = state.prepare_snapshot(1, "state")
+    with pytest.raises(OSError, match="the disk is full"):
+        task.run()
+    assert keyed.cancel.called
+    assert [path for path in (tmp_path / "shared").rglob("*") if path.is_file()] == []
 
 
 def test_a_closed_subtask_begins_no_operator_state(tmp_path: Path) -> None:
