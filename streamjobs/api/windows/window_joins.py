@@ -18,9 +18,9 @@ from streamjobs.api.windows.triggers import Trigger
 from streamjobs.api.windows.window_assigners import WindowAssigner
 from streamjobs.api.windows.window_definition import CoGroupedContents, WindowDefinition
 from streamjobs.api.windows.window_functions import ProcessWindowFunction, WindowContext
-from streamjobs.api.windows.windowed_stream import AddWindows, checked_assigner
+from streamjobs.api.windows.windowed_stream import AddWindows, checked_assigner, checked_lateness_ms, checked_trigger
 from streamjobs.errors import JobDefinitionError
-from streamjobs.time.durations import Duration, duration_ms
+from streamjobs.time.durations import Duration
 from streamjobs.user_errors import cited
 
 __all__ = ["CoGroupWindowFunction", "JoinWindowFunction", "PairFunction", "WindowedStreamPair"]
@@ -73,11 +73,11 @@ class WindowedStreamPair(Generic[S]):
 
     def trigger(self, trigger: Trigger[Any, Any]) -> WindowedStreamPair[S]:
         """Says when windows fire, in place of the assigner's own trigger."""
-        return evolve(self, trigger=trigger)
+        return evolve(self, trigger=checked_trigger(trigger))
 
     def allowed_lateness(self, lateness: Duration) -> WindowedStreamPair[S]:
         """As `WindowedStream.allowed_lateness`."""
-        return evolve(self, lateness_ms=duration_ms(lateness, "allowed_lateness()", at_least_ms=0))
+        return evolve(self, lateness_ms=checked_lateness_ms(lateness, self._assigner))
 
     def apply(
         self,

@@ -34,7 +34,7 @@ from streamjobs.errors import JobDefinitionError
 from streamjobs.time.durations import Duration, duration_ms
 from streamjobs.user_errors import cited, shown_instance
 
-__all__ = ["AddWindows", "WindowedStream", "checked_assigner"]
+__all__ = ["AddWindows", "WindowedStream", "checked_assigner", "checked_lateness_ms", "checked_trigger"]
 
 S = TypeVar("S", covariant=True)
 
@@ -63,7 +63,7 @@ class WindowedStream(Generic[S]):
 
     def trigger(self, trigger: Trigger[Any, Any]) -> WindowedStream[S]:
         """Says when windows fire, in place of the assigner's own trigger."""
-        return evolve(self, trigger=_instance(trigger, Trigger, "trigger()", "a Trigger"))
+        return evolve(self, trigger=checked_trigger(trigger))
 
     def evictor(self, evictor: Evictor[Any, Any]) -> WindowedStream[S]:
         """Throws records out of a window when it fires; every record is kept one by one then."""
@@ -71,13 +71,7 @@ class WindowedStream(Generic[S]):
 
     def allowed_lateness(self, lateness: Duration) -> WindowedStream[S]:
         """Keeps windows of event time for so long behind their end; each record that comes meanwhile fires again."""
-        lateness_ms = duration_ms(lateness, "allowed_lateness()", at_least_ms=0)
-        if lateness_ms and not self._assigner.is_event_time:
-            raise JobDefinitionError(
-                f"allowed_lateness() is for windows of event time, and {type(self._assigner).__name__} makes others, "
-                f"for which no record is late"
-            )
-        return evolve(self, lateness_ms=lateness_ms)
+        return evolve(self, lateness_ms=checked_lateness_ms(lateness, self._assigner))
 
     def side_output_late_data(self, tag: OutputTag[Any]) -> WindowedStream[S]:
         """Sends records that are too late for all their windows to a side output; without it they are dropped."""
@@ -193,6 +187,23 @@ def checked_assigner(given: Any) -> WindowAssigner[Any]:
     """What `window` was given; `JobDefinitionError` for what is no assigner."""
     assigner: WindowAssigner[Any] = _instance(given, WindowAssigner, "window()", _SUCH_AS)
     return assigner
+
+
+def checked_trigger(given: Any) -> Trigger[Any, Any]:
+    """The trigger; raises `JobDefinitionError` for what is none."""
+    trigger: Trigger[Any, Any] = _instance(given, Trigger, "trigger()", "a Trigger")
+    return trigger
+
+
+def checked_lateness_ms(lateness: Duration, assigner: WindowAssigner[Any]) -> int:
+    """The lateness in milliseconds; raises `JobDefinitionError` where no record can be late."""
+    lateness_ms = duration_ms(lateness, "allowed_lateness()", at_least_ms=0)
+    if lateness_ms and not assigner.is_event_time:
+        raise JobDefinitionError(
+            f"allowed_lateness() is for windows of event time, and {type(assigner).__name__} makes others, "
+            f"for which no record is late"
+        )
+    return lateness_ms
 
 
 def _process_function(function: Any) -> ProcessWindowFunction[Any, Any, Any, Any]:

@@ -27,6 +27,7 @@ from streamjobs.api.windows.window_assigners import (
 )
 from streamjobs.api.windows.window_definition import CoGroupedContents, ListedContents, WindowDefinition
 from streamjobs.api.windows.window_functions import ProcessWindowFunction
+from streamjobs.api.windows.window_joins import JoinWindowFunction, WindowedStreamPair
 from streamjobs.api.windows.windowed_stream import WindowedStream
 from streamjobs.errors import JobDefinitionError, UserFunctionError
 from testkit.backends.harness import BackendHarness
@@ -187,6 +188,10 @@ def test_an_evictor_by_time_leaves_records_without_times_alone(harness: BackendH
     assert run.rows() == [[3]]
 
 
+def pair_of_windows(assigner: Any = HOURLY) -> Any:
+    return WindowedStreamPair.of(lambda definition, **_: definition, assigner, JoinWindowFunction)
+
+
 def test_parts_that_make_no_windows_are_refused_when_they_are_given() -> None:
     for make, told in (
         (lambda: PurgingTrigger.of(5), "takes a trigger, not 5"),
@@ -209,3 +214,15 @@ def test_parts_that_make_no_windows_are_refused_when_they_are_given() -> None:
     ):
         with pytest.raises(JobDefinitionError, match=told):
             make()
+
+
+@pytest.mark.parametrize("of", [windows, pair_of_windows])
+def test_windows_of_one_stream_and_of_two_take_the_same_triggers_and_latenesses(of: Any) -> None:
+    with pytest.raises(JobDefinitionError, match=r"trigger\(\) takes a Trigger, not the class EventTimeTrigger"):
+        of().trigger(EventTimeTrigger)
+    clock = TumblingProcessingTimeWindows.of(10)
+    with pytest.raises(JobDefinitionError, match="is for windows of event time, and TumblingProcessingTimeWindows"):
+        of(clock).allowed_lateness(1)
+    with pytest.raises(JobDefinitionError, match=r"allowed_lateness\(\) is -1; it must be at least 0 ms"):
+        of().allowed_lateness(-1)
+    of(clock).allowed_lateness(0)
