@@ -339,6 +339,16 @@ def test_a_module_that_cannot_be_imported_is_told_in_one_line(
     assert said in failure(capsys, "lock", "--job", "broken:build")
 
 
+def test_the_program_of_this_directory_comes_before_one_of_its_name_elsewhere(
+    directory: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "twice_there.py").write_text("raise ValueError('the other one')")
+    monkeypatch.syspath_prepend(elsewhere)
+    (directory / "twice_there.py").write_text("from programs import as_it_was as build")
+    assert list(load_job("twice_there:build").operators) == list(load_job("programs:as_it_was").operators)
+
+
 def test_an_environment_is_a_job_too(capsys: pytest.CaptureFixture[str]) -> None:
     locked(capsys)
     run(capsys, "check", "state.lock", "--job", "programs:made")

@@ -147,3 +147,9 @@ def test_a_path_leads_through_structs_and_not_to_a_field_of_its_last_name() -> N
 def test_fields_that_may_not_be_null_are_so_where_they_lie_in_others() -> None:
     schema = parsed_schema("s struct<x: int not null, y: int>", "here").arrow
     assert [schema.field("s").type[index].nullable for index in (0, 1)] == [False, True]
+
+
+def test_a_row_that_names_a_column_twice_is_no_row_of_the_columns() -> None:
+    writer = RowWriter(pa.schema([("a", pa.int64()), ("b", pa.int64())]))
+    with pytest.raises(RowMismatchError, match="names a column twice"):
+        writer.batch([row_class(("a", "b", "b"))((1, 2, 3))])

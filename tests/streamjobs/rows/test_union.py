@@ -30,6 +30,12 @@ def test_the_wider_type_comes_out_in_whatever_order_the_streams_are(types: list[
         assert united_schema([schema(f"k string, v {one}") for one in order]).type_names == {"k": "string", "v": united}
 
 
+@pytest.mark.parametrize("types", [("int", "bigint"), ("bigint", "int"), ("void", "string"), ("int", "int")])
+def test_a_column_is_called_as_in_the_first_stream_whichever_type_it_gets(types: tuple[str, str]) -> None:
+    first, second = (schema(f"{name} {one}") for name, one in zip(("Value", "value"), types, strict=True))
+    assert united_schema([first, second]).names == ("Value",)
+
+
 @pytest.mark.parametrize(
     ("second", "reason"),
     [

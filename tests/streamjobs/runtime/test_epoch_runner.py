@@ -10,6 +10,7 @@ import pytest
 from checkpointing import Acknowledgement, CheckpointCoordinator, FileHandle, KeyedStateHandle, SubtaskState, TaskId
 from checkpointing.coordinator.pending_checkpoint import CompletedCheckpoint
 from streamjobs.errors import EpochError
+from streamjobs.runtime import epoch_runner
 from streamjobs.runtime.epoch import Epochs
 from streamjobs.runtime.epoch_events import BatchArrived, Epoch
 from streamjobs.runtime.epoch_runner import EpochRunner
@@ -105,3 +106,14 @@ def test_output_is_forgotten_when_it_cannot_be_committed_and_no_checkpoint_stand
     with pytest.raises(OSError, match="the disk is full"):
         run(rim)
     assert rim.done == ["store", "commit"]
+
+
+def test_what_is_refused_of_complete_state_is_refused_before_it_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(completed: CompletedCheckpoint) -> None:
+        raise EpochError("the copies differ")
+
+    monkeypatch.setattr(epoch_runner, "check_broadcast_copies", refuse)
+    rim = Rim(acknowledgement("same", "a"))
+    with pytest.raises(EpochError, match="the copies differ"):
+        run(rim)
+    assert rim.done == ["discard shared/a"]

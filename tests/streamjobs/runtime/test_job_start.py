@@ -178,14 +178,17 @@ def test_what_a_driver_has_done_in_between_is_judged_again(tmp_path: Path) -> No
         locked_start(job_dir, "another job", 128, services, lambda records: before, judge)
 
 
-def test_what_is_refused_when_it_is_judged_again_gives_the_lock_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("why", [JobRestoreError("not that"), KeyboardInterrupt("not that")])
+def test_what_is_refused_or_interrupted_when_it_is_judged_again_gives_the_lock_back(
+    tmp_path: Path, why: BaseException
+) -> None:
     job_dir, services = str(tmp_path / "job"), DirectoryServices()
     points = iter([StartingPoint(), StartingPoint(is_own=True)])
 
     def judge(records: JobRecords, point: StartingPoint) -> None:
         if point.is_own:
-            raise JobRestoreError("not that")
+            raise why
 
-    with pytest.raises(JobRestoreError, match="not that"):
+    with pytest.raises(type(why), match="not that"):
         locked_start(job_dir, "job", 128, services, lambda records: next(points), judge)
     JobDirectory.open(job_dir, "job", 128).close()

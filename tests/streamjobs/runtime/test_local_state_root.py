@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -402,3 +403,17 @@ def test_no_descriptor_is_left_open_by_what_is_cleared_up(host: Host) -> None:
     host.epoch(evolve(job, began_s=time.time() + 2 * SHORTLY_S), 5)
     assert set(host.left()) == {job.job_id}
     assert not descriptors_below(host.directory)
+
+
+def test_a_process_that_was_forked_off_removes_nothing_that_its_parent_works_with(host: Host) -> None:
+    context = host.job("a").scratch()
+    directory = Path(context.__enter__())
+    child = os.fork()
+    if not child:
+        with contextlib.suppress(BaseException):
+            context.__exit__(None, None, None)
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert directory.is_dir()
+    context.__exit__(None, None, None)
+    assert not directory.exists()

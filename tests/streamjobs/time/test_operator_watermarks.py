@@ -119,6 +119,16 @@ def test_other_channels_altogether_go_on_from_the_watermark_that_was() -> None:
     assert other.take(0, "b", Watermark(21)) == (Watermark(21),)
 
 
+def test_an_operator_that_becomes_idle_by_a_restore_says_so_behind_the_watermark_that_this_lets_out() -> None:
+    operator = OperatorWatermarks([["a", "b"]])
+    operator.take(0, "a", Watermark(20))
+    operator.take(0, "b", Watermark(10))
+    operator.take(0, "a", IDLE)
+    # Whoever holds it is gone, and the other is idle; behind that status nobody would hear of a watermark.
+    fewer = OperatorWatermarks([["a"]])
+    assert fewer.restore(operator.snapshot()) == (Watermark(20), IDLE)
+
+
 def test_an_input_that_is_gone_after_a_restore_is_not_waited_for_and_a_new_one_is() -> None:
     operator = OperatorWatermarks([["a"], ["b"]])
     operator.take(0, "a", Watermark(20))

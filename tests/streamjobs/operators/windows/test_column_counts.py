@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from statebackend.keyed.backend_registry import state_backend
@@ -108,6 +108,8 @@ class Columns:
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 @given(st.lists(RECORDS, max_size=4), st.sampled_from([0, 12]))
+# The window ends where the watermark is.
+@example([[("a", 12)], [("a", 5)]], 0)
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 def test_columns_and_objects_give_the_same_rows_late_ones_too(
     tmp_path_factory: pytest.TempPathFactory, backend: str, epochs: list[list[tuple[str, int]]], lateness_ms: int

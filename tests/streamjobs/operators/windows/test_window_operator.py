@@ -264,22 +264,24 @@ class TestRows:
 
 
 def test_state_per_window_is_cleared_by_the_function_and_no_window_has_that_of_another(harness: BackendHarness) -> None:
-    descriptor = ValueStateDescriptor("seen", int)
+    descriptors = ValueStateDescriptor("seen", int), ValueStateDescriptor("seen again", int)
     cleared: OutputTag[Any] = OutputTag("cleared")
 
     class Counting(ProcessWindowFunction[Any, Any, Any, Any]):
         def open(self, context: Any) -> None:
-            self.seen = context.window_state.get_state(descriptor)
+            self.states = [context.window_state.get_state(one) for one in descriptors]
             with pytest.raises(StateRegistrationError):
                 context.window_state.get_state(ValueStateDescriptor("seen", str))
 
         def process(self, key: Any, context: Any, elements: list[Any]) -> Any:
-            self.seen.update((self.seen.value() or 0) + len(elements))
-            yield context.window.start, self.seen.value()
+            for state in self.states:
+                state.update((state.value() or 0) + len(elements))
+            yield context.window.start, *(state.value() for state in self.states)
 
         def clear(self, context: Any) -> None:
-            context.output(cleared, (context.window.start, self.seen.value()))
-            self.seen.clear()
+            context.output(cleared, (context.window.start, *(state.value() for state in self.states)))
+            for state in self.states:
+                state.clear()
 
     definition = windows().trigger(PurgingTrigger.of(EventTimeTrigger())).allowed_lateness(5)
     run = WindowRun(harness, HEAP, definition.process(Counting(), element_type=int), side_outputs=[cleared])
@@ -287,8 +289,8 @@ def test_state_per_window_is_cleared_by_the_function_and_no_window_has_that_of_a
     run.watermark(10)
     run.records(("a", 1, 2))
     run.watermark(MAX_TIMESTAMP)
-    assert run.rows() == [(0, 1), (0, 2), (10, 1)]
-    assert [one.row for one in run.emitted if one.tag == cleared] == [(0, 2), (10, 1)]
+    assert run.rows() == [(0, 1, 1), (0, 2, 2), (10, 1, 1)]
+    assert [one.row for one in run.emitted if one.tag == cleared] == [(0, 2, 2), (10, 1, 1)]
     assert run.entries() == {}
 
 
