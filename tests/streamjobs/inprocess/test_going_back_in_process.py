@@ -109,3 +109,13 @@ def test_a_sink_that_cannot_behind_one_that_could_does_not_undo_that(tmp_path: P
         run(tmp_path, [Hiding(place) for place in places])
     run(tmp_path, [Hiding(place) for place in places], fall_back_to=0)
     assert [Files(place).committed() for place in places] == [[("a", 1), ("a", 2)]] * 2
+
+
+def test_a_sink_that_cannot_any_more_does_not_undo_that_going_back_was_begun(directory: Path) -> None:
+    with pytest.raises(StorageError, match="dead"):
+        run(directory, [Hiding(directory / "out", StorageError("dead"))], fall_back_to=0)
+    with pytest.raises(SinkError):
+        run(directory, [Hiding(directory / "out", SinkError("not now"), hides_first=False)], fall_back_to=0)
+    assert begun(directory)
+    with pytest.raises(JobRestoreError, match="start the job again with fall_back_to=0"):
+        run(directory, [Hiding(directory / "out")])

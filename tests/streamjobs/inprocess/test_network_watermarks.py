@@ -9,14 +9,20 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from checkpointing.metadata.checkpoint_sections import ChannelTimestamp, WatermarkState
+from checkpointing.metadata.checkpoint_sections import ChannelTimestamp, InputChannel, WatermarkState
 from checkpointing.storage.metadata_file import write_metadata
 from checkpointing.storage.savepoint_directory import read_savepoint
 from streamjobs import TumblingEventTimeWindows, WatermarkStrategy
 from streamjobs.api.stream_graph import JobGraph
 from streamjobs.inprocess import LocalStreamEnvironment
+from streamjobs.inprocess.network.elements import SubtaskId
+from streamjobs.inprocess.network.subtask_capture import SubtaskTime
+from streamjobs.inprocess.network_watermarks import BarrierTimes
 from streamjobs.runtime.epoch_watermarks import EpochWatermarks
 from streamjobs.runtime.event_time import EventTime
+from streamjobs.time.operator_watermarks import OperatorWatermarkState
+from streamjobs.time.status_watermark_valve import ValveChannel, ValveState
+from streamjobs.time.watermark_elements import WatermarkStatus
 from testkit.jobs import Emitted, HarnessJob, JobTestHarness
 
 RECORD = "k string, t bigint, v bigint"
@@ -173,3 +179,16 @@ def test_sources_are_in_the_order_of_the_program_in_whatever_order_the_barrier_c
         state = state_of(harness.snapshot(tmp_path / "snapshot"))
     assert [one.node for one in state.nodes if not one.inputs] == ["source-0", "source-1"]
     assert [one.source for one in state.channels] == ["source-0", "source-1"]
+
+
+def test_a_sender_is_idle_to_its_readers_only_when_all_its_subtasks_are() -> None:
+    def told(*are_idle: bool) -> InputChannel:
+        times = BarrierTimes([])
+        channels = tuple(ValveChannel(SubtaskId("sender", index), 5, idle) for index, idle in enumerate(are_idle))
+        own = OperatorWatermarkState(5, (ValveState(5, channels),))
+        times.note_operator(SubtaskId("reader", 0), SubtaskTime(own, 5, WatermarkStatus.ACTIVE))
+        [node] = times.nodes()
+        [channel] = node.inputs[0].channels
+        return channel
+
+    assert [told(*idle).is_idle for idle in ((True, True), (True, False), (False, False))] == [True, False, False]

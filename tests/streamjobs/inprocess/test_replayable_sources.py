@@ -134,6 +134,18 @@ def test_a_savepoint_has_the_positions_and_a_new_split_is_read_from_its_begin(tm
     assert dict(reversed(source.read_at)) == {"split-0": 50, "split-1": 50, "split-2": 0}
 
 
+def test_what_a_split_has_passed_over_without_a_record_is_passed_over_once(tmp_path: Path) -> None:
+    class Sparse(Lists):
+        def read(self, split: str, position: int, max_records: int) -> SplitRead:
+            got = super().read(split, position, 10)
+            return SplitRead([record for record in got.records if record["n"] < 10], got.position, got.is_at_end)
+
+    for read_at in ([("split-0", place) for place in (0, 10, 20)], [("split-0", 30)]):
+        source, results = Sparse(splits_of(30, 1)), list[Any]()
+        run(source, results, tmp_path / "job")
+        assert (source.read_at, len(results)) == (read_at, 10 if len(read_at) > 1 else 0)
+
+
 def test_nothing_is_read_again_by_a_job_that_was_at_its_end(tmp_path: Path) -> None:
     results: list[Any] = []
     run(Lists(splits_of(20)), results, tmp_path / "job")

@@ -29,7 +29,7 @@ from several_inputs import (
 
 from statebackend.api.errors import StateMigrationException
 from statebackend.api.key_hash import KeyHashError
-from streamjobs import JobDefinitionError, NullKeyError
+from streamjobs import JobDefinitionError, NullKeyError, TumblingEventTimeWindows, WatermarkStrategy
 from streamjobs.inprocess import LocalJob, LocalStreamEnvironment
 
 Sinks = tuple[list[Any], list[Any], list[Any], list[Any]]
@@ -197,3 +197,22 @@ def test_a_stream_may_be_connected_to_itself() -> None:
     env.execute()
     cuts = cut((ROWS[0], ROWS[0], []), 2)
     assert sorted(map(tuple, doubled)) == modelled(cuts)[0]
+
+
+def test_records_of_each_input_of_a_window_come_in_the_order_of_their_own_columns() -> None:
+    env = LocalStreamEnvironment()
+    timed = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("at")
+    rows = [("a", 1, 3, 5), ("a", 2, 1, 4), ("a", 3, 2, 6)]
+    left, right = (
+        env.from_elements(rows, "k string, at bigint, v bigint, w bigint").assign_timestamps_and_watermarks(timed)
+        for _ in range(2)
+    )
+    grouped = left.co_group(right).where("k").equal_to("k")
+    seen: list[Any] = []
+    grouped.window(TumblingEventTimeWindows.of(10), first_order_by="v", second_order_by="w").apply(
+        lambda lefts, rights: [([row.v for row in lefts], [row.w for row in rights])],
+        uid="grouped",
+        schema="vs array<bigint>, ws array<bigint>",
+    ).sink_to(seen)
+    env.execute(drain=True)
+    assert list(map(tuple, seen)) == [([1, 2, 3], [4, 5, 6])]

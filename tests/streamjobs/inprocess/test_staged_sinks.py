@@ -18,7 +18,7 @@ from streamjobs import JobDefinitionError, JobRestoreError
 from streamjobs.api.sink import SinkError
 from streamjobs.inprocess import LocalStreamEnvironment
 from streamjobs.inprocess.run_snapshots import CheckpointSettings
-from streamjobs.inprocess.staged_sinks import decode_committables, encode_committables
+from streamjobs.inprocess.staged_sinks import StagedSinks, decode_committables, encode_committables
 
 
 class Files:
@@ -140,6 +140,18 @@ def test_a_job_with_checkpoints_by_the_clock_commits_each_record_once(tmp_path: 
     stream.key_by("k").process(Count(), uid="count", schema=RECORD).sink_to(sink, uid="files")
     environment.execute("job")
     assert sink.committed() == [("a", number) for number in range(1, 5001)]
+
+
+def test_what_came_out_behind_a_barrier_is_no_part_of_the_checkpoint_of_that_barrier(tmp_path: Path) -> None:
+    graph = environment_of(Files(tmp_path / "out"), []).from_elements([], uid="unread").graph.job()
+    sinks = StagedSinks(graph)
+    for checkpoint_id in (1, 2):
+        sinks.stage(0, [("a", checkpoint_id)], checkpoint_id, "job.a")
+    assert {uid: set(decode_committables(one)) for uid, one in sinks.committables(1).items()} == {"files": {1}}
+    sinks.commit(1)
+    assert Files(tmp_path / "out").committed() == [("a", 1)]
+    sinks.commit(2)
+    assert Files(tmp_path / "out").committed() == [("a", 1), ("a", 2)]
 
 
 def test_two_sinks_for_one_place_are_refused_before_anything_is_touched(tmp_path: Path) -> None:

@@ -273,3 +273,15 @@ def test_what_is_emitted_when_the_operator_is_snapshotted_belongs_to_that_checkp
         [OvertakingBarrier(unaligned(7), [record(7)]), record(7)] if may_be_overtaken else [record(7), unaligned(7)]
     )
     assert [behind.take(), behind.take()] == expected
+
+
+def test_a_barrier_overtakes_behind_a_subtask_that_had_to_align_for_it() -> None:
+    behind = Channel(SubtaskId("r", 0), SubtaskId("t", 0), (0,), 9)
+    output = SubtaskOutput()
+    output.channels.append(behind)
+    made = Channel(SubtaskId("s", 0), SubtaskId("r", 0), (0,), 2, may_be_overtaken=False)
+    subtask = OperatorSubtask(SubtaskId("r", 0), [made], 1, cast(Any, Changing()), output, CheckpointingMode.UNALIGNED)
+    behind.put(record(0))
+    made.put_barrier(unaligned(7), splits=True)
+    subtask.step(made)
+    assert behind.take() == OvertakingBarrier(unaligned(7), [record(0)])

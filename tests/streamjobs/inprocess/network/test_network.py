@@ -396,3 +396,35 @@ def test_the_same_seed_moves_the_same_way_and_another_differently() -> None:
 
     assert said(3) == said(3)
     assert len({tuple(said(seed)) for seed in range(5)}) > 1
+
+
+def source_of(group: AlignmentGroup[SubtaskId] | None = None) -> SourceSubtask[Source]:
+    output = SubtaskOutput()
+    return SourceSubtask(SubtaskId("source", 0), Source(output), output, group)
+
+
+def test_a_source_that_is_told_of_a_checkpoint_twice_sends_one_barrier() -> None:
+    source = source_of()
+    channel = Channel(source.subtask_id, SubtaskId("reader", 0), (0,), 9)
+    source.output.channels.append(channel)
+    for checkpoint_id in (1, 2, 1, 2, 3):
+        source.trigger(CheckpointBarrier(checkpoint_id=checkpoint_id))
+    while source.can_move:
+        source.step()
+    taken = [channel.take() for _ in channel.waiting()]
+    assert taken == [CheckpointBarrier(checkpoint_id=one) for one in (1, 2, 3)]
+
+
+def test_a_source_that_has_been_given_its_last_is_waited_for_until_it_has_read_it() -> None:
+    group: AlignmentGroup[SubtaskId] = AlignmentGroup()
+    source, other = source_of(group), SubtaskId("other", 0)
+    group.join(source.subtask_id, 10)
+    group.join(other, 10)
+    group.watermark(other, 100)
+    for time_ms in (5, 6):
+        source.feed(lambda work, time_ms=time_ms: work.time(Watermark(time_ms)))  # type: ignore[misc]
+    source.read_on(False)
+    source.step()
+    assert group.paused() == {other}
+    source.step()
+    assert group.paused() == frozenset()
