@@ -195,6 +195,15 @@ def test_a_listing_that_lags_hides_no_row_and_shows_none_twice(uri, bucket, sink
     assert visible(uri, "_set_aside") == {"_set_aside/epoch=000000000003-job.a": [1, 2, 3]}
 
 
+def test_epochs_that_are_not_listed_yet_are_looked_for_behind_gaps(uri, sink, faulty_store) -> None:
+    for epoch_id in (3, 12, 21):
+        sink.commit(epoch_id, staged_by_hand(uri, epoch_id, "job.a", (epoch_id,)))
+    faulty_store.fail(Fault.EMPTY_LISTING, "GET", "list-type")
+    sink.take_back(2, "job")
+    faulty_store.heal()
+    assert visible(uri) == {}
+
+
 class _Frame:
     """One that is refused before it is looked at."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -133,6 +134,38 @@ def test_a_crash_between_checkpoint_and_rename_is_made_good_by_committing_again(
         ParquetSink(tmp_path).recover(7, "job")
         ParquetSink(tmp_path).commit(7, committable)
     assert files_below(tmp_path) == after_commit
+
+
+def test_an_epoch_that_nobody_has_signed_is_not_taken_for_the_one_to_commit(tmp_path: Path) -> None:
+    committable = stage_by_hand(tmp_path, 7, "job.a")
+    (tmp_path / "epoch=000000000007").mkdir()
+    with pytest.raises(SinkError, match="was not written by the attempt that completed epoch 7"):
+        ParquetSink(tmp_path).commit(7, committable)
+    assert staged(tmp_path) == ["000000000007-job.a"]
+
+
+def test_whoever_dies_while_epochs_are_taken_back_leaves_the_first_of_them_and_no_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = ParquetSink(tmp_path)
+    for epoch_id in range(1, 5):
+        sink.commit(epoch_id, stage_by_hand(tmp_path, epoch_id, "job.a"))
+    rename, left = os.rename, 2
+
+    def dying(source: Any, target: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError("dead")
+        rename(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rename", dying)
+        with pytest.raises(OSError, match="dead"):
+            sink.take_back(1, "job")
+    assert sorted(path.name for path in tmp_path.glob("epoch=*")) == ["epoch=000000000001", "epoch=000000000002"]
+    sink.take_back(1, "job")
+    assert sorted(path.name for path in tmp_path.glob("epoch=*")) == ["epoch=000000000001"]
 
 
 def test_aborting_removes_the_attempt_and_nothing_else(tmp_path: Path) -> None:

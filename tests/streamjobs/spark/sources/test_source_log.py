@@ -13,7 +13,7 @@ from test_source_matching import sources, unnamed, v1
 
 from checkpointing import CheckpointFileSystem, CheckpointKind, CheckpointMetadata
 from checkpointing.metadata.checkpoint_sections import ReadSource, SourcePositions
-from checkpointing.storage.job_origin import JobOrigin
+from checkpointing.storage.job_origin import JobOrigin, read_origin
 from checkpointing.storage.savepoint_directory import write_source_progress
 from savepoints.restored_state import RestoredState
 from streamjobs.errors import JobRestoreError, SourceProgressMismatchError
@@ -326,3 +326,31 @@ def test_a_source_that_began_anew_goes_on_once_the_job_has_a_checkpoint_of_its_o
     job.point = evolve(job.point, origin=origin)
     assert job.begin(BCA).source_offsets == v1("b4", "-", "a4")
     assert job.log() == log_of(BCA, "a", "b")
+
+
+def test_what_is_read_from_the_beginning_may_be_another_source_or_none(tmp_path: Path) -> None:
+    for place, now in enumerate((sources("a", "b", names={"a": "kafka"}), sources("b", "c"))):
+        job = Job(tmp_path / f"job {place}")
+        job.point = from_savepoint(tmp_path / f"savepoint {place}", is_new_origin=True)
+        kept = {"a": "-", "b": "b4", "c": "-"}
+        assert job.begin(now).source_offsets == v1(*(kept[str(one.uid)] for one in now))
+    job.point = evolve(job.point, origin=evolve(job.point.origin, begun_anew=()))  # type: ignore[type-var]
+    with pytest.raises(JobRestoreError, match="has read the source 'a'"):
+        job.plan(sources("b", "c"))
+
+
+def test_a_crash_at_any_step_leaves_no_log_of_before_in_a_directory_that_is_begun_from_a_savepoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, died, has_origin = 0, True, set()
+    while died:
+        job = Job(tmp_path / f"job {step}")
+        job.point = from_savepoint(tmp_path / f"savepoint {step}", is_new_origin=True)
+        with dying_before_step(step, monkeypatch) as has_died, suppress(Died):
+            job.begin(AB)
+        died = has_died()
+        has_origin.add(read_origin(job.fs) is not None)
+        if read_origin(job.fs) is not None:
+            assert job.log().get("offsets/4", b"") in (b"", v1("-", "b4"))
+        step += 1
+    assert has_origin == {False, True}

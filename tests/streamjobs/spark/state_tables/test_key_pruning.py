@@ -72,6 +72,14 @@ def test_named_keys_leave_their_key_groups_and_their_bytes() -> None:
     assert key_groups_of(of_text(named("a"), named("b"))) == set(), "no key is both"
 
 
+def test_a_moment_is_looked_for_by_its_key_group_alone_since_the_zone_that_it_is_named_in_says_nothing() -> None:
+    here = datetime.datetime(2024, 5, 1, 12, tzinfo=datetime.timezone(datetime.timedelta(hours=2)))
+    there = here.astimezone(datetime.timezone.utc)
+    wanted = wanted_keys([named(here)], [("key",)], serializer_of_key(["timestamp"]), GROUPS)
+    assert key_groups_of(wanted) == {key_group_of_columns([there], ["timestamp"], GROUPS)}
+    assert wanted.keys is None
+
+
 def test_bounds_of_the_key_group_leave_what_is_inside() -> None:
     wanted = of_text(KeyCondition(("key_group",), ">=", (5,)), KeyCondition(("key_group",), "<", (7,)))
     assert wanted == WantedKeys((KeyGroupRange(5, 6),))
