@@ -99,6 +99,12 @@ def test_the_place_of_what_would_come_back_as_another_value_is_named() -> None:
         ("float", float("-inf"), float("-inf")),
         ({"type": "array", "items": "double"}, (1, 2.5), [1.0, 2.5]),
         ({"type": "array", "items": "float"}, (0.5, 0.1), [0.5, 0.10000000149011612]),
+        # As a pair it could be the name of a record and the record.
+        (
+            record(("n", "double"), ("of", {"type": "array", "items": "string"})).schema,
+            {"n": 0.5, "of": ("a", "b")},
+            {"n": 0.5, "of": ["a", "b"]},
+        ),
         (["null", "float", "double"], 1e300, 1e300),
         (
             MILLIS,
@@ -219,6 +225,12 @@ A, B = ("a", "int"), ("b", "string")
             record(("a", {"type": "enum", "name": "E", "symbols": ["A"], "default": "A"})),
             "AFTER_MIGRATION",
             {".a": "avro-enum-symbols-removed"},
+        ),
+        (
+            record(("a", {"type": "enum", "name": "E", "symbols": ["A", "B"]})),
+            record(("a", {"type": "enum", "name": "E", "symbols": ["B", "A"]})),
+            "AFTER_MIGRATION",
+            {".a": "avro-enum-symbols-changed"},
         ),
         (AvroSerializer("int"), ts.IntSerializer(), "INCOMPATIBLE", {"": "serializer-class"}),
     ],
@@ -346,6 +358,7 @@ ENDLESS: dict[str, Any] = {
     "array": chain_of({"type": "array", "items": "Chain"}),
     "map": chain_of({"type": "map", "values": "Chain"}),
     "map in a union": chain_of(["null", {"type": "map", "values": {"type": "array", "items": "Chain"}}]),
+    "named in a map": {"type": "map", "values": chain_of(["null", "Chain"])},
 }
 PAID: dict[str, Any] = {
     "array": {"type": "array", "items": "long"},
@@ -361,6 +374,11 @@ FREE: dict[str, Any] = {
     "in a union": ["string", {"type": "array", "items": "null"}],
     "in a record": plain("Outer", ("a", "int"), ("b", {"type": "array", "items": plain("Inner", ("n", "null"))})),
     "in an array": {"type": "array", "items": {"type": "array", "items": "null"}},
+    "named in a map": plain(
+        "Outer",
+        ("a", {"type": "map", "values": plain("Inner", ("n", "null"))}),
+        ("b", {"type": "array", "items": "Inner"}),
+    ),
 }
 
 

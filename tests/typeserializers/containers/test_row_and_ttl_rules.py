@@ -160,6 +160,14 @@ def test_lists_of_one_layout_take_over_from_each_other() -> None:
     assert resolve_compatibility(plain.snapshot_configuration(), ts.SetSerializer(LONG)).is_incompatible
 
 
+def test_what_is_nullable_already_keeps_its_layout_when_it_is_wrapped_again() -> None:
+    for inner in (ts.NullableSerializer(LONG), ts.NullableSerializer(LONG, pad_null_value=True)):
+        for pads in (False, True):
+            again = ts.NullableSerializer(inner, pad_null_value=pads)
+            assert again == inner
+            assert [again.to_bytes(value) for value in (None, 5)] == [inner.to_bytes(value) for value in (None, 5)]
+
+
 def test_a_nullable_snapshot_whose_padding_does_not_fit_is_refused() -> None:
     data = snapshot_to_bytes(ts.NullableSerializer(LONG, pad_null_value=True).snapshot_configuration())
     start = data.index(bytes.fromhex("000de70400000002")) + 8

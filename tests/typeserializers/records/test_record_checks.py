@@ -94,6 +94,15 @@ class UndecoratedAttrs(FaithfulInit):
     z: int = 0
 
 
+@attrs.define(init=False)
+class AnyKeyword:
+    x: int
+    y: int = attrs.field(kw_only=True)
+
+    def __init__(self, x: int, **others: int) -> None:
+        self.x, self.y = x, sum(others.values())
+
+
 @attrs.define
 class KeywordOnly:
     x: int
@@ -108,6 +117,7 @@ class KeywordOnly:
         (OwnInit, r"OwnInit cannot be made again"),
         (SwappedInit, r"does not take x in its place"),
         (AnyInit, r"does not take x in its place"),
+        (AnyKeyword, r"does not take y in its place"),
         (NoInit, r"NoInit cannot be made again"),
         (Doubled, r"NamedTuple with a __new__ of its own"),
         (MorePair, r"MorePair inherits from Pair .* write all fields anew"),

@@ -141,6 +141,8 @@ def test_state_without_its_class_is_read_by_a_stand_in_that_the_new_serializer_w
     assert type(value).__name__ == "Inner"
     new = ts.EnumSerializer(enum_of("B", "A"), name="lost.Enum$Inner")
     assert new.from_bytes(new.to_bytes(value)) is new.enum_class["B"]
+    renamed = ts.EnumSerializer(enum_of("B", "A"), name="new.Enum", former_names=["lost.Enum$Inner"])
+    assert renamed.from_bytes(renamed.to_bytes(value)) is renamed.enum_class["B"]
     with pytest.raises(StateFormatError, match="is not a constant of"):
         ts.EnumSerializer(enum_of("B", "A"), name="other.Enum").to_bytes(value)
     with pytest.raises(StateFormatError, match="does not have"):
