@@ -113,6 +113,12 @@ def test_a_checkpoint_of_a_job_without_a_source_log_has_no_positions() -> None:
     assert (metadata.sink_identities, metadata.properties) == ({}, {"sink": "nobody asks"})
 
 
+def test_what_was_read_is_known_though_no_positions_are() -> None:
+    metadata = read(source_offsets=b"", properties={"sources": '["rate"]'})
+    assert metadata.source_positions == SourcePositions(batch_id=7, offsets=b"", sources=(ReadSource("rate"),))
+    assert metadata.properties == {}
+
+
 @pytest.mark.parametrize(("parallelism", "index"), [(2, 0), (1, 1)])
 def test_subtasks_that_are_missing_or_misplaced_are_refused(parallelism: int, index: int) -> None:
     [operator] = record()["operators"]

@@ -22,6 +22,7 @@ from checkpointing import (
 from checkpointing.storage import zookeeper_high_availability, zookeeper_pointers
 from checkpointing.storage.driver_lock import DriverLockFile
 from checkpointing.storage.fall_back_file import FallBack, end_fall_back, write_fall_back
+from checkpointing.storage.zookeeper_session import UnknownOutcomeError
 from testkit.stores.led_store import LedStore, checkpoint
 
 
@@ -184,3 +185,37 @@ def test_a_checkpoint_that_one_completes_without_the_lead_is_none(
             with pytest.raises(LeadershipLostError, match="does not lead job 'flights'"):
                 change()
         assert job.client.get_children(f"{root}/flights/checkpoints") == []
+
+
+@pytest.mark.parametrize(
+    ("is_led", "error", "told"),
+    [(True, StorageError, "cannot be completed"), (False, LeadershipLostError, "does not lead job 'flights'")],
+)
+def test_a_request_that_was_lost_on_its_way_has_completed_nothing_when_the_next_one_is_refused(
+    tmp_path: Path,
+    root: str,
+    zookeeper_server: ZooKeeperServer,
+    monkeypatch: pytest.MonkeyPatch,
+    is_led: bool,
+    error: type[Exception],
+    told: str,
+) -> None:
+    job = led(tmp_path / "job", services_of(zookeeper_server.hosts, root))
+    with job.directory:
+        session = job.directory.leadership.session
+        commit, losses = session.commit, [UnknownOutcomeError("no answer")]
+
+        def lose_the_first(*arguments: Any) -> Any:
+            if losses:
+                raise losses.pop()
+            return commit(*arguments)
+
+        if is_led:
+            job.client.create(f"{root}/flights/checkpoints/000000000001", b"of another program")
+        else:
+            zookeeper_server.remove_node(zookeeper_server.leading_node(f"{root}/flights/leaders"))
+        monkeypatch.setattr(session, "commit", lose_the_first)
+        with pytest.raises(error, match=told):
+            job.records.pointers.publish(checkpoint(1))
+        assert losses == []
+        assert list(job.records.pointers.find().retained) == []
