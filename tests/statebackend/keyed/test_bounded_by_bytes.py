@@ -153,6 +153,14 @@ def test_batches_and_row_groups_end_at_their_bytes(tmp_path, monkeypatch):
     assert pq.ParquetFile(path).num_row_groups == len(batches)
 
 
+@pytest.mark.parametrize("column", ["key", "namespace", "user_key", "value"])
+def test_the_bytes_of_each_column_end_a_batch(monkeypatch, column):
+    monkeypatch.setattr(canonical_entries, "BATCH_BYTES", 10_000)
+    small = {"key_group": 0, "key": b"k", "namespace": b"\0", "user_key": b"u", "value": b"v"}
+    rows = [tuple({**small, column: b"x" * 1000}[name] for name in SCHEMA.names)] * 40
+    assert [len(batch.values) for batch in batches_of(rows)] == [10] * 4
+
+
 def test_a_large_row_group_of_an_earlier_release_is_read_in_small_batches(tmp_path, monkeypatch):
     monkeypatch.setattr(canonical_entries, "BATCH_BYTES", 10_000)
     rows = [(row[0], row[1], row[2], row[3], os.urandom(1000)) for row in rows_of_size(300, 1)]

@@ -198,8 +198,10 @@ def test_a_migration_that_cannot_be_taken_in_leaves_the_state_as_it_was(harness,
 
     with monkeypatch.context() as context:
         context.setattr(ColumnFamily, "ingest", full)
+        families = restored_backend._store.database.engine.column_family_names
         with pytest.raises(RocksDBError, match="No space left"):
             restored_backend.get_state(new)
+        assert restored_backend._store.database.engine.column_family_names == families
     carried = harness.open(ROCKSDB, harness.snapshot(restored_backend).handle)
     for one in (carried, restored_backend):
         harness.at(one, 1)

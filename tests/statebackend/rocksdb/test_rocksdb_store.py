@@ -1,5 +1,6 @@
 """The traps of rocksdict, each with what our store does about it."""
 
+import contextlib
 import os
 import threading
 
@@ -7,7 +8,7 @@ import pytest
 
 from statebackend.rocksdb.database_at_rest import DatabaseAtRest
 from statebackend.rocksdb.engine import RocksDBEngine, RocksDBError, SstWriter
-from statebackend.rocksdb.local_directory import LocalVersion
+from statebackend.rocksdb.local_directory import LocalStateDirectory, LocalVersion
 from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from testkit.backends.contract_base import LIST, MAP, VALUE, contents, fill, filled
 from testkit.backends.harness import BackendHarness
@@ -226,6 +227,18 @@ def test_a_forked_child_of_a_backend_leaves_its_directory_alone(tmp_path):
     harness.close()
     assert contents(harness, harness.open(RocksDBStateBackend(), handle, local="shared")) == filled(range(10), 0, 1)
     harness.close()
+
+
+@pytest.mark.parametrize("is_private", [False, True])
+def test_a_forked_child_leaves_files_on_their_way_to_its_parent(tmp_path, is_private):
+    with contextlib.ExitStack() as stack:
+        for _ in range(1 + is_private):
+            directory = LocalStateDirectory(str(tmp_path / "local"))
+            stack.callback(directory.close)
+        assert (directory.path != str(tmp_path / "local")) is is_private
+        path = written_file(directory.new_file(".sst"))
+        assert in_child(directory.close) == "None"
+        assert os.path.exists(path)
 
 
 def test_a_forked_child_does_not_open_what_its_parent_has_not_opened(tmp_path):
