@@ -10,7 +10,7 @@ from savepoints.reading.plain_values import plain_value
 from savepoints.state_lock.lock_format import lock_from_bytes, lock_to_bytes
 from savepoints.state_lock.locked_state import LockedOperator, StateLock
 from savepoints.writing import Plan, SavepointWriter
-from statebackend import ValueStateDescriptor
+from statebackend import ListStateDescriptor, ValueStateDescriptor
 from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
 from statebackend.keyed.state_meta import KeyedStateMeta, first_meta_of
 from typeserializers import StringSerializer, TypeSerializer
@@ -32,6 +32,18 @@ def test_a_table_of_state_with_namespaces_has_a_column_of_them(tmp_path: Path) -
         {"key": "a", "namespace": "first", "value": 1},
         {"key": "a", "namespace": "second", "value": 2},
     ]
+
+
+def test_a_list_in_each_namespace_of_a_key_is_an_entry_of_its_own(tmp_path: Path) -> None:
+    plan = Plan().add_operator("one", "string")
+    lists = [("a", "first", [1, 2]), ("a", "second", [3]), ("b", "second", [4])]
+    plan = plan.add_state("one", ListStateDescriptor("list", int), lists, namespace=str)
+    SavepointWriter.new(tmp_path / "new", max_parallelism=1).write(plan)
+    statistics = Savepoint.open(tmp_path / "new").statistics("one", "list")
+    assert statistics.entries == 3
+    stored = StringSerializer().to_bytes
+    found = {(one.key, one.namespace) for one in statistics.largest}
+    assert found == {(stored(key), stored(namespace)) for key, namespace, _ in lists}
 
 
 def test_a_lock_names_the_type_of_namespaces() -> None:

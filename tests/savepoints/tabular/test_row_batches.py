@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import chain, groupby
+from itertools import chain, groupby, pairwise
 
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from savepoints.tabular.row_batches import bounded, whole_lists
-from statebackend.canonical.canonical_entries import CanonicalBatch
+from savepoints.reading.row_sizes import sizes_of_rows
+from savepoints.tabular.row_batches import bounded, bounded_columns, whole_lists
+from statebackend.canonical.canonical_entries import SCHEMA, CanonicalBatch
 
 ROWS = st.lists(
     st.tuples(st.integers(0, 2), st.binary(max_size=2), st.just(b""), st.none(), st.binary(max_size=9)), max_size=12
@@ -35,6 +37,19 @@ def test_batches_keep_all_rows_within_their_bounds(rows, sizes, max_rows, max_by
     for batch in found:
         assert 1 <= len(batch.keys) <= max_rows
         assert len(batch.keys) == 1 or sum(map(len, chain(batch.keys, batch.values))) <= max_bytes
+
+
+@given(ROWS, st.integers(1, 4), st.integers(1, 40))
+def test_a_batch_ends_only_where_the_next_row_has_no_room(rows, max_rows, max_bytes) -> None:
+    for one, following in pairwise(bounded(batches_of(rows, []), max_rows, max_bytes)):
+        together = chain(one.keys, one.values, following.keys[:1], following.values[:1])
+        assert len(one.keys) == max_rows or sum(map(len, together)) > max_bytes
+    columns = pa.record_batch([list(column) for column in zip(*rows, strict=True)] or [[]] * 5, schema=SCHEMA)
+    found = list(bounded_columns([columns], max_rows, max_bytes))
+    assert [row for batch in found for row in batch.to_pylist()] == columns.to_pylist()
+    for one, following in pairwise(found):
+        together = [*sizes_of_rows(one).to_pylist(), *sizes_of_rows(following).to_pylist()[:1]]
+        assert one.num_rows == max_rows or sum(together) > max_bytes
 
 
 @given(ROWS, st.lists(st.integers(0, 4), max_size=4))

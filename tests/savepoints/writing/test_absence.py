@@ -106,6 +106,16 @@ def test_a_marker_proves_nothing_of_a_checkpoint_whose_backend_packs_its_files(t
     assert list(remains(savepoint, entries=lambda entry: bool(entry.key == "shop 3")))
 
 
+@pytest.mark.parametrize("place", range(3))
+def test_a_marker_is_found_in_every_group_of_rows_of_a_file(tmp_path: Path, place: int) -> None:
+    target = create_savepoint_directory(tmp_path / "one")
+    values = [b"said of Ada" if index == place else b"nothing" for index in range(3)]
+    batches = [CanonicalBatch([0], [b"key"], [b""], [None], [value]) for value in values]
+    handle = target.write_file("operators/one/rows.parquet", encoded_canonical(batches)[0])
+    savepoint = written(target, SubtaskState(operator=OpaqueStateHandle("of", b"", (handle,))))
+    assert "the marker, in the column value" in [one.found for one in remains(savepoint, marker="Ada")]
+
+
 def test_large_rows_are_looked_through_a_few_at_a_time(tmp_path: Path) -> None:
     target = create_savepoint_directory(tmp_path / "one")
     batch = CanonicalBatch([0], [b"key"], [b""], [None], [bytes(4 * MIB)])
