@@ -369,6 +369,14 @@ def test_names_and_values_that_a_terminal_would_obey_are_shown_as_they_are(strea
     assert all(one.isprintable() or one == "\n" for one in re.sub("\x1b\\[[0-9;]*m|\t", "", found))
 
 
+@pytest.mark.parametrize("stream", [io.StringIO, Terminal])
+def test_what_is_zero_is_shown_and_what_is_not_there_is_left_out(stream: type[io.StringIO]) -> None:
+    target = stream()
+    printer_for(target).pairs({"a": 0, "b": None, "c": "", "d": False, "e": [], "f": "text"})
+    found = re.sub("\x1b\\[[0-9;]*m", "", target.getvalue())
+    assert found.split() == ["a", "0", "d", "false", "e", "[]", "f", "text"]
+
+
 def test_sizes_are_shown_in_units_that_fit() -> None:
     assert [shown_bytes(size) for size in (0, 1023, 1 << 20, 3 << 29, 5 << 30)] == [
         "0 B",
