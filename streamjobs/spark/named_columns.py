@@ -15,7 +15,7 @@ from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-__all__ = ["AddedColumns", "KeptColumns", "column_meant_by", "column_named"]
+__all__ = ["AddedColumns", "KeptColumns", "column_meant_by", "column_named", "sequence_of"]
 
 
 def column_named(name: str) -> Column:
@@ -29,6 +29,11 @@ def column_meant_by(name: str, columns: Collection[str]) -> Column:
     return column_named(name) if name in columns else F.col(name)
 
 
+def sequence_of(context: Any, columns: Iterable[Any]) -> Any:
+    """The JVM's sequence of these columns."""
+    return context._jvm.PythonUtils.toSeq([column._jc for column in columns])
+
+
 class KeptColumns:
     """Columns that the frames of all epochs are asked for.
 
@@ -37,9 +42,7 @@ class KeptColumns:
     """
 
     def __init__(self, columns: Iterable[Column]) -> None:
-        every: list[Any] = list(columns)
-        context: Any = SparkContext.getOrCreate()
-        self._columns = context._jvm.PythonUtils.toSeq([column._jc for column in every])
+        self._columns = sequence_of(SparkContext.getOrCreate(), columns)
 
     def of(self, frame: DataFrame) -> DataFrame:
         """The frame's rows with these columns alone."""

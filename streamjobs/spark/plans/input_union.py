@@ -31,18 +31,15 @@ _EARLY_COLUMN: Final = "__statebackend_early"
 _ORDER_COLUMN_PREFIX: Final = "__statebackend_order_"
 
 
-def _order_of(columns: Sequence[Column]) -> KeptColumns | None:
-    """What the rows of each task are sorted by; None for the order in which they come."""
-    return KeptColumns(columns) if columns else None
-
-
 class OneInput:
     """The rows of the only input."""
 
     def __init__(self, one: PreparedInput) -> None:
         self._one = one
         self.subtask = one.subtask
-        self.order = _order_of([*([F.col(TIME_COLUMN)[EARLY_FIELD].desc()] if one.may_be_early else []), *one.order_by])
+        order = [*([F.col(TIME_COLUMN)[EARLY_FIELD].desc()] if one.may_be_early else []), *one.order_by]
+        self.order = KeptColumns(order) if order else None
+        """What the rows of a task are sorted by; None for the order in which they come."""
         # A task sees by the key group whether the rows are its own, and where there is none by the subtask.
         beside = [SUBTASK_COLUMN] if one.key_types is None else []
         self.task_columns = tuple(map(column_named, (*one.names, *beside)))
@@ -87,7 +84,7 @@ class InputUnion:
             KeptColumns(self._tagged_columns(index, structs[index], types)) for index in range(len(inputs))
         ]
         self.subtask = F.col(SUBTASK_COLUMN)
-        self.order = _order_of(
+        self.order = KeptColumns(
             [
                 *([F.col(_EARLY_COLUMN).desc()] if self._has_early else []),
                 F.array(*places)[F.col(INPUT_COLUMN)],

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
-from streamjobs.spark.named_columns import column_named
+from streamjobs.spark.named_columns import column_named, sequence_of
 
 ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -79,7 +79,7 @@ class _DirectFunctions:
         self._environment = context._jvm.java.util.HashMap()
         for key, value in context.environment.items():
             self._environment.put(key, value)
-        self._inputs = context._jvm.PythonUtils.toSeq([column._jc for column in columns])
+        self._inputs = sequence_of(context, columns)
         # Since Spark 4.3 there may be expressions of Spark's own that say the same as the function.
         template = UserDefinedFunction(_unchanged, returnType=schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
         nothing = _JavaList(context)

@@ -141,7 +141,6 @@ def test_rows_are_sorted_broadcast_ones_first_then_by_input_and_as_each_says_in_
         for frame, one in zip(frames, given, strict=True)
     ]
     union = InputUnion(inputs, [frame.where("false") for frame in frames], (1, 0))
-    assert union.order is not None
     rows = union.order.sorted_within_partitions(union.of(frames).repartitionById(3, union.subtask))
     columns = rows.select(*union.task_columns).collect()
     of_first = [row[2].k for subtask in range(3) for row in columns if row[SUBTASK_COLUMN] == subtask and row[0] == 0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,17 +24,12 @@ WITHOUT_PROCESSES = f"{ROOM}.FileSystemBasedCheckpointFileManager"
 OF_SPARK = f"{ROOM}.FileContextBasedCheckpointFileManager"
 
 
-@pytest.fixture(scope="module")
-def _by_value() -> Iterator[None]:
-    with travelling_by_value(sys.modules[__name__]):
-        yield
-
-
 @pytest.fixture
-def workplace(spark: SparkSession, tmp_path: Path, _by_value: None) -> Workplace:
+def workplace(spark: SparkSession, tmp_path: Path) -> Iterator[Workplace]:
     place = Workplace(spark, tmp_path)
     place.add_batch([("a", 1), ("b", 2)])
-    return place
+    with travelling_by_value():
+        yield place
 
 
 def managers_of_log(job: SparkJob) -> set[str]:
