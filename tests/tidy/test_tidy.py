@@ -1,4 +1,4 @@
-"""The house rules that a machine can check: sizes, circles, head docstrings, private names, one name for one thing.
+"""The rules of the code that a machine can check: import cycles, head docstrings, private names, file names.
 
 Who may import whom is in the contracts of `pyproject.toml`, which `make lint` holds the code to.
 """
@@ -26,7 +26,6 @@ FLOORS = (
 )
 PROOFS = ("simulation", "chaos")
 """What shows that the floors keep their promises: as easy to read as they are."""
-MOST_LINES = 450
 NAMES_OF_LIBRARIES = {
     "_fields",
     "_field_types",
@@ -45,23 +44,6 @@ NAMES_OF_LIBRARIES = {
     "_SpecialForm",
 }
 """What NamedTuples, enums, typing and PySpark document or leave no other way to."""
-SAME_THING_IN_EACH_ROOM = {
-    "errors": "the exceptions of a floor",
-    "environment": "where a program begins, on Spark and in-process",
-    "job": "a running job as its user holds it, on Spark and in-process",
-    "value_state": "the table and handle of a kind, in each store",
-    "list_state": "the table and handle of a kind, in each store",
-    "map_state": "the table and handle of a kind, in each store",
-    "priority_queue": "the queue of each store",
-    "table": "what each store makes of one state",
-    "sinks": "what a sink promises, and those that come with Spark",
-}
-SAME_CLASS_NAME_IN_TWO_ROOMS = {
-    "Acknowledged": "an event of each table that acknowledgements come into",
-    "CheckpointFailed": "a message of the coordinator, and the event that listeners of a job are given for it",
-    "Plan": "what a verdict says is to be done with bytes, and what a user says is to be done with a savepoint",
-    "Trigger": "an action of the tables of barriers, and, as in Flink, what says when a window fires",
-}
 NAMED_FOR_TYPE_CHECKERS = ("typeserializers.kernel.type_serializer", "snapshots")
 """A snapshot judges serializers, which are a floor above: there they are named for type checkers, never imported."""
 FORBIDDEN_NAMES = ("utils", "util", "helpers", "helper", "common", "misc", "base", "base2", "manager")
@@ -184,14 +166,6 @@ def foreign_private_names(module: str) -> Iterator[str]:
                 yield f"line {node.lineno}: .{node.attr}"
 
 
-@pytest.mark.parametrize("floor", [*FLOORS, *PROOFS])
-def test_a_file_has_one_subject_and_can_be_held_in_mind(floor: str) -> None:
-    lines = {module: len(MODULES[module].read_text(encoding="utf-8").splitlines()) for module in modules_of(floor)}
-    too_long = {module: count for module, count in lines.items() if count > MOST_LINES}
-
-    assert too_long == {}, f"{MOST_LINES} lines are the most: give the second subject a file of its own"
-
-
 def test_no_module_imports_itself_through_others() -> None:
     assert circles() == []
 
@@ -219,29 +193,6 @@ def test_no_module_uses_a_private_name_of_another(floor: str) -> None:
 @pytest.mark.parametrize("floor", [*FLOORS, *PROOFS])
 def test_a_name_says_what_is_in_it(floor: str) -> None:
     assert [module for module in modules_of(floor) if module.rpartition(".")[2] in FORBIDDEN_NAMES] == []
-
-
-def test_no_two_files_of_different_subjects_have_one_name() -> None:
-    places = defaultdict(list)
-    for module, path in MODULES.items():
-        is_of_a_floor = module.partition(".")[0] in FLOORS
-        if is_of_a_floor and path.name != "__init__.py" and path.stem not in SAME_THING_IN_EACH_ROOM:
-            places[path.stem].append(module)
-
-    assert {name: found for name, found in places.items() if len(found) > 1} == {}
-
-
-def test_no_two_classes_of_different_subjects_have_one_name() -> None:
-    places = defaultdict(list)
-    for module in MODULES:
-        if module.partition(".")[0] in FLOORS:
-            for node in tree_of(module).body:
-                if isinstance(node, ast.ClassDef) and not is_private(node.name):
-                    places[node.name].append(module)
-    twice = {name: found for name, found in places.items() if len(found) > 1}
-
-    assert {name: found for name, found in twice.items() if name not in SAME_CLASS_NAME_IN_TWO_ROOMS} == {}
-    assert sorted(SAME_CLASS_NAME_IN_TWO_ROOMS.keys() - twice.keys()) == []
 
 
 def test_no_two_files_of_tests_have_one_name() -> None:
