@@ -5,16 +5,17 @@ Those of all subtasks, one subtask after the other; of broadcast state, the entr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from attrs import frozen
 
 from checkpointing.errors import SavepointError
 from checkpointing.storage.file_system import CheckpointFileSystem
-from savepoints.reading.plain_values import plain_value
+from savepoints.reading.plain_values import plain_value, printed_value
+from savepoints.reading.stored_types import LONG, StateCondition, stored_type
 from savepoints.tabular.known_forms import ColumnForms
 from savepoints.tabular.operator_state_columns import OperatorStateColumns, decoded_cell
 from statebackend.operator_state.operator_state_handles import StatePart
@@ -25,6 +26,9 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 __all__ = ["OperatorStateElement", "OperatorStateElements"]
 
 
+_COLUMN_OF_ROLE: Final = {"element": "value"}
+
+
 @frozen
 class OperatorStateElement:
     """One element of a list of operator state, or one entry of a broadcast state, and the subtask that has it."""
@@ -32,6 +36,11 @@ class OperatorStateElement:
     subtask_index: int
     key: Any
     value: Any
+
+
+def _plain(one: OperatorStateElement, plain: Callable[[Any], Any]) -> dict[str, Any]:
+    key = {} if one.key is None else {"key": plain(one.key)}
+    return {"subtask": one.subtask_index, **key, "value": plain(one.value)}
 
 
 class OperatorStateElements:
@@ -58,21 +67,41 @@ class OperatorStateElements:
     def __iter__(self) -> Iterator[OperatorStateElement]:
         """The elements; raises as iterating over `StateEntries` does."""
         for index, part in self._parts:
-            snapshots = {role: part.snapshot(self._state_name, role) for role in part.envelopes}
-            serializers = {role: restored_with(snapshot, *self._known) for role, snapshot in snapshots.items()}
-            read = {role: partial(decoded_cell, self._state_name, one) for role, one in serializers.items()}
-            for key, value in read_slices(self._file_system, part.slices):
-                if key is None:
-                    yield OperatorStateElement(index, None, read["element"](value or b""))
-                else:
-                    read_value = None if value is None else read["value"](value)
-                    yield OperatorStateElement(index, read["key"](key), read_value)
+            yield from self._read(index, part, self._serializers(part))
+
+    def _serializers(self, part: StatePart) -> Mapping[str, TypeSerializer[Any]]:
+        snapshots = {role: part.snapshot(self._state_name, role) for role in part.envelopes}
+        return {role: restored_with(snapshot, *self._known) for role, snapshot in snapshots.items()}
+
+    def _read(
+        self, index: int, part: StatePart, serializers: Mapping[str, TypeSerializer[Any]]
+    ) -> Iterator[OperatorStateElement]:
+        read = {role: partial(decoded_cell, self._state_name, one) for role, one in serializers.items()}
+        for key, value in read_slices(self._file_system, part.slices):
+            if key is None:
+                yield OperatorStateElement(index, None, read["element"](value or b""))
+            else:
+                read_value = None if value is None else read["value"](value)
+                yield OperatorStateElement(index, read["key"](key), read_value)
 
     def plain(self) -> Iterator[dict[str, Any]]:
         """The elements as plain data, by the names of their columns."""
-        for one in self:
-            key = {} if one.key is None else {"key": plain_value(one.key)}
-            yield {"subtask": one.subtask_index, **key, "value": plain_value(one.value)}
+        return (_plain(one, plain_value) for one in self)
+
+    def printed(self, conditions: Sequence[StateCondition] = ()) -> Iterator[dict[str, Any]]:
+        """The elements that satisfy all conditions; see `StateEntries.printed`."""
+        found = []
+        for index, part in self._parts:
+            serializers = self._serializers(part)
+            types = {_COLUMN_OF_ROLE.get(role, role): stored_type(one) for role, one in serializers.items()}
+            tests = [one({"subtask": LONG, **types}) for one in conditions]
+            found.append((index, part, serializers, tests))
+        return (
+            _plain(element, printed_value)
+            for index, part, serializers, tests in found
+            for element in self._read(index, part, serializers)
+            if all(test(element) for test in tests)
+        )
 
     @property
     def arrow_schema(self) -> pa.Schema:

@@ -21,7 +21,9 @@ from attrs import frozen
 
 from checkpointing.errors import SavepointError
 from savepoints.reading.plain_entries import plain_entry
+from savepoints.reading.plain_values import printed_value
 from savepoints.reading.stored_entries import EntryReader, StateEntry
+from savepoints.reading.stored_types import StateCondition
 from savepoints.shown_sizes import counted
 from savepoints.tabular.column_batches import ColumnBatches
 from savepoints.tabular.known_forms import ColumnForms
@@ -66,8 +68,11 @@ class StateEntries:
         Raises `UnresolvableSerializerError` for types not known here, `CheckpointError` and `StateRestoreError` for
         what is damaged.
         """
-        for part in self._parts:
-            yield from EntryReader(part.meta, part.state, self._known).entries(part.rows())
+        for reader, part in self._readers():
+            yield from reader.entries(part.rows())
+
+    def _readers(self) -> Iterator[tuple[EntryReader, EntriesPart]]:
+        return ((EntryReader(part.meta, part.state, self._known), part) for part in self._parts)
 
     def __repr__(self) -> str:
         state = self._parts[0].state
@@ -76,6 +81,19 @@ class StateEntries:
     def plain(self) -> Iterator[dict[str, Any]]:
         """The entries as plain data, by the names of their columns; raises as iterating does."""
         return map(plain_entry, self)
+
+    def printed(self, conditions: Sequence[StateCondition] = ()) -> Iterator[dict[str, Any]]:
+        """The entries that satisfy all conditions, as plain data for a terminal: large integers by their size.
+
+        Raises `ValueError` at once for a condition that the columns do not allow, and later as iterating does.
+        """
+        found = [(reader, part, [one(reader.columns()) for one in conditions]) for reader, part in self._readers()]
+        return (
+            plain_entry(entry, printed_value)
+            for reader, part, tests in found
+            for entry in reader.entries(part.rows())
+            if all(test(entry) for test in tests)
+        )
 
     @property
     def arrow_schema(self) -> pa.Schema:

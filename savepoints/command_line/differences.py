@@ -8,20 +8,22 @@ is, and in which place, is no difference, nor how many subtasks have a copy of b
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias, TypeVar
 
 from checkpointing.errors import SavepointError
 from savepoints.command_line.answers import Answer
+from savepoints.operator_state_elements import OperatorStateElement
 from savepoints.reading.plain_entries import plain_entry
-from savepoints.reading.plain_values import plain_value
+from savepoints.reading.plain_values import comparable_value, printed_value
 from savepoints.reading.stored_entries import StateEntry
 from savepoints.savepoint import Savepoint
 from statebackend.api.operator_state_descriptors import OperatorStateMode
 from statebackend.queues.queue_kind import PRIORITY_QUEUE
 
 __all__ = ["difference_of_entries", "difference_of_schemas"]
+
+T = TypeVar("T", StateEntry, OperatorStateElement)
 
 _Change: TypeAlias = "tuple[str, Answer | None, Answer | None]"
 """What has become of an entry, and what it was before and is now."""
@@ -65,60 +67,57 @@ def _of_keyed_state(old: Savepoint, new: Savepoint, uid: str, name: str) -> Iter
     is_set = PRIORITY_QUEUE.name in (old.schema(uid, name).kind, new.schema(uid, name).kind)
     # Within a key group the entries of two schemas may be stored in two orders.
     for of_old, of_new in _by_key_group(iter(old.read(uid, name)), iter(new.read(uid, name))):
-        before, after = (
-            {_place(one, with_value=is_set): plain_entry(one) for one in entries} for entries in (of_old, of_new)
-        )
-        yield from _changes(before, after)
+        before, after = ({_place(one, with_value=is_set): one for one in entries} for entries in (of_old, of_new))
+        yield from _changes(before, after, lambda one: plain_entry(one, printed_value))
 
 
-def _changes(before: Mapping[str, Answer], after: Mapping[str, Answer]) -> Iterator[_Change]:
+def _changes(before: Mapping[str, T], after: Mapping[str, T], printed: Callable[[T], Answer]) -> Iterator[_Change]:
     for place in (*before, *(place for place in after if place not in before)):
         one, other = before.get(place), after.get(place)
-        if one is None:
-            yield "added", None, other
-        elif other is None:
-            yield "removed", one, None
-        elif one["value"] != other["value"]:
-            yield "changed", one, other
+        if one is None and other is not None:
+            yield "added", None, printed(other)
+        elif one is not None and other is None:
+            yield "removed", printed(one), None
+        elif one is not None and other is not None and comparable_value(one.value) != comparable_value(other.value):
+            yield "changed", printed(one), printed(other)
 
 
 def _of_operator_state(old: Savepoint, new: Savepoint, uid: str, name: str) -> Iterator[_Change]:
     are_copies = [one.operators[uid].operator_states[name].mode is OperatorStateMode.BROADCAST for one in (old, new)]
     if all(are_copies):
-        before, after = (
-            {_text(one["key"]): one for one in _one_copy(savepoint, uid, name)} for savepoint in (old, new)
-        )
-        yield from _changes(before, after)
+        before, after = ({_text(one.key): one for one in _one_copy(savepoint, uid, name)} for savepoint in (old, new))
+        yield from _changes(before, after, lambda one: {"key": printed_value(one.key), **_element(one)})
     elif not any(are_copies):
-        yield from _of_lists(_elements(old, uid, name), _elements(new, uid, name))
+        yield from _of_lists(old.read_operator_state(uid, name), new.read_operator_state(uid, name))
 
 
-def _of_lists(old: Iterable[Answer], new: Iterable[Answer]) -> Iterator[_Change]:
-    added = Counter(map(_text, new))
+def _of_lists(old: Iterable[OperatorStateElement], new: Iterable[OperatorStateElement]) -> Iterator[_Change]:
+    added: dict[str, list[Answer]] = {}
+    for one in new:
+        added.setdefault(_text(one.value), []).append(_element(one))
     for one in old:
-        text = _text(one)
-        if added[text]:
-            added[text] -= 1
+        if not added.get(_text(one.value)):
+            yield "removed", _element(one), None
         else:
-            yield "removed", one, None
-    yield from (("added", None, json.loads(text)) for text in added.elements())
+            added[_text(one.value)].pop()
+    yield from (("added", None, answer) for answers in added.values() for answer in answers)
 
 
-def _elements(savepoint: Savepoint, uid: str, name: str) -> Iterator[Answer]:
-    for one in savepoint.read_operator_state(uid, name):
-        yield {"value": plain_value(one.value)}
+def _element(one: OperatorStateElement) -> Answer:
+    return {"value": printed_value(one.value)}
 
 
-def _one_copy(savepoint: Savepoint, uid: str, name: str) -> Iterator[Answer]:
+def _one_copy(savepoint: Savepoint, uid: str, name: str) -> Iterator[OperatorStateElement]:
     first: int | None = None
     for one in savepoint.read_operator_state(uid, name):
         first = one.subtask_index if first is None else first
         if one.subtask_index == first:
-            yield {"key": plain_value(one.key), "value": plain_value(one.value)}
+            yield one
 
 
-def _text(plain: Any) -> str:
-    return json.dumps(plain)
+def _text(value: Any) -> str:
+    """Equal for equal values only."""
+    return json.dumps(comparable_value(value), sort_keys=True)
 
 
 def _by_key_group(
@@ -140,7 +139,7 @@ def _by_key_group(
 
 def _place(one: StateEntry, *, with_value: bool) -> str:
     parts = [one.key, one.namespace, one.user_key, *([one.value] if with_value else [])]
-    return repr([plain_value(part) for part in parts])
+    return _text(parts)
 
 
 def _differences(old: Any, new: Any, path: str) -> Iterator[Answer]:

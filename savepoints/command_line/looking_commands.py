@@ -10,7 +10,7 @@ import typer
 
 from savepoints.command_line.answers import inspection, schemas
 from savepoints.command_line.command_arguments import AsJson, CheckpointId, OperatorUid, Place, StateName, ZooKeeper
-from savepoints.command_line.conditions import namespace_condition, parsed_condition
+from savepoints.command_line.conditions import ConditionError, namespace_condition, parsed_condition
 from savepoints.command_line.differences import difference_of_entries, difference_of_schemas
 from savepoints.command_line.entries_of import entries_of
 from savepoints.command_line.exit_statuses import DIFFERENT
@@ -64,14 +64,15 @@ def show(
     savepoint = opened(path, checkpoint, zookeeper)
     try:
         conditions = [parsed_condition(text) for text in where or ()]
-    except ValueError as error:
-        raise typer.BadParameter(f"--where {error}") from error
+    except ConditionError as error:
+        raise typer.BadParameter(str(error)) from error
     if namespace is not None:
         conditions.append(namespace_condition(namespace))
-    answers = (
-        one for one in entries_of(savepoint, operator, state, key).plain() if all(holds(one) for holds in conditions)
-    )
-    found = islice(answers, limit)
+    entries = entries_of(savepoint, operator, state, key)
+    try:
+        found = islice(entries.printed([one.test for one in conditions]), limit)
+    except ConditionError as error:
+        raise typer.BadParameter(str(error)) from error
     first = list(islice(found, 1))
     of_key = f" of key {', '.join(key)!r}" if key else ""
     in_namespace = f" in the namespace {namespace}" if namespace is not None else ""

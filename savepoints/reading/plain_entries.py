@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from savepoints.reading.plain_values import plain_value
@@ -12,7 +13,7 @@ __all__ = ["plain_entry"]
 _FIELDS: Final = ("key_group", "key", "namespace", "user_key", "value", "last_access_ms")
 
 
-def plain_entry(entry: StateEntry) -> dict[str, Any]:
-    """The fields of an entry by name, as `plain_value` tells values; without those that it has not."""
-    found = {name: plain_value(getattr(entry, name)) for name in _FIELDS}
+def plain_entry(entry: StateEntry, plain: Callable[[Any], Any] = plain_value) -> dict[str, Any]:
+    """The fields of an entry by name, as ``plain`` makes values; without those that it does not have."""
+    found = {name: plain(getattr(entry, name)) for name in _FIELDS}
     return {name: value for name, value in found.items() if value is not None or name == "value"}

@@ -18,16 +18,18 @@ from typing import Any, Final, TypeAlias
 
 from attrs import frozen
 
+from savepoints.reading.stored_types import LONG, ListType, StoredType, stored_type
 from statebackend.api.descriptors import ELEMENT_ROLE, USER_KEY_ROLE
 from statebackend.api.errors import StateRestoreError
 from statebackend.canonical.canonical_entries import CanonicalBatch
 from statebackend.keyed.state_meta import KeyedStateMeta, StateMeta
 from statebackend.kinds.state_kind import TableForm
-from typeserializers.containers.ttl import TtlValue
+from typeserializers.containers.nullable import NullableSerializer
+from typeserializers.containers.ttl import TtlSerializer, TtlValue
 from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.void import VOID_NAMESPACE, VoidNamespaceSerializer
-from typeserializers.times.timers import Timer
+from typeserializers.times.timers import Timer, TimerSerializer
 
 __all__ = ["EntryReader", "StateEntry", "unreadable_entry"]
 
@@ -62,14 +64,39 @@ class EntryReader:
 
     def __init__(self, meta: KeyedStateMeta, state: StateMeta, known: Sequence[TypeSerializer[Any]] = ()) -> None:
         self._state = state
-        self._read_key = meta.key_snapshot.restore_serializer().from_bytes
-        namespaces = state.namespace_snapshot.restore_serializer()
-        has_namespaces = not isinstance(namespaces, VoidNamespaceSerializer)
-        self._read_namespace = namespaces.from_bytes if has_namespaces else _no_namespace
+        self._keys = meta.key_snapshot.restore_serializer()
+        self._read_key = self._keys.from_bytes
+        self._namespaces = state.namespace_snapshot.restore_serializer()
+        has_namespaces = not isinstance(self._namespaces, VoidNamespaceSerializer)
+        self._read_namespace = self._namespaces.from_bytes if has_namespaces else _no_namespace
         self._serializers: Mapping[str, TypeSerializer[Any]] = {
             role: restored_with(snapshot, *known) for role, snapshot in state.role_snapshots.items()
         }
-        self._read_value = state.kind.storage_serializer(self._serializers).from_bytes
+        self._storage = state.kind.storage_serializer(self._serializers)
+        self._read_value = self._storage.from_bytes
+
+    def columns(self) -> Mapping[str, StoredType]:
+        """The types of the attributes that entries of this state have."""
+        element = self._serializers.get(ELEMENT_ROLE)
+        if self._state.form is None and not isinstance(element, TimerSerializer):
+            return {"key_group": LONG, "value": stored_type(self._serializers[ELEMENT_ROLE])}
+        keys, namespaces = self._keys, self._namespaces
+        if isinstance(element, TimerSerializer):
+            keys, namespaces = element.key_serializer, element.namespace_serializer
+        columns: dict[str, StoredType] = {"key_group": LONG, "key": stored_type(keys)}
+        if not isinstance(namespaces, VoidNamespaceSerializer):
+            columns["namespace"] = stored_type(namespaces)
+        if USER_KEY_ROLE in self._serializers:
+            columns["user_key"] = stored_type(self._serializers[USER_KEY_ROLE])
+        stored = self._storage if element is None else element
+        is_list = self._state.form is TableForm.LIST
+        if isinstance(element, TimerSerializer):
+            columns["value"] = LONG
+        else:
+            columns["value"] = ListType("list", lambda: stored_type(stored)) if is_list else stored_type(stored)
+        if isinstance(stored.inner if isinstance(stored, NullableSerializer) else stored, TtlSerializer):
+            columns["last_access_ms"] = ListType("list", lambda: LONG) if is_list else LONG
+        return columns
 
     def entries(self, batches: Iterable[CanonicalBatch]) -> Iterator[StateEntry]:
         """The entries of these rows, which come sorted.

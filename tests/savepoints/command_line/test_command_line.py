@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import re
 import subprocess
 import sys
@@ -17,17 +16,16 @@ import pyarrow as pa
 import pytest
 from looked_at_job import NOW_MS, SALES, run_job
 
-from savepoints import Savepoint, StateEntries, StateEntry
+from savepoints import Savepoint, StateEntry
 from savepoints.command_line import spooled_answers as spooled_answers_module
 from savepoints.command_line.answers import inspection
-from savepoints.command_line.conditions import namespace_condition, parsed_condition
 from savepoints.command_line.exit_statuses import DIFFERENT, MISUSED, NOT_READABLE
 from savepoints.command_line.main import main
 from savepoints.command_line.printing import printer_for
 from savepoints.command_line.spooled_answers import spooled_answers
 from savepoints.command_line.standard_streams import lenient_stream
 from savepoints.command_line.telling import tell, tell_difference, tell_entries, tell_schemas
-from savepoints.reading.plain_values import plain_value
+from savepoints.reading.stored_entries import EntryReader
 from savepoints.restored_state import RestoredState
 from savepoints.shown_sizes import shown_bytes
 from savepoints.writing import Plan, SavepointWriter
@@ -159,14 +157,14 @@ def test_differences_are_told_a_piece_at_a_time_and_as_one_document(
 def test_no_entry_is_read_behind_the_last_that_is_wanted(
     places: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole, read = StateEntries.__iter__, list[StateEntry]()
+    whole, read = EntryReader.entries, list[StateEntry]()
 
-    def noted(entries: StateEntries) -> Iterator[StateEntry]:
-        for one in whole(entries):
+    def noted(reader: EntryReader, batches: Any) -> Iterator[StateEntry]:
+        for one in whole(reader, batches):
             read.append(one)
             yield one
 
-    monkeypatch.setattr(StateEntries, "__iter__", noted)
+    monkeypatch.setattr(EntryReader, "entries", noted)
     [wanted] = answer(capsys, "show", places[0], "per shop", "by amount", "--where", "user_key=50", "--limit", "1")
     assert (read[-1].user_key, wanted["user_key"]) == (50, 50)
     assert len(read) < len(SALES)
@@ -249,7 +247,7 @@ def test_what_differs_is_told_and_ends_with_a_status_of_its_own(
             "no entry of key 'shop 3' that fits --where 'key=other'",
         ),
         (["show", "SAVEPOINT", "per shop", "names", "--key", "a"], MISUSED, "without keys"),
-        (["show", "SAVEPOINT", "per shop", "totals", "--where", "value"], MISUSED, "is no condition"),
+        (["show", "SAVEPOINT", "per shop", "totals", "--where", "value"], MISUSED, "is not a condition"),
         (["show", "MOMENTS", "one", "number", "--key", "0001-01-01T00:00+01:00"], MISUSED, "of type timestamp, which"),
         (["show", "SAVEPOINT"], MISUSED, "Missing.*; see statebackend show --help"),
         (
@@ -286,24 +284,6 @@ def test_what_cannot_be_done_is_said_in_a_line_of_the_error_output(
     assert "Traceback" not in captured.err
 
 
-@pytest.mark.parametrize(
-    ("namespace", "entry", "holds"),
-    [
-        ("eu", {"namespace": "eu"}, True),
-        ("eu", {"namespace": "us"}, False),
-        ("7", {"namespace": 7}, True),
-        ('"7"', {"namespace": 7}, False),
-        ("null", {"key": 1}, False),
-        ('{"start": 0}', {"namespace": {"start": 0, "end": 5}}, True),
-        ('{"start": 0, "end": 6}', {"namespace": {"start": 0, "end": 5}}, False),
-        ('{"begin": 0}', {"namespace": {"start": 0, "end": 5}}, False),
-        ('{"start": 0}', {"namespace": "start"}, False),
-    ],
-)
-def test_a_namespace_is_given_as_it_is_printed(namespace: str, entry: dict[str, Any], holds: bool) -> None:
-    assert namespace_condition(namespace)(entry) is holds
-
-
 def test_entries_of_one_namespace_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = pa.table({"key": ["a", "a", "b"], "namespace": ["eu", "us", "us"], "value": [1, 2, 3]})
     descriptor = ValueStateDescriptor("totals", int)
@@ -313,40 +293,6 @@ def test_entries_of_one_namespace_are_shown(tmp_path: Path, capsys: pytest.Captu
     assert [one["value"] for one in answer(capsys, *show, "us")] == [2, 3]
     assert [one["value"] for one in answer(capsys, *show, "us", "--key", "a")] == [2]
     assert lines(capsys, *show, "as") == ["state 'totals' of operator 'shops' has no entry in the namespace as"]
-
-
-@pytest.mark.parametrize(
-    ("condition", "holds"),
-    [
-        ("key=7", True),
-        ('key="7"', False),
-        ("key!=7", False),
-        ("value.n>2", True),
-        ("value.n>=3", True),
-        ("value.n<3", False),
-        ("value.n<=3", True),
-        ("value.name=a b", True),
-        ("value.none=null", True),
-        ("value.name>3", False),
-        ("value.missing=3", False),
-        ("key.deeper=3", False),
-        ("value.is_new=true", True),
-        ("value.is_new!=true", False),
-        ("value.is_new=1", False),
-        ("value.is_new!=1", True),
-        ("value.is_new>0", False),
-        ("value.one=1", True),
-        ("value.one=true", False),
-        ("value.lost=NaN", True),
-        ("value.lost=nan", True),
-        ("value.lost=Infinity", False),
-        ("value.far=-Infinity", True),
-    ],
-)
-def test_conditions_look_into_the_entry_and_never_fail(condition: str, holds: bool) -> None:
-    value = {"n": 3, "name": "a b", "none": None, "is_new": True, "one": 1, "lost": math.nan, "far": -math.inf}
-    found = {"key": 7, "value": plain_value(value)}
-    assert parsed_condition(condition)(found) is holds
 
 
 class Terminal(io.StringIO):
