@@ -16,12 +16,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from attrs import frozen
+
 from migration.conversion import ConversionScope, Read, compile_value, passed_through
 from snapshots.errors import MalformedDataError
 from typeserializers.evolution.evolution_plans import RecordConvertersPlan
+from typeserializers.evolution.record_evolution import ambiguous_rename, match_fields
 from typeserializers.kernel.field_metadata import name_of
 from typeserializers.records.record_shape import RecordField
 from typeserializers.records.records import AttrsSerializer
+
+
+@frozen
+class _Returned:
+    """A name that the old record does not have."""
+
+    name: str
+    former_names: tuple[str, ...] = ()
 
 
 class ConverterChain:
@@ -37,9 +48,11 @@ class ConverterChain:
         self._scope = scope
         self.plan = plan
         self.new = new
+        self._old_fields = {part.name: part for part in old.fields}
         self.old_serializers = {part.name: part.serializer for part in old.fields}
         self._fitted = {part.name: passed_through(part.serializer) for part in new.fields}
         self._by_rules: dict[tuple[str, str], Callable[[Any], Any]] = {}
+        self._origins: dict[tuple[str, ...], Mapping[str, str]] = {}
 
     def convert(self, items: Sequence[Any]) -> list[Any]:
         """The values of the new fields, in order, from those of the old fields."""
@@ -63,12 +76,27 @@ class ConverterChain:
             raise MalformedDataError(
                 f"the converters return {', '.join(strange)}, which {self.new.shape.name} does not have"
             )
-        return [self._field(part, values, original) for part in self.new.fields]
+        origins = self._origins_among(tuple(values))
+        return [self._field(part, origins.get(part.name), values, original) for part in self.new.fields]
 
-    def _field(self, part: RecordField, values: Mapping[str, Any], original: Mapping[str, Any]) -> Any:
-        for name in (part.name, *part.former_names):
-            if name not in values:
-                continue
+    def _origins_among(self, names: tuple[str, ...]) -> Mapping[str, str]:
+        """The names under which the converters return the new fields, matched as the fields of an old record are."""
+        known = self._origins.get(names)
+        if known is None:
+            returned = [self._old_fields.get(name) or _Returned(name) for name in names]
+            matches = match_fields(returned, self.new.fields)
+            for match in matches:
+                if match.disputed:
+                    reason, fix = ambiguous_rename(match)
+                    raise MalformedDataError(f".{match.new.name}: {reason}. {fix}")
+            known = {match.new.name: names[match.old_index] for match in matches if match.old_index is not None}
+            self._origins[names] = known
+        return known
+
+    def _field(
+        self, part: RecordField, name: str | None, values: Mapping[str, Any], original: Mapping[str, Any]
+    ) -> Any:
+        if name is not None:
             value = values[name]
             if name in original and value is original[name]:
                 return self._converted_by_rules(name, part)(value)

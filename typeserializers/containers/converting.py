@@ -94,6 +94,10 @@ class ConvertingSerializer(CompiledTypeSerializer[T], Generic[T]):
     def type_name(self) -> str:
         return self.inner.type_name
 
+    @property
+    def former_type_names(self) -> Sequence[str]:
+        return self.inner.former_type_names
+
     def create_instance(self) -> T:
         return self.inner.create_instance()
 

@@ -6,6 +6,9 @@ resolution by the library ignores. The rules are those of the Avro specification
 on either side of the point and a time may gain precision, because every value is kept; any other change of a logical
 type is refused.
 
+Fields are matched as those of records are (`match_fields`), with aliases as former names. Where this is not what the
+library does, because the name that an alias refers to is in use again, the change is rejected as ambiguous.
+
 Paths: ``.field``, ``[]`` for array items, ``{value}`` for map values, ``<branch>`` for the branch of a union.
 """
 
@@ -14,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from attrs import frozen
+
 from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility, worst_kind
 from snapshots.refusals import another_serializer
 from snapshots.type_serializer_snapshot import RULES
@@ -21,6 +26,7 @@ from snapshots.value_text import shown
 from typeserializers.avro.avro_schemas import NAMED_KINDS, NamedSchemas, layout_of, named_schemas, type_of
 from typeserializers.avro.avro_serializer import AvroSerializer, AvroSerializerSnapshot
 from typeserializers.evolution.evolution_plans import AvroPlan
+from typeserializers.evolution.record_evolution import match_fields
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 PROMOTIONS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -50,19 +56,35 @@ def judge_avro(old: AvroSerializerSnapshot, new: TypeSerializer[Any]) -> TypeSer
     """The verdict on a schema taking over the data of another one."""
     if type(new) is not AvroSerializer:
         return TypeSerializerSchemaCompatibility.incompatible(another_serializer("Avro data", "AvroSerializer", new))
-    findings = resolve_schemas(named_schemas(old.schema), new.named)
-    if layout_of(old.schema) == layout_of(new.schema):
+    resolution = _Resolution(named_schemas(old.schema), new.named)
+    findings = resolution.findings()
+    refused = any(finding.verdict is FieldVerdict.REFUSE for finding in findings)
+    if layout_of(old.schema) == layout_of(new.schema) and not refused:
         return TypeSerializerSchemaCompatibility.compatible_as_is(findings)
     if all(finding.verdict is FieldVerdict.AS_IS for finding in findings):
         reason = "the schema is another one, though the bytes are not"
         findings.append(Finding("", FieldVerdict.MIGRATE, "avro-schema-changed", reason))
     kind = worst_kind(finding.verdict.kind for finding in findings)
-    return TypeSerializerSchemaCompatibility(kind, tuple(findings), plan=AvroPlan())
+    plan = None if refused else AvroPlan(resolution.reader_schema())
+    return TypeSerializerSchemaCompatibility(kind, tuple(findings), plan=plan)
 
 
 def resolve_schemas(writer: NamedSchemas, reader: NamedSchemas) -> list[Finding]:
     """What happens to data of the writer's schema under the reader's; no finding means nothing does."""
-    return _Resolution(writer, reader).resolve(writer.schema, reader.schema, "")
+    return _Resolution(writer, reader).findings()
+
+
+@frozen
+class _Field:
+    """A field of a record as fields are matched: its aliases are the names that it had before."""
+
+    name: str
+    former_names: tuple[str, ...]
+    schema: Any
+
+    @classmethod
+    def of(cls, record: Any) -> list[_Field]:
+        return [cls(part["name"], tuple(part.get("aliases", ())), part) for part in record["fields"]]
 
 
 class _Resolution:
@@ -72,6 +94,38 @@ class _Resolution:
         self.writer = writer
         self.reader = reader
         self._under_way: set[tuple[str, str]] = set()
+        self._used_aliases: set[tuple[str, str, str]] = set()
+        """Reader type, its field or nothing, and the name of the writer's that continues as it."""
+
+    def findings(self) -> list[Finding]:
+        return self.resolve(self.writer.schema, self.reader.schema, "")
+
+    def reader_schema(self) -> Any:
+        """The reader's schema without aliases by which the library would find what continues as something else."""
+        return self._with_used_aliases(self.reader.schema)
+
+    def _with_used_aliases(self, schema: Any) -> Any:
+        if isinstance(schema, list):
+            return [self._with_used_aliases(branch) for branch in schema]
+        if not isinstance(schema, dict):
+            return schema
+        kept = {
+            key: self._with_used_aliases(schema[key]) if key in ("items", "values") else schema[key] for key in schema
+        }
+        if schema["type"] in NAMED_KINDS:
+            name = schema["name"]
+            self._keep_aliases(kept, name, "")
+            if "fields" in schema:
+                kept["fields"] = [{**part, "type": self._with_used_aliases(part["type"])} for part in schema["fields"]]
+                for part in kept["fields"]:
+                    self._keep_aliases(part, name, part["name"])
+        return kept
+
+    def _keep_aliases(self, named: dict[str, Any], type_name: str, field_name: str) -> None:
+        aliases = named.pop("aliases", ())
+        used = [alias for alias in aliases if (type_name, field_name, _short(alias)) in self._used_aliases]
+        if used:
+            named["aliases"] = used
 
     def resolve(self, writer_schema: Any, reader_schema: Any, path: str) -> list[Finding]:
         old, new = self.writer.resolved(writer_schema), self.reader.resolved(reader_schema)
@@ -93,9 +147,9 @@ class _Resolution:
         if old_type == "map":
             return found + self.resolve(old["values"], new["values"], path + "{value}")
         if old_type == "enum":
-            return found + _enum(old, new, path)
+            return found + self._names(old, new, path) + _enum(old, new, path)
         if old_type == "fixed":
-            return found + _fixed(old, new, path)
+            return found + self._names(old, new, path) + _fixed(old, new, path)
         return found
 
     def _writer_union(self, old: Sequence[Any], new: Any, path: str) -> list[Finding]:
@@ -114,6 +168,15 @@ class _Resolution:
     def _reader_union(self, old: Any, new: Sequence[Any], path: str) -> list[Finding]:
         old_type = type_of(old)
         same = [branch for branch in new if type_of(self.reader.resolved(branch)) == old_type]
+        if old_type in NAMED_KINDS:
+            heirs = [branch for branch in same if self._may_continue_as(old, branch)]
+            if len(heirs) > 1:
+                names = " or as ".join(self._branch_name(self.reader, branch) for branch in heirs)
+                reason = f"the stored {old['name']} could continue as {names}"
+                fix = f"Remove the alias {_short(old['name'])}, or give the other one another name"
+                return [Finding(path, FieldVerdict.REFUSE, "avro-rename-ambiguous", reason, fix)]
+            if heirs:
+                return self.resolve(old, heirs[0], path)
         other = [branch for branch in new if branch not in same]
         best: list[Finding] | None = None
         for branch in (*same, *other):
@@ -135,33 +198,53 @@ class _Resolution:
             )
         ]
 
+    def _may_continue_as(self, old: Any, branch: Any) -> bool:
+        """Whether a branch has the name of the writer's type, or is new and has it as an alias."""
+        new = self.reader.resolved(branch)
+        if _short(new["name"]) == _short(old["name"]):
+            return True
+        written = {_short(name) for name in self.writer.names}
+        return _short(new["name"]) not in written and _has_alias(new, old["name"])
+
     def _branch_name(self, side: NamedSchemas, schema: Any) -> str:
         resolved = side.resolved(schema)
         kind = type_of(resolved)
         return str(resolved["name"]) if kind in NAMED_KINDS else kind
 
     def _record(self, old: Any, new: Any, path: str) -> list[Finding]:
-        found = _names(old, new, path)
+        found = self._names(old, new, path)
         pair = (old["name"], new["name"])
         if any(finding.verdict is FieldVerdict.REFUSE for finding in found) or pair in self._under_way:
             return found
         self._under_way.add(pair)
         old_fields = {part["name"]: part for part in old["fields"]}
         taken: list[str] = []
-        for part in new["fields"]:
-            where = f"{path}.{part['name']}"
-            name = next((name for name in (part["name"], *part.get("aliases", ())) if name in old_fields), None)
-            if name is None:
-                found.append(_added(part, where))
-                continue
-            taken.append(name)
-            if name != part["name"]:
-                found.append(Finding(where, FieldVerdict.AS_IS, "avro-field-renamed", f"was {name}"))
-            found += self.resolve(old_fields[name]["type"], part["type"], where)
+        for match in match_fields(_Field.of(old), _Field.of(new)):
+            part = match.new
+            where = f"{path}.{part.name}"
+            name = None if match.old_index is None else old["fields"][match.old_index]["name"]
+            former = match.disputed or (name if name != part.name and part.name in old_fields else None)
+            if former or match.claimant:
+                # The library looks for the own name first, so that it cannot read what such a declaration means.
+                claimant, former = (match.claimant, part.name) if match.claimant else (part.name, former)
+                reason = f"{claimant} has the alias {former}, which is the name of another field too"
+                fix = f"Remove the alias; or first restore with a schema in which no field has the name {former}"
+                found.append(Finding(where, FieldVerdict.REFUSE, "avro-rename-ambiguous", reason, fix))
+            elif name is None:
+                found.append(_added(part.schema, where))
+            else:
+                if name != part.name:
+                    self._used_aliases.add((new["name"], part.name, name))
+                    found.append(Finding(where, FieldVerdict.AS_IS, "avro-field-renamed", f"was {name}"))
+                found += self.resolve(old_fields[name]["type"], part.schema["type"], where)
+            if name is not None:
+                taken.append(name)
         for name in old_fields:
             if name not in taken:
                 reason = "the field is gone, its values are lost"
-                fix = f'If it was renamed, give the new field "aliases": ["{name}"]'
+                fix = ""
+                if not any(name in part.get("aliases", ()) for part in new["fields"]):
+                    fix = f'If it was renamed, give the new field "aliases": ["{name}"]'
                 found.append(Finding(f"{path}.{name}", FieldVerdict.LOSSY, "avro-field-removed", reason, fix))
         if taken != [name for name in old_fields if name in taken]:
             reason = "the fields are written in another order"
@@ -169,23 +252,31 @@ class _Resolution:
         self._under_way.discard(pair)
         return found
 
+    def _names(self, old: Any, new: Any, path: str) -> list[Finding]:
+        old_name, new_name = old["name"], new["name"]
+        if _short(old_name) == _short(new_name):
+            return []
+        if _has_alias(new, old_name):
+            self._used_aliases.add((new_name, "", _short(old_name)))
+            return [Finding(path, FieldVerdict.AS_IS, "avro-renamed", f"was {old_name}")]
+        return [
+            Finding(
+                path,
+                FieldVerdict.REFUSE,
+                "avro-renamed",
+                f"the state holds the {type_of(old)} {old_name}, the new schema names {new_name}",
+                f'If it was renamed, give the new one "aliases": ["{old_name}"]',
+            )
+        ]
 
-def _names(old: Any, new: Any, path: str) -> list[Finding]:
-    old_name, new_name = old["name"], new["name"]
-    if old_name.rpartition(".")[2] == new_name.rpartition(".")[2]:
-        return []
-    aliases = [alias.rpartition(".")[2] for alias in new.get("aliases", ())]
-    if old_name.rpartition(".")[2] in aliases:
-        return [Finding(path, FieldVerdict.AS_IS, "avro-renamed", f"was {old_name}")]
-    return [
-        Finding(
-            path,
-            FieldVerdict.REFUSE,
-            "avro-renamed",
-            f"the state holds the {type_of(old)} {old_name}, the new schema names {new_name}",
-            f'If it was renamed, give the new one "aliases": ["{old_name}"]',
-        )
-    ]
+
+def _short(name: str) -> str:
+    """A name without its namespace, by which types are compared."""
+    return name.rpartition(".")[2]
+
+
+def _has_alias(new: Any, old_name: str) -> bool:
+    return _short(old_name) in [_short(alias) for alias in new.get("aliases", ())]
 
 
 def _added(part: Any, where: str) -> Finding:
@@ -209,7 +300,7 @@ def _promotion(old_type: str, new_type: str, path: str) -> Finding:
 
 
 def _enum(old: Any, new: Any, path: str) -> list[Finding]:
-    found = _names(old, new, path)
+    found = []
     removed = [symbol for symbol in old["symbols"] if symbol not in new["symbols"]]
     if removed and "default" in new:
         reason = f"{', '.join(removed)} are gone and become {new['default']}"
@@ -224,7 +315,7 @@ def _enum(old: Any, new: Any, path: str) -> list[Finding]:
 
 
 def _fixed(old: Any, new: Any, path: str) -> list[Finding]:
-    found = _names(old, new, path)
+    found = []
     if old["size"] != new["size"]:
         reason = f"{old['size']} bytes cannot be read as {new['size']}"
         found.append(Finding(path, FieldVerdict.REFUSE, "avro-fixed-size", reason, "Keep the size"))

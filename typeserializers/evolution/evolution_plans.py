@@ -136,7 +136,12 @@ class PojoPlan(Plan):
 
 @frozen
 class AvroPlan(Plan):
-    """The writer's schema is resolved to the reader's, as Avro does while it reads."""
+    """The writer's schema is resolved to the reader's, as Avro does while it reads.
+
+    ``reader_schema`` is the reader's schema with those of its aliases that name something of the writer's schema.
+    """
+
+    reader_schema: Any
 
 
 @frozen

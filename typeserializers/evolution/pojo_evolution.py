@@ -17,6 +17,7 @@ without a default gets None if it is optional, else the zero of its type, which 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from attrs import define, field
@@ -33,7 +34,13 @@ from snapshots.plans import AS_IS, Plan
 from snapshots.refusals import another_serializer
 from snapshots.type_serializer_snapshot import RULES, resolve_compatibility
 from typeserializers.evolution.evolution_plans import Origin, PojoPlan
-from typeserializers.evolution.record_evolution import match_fields
+from typeserializers.evolution.record_evolution import (
+    FieldMatch,
+    ambiguous_rename,
+    match_fields,
+    names_in_circles,
+    reused_name,
+)
 from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.pojos.pojo_format import UnreadableSnapshot, WrittenPart, WrittenPojo
@@ -94,12 +101,23 @@ def judge_pojo(
 
 def _judge_fields(old: WrittenPojo, new: PojoSerializer[Any], judgement: _Judgement) -> None:
     findings = judgement.findings
-    matches = match_fields(old.fields, new.shape.fields)
+    matches = match_fields(old.fields, new.shape.fields, declarations_are_known=False)
     matched = {match.old_index for match in matches}
+    held = {part.name for part in old.fields}
+    # A POJO's snapshot does not say which former names were declared when it was written.
+    circle = names_in_circles({part.name: part.former_names for part in new.shape.fields if part.name in held})
     for match in matches:
         path = f".{match.new.name}"
+        if match.disputed:
+            findings.append(Finding(path, FieldVerdict.REFUSE, "pojo-rename-ambiguous", *ambiguous_rename(match)))
+            judgement.origins.append(None)
+            continue
+        if match.new.name in circle:
+            findings.append(Finding(path, FieldVerdict.REFUSE, "pojo-rename-ambiguous", *_swapped(circle)))
+            judgement.origins.append(None)
+            continue
         if match.old_index is None:
-            findings.append(_added(match.new, path))
+            findings.append(_added(match, path))
             judgement.origins.append(None)
             continue
         written = old.fields[match.old_index]
@@ -128,8 +146,14 @@ def _judge_fields(old: WrittenPojo, new: PojoSerializer[Any], judgement: _Judgem
 
 
 def _judge_subclasses(old: WrittenPojo, new: PojoSerializer[Any], judgement: _Judgement) -> None:
+    held = {part.name for part in (*old.registered, *old.unregistered)}
+    subclasses = (*new.registered_subclasses, *new.unregistered_subclasses)
     for part in (*old.registered, *old.unregistered):
         path = f"<{part.name}>"
+        heir = next((one for one in subclasses if part.name in one.shape.former_names), None)
+        if heir is not None and heir.shape.name not in held:
+            judgement.findings.append(_renamed_subclass(part, path, heir))
+            continue
         taking_over = new.subclass_named(part.name)
         if taking_over is None:
             if not new.shape.is_stand_in or isinstance(part.snapshot, UnreadableSnapshot):
@@ -150,9 +174,18 @@ def _judge_subclasses(old: WrittenPojo, new: PojoSerializer[Any], judgement: _Ju
             judgement.subclasses[part.name] = reconfigured
 
 
-def _added(new: PojoField, path: str) -> Finding:
+def _swapped(names: Iterable[str]) -> tuple[str, str]:
+    return (
+        f"the fields {', '.join(sorted(names))} declare each other's names as former names, and Flink's format does "
+        f"not say whether the state was written before or after that",
+        "Remove these former names; rename the fields one after the other, by way of a name that is not in use",
+    )
+
+
+def _added(match: FieldMatch[PojoField], path: str) -> Finding:
+    new, reused = match.new, reused_name(match)
     if new.completes_old_values:
-        return Finding(path, FieldVerdict.MIGRATE, "pojo-field-added", "old objects get its default")
+        return Finding(path, FieldVerdict.MIGRATE, "pojo-field-added", "old objects get its default" + reused)
     try:
         new.serializer.to_bytes(new.make_default())
     except Exception as error:
@@ -160,10 +193,10 @@ def _added(new: PojoField, path: str) -> Finding:
             path,
             FieldVerdict.REFUSE,
             "pojo-field-added-without-default",
-            f"the field is new and its type has no zero that old objects could get ({error})",
+            f"the field is new and its type has no zero that old objects could get ({error})" + reused,
             "Give it a default",
         )
-    return Finding(path, FieldVerdict.MIGRATE, "pojo-field-added", "old objects get a zero")
+    return Finding(path, FieldVerdict.MIGRATE, "pojo-field-added", "old objects get a zero" + reused)
 
 
 def _renamed(old_name: str, new: PojoSerializer[Any]) -> Finding:
@@ -175,6 +208,17 @@ def _renamed(old_name: str, new: PojoSerializer[Any]) -> Finding:
         "pojo-class",
         f"the state holds objects of {old_name}, the new class is {new.shape.name}",
         f'If it is what {old_name} became, declare __former_names__ = ("{old_name}",) on it',
+    )
+
+
+def _renamed_subclass(part: WrittenPart, path: str, heir: PojoSerializer[Any]) -> Finding:
+    return Finding(
+        path,
+        FieldVerdict.REFUSE,
+        "pojo-subclass-renamed",
+        f"the state may hold objects of {part.name}, which {heir.shape.name} declares as its former name, and a "
+        f"subclass keeps its name in the state",
+        f'Keep the name: __pojo_class__ = "{part.name}" on {heir.record_class.__name__}, without __former_names__',
     )
 
 

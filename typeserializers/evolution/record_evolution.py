@@ -14,29 +14,36 @@ rules, each with its id in the findings:
     field-type-changed          refused, as is field-type-narrowed, unless the field names a converter: field-converted
     field-unreadable            refused: nothing here reads the old values, not even to step over them
     pickle-class                refused: a converter needs values that this program has not said it unpickles
-    ambiguous-rename            a field exists under its own name *and* its former name: refused
+    ambiguous-rename            an old field could be any of several new ones: refused
     record-renamed              refused unless the new class declares the former name
     record-converted            migration: converters lead from the old schema version to the new one
     schema-version-older        refused: the state was written under a later schema version than that of the program
 
 Inside a record more is allowed than at the top of a state: there, a simple serializer is the same class or nothing.
 
-Matching has one case that needs the declarations which were in force when the state was written, and which the snapshot
-therefore has: a field may be declared a former name that still exists as a field of its own, as when two fields swap
-their names. If the old field of the same name already declared it, nothing has happened since. If it did not, the
-declaration is news, and the field continues the one it names, provided that the old field of its own name goes on
-elsewhere too; otherwise one of the two would be lost, and the declaration is ambiguous.
+A new field may have the name that another one was renamed from. The declaration decides: the field that declares the
+former name takes the old field, and the field that has the name now is added. This is rejected as ambiguous if the
+field that has the name now declares former names itself, because the old field could then be either of them.
+
+    old: late     new: minutes (formerly late), late     minutes continues late, late is added
+    old: late     new: minutes (formerly late), late (formerly delay)     ambiguous
+
+If the old type has both names, the declarations that were in force when the state was written decide; the snapshot has
+them. If the old field of the same name already declared the former name, nothing has happened since. If it did not,
+the field continues the one it names, provided that the old field of its own name goes on elsewhere too; otherwise one
+of the two would be lost, and the declaration is ambiguous.
 
     old: a, b     new: a (formerly b), b (formerly a)             a continues b, b continues a
     old: a (formerly b), b (formerly a)     new: the same         a continues a, b continues b
-    old: late, minutes_late     new: minutes_late (formerly late)     ambiguous
+    old: late, minutes     new: minutes (formerly late)           ambiguous
+    old: late, minutes     new: minutes (formerly late), late     ambiguous
 """
 
 from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from attrs import evolve, frozen
@@ -95,30 +102,67 @@ F = TypeVar("F", bound=NamedField)
 
 @frozen
 class FieldMatch(Generic[F]):
-    """Which old field a new field takes over: ``old_index`` is None for an added one."""
+    """Which old field a new field takes over: ``old_index`` is None for an added one.
+
+    ``claimant`` is the new field that has taken the old field of this name, as its declared former name. ``disputed``
+    is the old field that could be this one or the new field of that name; then the match is of no use.
+    """
 
     new: F
     old_index: int | None
+    claimant: str = ""
+    disputed: str = ""
 
 
-def match_fields(old_fields: Sequence[NamedField], new_fields: Sequence[F]) -> list[FieldMatch[F]]:
-    """For each new field the old one that it continues, in the order of the new fields."""
-    index_of = {part.name: index for index, part in enumerate(old_fields)}
+def match_fields(
+    old_fields: Sequence[NamedField], new_fields: Sequence[F], *, declarations_are_known: bool = True
+) -> list[FieldMatch[F]]:
+    """For each new field the old one that it continues, in the order of the new fields.
+
+    ``declarations_are_known`` says whether the old fields have the former names that were declared when they were
+    written; if they do not, a field whose name the old type has continues the old field of that name.
+    """
+    old = {part.name: part for part in old_fields}
+    new = {part.name: part for part in new_fields}
     moved = _moved_names(old_fields, new_fields)
-    taken = {index_of[name] for name in moved.values()}
-    taken |= {index_of[part.name] for part in new_fields if part.name in index_of and part.name not in moved}
-    matches = []
+    origins = {name: moved.get(name, name) for name in new if name in old}
+    namesakes = {name for name, origin in origins.items() if name == origin}
+    taken = set(origins.values())
+    claimants: dict[str, str] = {}
+    disputed: dict[str, str] = {}
     for part in new_fields:
-        index = index_of.get(moved.get(part.name, part.name))
-        if index is None:
-            for former in part.former_names:
-                candidate = index_of.get(former)
-                if candidate is not None and candidate not in taken:
-                    index = candidate
-                    taken.add(candidate)
-                    break
-        matches.append(FieldMatch(part, index))
-    return matches
+        held = [name for name in part.former_names if name in old]
+        if part.name in old:
+            known = old[part.name].former_names
+            unsettled = [name for name in held if name in namesakes and name not in known]
+            if declarations_are_known and unsettled and part.name in namesakes:
+                disputed[part.name] = unsettled[0]
+            continue
+        free = next((name for name in held if name not in taken), None)
+        if free is not None:
+            origins[part.name] = free
+            taken.add(free)
+            continue
+        # Every former name is in use again. One that another of them was renamed from is of a later field.
+        former = {name for other in held for name in old[other].former_names}
+        reused = [name for name in held if name in namesakes and name not in former]
+        if len(reused) == 1 and not new[reused[0]].former_names:
+            origins[part.name] = reused[0]
+            claimants[reused[0]] = part.name
+        elif reused:
+            disputed[part.name] = reused[0]
+    for name in claimants:
+        del origins[name]
+    index_of = {part.name: index for index, part in enumerate(old_fields)}
+    return [
+        FieldMatch(
+            part,
+            index_of[origins[part.name]] if part.name in origins else None,
+            claimants.get(part.name, ""),
+            disputed.get(part.name, ""),
+        )
+        for part in new_fields
+    ]
 
 
 @RULES.judges(AttrsSerializerSnapshot)
@@ -144,8 +188,12 @@ def judge_record(
     removed = [part for index, part in enumerate(old.fields) if index not in goes_on]
     for match in matches:
         path = f".{match.new.name}"
+        if match.disputed:
+            findings.append(Finding(path, FieldVerdict.REFUSE, "ambiguous-rename", *ambiguous_rename(match)))
+            origins.append(None)
+            continue
         if match.old_index is None:
-            findings.append(_added(match.new, removed))
+            findings.append(_added(match, removed))
             origins.append(None)
             continue
         written = old.fields[match.old_index]
@@ -329,7 +377,36 @@ def _stepped_over(part: WrittenField) -> list[Finding]:
     return []
 
 
-def _added(new: RecordField, removed: Sequence[WrittenField]) -> Finding:
+def names_in_circles(former_names: Mapping[str, Collection[str]]) -> set[str]:
+    """The names that were handed on among themselves, as in a swap, so that all of them exist before and after."""
+    names: set[str] = set()
+    left = set(former_names)
+    while left != names:
+        names = left
+        claims = {name: names.intersection(former_names[name]) - {name} for name in names}
+        claimed = set().union(*claims.values())
+        left = {name for name in names if name in claimed and claims[name]}
+    return names
+
+
+def ambiguous_rename(match: FieldMatch[Any]) -> tuple[str, str]:
+    """Why it is not known what a new field continues, and what to do."""
+    name, former = match.new.name, match.disputed
+    return (
+        f"{name} declares the former name {former}, and the new type has a field {former} too: the stored {former} "
+        f"could be either of them",
+        f"Remove former names that no stored state needs from {name} and {former}; or restore this state with a "
+        f"version of the program that renamed {former} and did not use the name again",
+    )
+
+
+def reused_name(match: FieldMatch[Any]) -> str:
+    """What a report adds about a new field whose name was another field's before; nothing for any other."""
+    return f"; the stored {match.new.name} continues as {match.claimant}" if match.claimant else ""
+
+
+def _added(match: FieldMatch[RecordField], removed: Sequence[WrittenField]) -> Finding:
+    new = match.new
     path = f".{new.name}"
     origin = _looks_like(new.name, [part.name for part in removed])
     # It was seen to fit when the class was registered, but a factory may make another one today.
@@ -338,13 +415,13 @@ def _added(new: RecordField, removed: Sequence[WrittenField]) -> Finding:
         return Finding(path, FieldVerdict.REFUSE, "field-default-unfit", problem, "Give it one that fits")
     if new.has_default:
         how = "made by its factory" if new.default_factory is not None else f"default {shown(new.default)}"
-        return Finding(path, FieldVerdict.MIGRATE, "field-added", how)
+        return Finding(path, FieldVerdict.MIGRATE, "field-added", how + reused_name(match))
     rename = f', or declare the rename: metadata=former_names("{origin}")' if origin else ""
     return Finding(
         path,
         FieldVerdict.REFUSE,
         "field-added-without-default",
-        "the field is new and old records have no value for it",
+        "the field is new and old records have no value for it" + reused_name(match),
         f"Give it a default{rename}",
     )
 

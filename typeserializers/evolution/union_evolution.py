@@ -2,8 +2,10 @@
 
 Members are matched by what they are, never by their place: Python keeps no order of ``int | str``, and a program may
 get the members of an unchanged hint in another order because some other module named them first. A member goes on as
-the member of the same kind and name; else as the only one that takes over its state without another Python type. No
-value ever goes from one type over to another, such as from ``int`` to ``float``, though a field may.
+the member of the same kind that has its name or declares it as a former name; else as the only one that takes over its
+state without another Python type. If one member has the name and a new one declares it as a former name, the match is
+ambiguous: a class declares former names once for all states, so that the stored member could be either. No value ever
+goes from one type over to another, such as from ``int`` to ``float``, though a field may.
 
     union-members-reordered     reconfigured: the members keep the tags that they were written with
     union-member-added          migration: no old value is of it
@@ -37,6 +39,7 @@ from typeserializers.containers.nullable import NullableSerializerSnapshot
 from typeserializers.containers.unions import UnionSerializer, UnionSerializerSnapshot
 from typeserializers.evolution.evolution_plans import BecameUnionPlan, Origin, UnionPlan
 from typeserializers.evolution.part_evolution import is_promotion, resolve_part
+from typeserializers.evolution.record_evolution import names_in_circles
 from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.kernel.type_serializer import TypeSerializer
 
@@ -98,9 +101,22 @@ def match_members(
     def undecided() -> list[int]:
         return [old for old in range(len(old_members)) if old not in matches]
 
+    def is_of_one_kind(old: int, new: int) -> bool:
+        return type(old_snapshots[old]) is type(new_snapshots[new])
+
     def is_namesake(old: int, new: int) -> bool:
-        same_kind = type(old_snapshots[old]) is type(new_snapshots[new])
-        return same_kind and old_members[old].type_name == new_members[new].type_name
+        return is_of_one_kind(old, new) and old_members[old].type_name == new_members[new].type_name
+
+    kept = {new for new in free if any(is_namesake(old, new) for old in range(len(old_members)))}
+    in_circles = names_in_circles({new_members[new].type_name: new_members[new].former_type_names for new in kept})
+
+    def is_declared(old: int, new: int) -> bool:
+        if is_namesake(old, new):
+            return True
+        name, new_name = old_members[old].type_name, new_members[new].type_name
+        # A member that the old union has too was renamed before that was written, unless the names went round.
+        is_news = new not in kept or {name, new_name} <= in_circles
+        return is_news and is_of_one_kind(old, new) and name in new_members[new].former_type_names
 
     def takes_over(old: int, new: int) -> bool:
         return not resolve_member(old_snapshots[old], new_members[new]).is_incompatible
@@ -109,7 +125,7 @@ def match_members(
         return _python_type(old_members[old]) is _python_type(new_members[new])
 
     # The last rule matches what is refused anyway, so that the verdict says why.
-    for rule in (is_namesake, takes_over, is_of_one_class):
+    for rule in (is_declared, takes_over, is_of_one_class):
         decide({old: [new for new in sorted(free) if rule(old, new)] for old in undecided()})
     return tuple(matches.get(old, MemberMatch(member.type_name)) for old, member in enumerate(old_members))
 
@@ -132,7 +148,10 @@ def judge_union(
         )
     findings, unchanged = _told_of(matches, new_members)
     continued = [match.new_index for match in matches]
-    added = [member for index, member in enumerate(new_members) if index not in continued]
+    rivals = {name for match in matches for name in match.rivals}
+    added = [
+        member for index, member in enumerate(new_members) if index not in continued and member.type_name not in rivals
+    ]
     if None in continued:
         findings += [_advice(match, added, new_members) for match in matches if match.new_index is None]
     findings += [
@@ -165,6 +184,8 @@ def adopt_one_type(
         (match,) = matches = match_members([old_snapshot], new_members)
     except UnresolvableSerializerError:
         return None  # The old snapshot says itself why nothing can be known of its values.
+    if match.rivals:
+        return TypeSerializerSchemaCompatibility.incompatible(_advice(match, (), new_members))
     if match.new_index is None:
         new_type = " | ".join(member.type_name for member in new_members)
         return TypeSerializerSchemaCompatibility.incompatible(
@@ -208,10 +229,10 @@ def _advice(
 ) -> Finding:
     path = f"{{member {match.old_name}}}"
     if match.rivals:
-        reason = f"{match.old_name} could go on as {' or as '.join(match.rivals)}, and so could no other"
+        reason = f"{match.old_name} could continue as {' or as '.join(match.rivals)}"
         if len(match.rivals) == 1:
-            reason = f"{match.old_name} and another member of the state could both go on as {match.rivals[0]}"
-        fix = "Give the members different names, or drop the former names that two of them share"
+            reason = f"{match.old_name} and another member of the state could both continue as {match.rivals[0]}"
+        fix = "Give the members different names, or remove the former names that lead to several members"
         return Finding(path, FieldVerdict.REFUSE, "union-member-ambiguous", reason, fix)
     rename = ""
     if added:

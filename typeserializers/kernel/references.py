@@ -61,6 +61,10 @@ class ReferenceSerializer(CompiledTypeSerializer[Any]):
     def type_name(self) -> str:
         return self.name
 
+    @property
+    def former_type_names(self) -> Sequence[str]:
+        return () if self._target is None else self._target.former_type_names
+
     def create_instance(self) -> Any:
         return self.target.create_instance()
 

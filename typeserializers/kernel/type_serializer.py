@@ -103,6 +103,11 @@ class TypeSerializer(ABC, Generic[T]):
             return type(self).__name__
 
     @property
+    def former_type_names(self) -> Sequence[str]:
+        """The names that the type declares it had before; a union looks for its renamed members by them."""
+        return ()
+
+    @property
     def is_immutable_type(self) -> bool:
         """Whether values can be shared instead of copied."""
         return False

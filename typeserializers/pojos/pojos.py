@@ -140,6 +140,11 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
     def python_type(self) -> type[R]:
         return self.shape.record_class
 
+    @property
+    def former_type_names(self) -> Sequence[str]:
+        # Members of a union are compared by the names of their Python classes.
+        return [name.replace("$", ".").rpartition(".")[2] for name in self.shape.former_names]
+
     def create_instance(self) -> R:
         return self._construct([part.make_default() for part in self.fields])
 

@@ -146,6 +146,10 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
     def type_name(self) -> str:
         return self.shape.name
 
+    @property
+    def former_type_names(self) -> Sequence[str]:
+        return self.shape.former_names
+
     def create_instance(self) -> R:
         return self.record_of(
             [part.make_default() if part.has_default else part.serializer.create_instance() for part in self.fields]

@@ -95,6 +95,10 @@ class EnumSerializer(CompiledTypeSerializer[C]):
     def type_name(self) -> str:
         return self.name
 
+    @property
+    def former_type_names(self) -> Sequence[str]:
+        return self.former_names
+
     def create_instance(self) -> C:
         return self._constant_of[0]
 

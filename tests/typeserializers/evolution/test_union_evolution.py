@@ -209,13 +209,6 @@ def test_a_member_that_two_others_claim_is_refused() -> None:
     assert "union-member-ambiguous" in rules(refused)
 
 
-def test_the_own_name_goes_before_a_former_one() -> None:
-    cat = record("Cat", name=str)
-    lion = record("Lion", name=str, __former_names__=("Cat",))
-    new = union(ts.AttrsSerializer(lion), ts.AttrsSerializer(cat), STRING)
-    assert taken_over(union(ts.AttrsSerializer(cat), STRING), new, cat("Tom")) == cat("Tom")
-
-
 def test_two_members_of_one_name_are_refused_when_the_union_is_made() -> None:
     first, second = record("Cat", name=str), record("Cat", age=int)
     with pytest.raises(ValueError, match=r"named Cat.*name="):
