@@ -46,7 +46,7 @@ from typeserializers.inference.pojo_inference import infer_pojo
 from typeserializers.inference.union_inference import infer_union
 from typeserializers.inference.value_inference import infer_value
 from typeserializers.kernel.compiled import CompiledTypeSerializer
-from typeserializers.kernel.field_metadata import converted_by, former_names
+from typeserializers.kernel.field_metadata import converted_by, former_names, reads_fields
 from typeserializers.kernel.record_families import DeclaredField, RecordFamily
 from typeserializers.kernel.references import ReferenceSerializer
 from typeserializers.kernel.serializer_inference import (
@@ -245,6 +245,7 @@ __all__ = [
     "infer_record",
     "infer_union",
     "infer_value",
+    "reads_fields",
     "register_inference",
     "register_record_family",
     "resolve_ttl_aware_compatibility",

@@ -71,7 +71,7 @@ def adopt_converted(
         if not source.is_incompatible:
             reason = f"each {converter.source.type_name} goes through {name_of(converter.function)}"
             return TypeSerializerSchemaCompatibility.compatible_after_migration(
-                [Finding("", FieldVerdict.MIGRATE, "value-converted", reason)],
+                [Finding("", FieldVerdict.MIGRATE, "value-converted", reason), *source.findings],
                 plan=ConverterPlan(converter, source.plan),
             )
     return verdict

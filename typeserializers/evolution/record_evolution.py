@@ -16,7 +16,8 @@ rules, each with its id in the findings:
     pickle-class                refused: a converter needs values that this program has not said it unpickles
     ambiguous-rename            an old field could be any of several new ones: refused
     record-renamed              refused unless the new class declares the former name
-    record-converted            migration: converters lead from the old schema version to the new one
+    record-converted            migration: converters lead from the old schema version to the new one; what they do not
+                                declare to read is lost as without them
     schema-version-older        refused: the state was written under a later schema version than that of the program
 
 Inside a record more is allowed than at the top of a state: there, a simple serializer is the same class or nothing.
@@ -60,6 +61,7 @@ from snapshots.plans import AS_IS, AsIsPlan, Plan
 from snapshots.refusals import another_serializer
 from snapshots.type_serializer_snapshot import RULES
 from snapshots.value_text import shown
+from snapshots.verdict_tree import split_path
 from typeserializers.evolution.evolution_plans import (
     FieldConverterPlan,
     Origin,
@@ -69,7 +71,7 @@ from typeserializers.evolution.evolution_plans import (
     ReferencePlan,
 )
 from typeserializers.evolution.part_evolution import resolve_part
-from typeserializers.kernel.field_metadata import RecordConverter, name_of
+from typeserializers.kernel.field_metadata import ReadingConverter, RecordConverter, name_of
 from typeserializers.kernel.held_parts import all_inside
 from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.kernel.references import ReferenceSerializer, ReferenceSerializerSnapshot
@@ -215,13 +217,13 @@ def judge_record(
             unchanged.append(path)
         if verdict.is_with_reconfigured_serializer:
             reconfigured[match.new.name] = verdict.reconfigured_serializer
-    findings += _removed(removed, matches, new)
+    findings += _removed(removed, matches, new, bool(steps))
     if matched != sorted(matched):
         findings.append(
             Finding("", FieldVerdict.MIGRATE, "fields-reordered", "the fields are written in another order")
         )
     if steps:
-        findings = _left_to_converters(findings)
+        findings = _left_to_converters(findings, old, matches, steps)
         findings += [finding for part in old.fields for finding in _needed(part, new_serializer)]
         kinds = []
     kind = worst_kind([*kinds, *(finding.verdict.kind for finding in findings)])
@@ -332,14 +334,30 @@ def _judge_version(
     return (Finding("", FieldVerdict.MIGRATE, "record-converted", f"schema versions {path}"),)
 
 
-def _left_to_converters(findings: Sequence[Finding]) -> list[Finding]:
-    """What the rules refuse about fields is the converters' business, and so is what a removed field held."""
-    return [
-        evolve(finding, verdict=FieldVerdict.MIGRATE, reason=f"{finding.reason}: left to the converters", fix="")
-        if finding.path and finding.verdict in (FieldVerdict.REFUSE, FieldVerdict.LOSSY)
-        else finding
-        for finding in findings
-    ]
+def _left_to_converters(
+    findings: Sequence[Finding],
+    old: WrittenRecord,
+    matches: Sequence[FieldMatch[RecordField]],
+    steps: Sequence[tuple[int, RecordConverter]],
+) -> list[Finding]:
+    """What the rules reject is left to the converters; what they lose is lost unless a converter reads it."""
+    read = {name for _, step in steps if isinstance(step, ReadingConverter) for name in step.fields}
+    names = {f".{part.name}": part.name for part in old.fields}
+    names |= {
+        f".{match.new.name}": old.fields[match.old_index].name for match in matches if match.old_index is not None
+    }
+    left = []
+    for finding in findings:
+        name = names.get(next(iter(split_path(finding.path)), ""))
+        if finding.verdict is FieldVerdict.LOSSY and name not in read:
+            fixes = (finding.fix, f'If a converter reads {name}, declare it: reads_fields("{name}")(converter)')
+            reason = f"{finding.reason} unless a converter reads them"
+            finding = evolve(finding, reason=reason, fix=". ".join(filter(None, fixes)))
+        elif finding.path and finding.verdict in (FieldVerdict.REFUSE, FieldVerdict.LOSSY):
+            reason = f"{finding.reason}: left to the converters"
+            finding = evolve(finding, verdict=FieldVerdict.MIGRATE, reason=reason, fix="")
+        left.append(finding)
+    return left
 
 
 def _converted(new: RecordField) -> Finding:
@@ -427,7 +445,10 @@ def _added(match: FieldMatch[RecordField], removed: Sequence[WrittenField]) -> F
 
 
 def _removed(
-    removed: Sequence[WrittenField], matches: Sequence[FieldMatch[RecordField]], new: RecordShape
+    removed: Sequence[WrittenField],
+    matches: Sequence[FieldMatch[RecordField]],
+    new: RecordShape,
+    has_converters: bool,
 ) -> list[Finding]:
     added = [match.new.name for match in matches if match.old_index is None]
     findings = []
@@ -437,7 +458,7 @@ def _removed(
             claimant_of.setdefault(former, other.name)
     for part in removed:
         claimant = claimant_of.get(part.name)
-        if claimant is not None:
+        if claimant is not None and not has_converters:
             findings.append(
                 Finding(
                     f".{part.name}",

@@ -17,6 +17,8 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final
 
+from attrs import frozen
+
 FORMER_NAMES_KEY: Final = "statebackend.former_names"
 CONVERTER_KEY: Final = "statebackend.converter"
 
@@ -41,6 +43,39 @@ def converted_by(converter: FieldConverter) -> Mapping[str, Any]:
     return {CONVERTER_KEY: converter}
 
 
+@frozen
+class ReadingConverter:
+    """A converter of records, and the old fields that it reads."""
+
+    function: RecordConverter
+    fields: tuple[str, ...]
+
+    def __call__(self, values: dict[str, Any]) -> Mapping[str, Any]:
+        return self.function(values)
+
+
+def reads_fields(*names: str) -> Callable[[RecordConverter], ReadingConverter]:
+    """Declares which old fields a converter in ``__converters__`` reads.
+
+    A field that the new class no longer has is reported as lost unless a converter declares that it reads it.
+
+    Args:
+        *names: The fields, by the names that they have in the stored state.
+
+    Returns:
+        A decorator for the converter.
+
+    Example:
+        ```python
+        @reads_fields("route")
+        def split_route(old):
+            origin, dest = old.pop("route").split("-")
+            return {**old, "origin": origin, "dest": dest}
+        ```
+    """
+    return lambda function: ReadingConverter(function, names)
+
+
 def metadata_of(declared: Mapping[Any, Any], hint: Any) -> dict[str, Any]:
     """What the field's own metadata and the ``Annotated`` around its hint say together; the former wins."""
     said: dict[str, Any] = {}
@@ -54,4 +89,6 @@ def metadata_of(declared: Mapping[Any, Any], hint: Any) -> dict[str, Any]:
 
 def name_of(function: Callable[..., Any]) -> str:
     """The name of a converter in findings and errors."""
+    if isinstance(function, ReadingConverter):
+        return name_of(function.function)
     return getattr(function, "__qualname__", None) or repr(function)
