@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from numbers import Real
 from typing import Any, Final, Protocol
 
 from attrs import frozen
@@ -17,6 +20,7 @@ from statebackend.api.key_groups import subtask_of_key_group
 from statebackend.api.key_hash import KeyHashError, key_groups_hasher
 from streamjobs.api.key_types import canonical_key, check_keys_agree
 from streamjobs.api.stream_graph import BroadcastInput, KeyedInput, OperatorNode, SpreadInput
+from streamjobs.errors import JobDefinitionError
 from streamjobs.inprocess.keys import column_types, field_getter
 from streamjobs.inprocess.local_stream import LocalStream
 from streamjobs.operators.input_batch import ObjectBatch, check_keys, place_of_input
@@ -80,7 +84,7 @@ class LocalInput(Protocol):
         """What each subtask is given of a stream, in order; raises for a record that has no such key."""
 
     def in_order(self, batch: ObjectBatch) -> ObjectBatch:
-        """The records of a subtask sorted, equal ones as they came."""
+        """The records of a subtask sorted, equal ones as they came; `JobDefinitionError` if they cannot be."""
 
 
 def local_inputs(node: OperatorNode, streams: Sequence[KnownStream]) -> Sequence[LocalInput]:
@@ -130,16 +134,23 @@ def _as_one(types: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
 class _Order:
     """The columns by which the records of an input are sorted."""
 
-    def __init__(self, columns: Sequence[Any], uid: str, stream: KnownStream) -> None:
+    def __init__(self, columns: Sequence[Any], uid: str, place: str, stream: KnownStream) -> None:
+        self._place = place
+        self._columns = columns
         self._getters = _getters(columns, uid, "order_by", stream)
         self.is_given = bool(columns)
 
     def applied(self, batch: ObjectBatch) -> ObjectBatch:
-        """The records sorted, equal ones as they came."""
-        records = batch.records
-        places = sorted(
-            range(len(records)), key=lambda index: [_nulls_first(get(records[index])) for get in self._getters]
-        )
+        """The records sorted, equal ones as they came; `JobDefinitionError` for values that cannot be compared."""
+        keys = [[_sort_key(get(record)) for get in self._getters] for record in batch.records]
+        try:
+            places = sorted(range(len(keys)), key=keys.__getitem__)
+        except TypeError as error:
+            columns = ", ".join(map(repr, self._columns))
+            raise JobDefinitionError(
+                f"{self._place}: order_by({columns}) cannot sort the records: {error}. Sort by values of one type that "
+                f"can be compared, such as numbers, strings, dates, structs and arrays of them, but not maps"
+            ) from error
         return _picked(batch, places)
 
 
@@ -154,7 +165,7 @@ class _KeyedLocalInput:
         self._keys = given.keys
         self._declared = stream.schema
         self._key_getters = _getters(given.keys, uid, "key_by", stream)
-        order = _Order(given.order_by, uid, stream)
+        order = _Order(given.order_by, uid, place, stream)
         self.is_ordered, self.in_order = order.is_given, order.applied
 
     def declared_key_types(self) -> tuple[str, ...] | None:
@@ -211,7 +222,7 @@ class _KeylessLocalInput:
     is_keyed = False
 
     def __init__(self, given: SpreadInput | BroadcastInput, uid: str, place: str, stream: KnownStream) -> None:
-        order = _Order(given.order_by, uid, stream)
+        order = _Order(given.order_by, uid, place, stream)
         self.is_ordered, self.in_order = order.is_given, order.applied
 
     def declared_key_types(self) -> tuple[str, ...] | None:
@@ -278,5 +289,22 @@ def _getters(columns: Sequence[Any], uid: str, given_to: str, stream: KnownStrea
     return [field_getter(column, f"operator {uid!r}", given_to) for column in columns]
 
 
-def _nulls_first(value: Any) -> tuple[bool, Any]:
-    return value is not None, value
+def _sort_key(value: Any) -> Any:
+    """What sorts as Spark sorts the value: null, then values, then NaN; structs and arrays item by item."""
+    if value is None:
+        return (0,)
+    if type(value) in _COMPARED_AS_THEY_ARE:
+        return 1, value
+    if isinstance(value, list | tuple):
+        return 1, [_sort_key(item) for item in value]
+    if isinstance(value, Decimal):
+        return (2,) if value.is_nan() else (1, value)
+    if isinstance(value, Real):
+        return (2,) if value != value else (1, value)
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        # Python compares moments of one zone by the clock, which shows an hour twice when summer time ends.
+        return 1, value.astimezone(timezone.utc)
+    return 1, value
+
+
+_COMPARED_AS_THEY_ARE: Final = frozenset({str, int, bool, bytes, date, timedelta})
