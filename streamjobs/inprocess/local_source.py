@@ -95,7 +95,8 @@ class LocalSource:
         self._send(elements)
 
     def end_of_input(self) -> None:
-        """Sends the end of time."""
+        """Sends the end of time; a source that is idle wakes for it, since an idle one sends no watermark."""
+        self.read_time(WatermarkStatus.ACTIVE)
         self.read_time(END_OF_TIME)
 
     def assign_timestamps(self, stream: LocalStream) -> None:

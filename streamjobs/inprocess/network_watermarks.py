@@ -108,8 +108,9 @@ def restore_network(network: Network, nodes: Sequence[WatermarkNode], state: Wat
         told_ms = _time(told.get(subtask.subtask_id.node))
         # The end of time is not kept, as in the valves.
         subtask.work.begin_at(min(told_ms, _time(known[subtask.subtask_id.node].watermark_ms)))
-        subtask.watermarks.restore(_state_of(known[subtask.subtask_id.node], outputs))
-        subtask.output.restore(*_sent(known[subtask.subtask_id.node]))
+        sent_ms, status = _sent(known[subtask.subtask_id.node])
+        subtask.watermarks.restore(_state_of(known[subtask.subtask_id.node], outputs), status)
+        subtask.output.restore(sent_ms, status)
     network.output.restore(outputs)
 
 

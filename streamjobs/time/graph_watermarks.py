@@ -143,7 +143,9 @@ class GraphWatermarks:
             sender.watermark_ms = _time_of(one.sent_watermark_ms)
             sender.outlet = WatermarkOutlet(WatermarkStatus.IDLE if one.is_idle else WatermarkStatus.ACTIVE)
             if name in self._operators:
-                done += [(name, element) for element in self._operators[name].restore(_state_of(one))]
+                done += [
+                    (name, element) for element in self._operators[name].restore(_state_of(one), sender.outlet.status)
+                ]
         deliveries = [told for name in self._operators for told in self._told(name, former.get(name))]
         reactions = [self._reaction(name, element) for name, element in done]
         deliveries += [told for one in reactions if one.is_forwarded for told in self._from(one.node, one.element)]

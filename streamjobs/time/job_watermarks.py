@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from checkpointing.metadata.checkpoint_sections import ChannelTimestamp, ChannelWatermark, NodeWatermark, WatermarkState
 from streamjobs.time.channel_watermarks import ChannelWatermarks, SourceElement, SourceTime
 from streamjobs.time.graph_watermarks import GraphWatermarks, NodeReaction, WatermarkNode, known_time
-from streamjobs.time.timestamps import MIN_TIMESTAMP
+from streamjobs.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 __all__ = ["JobWatermarks", "watermark_state"]
 
@@ -80,6 +80,7 @@ def watermark_state(
     sources: Collection[str], channels: tuple[ChannelWatermark, ...], nodes: tuple[NodeWatermark, ...]
 ) -> WatermarkState:
     """What a checkpoint says of these channels and nodes, of which some are the sources that make watermarks."""
-    awaited = [one.watermark_ms for one in nodes if one.node in sources and not one.is_idle]
-    times = [MIN_TIMESTAMP if time_ms is None else time_ms for time_ms in awaited]
+    known = [one for one in nodes if one.node in sources]
+    running = [one for one in known if one.watermark_ms != MAX_TIMESTAMP] or known
+    times = [MIN_TIMESTAMP if one.watermark_ms is None else one.watermark_ms for one in running if not one.is_idle]
     return WatermarkState(known_time(min(times, default=MIN_TIMESTAMP)), channels, nodes)

@@ -5,21 +5,31 @@ operator with one input is that of the valve. One with several inputs takes the 
 the largest if all are. Other than in a valve, an input that returns behind the operator holds it until it has caught
 up: that is how Flink has it, where valves belong to inputs and the operator combines what comes out of them.
 
+Other than in Flink, a channel that has ended, at `END_OF_TIME`, is removed from its valve, and an input all of whose
+channels have ended is not counted. So an operator reaches the end of time when all its channels have ended, and not
+when one has and the others are idle.
+
 What comes out for an event is what the operator does in turn: a watermark that it advances to, a status that it
 becomes. An outlet stands between a sender and its readers: it drops watermarks while the last status was idle.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 from attrs import frozen
 
 from checkpointing.errors import IllegalTransitionError
-from streamjobs.time.status_watermark_valve import StatusWatermarkValve, ValveState
-from streamjobs.time.timestamps import MIN_TIMESTAMP
-from streamjobs.time.watermark_elements import Watermark, WatermarkElement, WatermarkStatus, check_timestamp
+from streamjobs.time.status_watermark_valve import StatusWatermarkValve, ValveChannel, ValveState
+from streamjobs.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
+from streamjobs.time.watermark_elements import (
+    END_OF_TIME,
+    Watermark,
+    WatermarkElement,
+    WatermarkStatus,
+    check_timestamp,
+)
 
 __all__ = ["OperatorWatermarkState", "OperatorWatermarks", "WatermarkOutlet"]
 
@@ -38,14 +48,63 @@ class OperatorWatermarkState(Generic[C]):
 
 
 class _Input(Generic[C]):
-    """What came out of the valve of an input; that several things may come out at once is why it is kept beside it."""
+    """What came out of the valve of an input; that several things may come out at once is why it is kept beside it.
 
-    __slots__ = ("is_idle", "valve", "watermark_ms")
+    The valve has the channels that have not ended. Of an input that has ended it has the last one.
+    """
 
-    def __init__(self, valve: StatusWatermarkValve[C]) -> None:
-        self.valve = valve
+    __slots__ = ("_ended", "_valve", "is_idle", "watermark_ms")
+
+    def __init__(self, valve: StatusWatermarkValve[C], ended: Iterable[C] = ()) -> None:
+        self._valve = valve
+        self._ended = dict.fromkeys(ended)
         self.watermark_ms = valve.watermark_ms
         self.is_idle = valve.status.is_idle
+
+    @classmethod
+    def restored(cls, former: ValveState[C], channels: Collection[C]) -> _Input[C]:
+        """An input of these channels that goes on from a snapshot, which may be of others."""
+        ended = [one.channel for one in former.channels if one.watermark_ms == MAX_TIMESTAMP and not one.is_idle]
+        running = tuple(one for one in former.channels if one.channel not in ended)
+        if not running or set(channels) <= set(ended):
+            ended, running = [], former.channels
+        valve = StatusWatermarkValve.restored(ValveState(former.watermark_ms, running))
+        for channel in channels:
+            if channel not in valve.channels and channel not in ended:
+                valve.add_channel(channel)
+        for channel in valve.channels:
+            if channel not in channels:
+                valve.remove_channel(channel)
+        return cls(valve, [one for one in ended if one in channels])
+
+    @property
+    def channels(self) -> tuple[C, ...]:
+        """The channels that it has, ended or not."""
+        return (*self._valve.channels, *self._ended)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all its channels have ended."""
+        return self.watermark_ms == MAX_TIMESTAMP
+
+    def take(self, channel: C, element: WatermarkElement) -> tuple[WatermarkElement, ...]:
+        """What comes out of the valve; a channel that has ended says nothing more."""
+        if channel in self._ended:
+            return ()
+        if element == END_OF_TIME and len(self._valve.channels) > 1 and self._is_active(channel):
+            sent = self._valve.remove_channel(channel)
+            self._ended[channel] = None
+            return sent
+        return self._valve.take(channel, element)
+
+    def snapshot(self) -> ValveState[C]:
+        """All that is known; the channels that have ended are active in it, and at the end of time."""
+        state = self._valve.snapshot()
+        ended = (ValveChannel(one, MAX_TIMESTAMP, is_idle=False) for one in self._ended)
+        return ValveState(state.watermark_ms, (*state.channels, *ended))
+
+    def _is_active(self, channel: C) -> bool:
+        return any(one.channel == channel and not one.is_idle for one in self._valve.snapshot().channels)
 
 
 class OperatorWatermarks(Generic[C]):
@@ -70,8 +129,8 @@ class OperatorWatermarks(Generic[C]):
 
     @property
     def status(self) -> WatermarkStatus:
-        """Idle if all its inputs are."""
-        return WatermarkStatus.IDLE if all(one.is_idle for one in self._inputs) else WatermarkStatus.ACTIVE
+        """Idle if all its inputs are that have not ended."""
+        return WatermarkStatus.IDLE if all(one.is_idle for one in self._running()) else WatermarkStatus.ACTIVE
 
     def take(self, input_index: int, channel: C, element: WatermarkElement) -> tuple[WatermarkElement, ...]:
         """What the operator does, in this order, when a channel of an input sends this."""
@@ -79,51 +138,45 @@ class OperatorWatermarks(Generic[C]):
             name = "WATERMARK" if isinstance(element, Watermark) else element.name
             raise IllegalTransitionError(name, self.status.name, f"there is no input {input_index}")
         one = self._inputs[input_index]
-        return tuple(done for sent in one.valve.take(channel, element) for done in self._take(one, sent))
+        return tuple(done for sent in one.take(channel, element) for done in self._take(one, sent))
 
     def snapshot(self) -> OperatorWatermarkState[C]:
         """All that is known."""
-        return OperatorWatermarkState(self._watermark_ms, tuple(one.valve.snapshot() for one in self._inputs))
+        return OperatorWatermarkState(self._watermark_ms, tuple(one.snapshot() for one in self._inputs))
 
-    def restore(self, state: OperatorWatermarkState[C]) -> tuple[WatermarkElement, ...]:
+    def restore(self, state: OperatorWatermarkState[C], sent: WatermarkStatus) -> tuple[WatermarkElement, ...]:
         """Goes on from a snapshot, whose inputs may have been others; returns what the operator does then.
 
-        A channel that is no more is not waited for. One that was not there is active and behind, so that it is not
-        waited for until it has caught up. An input that was not there holds the operator.
+        ``sent`` is the status that it had sent last. A channel that is no more is not waited for. One that was not
+        there is active and behind, so that it is not waited for until it has caught up. An input that was not there
+        holds the operator.
         """
-        was_idle = bool(state.inputs) and all(channel.is_idle for one in state.inputs for channel in one.channels)
         self._watermark_ms = state.watermark_ms
         for index, former in enumerate(state.inputs[: len(self._inputs)]):
-            self._inputs[index] = _Input(_with_channels(former, self._inputs[index].valve.channels))
-        status = () if self.status.is_idle is was_idle else (self.status,)
+            self._inputs[index] = _Input.restored(former, self._inputs[index].channels)
+        status = () if self.status is sent else (self.status,)
         return (*self._advance(), *status) if self.status.is_idle else (*status, *self._advance())
 
     def _take(self, one: _Input[C], element: WatermarkElement) -> tuple[WatermarkElement, ...]:
+        was = self.status
         if isinstance(element, Watermark):
             one.watermark_ms = element.timestamp_ms
-            return self._advance()
-        was = self.status
-        one.is_idle = element.is_idle
-        return (*self._advance(), *(() if self.status is was else (element,)))
+        else:
+            one.is_idle = element.is_idle
+        return (*self._advance(), *(() if self.status is was else (self.status,)))
+
+    def _running(self) -> Sequence[_Input[C]]:
+        """The inputs that have not ended; all of them if all have."""
+        return [one for one in self._inputs if not one.has_ended] or self._inputs
 
     def _advance(self) -> tuple[WatermarkElement, ...]:
-        awaited = [one.watermark_ms for one in self._inputs if not one.is_idle]
-        combined_ms = min(awaited) if awaited else max(one.watermark_ms for one in self._inputs)
+        running = self._running()
+        awaited = [one.watermark_ms for one in running if not one.is_idle]
+        combined_ms = min(awaited) if awaited else max(one.watermark_ms for one in running)
         if combined_ms <= self._watermark_ms:
             return ()
         self._watermark_ms = combined_ms
         return (Watermark(combined_ms),)
-
-
-def _with_channels(former: ValveState[C], channels: tuple[C, ...]) -> StatusWatermarkValve[C]:
-    valve = StatusWatermarkValve.restored(former)
-    for channel in channels:
-        if channel not in valve.channels:
-            valve.add_channel(channel)
-    for channel in valve.channels:
-        if channel not in channels:
-            valve.remove_channel(channel)
-    return valve
 
 
 class WatermarkOutlet:

@@ -134,7 +134,7 @@ def _restore_times(network: Network, former: ChannelsOfCheckpoint, same: set[str
     for subtask in network.operators:
         time = former.times.get(subtask.subtask_id)
         if time is not None and subtask.subtask_id.node in same:
-            subtask.watermarks.restore(time.own)
+            subtask.watermarks.restore(time.own, time.sent_status)
             subtask.work.begin_at(time.own.watermark_ms)
             subtask.output.restore(time.sent_watermark_ms, time.sent_status)
     outputs = {one.subtask_id: one.output for one in network.sources}
@@ -168,7 +168,7 @@ def _restore_merged(
         [channel] = [one for one in subtask.channels if one.sender == SubtaskId(sender_node, 0)]
         channel.put_restored(sequence)
         if has_time:
-            subtask.watermarks.restore(_from(subtask, merged))
+            subtask.watermarks.restore(_from(subtask, merged), subtask.output.status)
 
 
 def _from(subtask: OperatorSubtask, merged: MergedChannels) -> OperatorWatermarkState[SubtaskId]:

@@ -148,7 +148,12 @@ class Network:
         errand.make()
 
     def resume(self) -> None:
-        """Goes on from what was restored: from here on there are moves that bring operators to their watermarks."""
+        """Goes on from what was restored: from here on there are moves that bring operators to their watermarks.
+
+        An operator may have another status than the one it had sent: an input that had ended is read on.
+        """
+        for one in self.operators:
+            one.output.send_time(one.watermarks.status)
         self._behind.extend(one for one in self.operators if one.is_behind)
 
     def _can_catch_up(self, subtask: OperatorSubtask) -> bool:

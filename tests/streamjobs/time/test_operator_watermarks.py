@@ -33,10 +33,11 @@ def test_operators_of_several_inputs_send_the_watermarks_that_flinks_sent(scenar
         if "record" in event:
             continue
         channel = event["input"]
-        element = END_OF_TIME if "end" in event else element_of(event)
-        if sources[channel].passes(element):
-            index = 0 if len(inputs) == 1 else channel
-            sent += as_recorded(at, [one for one in operator.take(index, channel, element) if outlet.passes(one)])
+        index = 0 if len(inputs) == 1 else channel
+        # A source that ends wakes for it.
+        for element in (ACTIVE, END_OF_TIME) if "end" in event else (element_of(event),):
+            if sources[channel].passes(element):
+                sent += as_recorded(at, [one for one in operator.take(index, channel, element) if outlet.passes(one)])
     assert sent == [one for one in scenario["expected"] if "watermark" in one or "status" in one]
 
 
@@ -96,7 +97,7 @@ def test_a_channel_that_is_gone_after_a_restore_is_not_waited_for() -> None:
     operator.take(0, "a", Watermark(20))
     operator.take(0, "b", Watermark(10))
     fewer = OperatorWatermarks([["a"]])
-    assert fewer.restore(operator.snapshot()) == (Watermark(20),)
+    assert fewer.restore(operator.snapshot(), operator.status) == (Watermark(20),)
     assert fewer.watermark_ms == 20
 
 
@@ -104,7 +105,7 @@ def test_a_channel_that_is_there_only_after_a_restore_does_not_hold_and_never_pu
     operator = OperatorWatermarks([["a"]])
     operator.take(0, "a", Watermark(20))
     more = OperatorWatermarks([["a", "b"]])
-    assert more.restore(operator.snapshot()) == ()
+    assert more.restore(operator.snapshot(), operator.status) == ()
     assert more.take(0, "b", Watermark(10)) == ()
     assert more.take(0, "a", Watermark(30)) == (Watermark(30),)
 
@@ -114,7 +115,7 @@ def test_other_channels_altogether_go_on_from_the_watermark_that_was() -> None:
     operator.take(0, "a", Watermark(20))
     operator.take(0, "a", IDLE)
     other = OperatorWatermarks([["b"]])
-    assert other.restore(operator.snapshot()) == (ACTIVE,)
+    assert other.restore(operator.snapshot(), operator.status) == (ACTIVE,)
     assert other.take(0, "b", Watermark(20)) == ()
     assert other.take(0, "b", Watermark(21)) == (Watermark(21),)
 
@@ -126,7 +127,7 @@ def test_an_operator_that_becomes_idle_by_a_restore_says_so_behind_the_watermark
     operator.take(0, "a", IDLE)
     # Whoever holds it is gone, and the other is idle; behind that status nobody would hear of a watermark.
     fewer = OperatorWatermarks([["a"]])
-    assert fewer.restore(operator.snapshot()) == (Watermark(20), IDLE)
+    assert fewer.restore(operator.snapshot(), operator.status) == (Watermark(20), IDLE)
 
 
 def test_an_input_that_is_gone_after_a_restore_is_not_waited_for_and_a_new_one_is() -> None:
@@ -134,9 +135,9 @@ def test_an_input_that_is_gone_after_a_restore_is_not_waited_for_and_a_new_one_i
     operator.take(0, "a", Watermark(20))
     operator.take(1, "b", Watermark(10))
     state = operator.snapshot()
-    assert OperatorWatermarks([["a"]]).restore(state) == (Watermark(20),)
+    assert OperatorWatermarks([["a"]]).restore(state, ACTIVE) == (Watermark(20),)
     three = OperatorWatermarks([["a"], ["b"], ["c"]])
-    assert three.restore(state) == ()
+    assert three.restore(state, ACTIVE) == ()
     assert three.take(1, "b", Watermark(30)) == ()
     assert three.take(2, "c", Watermark(15)) == (Watermark(15),)
 
@@ -157,7 +158,7 @@ def test_watermarks_only_grow_and_a_snapshot_at_any_point_changes_nothing(
     done: list[WatermarkElement] = []
     for at, event in enumerate(events):
         if at == point:
-            assert restored.restore(operator.snapshot()) == ()
+            assert restored.restore(operator.snapshot(), operator.status) == ()
         now = operator.take(*event)
         if at >= point:
             assert restored.take(*event) == now

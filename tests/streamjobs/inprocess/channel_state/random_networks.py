@@ -367,7 +367,7 @@ class Run:
         for subtask in self.network.operators:
             state, sent_ms, status = _of_node(begin, subtask)
             subtask.work.begin_at(state.watermark_ms)
-            subtask.watermarks.restore(state)
+            subtask.watermarks.restore(state, status)
             subtask.output.restore(sent_ms, status)
         self.network.output.restore(self._outputs)
         operators = [OperatorState(uid, uid, KEYS, (SubtaskState(),) * begin.parallelism) for uid in ("a", "b")]
