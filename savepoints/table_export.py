@@ -4,10 +4,14 @@
 |---|---|
 | `parquet` | typed columns, compressed with zstd |
 | `arrow` | the same as an Arrow IPC file |
-| `csv` | a line for each entry, in UTF-8; texts as they are, nothing for null, everything else as JSON |
+| `csv` | a line for each entry, in UTF-8; texts as they are, nothing for null, everything else as JSON; see below |
 | `json` | a JSON object on a line for each entry, as `plain_values` tells values |
 
 The file appears when it is whole (`whole_files`). Memory holds a batch.
+
+A spreadsheet runs a cell of a CSV file as a formula if it begins with one of ``= + - @``, a tab or a line end. With
+``escape_formulas`` such a text begins with an apostrophe, which a spreadsheet takes for text; a program that reads the
+file has to remove it. Without, `ExportedState.formula_cells` counts them. Numbers are no formulas.
 """
 
 from __future__ import annotations
@@ -55,22 +59,31 @@ class ExportedState:
     entries: int
     size_bytes: int
     notes: Mapping[str, str]
+    formula_cells: int = 0
+    """Cells of a CSV file that a spreadsheet would run as a formula."""
 
 
 def export_state(
-    entries: TableOfState, file_format: str, path: str | os.PathLike[str], *, overwrite: bool = False
+    entries: TableOfState,
+    file_format: str,
+    path: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    escape_formulas: bool = False,
 ) -> ExportedState:
-    """Writes the entries to a local file in one of `EXPORT_FORMATS`.
+    """Writes the entries to a local file in one of `EXPORT_FORMATS`; ``escape_formulas`` is for CSV alone.
 
     Raises what `whole_file` and reading raise; nothing is written then, and what was there is as it was.
     """
-    write = _WRITERS[file_format]
+    csv = _CsvWriter(escape_formulas)
+    write = csv.write if file_format == "csv" else _WRITERS[file_format]
     target = check_place(path, overwrite=overwrite)
-    with whole_file(path, overwrite=overwrite) as file:
+    with whole_file(path, overwrite=overwrite, has_state=True) as file:
         count = write(entries, file)
         file.flush()
         size_bytes = file.tell()
-    return ExportedState(target, count, size_bytes, entries.notes if file_format in _TABULAR else {})
+    notes = entries.notes if file_format in _TABULAR else {}
+    return ExportedState(target, count, size_bytes, notes, csv.formula_cells)
 
 
 def _parquet(entries: TableOfState, file: IO[bytes]) -> int:
@@ -100,15 +113,32 @@ def _json(entries: TableOfState, file: IO[bytes]) -> int:
     return count
 
 
-def _csv(entries: TableOfState, file: IO[bytes]) -> int:
-    names = entries.arrow_schema.names
-    count = 0
-    with _text(file) as text:
-        text.write(_line(names))
-        for entry in entries.plain():
-            text.write(_line([_cell(entry.get(name)) for name in names]))
-            count += 1
-    return count
+class _CsvWriter:
+    """Writes a CSV file; ``formula_cells`` are the cells that a spreadsheet would run."""
+
+    def __init__(self, escape_formulas: bool) -> None:
+        self._escape_formulas = escape_formulas
+        self.formula_cells = 0
+
+    def write(self, entries: TableOfState, file: IO[bytes]) -> int:
+        names = entries.arrow_schema.names
+        count = 0
+        with _text(file) as text:
+            text.write(_line(names))
+            for entry in entries.plain():
+                text.write(_line([self._cell(entry.get(name)) for name in names]))
+                count += 1
+        return count
+
+    def _cell(self, value: Any) -> str:
+        if not isinstance(value, str):
+            return "" if value is None else json.dumps(value, ensure_ascii=False)
+        if _FORMULA.match(value) is None or _NUMBER.fullmatch(value) is not None:
+            return value
+        if self._escape_formulas:
+            return f"'{value}"
+        self.formula_cells += 1
+        return value
 
 
 @contextlib.contextmanager
@@ -128,19 +158,17 @@ def _quoted(cell: str) -> str:
     return '"' + cell.replace('"', '""') + '"' if _QUOTED.search(cell) else cell
 
 
-def _cell(value: Any) -> str:
-    return "" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
 _QUOTED: Final = re.compile('[",\r\n]')
+
+_FORMULA: Final = re.compile("[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
+_NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?|[+-]?inf")
 
 _TABULAR: Final = ("parquet", "arrow")
 
 _WRITERS: Final[Mapping[str, Callable[[TableOfState, IO[bytes]], int]]] = {
     "parquet": _parquet,
     "arrow": _arrow,
-    "csv": _csv,
     "json": _json,
 }
 
-EXPORT_FORMATS: Final = tuple(_WRITERS)
+EXPORT_FORMATS: Final = ("parquet", "arrow", "csv", "json")

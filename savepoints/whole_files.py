@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Iterator
 from typing import IO, Final
 
+from checkpointing.storage.file_modes import create_file
 from savepoints.errors import ExportExistsError
 
 __all__ = ["check_place", "whole_file"]
@@ -49,8 +50,11 @@ def check_place(path: str | os.PathLike[str], *, overwrite: bool) -> str:
 
 
 @contextlib.contextmanager
-def whole_file(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[IO[bytes]]:
+def whole_file(path: str | os.PathLike[str], *, overwrite: bool, has_state: bool = False) -> Iterator[IO[bytes]]:
     """The file to write, which has its name when the context ends without an error.
+
+    ``has_state`` says that it holds keys and values: a new file then has the permissions of state (`file_modes`), and
+    otherwise those that the umask leaves.
 
     Raises what `check_place` raises, before anything is written, and `ExportExistsError` if another file has come to
     have the name meanwhile.
@@ -60,7 +64,7 @@ def whole_file(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[IO[
     # As much of the name as fits into one beside what makes it another.
     temporary = os.path.join(directory, f".{name[:_SHOWN_CHARACTERS]}.{uuid.uuid4().hex}.part")
     try:
-        with open(temporary, "xb") as file:
+        with create_file(temporary) if has_state else open(temporary, "xb") as file:
             _take_mode(target, file)
             yield file
             file.flush()

@@ -17,6 +17,7 @@ import pyarrow.fs
 from attrs import frozen
 
 from checkpointing.handles.checksum import CHUNK_BYTES, checksum_of_chunks, chunks_of
+from checkpointing.storage.file_modes import create_file
 from checkpointing.storage.local_storage import Accept, replacing
 
 __all__ = ["ArrowStorage"]
@@ -75,7 +76,7 @@ class ArrowStorage:
     def get_file(self, path: str, target_path: str, may_link: bool, accept: Accept) -> None:
         """Download a file to `target_path`, which appears only if `accept(size, checksum)` does not raise."""
         with replacing(target_path, durable=False) as temporary:
-            with open(temporary, "xb") as target:
+            with create_file(temporary) as target:
                 result = checksum_of_chunks(_written(self.chunks(path), target))
             accept(*result)
 

@@ -19,6 +19,7 @@ from attrs import frozen
 
 from checkpointing.errors import JobDirectoryError, JobDirectoryLockedError, LeadershipLostError
 from checkpointing.storage.file_lock import FileLock
+from checkpointing.storage.file_modes import take_file_mode
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.leadership import LossListener
 
@@ -41,7 +42,7 @@ class DriverLock:
         self._lock: FileLock | None = None
         try:
             # Descriptors made by Python are not inherited by programs that this process starts.
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise JobDirectoryError(f"cannot open the lock file {path}: {error}") from error
         try:
@@ -56,6 +57,7 @@ class DriverLock:
             raise _not_locked(path, error) from error
         try:
             self._write_holder(descriptor)
+            take_file_mode(descriptor)
         except OSError as error:
             lock.release()
             raise _not_locked(path, error) from error

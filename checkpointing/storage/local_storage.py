@@ -24,6 +24,7 @@ import pyarrow
 from attrs import frozen
 
 from checkpointing.handles.checksum import checksum_of_chunks, chunks_of
+from checkpointing.storage.file_modes import create_file, make_directory, take_file_mode
 
 __all__ = ["TEMPORARY_PREFIX", "Accept", "LocalStorage", "replacing", "sync_directory"]
 
@@ -67,7 +68,7 @@ class LocalStorage:
 
     def put(self, path: str, data: bytes, durable: bool = True) -> None:
         """Write a file: complete, and on return durable if so asked; absent or as before on any error."""
-        with replacing(self._full(path), durable) as temporary, open(temporary, "xb") as target:
+        with replacing(self._full(path), durable) as temporary, create_file(temporary) as target:
             target.write(data)
             if durable:
                 _sync_file(target)
@@ -79,7 +80,7 @@ class LocalStorage:
         _make_directories(directory)
         temporary = os.path.join(directory, TEMPORARY_PREFIX + uuid.uuid4().hex)
         try:
-            with open(temporary, "xb") as target:
+            with create_file(temporary) as target:
                 target.write(data)
             _place(temporary, full_path, may_link=True, durable=True)
         except FileExistsError:
@@ -93,7 +94,11 @@ class LocalStorage:
     def put_file(self, source_path: str, path: str, may_link: bool) -> tuple[int, str]:
         """Bring in a file; return its size in bytes and its checksum, both taken from the bytes."""
         with self._replacing(path) as temporary:
-            return _place(os.path.realpath(source_path), temporary, may_link, durable=True)
+            result = _place(os.path.realpath(source_path), temporary, may_link, durable=True)
+            with _open_regular(temporary) as placed:
+                # What is linked has the permissions that the program which wrote it gave it.
+                take_file_mode(placed.fileno())
+            return result
 
     def get_file(self, path: str, target_path: str, may_link: bool, accept: Accept) -> None:
         """Bring a file out to `target_path`, which appears unless `accept(size, checksum)` raises."""
@@ -178,7 +183,7 @@ def _place(source_path: str, target_path: str, may_link: bool, durable: bool) ->
             if durable:
                 os.fsync(source.fileno())
             return result
-        with open(target_path, "xb") as target:
+        with create_file(target_path) as target:
             result = checksum_of_chunks(_teed(chunks_of(source), target.write))
             if durable:
                 _sync_file(target)
@@ -210,7 +215,7 @@ def _make_directories(directory: str) -> None:
         directory = os.path.dirname(directory)
     for path in reversed(missing):
         with contextlib.suppress(FileExistsError):
-            os.mkdir(path)
+            make_directory(path)
         sync_directory(os.path.dirname(path))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final
 
@@ -43,15 +44,24 @@ def export(
     as_text: Annotated[
         bool, typer.Option("--as-text", help="Decimals, unbounded numbers and Java's times as text, so that all fit.")
     ] = False,
+    escape_formulas: Annotated[
+        bool,
+        typer.Option("--escape-formulas", help="Of CSV: texts that a spreadsheet would run begin with an apostrophe."),
+    ] = False,
     overwrite: Overwrite = False,
     checkpoint: CheckpointId = None,
     zookeeper: ZooKeeper = None,
     as_json: AsJson = False,
 ) -> None:
     """Writes the entries of a state to a file: typed columns in Parquet or Arrow, lines in CSV or JSON."""
+    if escape_formulas and to.value != "csv":
+        raise typer.BadParameter("--escape-formulas is for --to csv")
     with opened_with_progress(path, checkpoint, zookeeper) as savepoint:
         entries = entries_of(savepoint, operator, state, key).with_forms(ColumnForms(as_text=as_text))
-        written = export_state(entries, to.value, output, overwrite=overwrite)
+        written = export_state(entries, to.value, output, overwrite=overwrite, escape_formulas=escape_formulas)
+    if written.formula_cells:
+        cells = counted(written.formula_cells, "cell")
+        print(f"warning: a spreadsheet would run {cells} as formulas; use --escape-formulas", file=sys.stderr)
     tell(as_json, asdict(written), _tell_export)
 
 

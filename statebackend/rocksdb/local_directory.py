@@ -169,7 +169,7 @@ class LocalStateDirectory:
 
     def _files_path(self) -> str:
         directory = os.path.join(self.path, "files")
-        os.makedirs(directory, exist_ok=True)
+        os.makedirs(directory, mode=0o700, exist_ok=True)
         return directory
 
     @property

@@ -114,7 +114,7 @@ def test_a_root_is_made_durable_with_all_directories_above_it(tmp_path, events) 
 def test_a_directory_that_somebody_else_makes_at_the_same_time_is_taken(tmp_path, monkeypatch) -> None:
     mkdir = os.mkdir
 
-    def somebody_was_faster(path: str) -> None:
+    def somebody_was_faster(path: str, mode: int) -> None:
         mkdir(path)
         mkdir(path)
 
