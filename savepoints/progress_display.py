@@ -9,7 +9,6 @@ forgotten, so that a display may serve a job for as long as that runs. Displays 
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 import time
@@ -20,6 +19,7 @@ from typing import Any, Final, Protocol, TextIO
 from attrs import define, field
 
 from savepoints.shown_sizes import counted, shown_bytes
+from snapshots.loggers import logger_of
 from statebackend.api.progress import Operation, Progress
 
 __all__ = ["LINES_EVERY_S", "ProgressBars", "ProgressDisplay", "ProgressLines", "shown_progress"]
@@ -29,7 +29,7 @@ LINES_EVERY_S: Final = 5.0
 _TOLD_IF_LONG: Final = (Operation.RESTORE, Operation.READ)
 """What is told of only if it takes longer than a line may wait."""
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 _Key = tuple[Operation, str, str]
 

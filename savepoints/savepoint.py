@@ -38,6 +38,7 @@ from savepoints.reading.type_descriptions import TypeDescription, describe_type
 from savepoints.restored_state import RestoredState
 from savepoints.shown_sizes import counted
 from savepoints.state_entries import EntriesPart, StateEntries
+from snapshots.value_text import printable
 from statebackend.api.descriptors import as_serializer
 from statebackend.api.key_columns import columns_of_key
 from statebackend.api.key_groups import KeyGroupRange
@@ -167,7 +168,7 @@ class StoredOperator:
         return table_fragment(f"operator {self.uid}", _STATE_COLUMNS, self.rows_for_people())
 
     def __repr__(self) -> str:
-        states = ", ".join([*self.states, *self.operator_states]) or "no state"
+        states = _names([*self.states, *self.operator_states]) or "no state"
         return f"<operator {self.uid!r}: {states}>"
 
 
@@ -226,7 +227,7 @@ class Savepoint:
         if state_name not in operator.states:
             raise UnknownStateError(
                 f"operator {operator_uid!r} has no keyed state {state_name!r}; it has "
-                f"{', '.join(operator.states) or 'none'}"
+                f"{_names(operator.states) or 'none'}"
             )
         return operator.states[state_name]
 
@@ -255,7 +256,7 @@ class Savepoint:
         if state_name not in operator.operator_states:
             raise UnknownStateError(
                 f"operator {operator_uid!r} has no operator state {state_name!r}; it has "
-                f"{', '.join(operator.operator_states) or 'none'}"
+                f"{_names(operator.operator_states) or 'none'}"
             )
         held = [(index, part) for index, parts in operator.operator_state_parts(state_name) for part in parts]
         return OperatorStateElements(state_name, held, self._restored.file_system, self._known)
@@ -341,14 +342,14 @@ class Savepoint:
 
     def _operator(self, uid: str) -> StoredOperator:
         if uid not in self.operators:
-            known = ", ".join(self.operators) or "none"
+            known = _names(self.operators) or "none"
             raise UnknownOperatorError(f"there is no operator {uid!r} in {self.uri}; there are {known}")
         return self.operators[uid]
 
     def __repr__(self) -> str:
         kind = self.metadata.kind.value.lower()
         return (
-            f"<{kind} {self.metadata.checkpoint_id} of job {self.metadata.job_name!r} in {self.uri}: "
+            f"<{kind} {self.metadata.checkpoint_id} of job {self.metadata.job_name!r} in {printable(self.uri)}: "
             f"{counted(len(self.operators), 'operator')}, {counted(len(self.states), 'keyed state')}, "
             f"{counted(self.metadata.size_bytes, 'byte')}>"
         )
@@ -356,6 +357,10 @@ class Savepoint:
     def _repr_html_(self) -> str:
         rows = (row for operator in self.operators.values() for row in operator.rows_for_people())
         return table_fragment(repr(self).strip("<>"), _STATE_COLUMNS, rows)
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(map(printable, names))
 
 
 def _schema(key: TypeDescription, state: StateMeta) -> StateDescription:

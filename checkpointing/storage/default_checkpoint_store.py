@@ -14,7 +14,6 @@ leadership that was lost while a checkpoint was being completed, its files are f
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -38,10 +37,11 @@ from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.found_checkpoints import FoundCheckpoints, RetainedCheckpoint, not_found
 from checkpointing.storage.leadership import Leadership
 from checkpointing.storage.shared_state_registry import SharedStateRegistry
+from snapshots.loggers import logger_of
 
 __all__ = ["DefaultCompletedCheckpointStore"]
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 class DefaultCompletedCheckpointStore:

@@ -26,7 +26,6 @@ holder that could not renew for long, and whose lease nobody took, goes on.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import socket
 import threading
@@ -50,6 +49,7 @@ from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.leadership import LossListener
 from checkpointing.storage.sealed_json import sealed_json, unsealed_json
 from checkpointing.storage.steady_clock import steady_ms
+from snapshots.loggers import logger_of
 from snapshots.value_text import cut
 
 __all__ = ["LEASE_FILE_NAME", "DriverLease", "LeaseKeeper", "LeaseRecord", "ObjectStoreLease"]
@@ -66,7 +66,7 @@ _LOOKS_PER_LEASE: Final = 10
 _MAX_INTEGER: Final = (1 << 63) - 1
 _NO_VERSION: Final = '"00000000000000000000000000000000"'
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 @frozen(kw_only=True)

@@ -15,7 +15,6 @@ everything.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import re
 import socket
@@ -28,6 +27,7 @@ from checkpointing.errors import JobDirectoryLockedError, LeadershipLostError, S
 from checkpointing.storage.leadership import LossListener
 from checkpointing.storage.zookeeper_nodes import JobNodes
 from checkpointing.storage.zookeeper_session import UnknownOutcomeError, ZooKeeperSession, ZooKeeperSettings
+from snapshots.loggers import logger_of
 from snapshots.value_text import cut
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _TURN_S = 30.0
 _ONE_LOOK_S = 0.01
 _CONTENDER = re.compile("[0-9a-f]{32}__lock__[0-9]{10}")
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 class ZooKeeperLeadership:

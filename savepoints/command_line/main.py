@@ -21,6 +21,7 @@ from savepoints.command_line.report_command import REPORT_COMMANDS
 from savepoints.command_line.rewrite_command import REWRITE_COMMANDS
 from savepoints.command_line.size_command import SIZE_COMMANDS
 from snapshots.errors import StateFormatError
+from snapshots.value_text import printable
 from statebackend.api.errors import StateBackendError
 from statebackend.api.key_hash import KeyHashError
 
@@ -94,5 +95,5 @@ def _command_of(error: Exception) -> str:
 def _told(error: Exception) -> str:
     # Of what the system says the number means nothing to most people, and the path comes first to mind.
     if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{error.filename}: {error.strerror}"
+        return f"{printable(str(error.filename))}: {error.strerror}"
     return str(error)

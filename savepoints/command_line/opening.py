@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from savepoints.command_line.command_arguments import services_of
-from savepoints.command_line.printing import shown_lines
 from savepoints.progress_display import shown_progress
 from savepoints.savepoint import Savepoint
+from snapshots.value_text import printable
 from statebackend.api.progress import ProgressListener
 
 __all__ = ["opened", "opened_with_progress", "told_progress"]
@@ -32,7 +32,7 @@ def opened_with_progress(path: str, checkpoint: int | None = None, zookeeper: st
 @contextmanager
 def told_progress() -> Iterator[ProgressListener]:
     """Shows what is told in this context, however it ends."""
-    display = shown_progress(write_line=lambda line: print(shown_lines(line), file=sys.stderr))
+    display = shown_progress(write_line=lambda line: print(printable(line), file=sys.stderr))
     try:
         yield display
     finally:

@@ -10,11 +10,13 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any, Final, Protocol, TextIO
+from typing import Any, Protocol, TextIO
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from snapshots.value_text import printable
 
 __all__ = ["Printer", "printer_for", "shown_cell", "shown_lines"]
 
@@ -43,13 +45,13 @@ def shown_cell(value: Any) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        return _printable(json.dumps(value, ensure_ascii=False))
-    return _printable(value.replace("\\", "\\\\"))
+        return printable(json.dumps(value, ensure_ascii=False))
+    return printable(value.replace("\\", "\\\\"))
 
 
 def shown_lines(text: str) -> str:
     """A text of several lines, each of them as it is."""
-    return "\n".join(map(_printable, text.split("\n")))
+    return "\n".join(map(printable, text.split("\n")))
 
 
 class _Lines:
@@ -66,7 +68,7 @@ class _Lines:
             print("\t".join(map(shown_cell, row)), file=self._stream)
 
     def line(self, text: str, style: str = "") -> None:
-        print(_printable(text), file=self._stream)
+        print(printable(text), file=self._stream)
 
 
 class _Tables:
@@ -92,25 +94,9 @@ class _Tables:
         self._console.print(table)
 
     def line(self, text: str, style: str = "") -> None:
-        self._console.print(Text(_printable(text), style))
+        self._console.print(Text(printable(text), style))
 
 
 def _texts(cells: Iterable[Any]) -> Iterable[Text]:
     # A text is drawn as it is; a plain string would be read as markup.
     return (Text(shown_cell(cell)) for cell in cells)
-
-
-def _printable(text: str) -> str:
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else _escape(one) for one in text)
-
-
-def _escape(character: str) -> str:
-    if character in _SHORT_ESCAPES:
-        return _SHORT_ESCAPES[character]
-    code = ord(character)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
-_SHORT_ESCAPES: Final = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}

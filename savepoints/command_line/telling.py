@@ -24,12 +24,20 @@ def tell(as_json: bool, answer: Any, telling: Callable[[Printer, Any], None]) ->
 
 def _json_text(answer: Any) -> str:
     text = json.dumps(answer, ensure_ascii=False, indent=2, allow_nan=False)
+    if not text.isprintable():
+        # The text of JSON itself has no line ends but those between its parts.
+        text = "\n".join(line if line.isprintable() else _escaped(line) for line in text.split("\n"))
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
         # Half a surrogate pair, which no encoding has, or a character that this one has not.
         return json.dumps(answer, indent=2, allow_nan=False)
     return text
+
+
+def _escaped(text: str) -> str:
+    """JSON with its own escapes for what a terminal would obey: control and bidirectional characters."""
+    return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
 
 
 _STATE_COLUMNS: Final = ("state", "kind", "types", "entries", "bytes", "key groups", "skew", "largest")

@@ -14,7 +14,6 @@ the order are those of Spark's ``StreamingQueryListener``.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from typing import Protocol
 from attrs import frozen
 
 from savepoints.export import SavepointReport
+from snapshots.loggers import logger_of
 from statebackend.api.progress import Progress
 from streamjobs.observing.epoch_statistics import EpochStatistics
 from streamjobs.observing.job_figures import FailedCheckpoint, JobFigures, ObservedRun, RestoredStateFigures
@@ -41,7 +41,7 @@ __all__ = [
     "StateRestored",
 ]
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 class ObservedJob(Protocol):

@@ -11,7 +11,6 @@ those of one thread at a time.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections import deque
@@ -27,6 +26,7 @@ from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
 from savepoints.export import SavepointReport
 from savepoints.pages.document import write_page
 from savepoints.reading.checkpoint_figures import CheckpointFigures, checkpoint_figures
+from snapshots.loggers import logger_of
 from snapshots.value_text import cut
 from statebackend.api.clock import Clock, wall_clock
 from statebackend.api.progress import Progress
@@ -60,7 +60,7 @@ TEXT_CHARACTERS: Final = 2000
 _READINGS: Final = 5
 """How often what a runtime knows is read anew before what it knew last is told."""
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 REMEMBERED_FAILURES: Final = 100
 """Failed checkpoints, and savepoints, that are kept one by one."""

@@ -2,7 +2,7 @@
 
     listener = PrometheusMetrics()                   # in prometheus_client's own registry, or in another
     environment.add_listener(listener)               # of as many environments as there are
-    prometheus_client.start_http_server(9464)
+    prometheus_client.start_http_server(9464, addr="127.0.0.1")
 
 One listener serves any number of jobs, which are told apart by labels. A job is there from its start to its end. Labels
 are the name and id of the job, operators, states and sources: as many as the program has, and never a key or a value.

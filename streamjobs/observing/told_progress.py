@@ -8,18 +8,18 @@ is every few seconds, on the level INFO of the logger ``savepoints.progress_disp
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import Final
 
 from savepoints.progress_display import LINES_EVERY_S, ProgressLines
 from snapshots.compatibility import CompatibilityKind
+from snapshots.loggers import logger_of
 from statebackend.api.progress import Progress, ProgressListener
 from streamjobs.observing.job_events import JobListener, StateRestored
 
 __all__ = ["LoggedProgress", "ProgressTo"]
 
-_log = logging.getLogger("savepoints.progress_display")
+_log = logger_of("savepoints.progress_display")
 
 _MIGRATED: Final = CompatibilityKind.AFTER_MIGRATION.label
 

@@ -7,8 +7,7 @@ operators may register timers of processing time alone. So the job runs, and a s
 
 from __future__ import annotations
 
-import logging
-
+from snapshots.loggers import logger_of
 from streamjobs.api.stream_graph import Node, OperatorNode, upstream_of
 from streamjobs.operators.input_batch import place_of_input
 from streamjobs.operators.keyed_timers import overrides_on_timer
@@ -16,7 +15,7 @@ from streamjobs.runtime.event_time import EventTime
 
 __all__ = ["held_timers", "warn_of_held_timers"]
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 def warn_of_held_timers(event_time: EventTime | None, job_name: str) -> None:

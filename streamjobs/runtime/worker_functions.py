@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import atexit
 import inspect
-import logging
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -26,6 +25,7 @@ from typing import Any, Final
 
 from attrs import frozen
 
+from snapshots.loggers import logger_of
 from streamjobs.api.lifecycle import WorkerLifecycle, user_functions_of
 from streamjobs.errors import StreamJobError, UserFunctionError
 from streamjobs.operators.async_io.worker_loop import worker_loop
@@ -36,7 +36,7 @@ __all__ = ["KEPT_JOBS", "RunIdentity", "WorkerFunctions", "functions_of_this_pro
 KEPT_JOBS: Final = 4
 """Jobs whose functions a process keeps: workers outlive jobs, and some serve several at a time."""
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 @frozen

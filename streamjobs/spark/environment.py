@@ -15,7 +15,6 @@ The last two are driver files: with high availability, or a directory of their o
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Collection, Mapping
@@ -33,6 +32,7 @@ from checkpointing.storage.leadership import telling_of_loss
 from checkpointing.storage.store_uri import is_uri, scheme_of, without_secrets
 from checkpointing.storage.time_epoch_file import end_time_epoch
 from migration import LIBRARY_RULES, EvolutionRules
+from snapshots.loggers import logger_of
 from statebackend.api.key_groups import DEFAULT_MAX_PARALLELISM
 from statebackend.keyed.backend_registry import state_backend
 from statebackend.keyed.private_directory import default_local_root
@@ -93,7 +93,7 @@ from streamjobs.spark.sources.source_log import (
 from streamjobs.spark.sources.source_progress import newest_committed_batch
 from streamjobs.spark.sources.source_watermark import watermark_of_frame
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 class SparkStreamEnvironment:

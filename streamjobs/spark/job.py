@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -16,6 +15,7 @@ from checkpointing.errors import LeadershipLostError
 from checkpointing.storage.job_directory import JobDirectory
 from checkpointing.storage.leadership import telling_of_loss
 from savepoints.export import SavepointReport
+from snapshots.loggers import logger_of
 from statebackend.keyed.state_verdicts import SchemaReport
 from statebackend.metrics import KeyedStateMetrics
 from streamjobs.errors import EpochError
@@ -33,7 +33,7 @@ from streamjobs.spark.driver.savepoints import take_savepoint
 from streamjobs.spark.driver.time_epochs import TimeEpochs
 from streamjobs.spark.session import streaming_errors_unlogged
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 class SparkJob:

@@ -19,7 +19,7 @@ from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
 from snapshots.errors import SnapshotFormatError, UnresolvableSerializerError
 from snapshots.type_serializer_snapshot import RuledTypeSerializerSnapshot
-from snapshots.value_text import cut, misfit
+from snapshots.value_text import cut, misfit, printable
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.flink_names import BASE, nested_snapshot
@@ -150,16 +150,26 @@ class EnumSerializer(CompiledTypeSerializer[C]):
         return f"EnumSerializer({self.name})"
 
 
+class _StandIn(enum.Enum):
+    """What a constant of an enum that is not there is an instance of. Its name may have any characters."""
+
+    def __repr__(self) -> str:
+        return printable(super().__repr__())
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
+
+
 def stand_in_for(name: str, constants: Sequence[str]) -> type[enum.Enum]:
     """An enum class with those constants, for reading state whose own class is not here.
 
     A serializer of an enum of that name accepts its constants; raises `UnresolvableSerializerError` for names that
     Python's enums cannot have.
     """
-    class_name = name.replace("$", ".").rpartition(".")[2] or "Constant"
+    class_name = name.replace("$", ".").rpartition(".")[2]
     try:
-        functional_api: Any = enum.Enum
-        made: type[enum.Enum] = functional_api(class_name, list(constants))
+        functional_api: Any = _StandIn
+        made: type[enum.Enum] = functional_api(class_name if class_name.isidentifier() else "Constant", list(constants))
     except (ValueError, TypeError) as error:
         raise UnresolvableSerializerError(
             f"the enum {name} has constants that no Python enum can have ({error}): {cut(', '.join(constants), 200)}"

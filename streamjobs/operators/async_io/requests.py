@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
 from collections import deque
@@ -14,6 +13,7 @@ from typing import Any, Final, Protocol
 
 from attrs import frozen
 
+from snapshots.loggers import logger_of
 from streamjobs.operators.async_io.worker_loop import WorkerLoop, abandon, worker_loop
 
 __all__ = ["LoopRequests", "Request", "RequestOutcome", "Requests", "coroutine_outcome"]
@@ -29,7 +29,7 @@ _ROUNDS: Final = 20
 _NUDGE_S: Final = 0.05
 """How often the loop is made to turn while the operator waits for it."""
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 @frozen

@@ -7,20 +7,20 @@ outside; such an epoch fails when the function returns.
 
 from __future__ import annotations
 
-import logging
 import threading
 from types import TracebackType
 from typing import Final
 
 from pyspark import SparkContext
 
+from snapshots.loggers import logger_of
 from streamjobs.spark.driver.repeated_cancelling import cancel_until
 
 __all__ = ["EpochWatchdog"]
 
 _JOB_GROUP: Final = "spark.jobGroup.id"
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 class EpochWatchdog:

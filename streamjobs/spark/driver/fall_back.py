@@ -12,7 +12,6 @@ Every step finds what a crash has left of it, so the whole is taken again until 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from itertools import chain
 
@@ -24,6 +23,7 @@ from checkpointing.storage.completed_checkpoint_store import CompletedCheckpoint
 from checkpointing.storage.fall_back_file import FallBack, end_fall_back, read_fall_back, write_fall_back
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.found_checkpoints import PREVIOUS, FoundCheckpoints
+from snapshots.loggers import logger_of
 from snapshots.value_text import cut
 from streamjobs.api.sink import SinkError, SinkThatTakesBack, sink_identity
 from streamjobs.runtime.checkpoint_writing import batch_of
@@ -37,7 +37,7 @@ __all__ = ["FallBackReport", "fall_back", "planned_fall_back", "shown_offsets"]
 
 _COPY = f"{SET_ASIDE_DIRECTORY}/.copying-{SOURCE_LOG_DIRECTORY}"
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 @frozen(kw_only=True)

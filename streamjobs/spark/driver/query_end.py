@@ -11,7 +11,6 @@ job as `stop` does, a second one gives the running epoch up.
 
 from __future__ import annotations
 
-import logging
 import signal
 import threading
 import time
@@ -22,6 +21,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from snapshots.loggers import logger_of
 from streamjobs.errors import EpochTimeoutError
 from streamjobs.spark.driver.epoch_driver import EpochDriver
 from streamjobs.spark.driver.repeated_cancelling import cancel_until
@@ -37,7 +37,7 @@ GIVING_UP_TIMEOUT_S = 60.0
 
 _POLL_S = 0.2
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 def check_timeout(name: str, timeout_s: float | None) -> None:

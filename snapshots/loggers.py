@@ -1,0 +1,41 @@
+"""Loggers whose records are one line each, whatever the names and errors in them contain.
+
+Names of jobs, operators and states come from programs and from stored state, which nobody has to trust. A line end in
+one would begin a line that looks like another record.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from snapshots.value_text import printable
+
+__all__ = ["logger_of"]
+
+
+def logger_of(name: str) -> logging.Logger:
+    """The logger of that name, which escapes what is not printable in messages and their arguments."""
+    logger = logging.getLogger(name)
+    logger.addFilter(_one_line)
+    return logger
+
+
+def _one_line(record: logging.LogRecord) -> bool:
+    if isinstance(record.args, tuple):
+        record.args = tuple(one if isinstance(one, (int, float)) else _Printable(one) for one in record.args)
+    if isinstance(record.msg, str):
+        record.msg = printable(record.msg)
+    return True
+
+
+class _Printable:
+    """An argument of a log record, formatted only if the record is."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __str__(self) -> str:
+        return printable(str(self._value))
+
+    def __repr__(self) -> str:
+        return printable(repr(self._value))

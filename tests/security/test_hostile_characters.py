@@ -1,0 +1,103 @@
+"""Names and values with control and bidirectional characters: on terminals, in `repr`, and in logs."""
+
+from __future__ import annotations
+
+import enum
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from savepoints import Savepoint
+from savepoints.command_line.main import main
+from savepoints.writing import Plan, SavepointWriter
+from statebackend import MapStateDescriptor, ValueStateDescriptor
+from streamjobs import KeyedProcessFunction, ProcessContext
+from streamjobs.inprocess import LocalStreamEnvironment
+
+HOSTILE = "a\x9b2J\u202eb\nFORGED\x1b[31m\u2028\U000e0041"
+UID = "shop\u202e\u2066s"
+Colour = enum.Enum("Colour", [HOSTILE, "GREEN"])  # type: ignore[misc]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("state") / "savepoint"
+    texts = MapStateDescriptor(HOSTILE, str, str)
+    plan = (
+        Plan()
+        .add_operator(UID, "string")
+        .add_state(UID, ValueStateDescriptor("colour", Colour), [(HOSTILE, Colour[HOSTILE])])
+        .add_state(UID, texts, [(HOSTILE, HOSTILE, HOSTILE)])
+    )
+    SavepointWriter.new(path, max_parallelism=4).write(plan)
+    return str(path)
+
+
+def commands(place: str, directory: Path) -> Iterator[list[str]]:
+    other = str(directory / "other")
+    SavepointWriter.copy_of(place, other).write(Plan().remove_state(UID, HOSTILE))
+    yield ["inspect", place]
+    yield ["schema", place]
+    yield ["du", place, "--files"]
+    yield ["diff", place, other, "--entries"]
+    yield ["show", place, UID, HOSTILE]
+    yield ["show", place, UID, "colour"]
+    yield ["show", place, UID, "no such state"]
+    yield ["show", place, "no such operator", "colour"]
+    yield ["show", place, UID, HOSTILE, "--where", f"{HOSTILE}=1"]
+    yield ["show", place, UID, HOSTILE, "--key", "x" + HOSTILE]
+
+
+def test_no_command_prints_what_a_terminal_obeys(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in commands(place, tmp_path):
+        for options in ([], ["--json"]):
+            main([*command, *options])
+            captured = capsys.readouterr()
+            for line in (captured.out + captured.err).split("\n"):
+                assert line.replace("\t", "").isprintable(), (command, line)
+            assert "\nFORGED" not in captured.out + captured.err
+
+
+def test_json_has_the_same_data(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", place, UID, HOSTILE, "--json"]) == 0
+    [entry] = json.loads(capsys.readouterr().out)
+    assert (entry["key"], entry["user_key"], entry["value"]) == (HOSTILE, HOSTILE, HOSTILE)
+
+
+def test_the_repr_of_what_is_stored_is_printable(place: str) -> None:
+    savepoint = Savepoint.open(place)
+    operator = savepoint.operators[UID]
+    [colour] = savepoint.read(UID, "colour")
+    shown: list[Any] = [savepoint, operator, savepoint.read(UID, HOSTILE), colour, colour.value]
+    shown += [savepoint.schema(UID, "colour"), savepoint.metadata, f"{colour.value}"]
+    for one in shown[:-1]:
+        assert repr(one).isprintable()
+        assert str(one).isprintable()
+    assert shown[-1].isprintable()
+    assert colour.value.name == HOSTILE
+
+
+class FailsAtItsEnd(KeyedProcessFunction[str, Any, Any]):
+    def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[Any]:
+        return iter(())
+
+    def teardown(self) -> None:
+        raise ValueError(f"{HOSTILE}\n2026-01-01 00:00:00 INFO forged")
+
+
+def test_a_log_record_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    environment = LocalStreamEnvironment()
+    environment.from_elements([{"key": "a"}], schema="key string").key_by("key").process(
+        FailsAtItsEnd(), uid="fails", schema="key string"
+    ).sink_to(lambda records: None)
+    with caplog.at_level(logging.INFO):
+        environment.execute("job")
+    messages = [record.getMessage() for record in caplog.records]
+    assert any("forged" in message for message in messages)
+    assert all(message.isprintable() for message in messages)
