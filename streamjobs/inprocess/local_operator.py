@@ -41,7 +41,7 @@ from streamjobs.rows.declared_schema import (
     place_of_output,
 )
 from streamjobs.rows.row_reader import RowReader
-from streamjobs.rows.row_writer import RowWriter
+from streamjobs.rows.row_writer import RowEncoder, RowWriter
 from streamjobs.rows.union import rows_as, united_guess, united_schema
 from streamjobs.runtime.state_registration import RegisteredStates, registered_states
 from typeserializers.kernel.type_serializer import TypeSerializer
@@ -73,6 +73,10 @@ class LocalOperator:
     """The schemas of the inputs whose records may be in flight, as far as they are declared."""
     key_serializer: TypeSerializer[Any] | None = None
     _columns: KeyColumns | None = None
+    _writers: Mapping[OutputTag[Any] | None, RowWriter] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._writers = {tag: RowWriter(schema.arrow, _place_of(self.uid, tag)) for tag, schema in self.outputs.items()}
 
     @property
     def uid(self) -> str:
@@ -117,13 +121,25 @@ class LocalOperator:
 
     def emitted_rows(self, tag: OutputTag[Any] | None, records: Sequence[Any]) -> list[Any]:
         """What a subtask emitted, as rows of the declared schema; `RowMismatchError` for what is none."""
-        return rows_of(records, self.outputs[tag], place_of_output(self.uid, tag.name if tag is not None else None))
+        return _rows_by(self._writers[tag], records, _place_of(self.uid, tag))
+
+    def encoder(self, tag: OutputTag[Any] | None) -> RowEncoder:
+        """What is done to the rows of an output when they are emitted."""
+        return self._writers[tag].encoder
 
 
 def rows_of(records: Sequence[Any], schema: DeclaredSchema, where: str | None = None) -> list[Any]:
     """Records as rows of a schema, checked as on Spark; ``where`` begins the messages of errors."""
-    reader = RowReader(schema.arrow, where)
-    return [row for batch in RowWriter(schema.arrow, where).batches(records) for row in reader.rows(batch)]
+    return _rows_by(RowWriter(schema.arrow, where), records, where)
+
+
+def _place_of(uid: str, tag: OutputTag[Any] | None) -> str:
+    return place_of_output(uid, None if tag is None else tag.name)
+
+
+def _rows_by(writer: RowWriter, records: Sequence[Any], where: str | None) -> list[Any]:
+    reader = RowReader(writer.schema, where)
+    return [row for batch in writer.batches(records) for row in reader.rows(batch)]
 
 
 @frozen

@@ -32,6 +32,7 @@ from streamjobs.inprocess.network.elements import RecordBatch
 from streamjobs.inprocess.network.subtask_capture import SubtaskCapture
 from streamjobs.operators.input_batch import ObjectBatch
 from streamjobs.operators.operator import Emission
+from streamjobs.rows.row_writer import RowEncoder
 from streamjobs.runtime.barrier_metrics import SubtaskBarriers
 from streamjobs.runtime.opened_subtask import FrozenSubtask, OpenedSubtask
 from streamjobs.runtime.restore_plan import SubtaskRestore
@@ -263,6 +264,10 @@ class LocalSubtask:
     def side_outputs(self) -> frozenset[OutputTag[Any]]:
         """The side outputs that somebody reads."""
         return frozenset(tag for tag in self.operator.outputs if tag is not None)
+
+    def encoder(self, tag: OutputTag[Any] | None) -> RowEncoder:
+        """What is done to the rows of an output when they are emitted."""
+        return self.operator.encoder(tag)
 
     def _process(self, batch: RecordBatch) -> None:
         records = ObjectBatch(batch.records, batch.keys, batch.key_groups, batch.timestamps)

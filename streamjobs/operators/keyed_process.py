@@ -23,6 +23,7 @@ from streamjobs.operators.operator import Emitter, InputBatch, Operator
 from streamjobs.operators.ordered_output import OrderedOutput
 from streamjobs.operators.record_function import RecordFunctionAdapter
 from streamjobs.operators.subtask_context import SubtaskContext
+from streamjobs.rows.row_writer import RowEncoder
 
 __all__ = [
     "ElementMethod",
@@ -79,6 +80,12 @@ def keyed_multiple_input_operator(function: KeyedMultipleInputFunction[Any, Any]
     return KeyedProcessOperator(function, uid, KeyedCallForms(method))
 
 
+def _encoded_into(rows: list[Any], encoder: RowEncoder) -> Callable[[Any], object]:
+    """What takes rows of a side output."""
+    append, encode, unchanged = rows.append, encoder.encode, encoder.unchanged
+    return lambda row: append(row if row.__class__ in unchanged else encode(row))
+
+
 class KeyedProcessOperator(Operator):
     """Calls a function for every record of its inputs, and for every timer.
 
@@ -106,7 +113,9 @@ class KeyedProcessOperator(Operator):
         self.timers: TimerService = self._no_timers if internal is None else KeyedTimers(internal)
         """The time of the operator."""
         self._context = forms.process_context(
-            context.epoch_id, {tag: rows.append for tag, rows in self._side.items()}, self.timers
+            context.epoch_id,
+            {tag: _encoded_into(rows, emitter.encoder(tag)) for tag, rows in self._side.items()},
+            self.timers,
         )
         self._with_timestamps = forms.process_context(
             context.epoch_id, self.output.side_outputs_at(lambda: self._with_timestamps.timestamp), self.timers
@@ -166,7 +175,9 @@ class KeyedProcessOperator(Operator):
 
     def _adapter(self, input_index: int) -> RecordFunctionAdapter:
         method = self._forms.element_method(self._function, input_index)
-        adapter = RecordFunctionAdapter(method.call, method.name, self._uid, self._key_setter)
+        adapter = RecordFunctionAdapter(
+            method.call, method.name, self._uid, self._key_setter, self._emitter.encoder(None)
+        )
         self._adapters[input_index] = adapter
         return adapter
 

@@ -16,7 +16,7 @@ It knows neither where its records come from nor where they go, and takes the ti
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -25,6 +25,7 @@ from checkpointing.metadata.checkpoint_sections import ChannelTimestamp
 from streamjobs.api.output_tag import OutputTag
 from streamjobs.operators.input_batch import BatchPlaces
 from streamjobs.operators.subtask_context import SubtaskContext
+from streamjobs.rows.row_writer import ENCODER_WITHOUT_SCHEMA, RowEncoder
 from streamjobs.time.internal_timer_service import DueTimers
 
 __all__ = ["CollectingEmitter", "Emission", "Emitter", "InputBatch", "Operator"]
@@ -77,10 +78,13 @@ class Emitter(Protocol):
     def side_outputs(self) -> Collection[OutputTag[Any]]:
         """The side outputs that somebody reads; nothing else need be made."""
 
+    def encoder(self, tag: OutputTag[Any] | None) -> RowEncoder:
+        """What an operator does to each row when its function emits it, and before the function goes on."""
+
     def emit(
         self, tag: OutputTag[Any] | None, rows: Sequence[Any], timestamps: Sequence[int | None] | None = None
     ) -> None:
-        """Takes rows of the output or, with a tag, of that side output; they are the emitter's from here on.
+        """Takes encoded rows of the output or, with a tag, of that side output.
 
         ``timestamps`` are those of the rows, in milliseconds; without, no row has one. Calls keep their order, across
         tags too.
@@ -164,14 +168,22 @@ class Emission(NamedTuple):
 class CollectingEmitter:
     """Keeps what is emitted until it is taken; ``is_early`` says of what is emitted from now on whether it is."""
 
-    def __init__(self, side_outputs: Collection[OutputTag[Any]] = ()) -> None:
+    def __init__(
+        self,
+        side_outputs: Collection[OutputTag[Any]] = (),
+        encoders: Mapping[OutputTag[Any] | None, RowEncoder] | None = None,
+    ) -> None:
         self._side_outputs = frozenset(side_outputs)
+        self._encoders = encoders or {}
         self._collected: list[Emission] = []
         self.is_early = False
 
     @property
     def side_outputs(self) -> Collection[OutputTag[Any]]:
         return self._side_outputs
+
+    def encoder(self, tag: OutputTag[Any] | None) -> RowEncoder:
+        return self._encoders.get(tag, ENCODER_WITHOUT_SCHEMA)
 
     def emit(
         self, tag: OutputTag[Any] | None, rows: Sequence[Any], timestamps: Sequence[int | None] | None = None

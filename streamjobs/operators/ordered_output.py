@@ -1,7 +1,8 @@
 """What an operator emits row by row, in order, until it is handed on in one piece.
 
 Windows and timers fire one by one, most of them emitting one row. Handing each row on by itself would cost more than
-making it, so rows are collected, and those that go to the same place one behind the other are one call.
+making it, so rows are collected, and those that go to the same place one behind the other are one call. A row is
+encoded when it is added, because the function may change it afterwards.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ class OrderedOutput:
     def __init__(self, emitter: Emitter) -> None:
         self._emitter = emitter
         self._tag: OutputTag[Any] | None = None
+        self._encoder = emitter.encoder(None)
         self._rows: list[Any] = []
         self._timestamps: list[int | None] = []
 
@@ -42,7 +44,9 @@ class OrderedOutput:
         if tag is not self._tag:
             self.flush()
             self._tag = tag
-        self._rows.append(row)
+            self._encoder = self._emitter.encoder(tag)
+        encoder = self._encoder
+        self._rows.append(row if row.__class__ in encoder.unchanged else encoder.encode(row))
         self._timestamps.append(timestamp_ms)
 
     def flush(self) -> None:

@@ -24,6 +24,7 @@ from streamjobs.operators.function_calls import call_failure, of_key, of_record
 from streamjobs.operators.function_results import PLAIN_RESULTS, check_results
 from streamjobs.operators.operator import InputBatch
 from streamjobs.operators.ordered_output import OrderedOutput
+from streamjobs.rows.row_writer import RowEncoder
 
 __all__ = ["YOUNG_OBJECTS", "RecordFunctionAdapter", "paused_garbage_collection"]
 
@@ -54,7 +55,7 @@ class RecordFunctionAdapter:
     """Calls ``function(record, context)`` for every record of a batch, with the record's key current.
 
     ``method`` is what the function is called in errors, ``uid`` the operator. ``key_setter`` makes what makes a key
-    current.
+    current. ``encoder`` is that of the rows that are emitted.
     """
 
     def __init__(
@@ -63,11 +64,13 @@ class RecordFunctionAdapter:
         method: str,
         uid: str,
         key_setter: Callable[[], KeySetter],
+        encoder: RowEncoder,
     ) -> None:
         self._function = function
         self._method = method
         self._uid = uid
         self._key_setter = key_setter
+        self._encoder = encoder
 
     def run(self, batch: InputBatch, context: ProcessContext[Any]) -> list[Any]:
         """Processes a batch without timestamps; returns what was emitted, in order.
@@ -76,8 +79,8 @@ class RecordFunctionAdapter:
         """
         _collect_young_garbage()
         emitted: list[Any] = []
-        emit = emitted.extend
-        function = self._function
+        emit = emitted.append
+        function, encode, unchanged = self._function, self._encoder.encode, self._encoder.unchanged
         records = zip(batch.records, batch.keys, batch.key_groups, strict=True)
         record: Any = None
         try:
@@ -90,7 +93,8 @@ class RecordFunctionAdapter:
                 if result is not None:
                     if result.__class__ not in PLAIN_RESULTS:
                         check_results(result, self._method)
-                    emit(result)
+                    for row in result:
+                        emit(row if row.__class__ in unchanged else encode(row))
         except Exception as error:
             raise self._failure(error, context, record) from error
         return emitted

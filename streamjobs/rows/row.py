@@ -7,6 +7,7 @@ runtime finds what it expects in the other.
 
 from __future__ import annotations
 
+import copy
 from collections import namedtuple
 from collections.abc import Iterable
 from functools import lru_cache
@@ -34,6 +35,9 @@ class RecordRow(tuple[Any, ...]):
 
     def __repr__(self) -> str:
         return f"Row({', '.join(f'{name}={value!r}' for name, value in zip(self.__fields__, self, strict=True))})"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return tuple.__new__(type(self), [copy.deepcopy(value, memo) for value in self])
 
     def __reduce__(self) -> Any:
         return _row_of, (tuple(self.__fields__), tuple(self))

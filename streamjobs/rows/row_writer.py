@@ -14,6 +14,9 @@ column's kind, as `createDataFrame(..., verifySchema=True)` asks: Arrow alone wo
 for a date, make infinity of what is too large, and 10:00 of 12:00+02:00 in a column without a zone. Scalars of numpy
 are what `tolist` makes of them. A naive datetime in a timestamp column is in the zone of the schema, the session's.
 
+A function may change a row after it has emitted it. So `RowEncoder` makes a row of the schema of what is emitted at
+once, and copies the values of columns that can change. Tuples of numbers, texts and the like are left as they are.
+
 Rows are transposed by one `zip` and each column is converted by one `pyarrow.array`; checks look at the set of the
 classes that occur, not at every value. Only when a column fails are its values tried one by one, to name the row.
 """
@@ -29,13 +32,15 @@ from operator import attrgetter
 from typing import Any, Final
 
 import pyarrow as pa
+from attrs import field, frozen
 
 from streamjobs.errors import StreamJobError
-from streamjobs.rows.row import is_row_class
+from streamjobs.rows.record_copies import IMMUTABLE_TYPES, copied
+from streamjobs.rows.row import is_row_class, row_class
 from streamjobs.user_errors import cited
 from typeserializers.records.field_names import field_names
 
-__all__ = ["RowMismatchError", "RowWriter"]
+__all__ = ["ENCODER_WITHOUT_SCHEMA", "RowEncoder", "RowMismatchError", "RowWriter"]
 
 MAX_BATCH_BYTES: Final = 64 << 20
 """As Spark's own bound of the batches that it sends to a worker. An Arrow array of text ends at 2 GiB."""
@@ -51,6 +56,21 @@ class RowMismatchError(StreamJobError, ValueError):
     """An emitted row does not fit the schema; the message names the column and shows the value."""
 
 
+@frozen
+class RowEncoder:
+    """What is done to a row when it is emitted: ``encode``, unless its class is one of ``unchanged``.
+
+    The check of the class is left to the caller, because it must cost next to nothing. ``encode`` may add classes.
+    """
+
+    encode: Callable[[Any], Any]
+    unchanged: set[type] = field(factory=set)
+
+
+ENCODER_WITHOUT_SCHEMA: Final = RowEncoder(copied, set(IMMUTABLE_TYPES))
+"""For rows whose schema is not known: they stay what they are, and are copied if they can change."""
+
+
 class RowWriter:
     """Lists of emitted rows to record batches of exactly one schema; the module's docstring says what a row may be."""
 
@@ -62,6 +82,10 @@ class RowWriter:
         self._columns = [_ColumnWriter(field) for field in schema]
         self._max_batch_bytes = max_batch_bytes
         self._rows_per_batch = _FIRST_BATCH_ROWS
+        self._mutable_columns = [index for index, field in enumerate(schema) if _can_change(field.type)]
+        self._new_row: Callable[[Sequence[Any]], Any] = partial(tuple.__new__, row_class(tuple(schema.names)))
+        self.encoder = RowEncoder(self._encoded, set() if self._mutable_columns else {tuple})
+        """Makes rows that nothing changes any more of what is emitted; its ``encode`` raises `RowMismatchError`."""
 
     def batches(self, rows: Sequence[Any]) -> Iterator[pa.RecordBatch]:
         """The rows in batches of about the writer's size in bytes, but at least one row each; none for no rows.
@@ -95,20 +119,54 @@ class RowWriter:
 
     def _batch(self, rows: Sequence[Any]) -> pa.RecordBatch:
         tuples = self._tuples(rows)
-        columns = zip(*tuples, strict=True)
+        try:
+            columns = list(zip(*tuples, strict=True))
+        except ValueError:
+            raise self._wrong_length(tuples) from None
+        if len(columns) != len(self._columns):
+            raise self._wrong_length(tuples)
         arrays = [self._array(writer, values, rows) for writer, values in zip(self._columns, columns, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _tuples(self, rows: Sequence[Any]) -> Sequence[tuple[Any, ...]]:
         in_order = all(map(self._shape.is_in_order, set(map(type, rows))))
-        tuples = rows if in_order else [self._tuple(row) for row in rows]
-        if set(map(len, tuples)) != {len(self._columns)}:
-            wrong = next(row for row in tuples if len(row) != len(self._columns))
-            raise RowMismatchError(
-                f"{self._where}a row of {len(wrong)} values was emitted for the {len(self._columns)} columns "
-                f"({', '.join(self.schema.names)}): {_shown(wrong)}"
-            )
-        return tuples
+        return rows if in_order else [self._tuple(row) for row in rows]
+
+    def _wrong_length(self, rows: Sequence[tuple[Any, ...]]) -> RowMismatchError:
+        wrong = next(row for row in rows if len(row) != len(self._columns))
+        return RowMismatchError(
+            f"{self._where}a row of {len(wrong)} values was emitted for the {len(self._columns)} columns "
+            f"({', '.join(self.schema.names)}): {_shown(wrong)}"
+        )
+
+    def _encoded(self, row: Any) -> Any:
+        """A row of the schema; one of a wrong length stays as it is, and is an error when it is written."""
+        kind = type(row)
+        values: Sequence[Any] = row if kind is tuple else self._tuple(row)
+        if len(values) != len(self._columns):
+            return row
+        if self._mutable_columns:
+            values = list(values)
+            for index in self._mutable_columns:
+                values[index] = self._copied(values[index], self._columns[index], row)
+            if kind is tuple:
+                return tuple(values)
+        elif self._shape.is_in_order(kind):
+            self.encoder.unchanged.add(kind)
+            return row
+        return self._new_row(values)
+
+    def _copied(self, value: Any, writer: _ColumnWriter, row: Any) -> Any:
+        try:
+            return copied(value)
+        except TypeError as error:
+            raise self._misfit(writer, value, error, row) from error
+
+    def _misfit(self, writer: _ColumnWriter, value: Any, reason: object, row: Any) -> RowMismatchError:
+        return RowMismatchError(
+            f"{self._where}column {writer.name!r} ({writer.description}) cannot hold {_shown(value)}: {reason}; "
+            f"the row: {_shown(row)}"
+        )
 
     def _tuple(self, row: Any) -> tuple[Any, ...]:
         try:
@@ -125,10 +183,7 @@ class RowWriter:
             for row, value in zip(rows, values, strict=True):
                 reason = writer.refusal(value)
                 if reason is not None:
-                    raise RowMismatchError(
-                        f"{self._where}column {writer.name!r} ({writer.description}) cannot hold {_shown(value)}: "
-                        f"{reason}; the row: {_shown(row)}"
-                    ) from error
+                    raise self._misfit(writer, value, reason, row) from error
             raise RowMismatchError(f"{self._where}column {writer.name!r} ({writer.description}): {error}") from error
 
 
@@ -141,6 +196,11 @@ class _MismatchError(Exception):
 
 
 _CONVERSION_ERRORS = (_MismatchError, pa.ArrowException, TypeError, ValueError, OverflowError, ArithmeticError)
+
+
+def _can_change(column_type: pa.DataType) -> bool:
+    """Whether a value of the column may be an object that can change, such as a list or a bytearray."""
+    return any(applies(column_type) for applies in (pa.types.is_nested, pa.types.is_binary, pa.types.is_large_binary))
 
 
 def _shown(value: Any) -> str:

@@ -38,6 +38,7 @@ from streamjobs.operators.record_function import paused_garbage_collection
 from streamjobs.operators.subtask_backends import SubtaskBackends, SubtaskSnapshot
 from streamjobs.operators.subtask_context import SubtaskContext
 from streamjobs.rows.declared_schema import DeclaredSchema
+from streamjobs.rows.row_writer import RowEncoder
 from streamjobs.runtime.job_metrics import RECORDS_IN, opening_metrics
 from streamjobs.runtime.opened_subtask import OpenedSubtask, SnapshotReport, timers_due
 from streamjobs.runtime.restore_measures import restore_report
@@ -123,13 +124,17 @@ class Subtask:
         return self._acknowledgement
 
     def run(
-        self, make_function: Callable[[], Any], batches: Iterable[tuple[int, InputBatch]]
+        self,
+        make_function: Callable[[], Any],
+        batches: Iterable[tuple[int, InputBatch]],
+        encoders: Mapping[OutputTag[Any] | None, RowEncoder] | None = None,
     ) -> Generator[Emitted, None, None]:
         """Processes batches of its inputs; yields what is emitted for each. Close it if it is not exhausted.
 
-        Those that are early come first; behind them time moves on to where the epoch stands.
+        Those that are early come first; behind them time moves on to where the epoch stands. ``encoders`` are those of
+        the rows of each output.
         """
-        emitter = CollectingEmitter(self._operator.side_outputs)
+        emitter = CollectingEmitter(self._operator.side_outputs, encoders)
         watermark_ms = self._epoch.watermark_ms
         clock = StoppedClock(self._epoch.processing_time_ms)
         with paused_garbage_collection(), self._over_state(make_function, clock) as (operator, context, backends):

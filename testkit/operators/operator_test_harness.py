@@ -23,6 +23,7 @@ from streamjobs.operators.input_batch import ObjectBatch
 from streamjobs.operators.operator import Operator
 from streamjobs.operators.subtask_backends import SubtaskBackends
 from streamjobs.rows.declared_schema import DeclaredSchema
+from streamjobs.rows.row_writer import ENCODER_WITHOUT_SCHEMA, RowEncoder
 from streamjobs.time.internal_timer_service import InternalTimerService, TimerKey, timer_queue_descriptors
 from streamjobs.time.timestamps import MIN_TIMESTAMP
 from testkit.backends.harness import BackendHarness
@@ -124,6 +125,10 @@ class RecordingEmitter:
     side_outputs: Collection[OutputTag[Any]]
     watermark: Callable[[], int]
     emitted: list[EmittedRow]
+
+    def encoder(self, tag: OutputTag[Any] | None) -> RowEncoder:
+        """Rows stay what they are, and are copied if they can change."""
+        return ENCODER_WITHOUT_SCHEMA
 
     def emit(
         self, tag: OutputTag[Any] | None, rows: Sequence[Any], timestamps: Sequence[int | None] | None = None

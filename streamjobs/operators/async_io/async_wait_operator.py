@@ -41,6 +41,7 @@ from streamjobs.operators.async_io.stream_element_queue import ElementEvent, Str
 from streamjobs.operators.function_calls import call_user
 from streamjobs.operators.function_results import check_results
 from streamjobs.operators.operator import Emitter, InputBatch, Operator
+from streamjobs.rows.record_copies import copied
 from streamjobs.time.timestamps import MAX_TIMESTAMP
 from streamjobs.user_errors import cited, told
 
@@ -186,7 +187,7 @@ class AsyncWaitOperator(Operator):
                 results = self._function.timeout(one.record.value, one.request.context)
                 if results is not None:
                     check_results(results, "timeout")
-                self._queue.tell(one.number, ElementEvent.TIMEOUT_COMPLETED, list(results or ()))
+                self._queue.tell(one.number, ElementEvent.TIMEOUT_COMPLETED, list(map(copied, results or ())))
             except Exception as error:
                 self._queue.tell(one.number, ElementEvent.TIMEOUT_FAILED)
                 self._fail(self._timeout_failure(one, error))

@@ -11,6 +11,7 @@ from attrs import define
 
 from streamjobs.api.async_functions import AsyncContext, AsyncRetryStrategy
 from streamjobs.operators.function_results import check_results
+from streamjobs.rows.record_copies import copied
 from streamjobs.user_errors import cited, told
 
 __all__ = ["RecordRequest"]
@@ -59,13 +60,14 @@ class RecordRequest:
             await asyncio.sleep(delay_ms / 1000)
 
     async def _invoked(self) -> list[Any]:
+        """The results of one attempt, copied: the function may change them while they wait for those before them."""
         made = self.invoke(self.value, self.context)
         if hasattr(made, "__aiter__"):
-            return [result async for result in made]
+            return [copied(result) async for result in made]
         if not inspect.isawaitable(made):
             raise TypeError(f"{_METHOD} returned {cited(made, 80)} at once; write it as async def")
         results = await made
         if results is None:
             return []
         check_results(results, _METHOD)
-        return list(results)
+        return list(map(copied, results))

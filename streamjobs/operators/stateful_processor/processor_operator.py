@@ -78,6 +78,7 @@ class StatefulProcessorOperator(Operator):
 
     def open(self, context: Any, emitter: Emitter) -> None:
         self._emitter = emitter
+        self._encoder = emitter.encoder(None)
         self._context = context
         if self._function.time_mode is not TimeMode.NONE:
             of_key = context.register(MapStateDescriptor(TIMERS_STATE, LongSerializer(), BooleanSerializer()))
@@ -177,14 +178,12 @@ class StatefulProcessorOperator(Operator):
         )
 
     def _run(self, method: str, key: Any, call: Callable[[], Iterable[Any] | None]) -> None:
-        names, emit = self._names, self._emitted.append
+        names, emit, encoder = self._names, self._emitted.append, self._encoder
         try:
             for row in call() or ():
                 # A Row that is made by keywords has its names in the instance.
-                if getattr(row, "__fields__", None) == names:
-                    emit(tuple(row))
-                else:
-                    emit(self._by_name(row))
+                values = tuple(row) if getattr(row, "__fields__", None) == names else self._by_name(row)
+                emit(values if tuple in encoder.unchanged else encoder.encode(values))
         except Exception as error:
             raise self._failure(method, key, error) from error
 

@@ -110,6 +110,8 @@ class OutputWriter:
             self._names.append(_OUTPUT_COLUMN)
         self._numbers = {tag: number for number, tag in enumerate(self._writers)}
         self._has_time = schema.has_time
+        self.encoders = {tag: writer.encoder for tag, writer in self._writers.items()}
+        """What is done to the rows of each output when they are emitted."""
 
     def batches(
         self,

@@ -78,7 +78,7 @@ class PartitionTask:
                 ),
             )
             writer = OutputWriter(task.outputs, task.parts.operator_uid)
-            run = subtask.run(self._function, self._inputs(batches))
+            run = subtask.run(self._function, self._inputs(batches), writer.encoders)
             with contextlib.closing(run):
                 for emitted in run:
                     for one in emitted:
