@@ -1,7 +1,8 @@
 """What stands between the output of a subtask and those who read it: the stateless steps, which are carried out there.
 
 The records of an output go to its readers in the order of the program, through all steps to the end of each, so that
-what two readers are sent has one order. A step of two readers is carried out once.
+what two readers are sent has one order. A step of two readers is carried out once. Each reader has records of its own,
+which it may change.
 """
 
 from __future__ import annotations
@@ -70,9 +71,12 @@ class Chain:
                 pending += step(self, node, index, given)
 
     def _read(self, edge: StreamEdge, stream: LocalStream) -> list[tuple[Any, int, LocalStream]]:
-        """The readers of an output with what they are sent, the first of them last."""
-        readers = self._readers.get(edge, ()) if stream.records else ()
-        return [(node, index, stream) for node, index in reversed(readers)]
+        """The readers of an output with what they are sent, the first of them last; no two get the same objects."""
+        if not stream.records:
+            return []
+        readers = self._readers.get(edge, ())
+        streams = [stream, *(stream.copied() for _ in readers[1:])]
+        return [(node, index, given) for (node, index), given in reversed(list(zip(readers, streams, strict=False)))]
 
     def _transform(self, node: TransformNode, index: int, stream: LocalStream) -> _Following:
         return self._read(StreamEdge(node), stream.flat_mapped(node.function))

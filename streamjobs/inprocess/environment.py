@@ -54,6 +54,7 @@ from streamjobs.inprocess.staged_sinks import StagedSinks
 from streamjobs.observing.job_events import JobListener, JobListeners
 from streamjobs.observing.told_progress import LoggedProgress
 from streamjobs.rows.declared_schema import parsed_schema
+from streamjobs.rows.record_copies import copied_records
 from streamjobs.runtime.described_job import DescribedJob
 from streamjobs.runtime.event_time import EventTime
 from streamjobs.runtime.given_settings import check_given, check_whole_numbers, is_instance_of
@@ -447,4 +448,7 @@ def _replayed(graph: JobGraph) -> list[str]:
 
 
 def _records_of(source: ElementSource | ReplayedSource) -> Sequence[Any]:
-    return source.elements if source.schema is None else rows_of(source.elements, source.schema)
+    """The elements as records of the job, which may change them; the elements stay as they are."""
+    if source.schema is None:
+        return copied_records(source.elements, "from_elements")
+    return rows_of(source.elements, source.schema)

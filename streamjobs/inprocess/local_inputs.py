@@ -248,10 +248,11 @@ class _SpreadLocalInput(_KeylessLocalInput):
 
 
 class _BroadcastLocalInput(_KeylessLocalInput):
-    """Every record goes to every subtask."""
+    """Every record goes to every subtask, which has a copy of its own."""
 
     def shares(self, stream: LocalStream, columns: KeyColumns | None, parallelism: int) -> Sequence[ObjectBatch]:
-        return [ObjectBatch(stream.records, (), (), stream.timestamps)] * parallelism
+        streams = [stream, *(stream.copied() for _ in range(1, parallelism))]
+        return [ObjectBatch(one.records, (), (), one.timestamps) for one in streams]
 
 
 _INPUTS: Final[Mapping[type, Callable[[Any, str, str, KnownStream], LocalInput]]] = {

@@ -36,6 +36,7 @@ from streamjobs.inprocess.local_operator import rows_of
 from streamjobs.inprocess.local_source import LocalSource
 from streamjobs.inprocess.network.source_subtask import SourceSubtask
 from streamjobs.rows.declared_schema import DeclaredSchema
+from streamjobs.rows.record_copies import copied_records
 from streamjobs.user_errors import cited
 
 __all__ = ["ReplayedSource", "SplitFeed", "SplitPositions", "SplitWork", "positions_of"]
@@ -148,12 +149,16 @@ class SplitFeed:
             self._next[split] = position = self._position_behind(got, split, before, most)
             if got.is_at_end:
                 self._open.remove(split)
-            schema = self._source.schema
-            rows = list(got.records) if schema is None else rows_of(got.records, schema, f"source {self._uid!r}")
+            rows = self._records(got.records)
             if rows or position > before:
                 source.feed(partial(self._read, split=split, position=position, rows=rows))
                 return True
         return bool(self._open)
+
+    def _records(self, given: Collection[Any]) -> Sequence[Any]:
+        """Records of the job, which may change them; the source may use its own objects again."""
+        where, schema = f"source {self._uid!r}", self._source.schema
+        return copied_records(list(given), where) if schema is None else rows_of(list(given), schema, where)
 
     def _position_behind(self, got: Any, split: str, before: int, most: int) -> int:
         """The position that reading a split has come to; raises `StreamJobError` for what cannot be."""

@@ -28,6 +28,7 @@ from streamjobs.inprocess.local_source import LocalSource
 from streamjobs.inprocess.network.elements import RecordBatch
 from streamjobs.inprocess.network.scheduler import DownstreamFirst, Shuffled
 from streamjobs.inprocess.network.source_subtask import SourceSubtask
+from streamjobs.rows.record_copies import copied_records
 from streamjobs.time.watermark_elements import Watermark, WatermarkElement, WatermarkStatus, check_timestamp
 from testkit.jobs.emitted import Emitted, EmittedElement, EmittedStatus, EmittedWatermark
 
@@ -104,7 +105,7 @@ class ScriptedSource:
             if time_ms is not None:
                 check_timestamp("the timestamp of a record", time_ms)
         schema = self._elements.schema
-        rows = list(records) if schema is None else rows_of(records, schema)
+        rows = copied_records(list(records), "send_all") if schema is None else rows_of(records, schema)
         self._feed(partial(LocalSource.read, records=rows, timestamps=times))
 
     def watermark(self, timestamp_ms: int) -> None:
