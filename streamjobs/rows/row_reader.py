@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from streamjobs.errors import StreamJobError
 from streamjobs.rows.row import RecordRow, row_class
+from streamjobs.rows.time_zones import time_zone_named
 from streamjobs.user_errors import cited, one_line
 
 __all__ = ["RowReader", "UnreadableRowError", "column_values", "key_values", "keys_of_columns"]
@@ -164,7 +165,7 @@ def _timestamp_reader(column_type: pa.TimestampType, base: type[tuple[Any, ...]]
             return [None if us is None else _EPOCH + delta(0, 0, us) for us in instants]
 
         return read
-    zone = pa.lib.string_to_tzinfo(column_type.tz)
+    zone = time_zone_named(column_type.tz)
 
     def read_in_zone(array: pa.Array) -> list[Any]:
         instants = column_values(array.view(pa.int64()))

@@ -37,6 +37,7 @@ from attrs import field, frozen
 from streamjobs.errors import StreamJobError
 from streamjobs.rows.record_copies import IMMUTABLE_TYPES, copied
 from streamjobs.rows.row import is_row_class, row_class
+from streamjobs.rows.time_zones import time_zone_named
 from streamjobs.user_errors import cited
 from typeserializers.records.field_names import field_names
 
@@ -359,7 +360,7 @@ def _timestamp_rules(column_type: pa.TimestampType) -> _Rules:
     accepts = _kinds(datetime.datetime)
     if column_type.tz is None:
         return accepts, _without_a_zone
-    zone = pa.lib.string_to_tzinfo(column_type.tz)
+    zone = time_zone_named(column_type.tz)
     return accepts, lambda value: value if value.tzinfo is not None else value.replace(tzinfo=zone)
 
 

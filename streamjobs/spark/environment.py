@@ -79,6 +79,7 @@ from streamjobs.spark.plans.placement import locality_advice
 from streamjobs.spark.session import (
     check_classic_session,
     check_spark_version,
+    check_time_zone,
     ensure_python_interpreter,
     is_on_one_host,
 )
@@ -275,6 +276,7 @@ class SparkStreamEnvironment:
         return DescribedJob(self._prepare().operators, self.max_parallelism, self.rules.verdicts)
 
     def _prepare(self) -> Pipeline:
+        check_time_zone(self.spark)
         return prepare_pipeline(self.spark, self._graph.job(), self.parallelism, self.max_parallelism)
 
     def _starting_point(

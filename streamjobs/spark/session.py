@@ -34,7 +34,8 @@ from attrs import frozen
 from pyspark import SparkContext, TaskContext
 from pyspark.sql import SparkSession
 
-from streamjobs.errors import StreamJobError
+from streamjobs.errors import JobDefinitionError, StreamJobError
+from streamjobs.rows.time_zones import time_zone_named
 
 __all__ = [
     "TaskIdentity",
@@ -42,6 +43,7 @@ __all__ = [
     "UnsupportedSparkVersionError",
     "check_classic_session",
     "check_spark_version",
+    "check_time_zone",
     "cloned_session",
     "configured",
     "disable_adaptive",
@@ -57,6 +59,7 @@ MINIMUM_SPARK_VERSION = (4, 1)
 
 _DEFAULT_PYTHON = "python3"
 _ADAPTIVE = "spark.sql.adaptive.enabled"
+_TIME_ZONE = "spark.sql.session.timeZone"
 _EXCLUDED_RULES = "spark.sql.optimizer.excludedRules"
 _PROPAGATE_EMPTY = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
 _CHECKED_SHUFFLES = {
@@ -111,6 +114,19 @@ def check_classic_session(spark: object) -> None:
         )
     if not isinstance(spark, SparkSession):
         raise UnsupportedSparkSessionError(f"a SparkSession is needed, not {kind.__module__}.{kind.__qualname__}")
+
+
+def check_time_zone(spark: SparkSession) -> None:
+    """Raises `JobDefinitionError` if Python has no time zone of the name that the session has."""
+    name = str(spark.conf.get(_TIME_ZONE))
+    try:
+        time_zone_named(name)
+    except ValueError as error:
+        raise JobDefinitionError(
+            f"{_TIME_ZONE} is {name!r}, which the time zone database of this Python does not have. Functions get "
+            f"timestamps in this zone. Set it to a region such as 'Europe/Berlin' or to an offset such as '+05:30'. "
+            f"If regions are missing, install the package tzdata on the driver and on the workers"
+        ) from error
 
 
 def is_on_one_host(spark: SparkSession) -> bool:
