@@ -67,7 +67,7 @@ from streamjobs.runtime.starting_point import (
 )
 from streamjobs.spark.driver.epoch_driver import EpochDriver
 from streamjobs.spark.driver.epoch_time import is_output_pending
-from streamjobs.spark.driver.fall_back import fall_back, planned_fall_back
+from streamjobs.spark.driver.fall_back import check_log, fall_back, planned_fall_back
 from streamjobs.spark.driver.job_parts import JobParts
 from streamjobs.spark.driver.query_end import check_timeout
 from streamjobs.spark.driver.query_start import start_query
@@ -296,10 +296,13 @@ class SparkStreamEnvironment:
         check_no_fall_back(driver_files)
         # In this order: a driver that is still running completes an epoch before Spark commits its batch.
         committed = newest_committed_batch(source_log)
-        newest = records.pointers.find().newest()
+        found = records.pointers.find()
+        newest = found.newest()
         check_written_by(newest, Engine.SPARK, driver_files)
         point = starting_point(file_system, newest, from_savepoint, restore_source_progress)
         check_has_every_epoch(point, committed, driver_files)
+        if not point.is_new_origin:
+            check_log(found, source_log)
         return point
 
     def _may_be_uncommitted(self, newest: CheckpointMetadata, driver_files: CheckpointFileSystem) -> bool:

@@ -17,6 +17,7 @@ from itertools import chain
 
 from attrs import frozen
 
+from checkpointing.errors import CheckpointError
 from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
 from checkpointing.storage.checkpoint_directories import SET_ASIDE_DIRECTORY
 from checkpointing.storage.completed_checkpoint_store import CompletedCheckpointStore
@@ -30,10 +31,17 @@ from streamjobs.runtime.checkpoint_writing import batch_of
 from streamjobs.runtime.job_sinks import JobSinks
 from streamjobs.runtime.starting_point import check_no_fall_back
 from streamjobs.spark.sources.source_log import SOURCE_LOG_DIRECTORY, free_set_aside_name
+from streamjobs.spark.sources.source_offsets import OffsetLines
 from streamjobs.spark.sources.source_order_file import SOURCE_ORDER_FILE_NAME
-from streamjobs.spark.sources.source_progress import capture_source_progress, newest_planned_batch, read_offsets
+from streamjobs.spark.sources.source_progress import (
+    SourceProgressError,
+    capture_source_progress,
+    check_log_is_whole,
+    newest_planned_batch,
+    read_offsets,
+)
 
-__all__ = ["FallBackReport", "fall_back", "planned_fall_back", "shown_offsets"]
+__all__ = ["FallBackReport", "check_log", "fall_back", "planned_fall_back", "shown_offsets"]
 
 _COPY = f"{SET_ASIDE_DIRECTORY}/.copying-{SOURCE_LOG_DIRECTORY}"
 
@@ -74,6 +82,31 @@ class FallBackReport:
             f"{', '.join(self.set_aside)}. What they had read is processed again: the source goes on after "
             f"{self.offsets_after}, it had reached {self.offsets_before}.{output}"
         )
+
+
+def check_log(found: FoundCheckpoints, spark_directory: str) -> None:
+    """Raises `SourceProgressError` if Spark's log is damaged; it names the checkpoint that a start can go back to."""
+    try:
+        check_log_is_whole(spark_directory)
+    except SourceProgressError as error:
+        targets = (one for one in sorted(found.retained, reverse=True) if _reaches(found, one, spark_directory))
+        target = next(targets, None)
+        way_out = (
+            "The log reaches no checkpoint: begin in a new job directory, from a savepoint if there is one"
+            if target is None
+            else f"To repair the log, start with fall_back_to={target}: the job continues from checkpoint {target}, "
+            f"and reads again what was read after it"
+        )
+        raise SourceProgressError(f"Spark cannot continue its log: {error}. Nothing was touched. {way_out}") from error
+
+
+def _reaches(found: FoundCheckpoints, checkpoint_id: int, spark_directory: str) -> bool:
+    """Whether Spark's log is whole up to a checkpoint."""
+    try:
+        capture_source_progress(spark_directory, batch_of(found.retained[checkpoint_id].metadata))
+    except CheckpointError:
+        return False
+    return True
 
 
 def planned_fall_back(
@@ -185,8 +218,10 @@ def _cut_source_log(file_system: CheckpointFileSystem, spark_directory: str, bat
 
 
 def shown_offsets(spark_directory: str, batch_id: int | None) -> str:
-    """The offsets of a batch without the line about Spark's own configuration."""
+    """The offsets of a batch without the line about Spark's own configuration; of a damaged file, why it has none."""
     if batch_id is None:
         return "nothing"
-    _, _, *lines = read_offsets(spark_directory, batch_id).decode("utf-8", "replace").split("\n")
-    return cut(", ".join(lines), 1000)
+    found = OffsetLines.of(read_offsets(spark_directory, batch_id))
+    if found.damage is not None:
+        return f"unknown offsets (offsets/{batch_id} of Spark's log is damaged: {found.damage})"
+    return cut(", ".join(found.lines), 1000)

@@ -11,12 +11,16 @@ the name of the source's own log: its number, or the name that it was given by S
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from typing import Final
 
 from attrs import frozen
 
-__all__ = ["NO_OFFSET", "OffsetLines", "number_of_offsets"]
+from streamjobs.user_errors import cited
+
+__all__ = ["NO_OFFSET", "OffsetLines", "is_json_object", "number_of_offsets"]
 
 NO_OFFSET: Final = "-"
 """The line of a source that has no offset yet."""
@@ -30,9 +34,26 @@ class OffsetLines:
     batch: str
     lines: tuple[str, ...]
 
+    @property
+    def damage(self) -> str | None:
+        """Why Spark cannot read the file, None if it can or if the format is unknown."""
+        if not self.version:
+            return "it is empty"
+        if not re.fullmatch("v[0-9]+", self.version):
+            return f"its first line is {cited(self.version, 20)} and no version"
+        if self.version not in ("v1", "v2"):
+            return None
+        if not is_json_object(self.batch):
+            return "its second line is not a whole JSON object"
+        if self.version == "v1" and not self.lines:
+            return "it has no offsets"
+        offsets = self.lines if self.version == "v1" else [line.partition(":")[2] for line in self.lines]
+        is_cut = any(one.startswith("{") and not is_json_object(one) for one in offsets)
+        return "one of its offsets is not whole" if is_cut else None
+
     @classmethod
     def of(cls, content: bytes) -> OffsetLines:
-        """Those of a file; its lines are not judged."""
+        """Those of a file, damaged or not."""
         version, _, rest = content.decode("utf-8", "surrogateescape").partition("\n")
         batch, *lines = rest.split("\n")
         return cls(version, batch, tuple(lines))
@@ -60,3 +81,11 @@ def number_of_offsets(content: bytes) -> int | None:
     """
     found = OffsetLines.of(content)
     return len(found.lines) if found.version == "v1" and found.lines else None
+
+
+def is_json_object(text: str) -> bool:
+    """Whether a line is one JSON object, whole."""
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False

@@ -42,7 +42,7 @@ from checkpointing.errors import CheckpointError
 from checkpointing.handles.relative_path import checked_relative_path
 from checkpointing.metadata.checkpoint_sections import ReadSource
 from checkpointing.storage.file_system import CheckpointFileSystem
-from streamjobs.spark.sources.source_offsets import NO_OFFSET, OffsetLines
+from streamjobs.spark.sources.source_offsets import NO_OFFSET, OffsetLines, is_json_object
 from streamjobs.spark.sources.source_order_file import SOURCE_ORDER_FILE_NAME, read_source_order
 from streamjobs.user_errors import cited
 
@@ -52,6 +52,7 @@ __all__ = [
     "SourceProgressError",
     "appear_at_once",
     "capture_source_progress",
+    "check_log_is_whole",
     "newest_committed_batch",
     "newest_planned_batch",
     "read_offsets",
@@ -98,6 +99,21 @@ def newest_planned_batch(spark_checkpoint_directory: str) -> int | None:
     return max((int(name) for name in names if _BATCH.fullmatch(name)), default=None)
 
 
+def check_log_is_whole(spark_checkpoint_directory: str) -> None:
+    """Raises `SourceProgressError`, naming the file, if one is damaged that Spark reads when it continues the log."""
+    planned = newest_planned_batch(spark_checkpoint_directory)
+    if planned is None:
+        return
+    fs = _file_system(spark_checkpoint_directory)
+    committed = newest_committed_batch(spark_checkpoint_directory)
+    names = ["metadata", f"offsets/{planned - 1}", f"offsets/{planned}", f"commits/{committed}"]
+    for source, own in _source_entries(fs).items():
+        entries = {int(name.partition(".")[0]): name for name in own if _ENTRY.fullmatch(name)}
+        if _is_file_log(fs, source, own):
+            names.append(f"sources/{source}/{entries[max(entries)]}")
+    _check_whole(fs, (name for name in names if fs.exists(name)))
+
+
 class SourceLogFiles(Mapping[str, bytes]):
     """Files of a source log: relative name to content, which is read when it is asked for.
 
@@ -124,8 +140,8 @@ def capture_source_progress(spark_checkpoint_directory: str, batch_id: int) -> M
     """What a new query needs to go on after batch `batch_id`: relative file name -> content.
 
     `spark_checkpoint_directory` is the query's checkpointLocation, a local path or a URI. The query may be
-    running, and later batches may exist. Raises `SourceProgressError` when the log of `batch_id` is
-    incomplete, or when the directory holds state of Spark's own stateful operators.
+    running, and later batches may exist. A commit that is damaged is left out. Raises `SourceProgressError` when
+    the log of `batch_id` is incomplete or damaged, or when the directory holds state of Spark's own stateful operators.
     """
     fs = _file_system(spark_checkpoint_directory)
     _check_no_state(fs)
@@ -134,9 +150,11 @@ def capture_source_progress(spark_checkpoint_directory: str, batch_id: int) -> M
     for earlier in batches:
         read_offsets(spark_checkpoint_directory, earlier)
     names = ["metadata", *(f"offsets/{batch}" for batch in batches)]
+    _check_whole(fs, names)
     names += [SOURCE_ORDER_FILE_NAME] if fs.exists(SOURCE_ORDER_FILE_NAME) else []
-    names += [f"commits/{batch}" for batch in batches if fs.exists(f"commits/{batch}")]
-    fs.size("metadata")
+    # Spark replays a batch whose commit is missing, and the replay is recognised.
+    commits = (f"commits/{batch}" for batch in batches)
+    names += [name for name in commits if fs.exists(name) and _damage(fs, name) is None]
 
     entries = _source_entries(fs)
     order = read_source_order(fs)
@@ -147,7 +165,9 @@ def capture_source_progress(spark_checkpoint_directory: str, batch_id: int) -> M
     for source in sorted({*entries, *log_offsets}):
         own = entries.get(source, [])
         if source in log_offsets:
-            names += _cut_file_log(fs, source, own, log_offsets[source])
+            cut = _cut_file_log(fs, source, own, log_offsets[source])
+            _check_whole(fs, cut[-1:])
+            names += cut
         else:
             names += [f"sources/{source}/{name}" for name in own]
     return SourceLogFiles(fs, names)
@@ -283,6 +303,33 @@ def _log_offsets(
         f"once in the query. Read the source once for each use, or start the job with "
         f"spark.sql.streaming.offsetLog.formatVersion=2, which names the sources."
     )
+
+
+def _check_whole(fs: CheckpointFileSystem, names: Iterable[str]) -> None:
+    for name in names:
+        damage = _damage(fs, name)
+        if damage is not None:
+            raise SourceProgressError(
+                f"{fs.location(name)} is damaged: {damage}. Bring it back from a backup, or go back to an older "
+                f"checkpoint"
+            )
+
+
+def _damage(fs: CheckpointFileSystem, name: str) -> str | None:
+    """Why Spark cannot read a file of its log, None if it can."""
+    kind = name.partition("/")[0]
+    content = fs.read_file(name)
+    if kind == "offsets":
+        return OffsetLines.of(content).damage
+    if kind == "sources":
+        lines = _entry_lines(fs, name)
+        is_whole = lines is not None and all(_entry_of(line) is not None for line in lines)
+        return None if is_whole else "it is not a whole entry of the log of a file source"
+    first, _, rest = content.decode("utf-8", "replace").partition("\n")
+    if kind == "commits" and not re.fullmatch(r"v[0-9]+", first):
+        return "its first line is no version" if first else "it is empty"
+    text = rest if kind == "commits" else first
+    return None if (kind == "commits" and not text) or is_json_object(text) else "it is not a whole JSON object"
 
 
 def _offset_lines(fs: CheckpointFileSystem, name: str, offsets: bytes) -> tuple[str, list[str]]:
