@@ -50,8 +50,8 @@ def shown_cell(value: Any) -> str:
 
 
 def shown_lines(text: str) -> str:
-    """A text of several lines, each of them as it is."""
-    return "\n".join(map(printable, text.split("\n")))
+    """A text of several lines; all but the first are indented, so that none looks like another message."""
+    return "\n  ".join(map(printable, text.split("\n")))
 
 
 class _Lines:

@@ -101,3 +101,11 @@ def test_a_log_record_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
     messages = [record.getMessage() for record in caplog.records]
     assert any("forged" in message for message in messages)
     assert all(message.isprintable() for message in messages)
+
+
+def test_no_line_of_an_error_looks_like_another_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = str(tmp_path / "savepoint\nerror: forged")
+    assert main(["inspect", missing]) == 3
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("error: ")
+    assert not any(line.startswith("error:") for line in lines[1:])
