@@ -82,6 +82,8 @@ class Finding:
     rule: str
     reason: str
     fix: str = ""
+    merges_values: bool = False
+    """Whether different old values become equal new ones, so that keys of a map could collide."""
 
     def below(self, prefix: str) -> Finding:
         """The same finding seen from a parent, whose path to here is ``prefix``."""
@@ -193,6 +195,21 @@ class TypeSerializerSchemaCompatibility(Generic[T]):
         if self.is_incompatible:
             raise ValueError(f"a verdict '{self.kind.label}' has no plan")
         return self._plan or (AS_IS if self.is_as_is else REWRITE)
+
+    @property
+    def merges_values(self) -> bool:
+        """Whether different old values may become equal new ones."""
+        return any(finding.merges_values for finding in self.findings)
+
+    @property
+    def only_merges_values(self) -> bool:
+        """Whether the old values can be used, and the only change is that some of them become equal."""
+        allowed = (FieldVerdict.AS_IS, FieldVerdict.RECONFIGURE)
+        return (
+            self.merges_values
+            and not self.is_incompatible
+            and all(finding.merges_values or finding.verdict in allowed for finding in self.findings)
+        )
 
     def with_verdict(self, verdict: FieldVerdict) -> tuple[Finding, ...]:
         """The findings with that verdict, in path order of discovery."""

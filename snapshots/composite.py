@@ -97,6 +97,10 @@ class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T, S]):
     def read_outer_snapshot(self, read_outer_version: int, source: DataInputView) -> None:
         """Reads the outer configuration written under that version; nothing by default."""
 
+    def holds_distinct_values(self, index: int) -> bool:
+        """Whether the values of a nested serializer are different from each other, as the keys of a map are."""
+        return False
+
     def resolve_outer_schema_compatibility(self, new_serializer: S) -> Sequence[Finding]:
         """Findings about the outer configuration: as is (none), migrate or refuse, never reconfigure."""
         return ()
@@ -201,6 +205,9 @@ class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T, S]):
             path = self.nested_path(index)
             findings += [finding.below(path) for finding in nested_verdict.findings]
             unchanged += [path + unchanged_path for unchanged_path in nested_verdict.unchanged]
+            if nested_verdict.merges_values and self.holds_distinct_values(index):
+                reason = "values that become equal would be lost; a state that has both of them is not restored"
+                findings.append(Finding(path, FieldVerdict.MIGRATE, "equal-keys", reason, merges_values=True))
         kind = worst_kind([finding.verdict.kind for finding in findings] + [part.kind for part in verdicts])
         plan: Plan | None = None
         if kind is not CompatibilityKind.INCOMPATIBLE:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from attrs import evolve
@@ -24,7 +24,7 @@ from attrs import evolve
 from snapshots.envelope import snapshot_to_bytes
 from statebackend.api.errors import StateRestoreError
 from statebackend.api.progress import Operation, StateProgress
-from statebackend.canonical.canonical_entries import CanonicalBatch
+from statebackend.canonical.canonical_entries import CanonicalBatch, batches_of
 from statebackend.heap.entry_table import HeapTable, UnreadableEntryError
 from statebackend.heap.entry_table_creation import create_raw_table, create_table, reading_table
 from statebackend.heap.heap_state_table import HeapStateTable
@@ -32,7 +32,7 @@ from statebackend.heap.increment_task import FrozenHeapState, HeapSnapshotTask, 
 from statebackend.heap.state_content import StateContent
 from statebackend.keyed.backend_parameters import KeyedStateBackendParameters, KeyedStateSnapshotTask, RestoredHandle
 from statebackend.keyed.canonical_file import CanonicalFile
-from statebackend.keyed.entry_migration import EntryMigration
+from statebackend.keyed.entry_migration import EntryMigration, EntryRow
 from statebackend.keyed.restored_states import RestoredStates
 from statebackend.keyed.state_files import StateFiles, StoredFile, stored_files
 from statebackend.keyed.state_meta import KeyedStateMeta, StateMeta, decode_meta
@@ -94,8 +94,11 @@ class HeapStateStore(StateStore):
     def rewrite(self, table: HeapStateTable, schema: StateSchema, migration: EntryMigration) -> int:
         entries, rows, size_bytes = self._empty_entries(schema), 0, 0
         load = entries.form.load_migrated(migration.conversion)
+        batches = table.batches()
+        if migration.rewrites_keys:
+            batches, load = batches_of(_with_new_keys(table, migration)), entries.form.load
         try:
-            for batch in table.batches():
+            for batch in batches:
                 entries.load_batch(batch, load)
                 rows += batch.row_count
                 size_bytes += batch.value_bytes
@@ -288,3 +291,12 @@ class HeapStateStore(StateStore):
     def _close_handles(self) -> None:
         for table in self.tables.values():
             table.close_handle()
+
+
+def _with_new_keys(table: HeapStateTable, migration: EntryMigration) -> Iterator[EntryRow]:
+    migrated = (
+        (key_group, key, namespace, user_key, migration.migrated((key_group, key, namespace), user_key, value))
+        for key_group, key, namespace, user_key, value in table.rows()
+        if value is not None
+    )
+    return migration.with_new_keys(migrated)

@@ -8,11 +8,16 @@ part of the state that is still in the old schema (`statebackend.keyed.state_met
 
 from __future__ import annotations
 
+import itertools
+import operator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from migration.conversion import ConversionTable
 from migration.conversion_table import CONVERSIONS
-from migration.schema_migration import SchemaMigration
+from migration.schema_migration import MigrationError, SchemaMigration
+from snapshots.plans import Plan
 from snapshots.value_text import shown
 from statebackend.api.descriptors import USER_KEY_ROLE
 from statebackend.api.errors import StateMigrationException
@@ -20,10 +25,14 @@ from statebackend.api.progress import Operation, ProgressListener, StateProgress
 from statebackend.canonical.canonical_entries import Address
 from statebackend.keyed.key_context import has_namespaces
 from statebackend.keyed.state_meta import StateMeta
-from statebackend.kinds.state_kind import StateDescriptor
+from statebackend.keyed.state_schema import NAMESPACE_ROLE
+from statebackend.kinds.state_kind import StateDescriptor, TableForm
 from statebackend.ttl.time_to_live_change import RowPlan
 from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.kernel.type_serializer import TypeSerializer
+
+EntryRow = tuple[int, bytes, bytes, Any, bytes]
+"""Key group, key, namespace, user key or what else orders the rows of an address, value."""
 
 
 class EntryMigration:
@@ -31,7 +40,8 @@ class EntryMigration:
 
     ``stored`` is the descriptor of what is to be stored, ``plan`` what the verdict on it asks for, and ``now_ms`` the
     time of the backend's clock: if the state gets a time-to-live, all its entries count as accessed then. ``progress``
-    hears how far it is. ``conversions`` carry the plan out.
+    hears how far it is. ``conversions`` carry the plan out. ``keys`` says which of namespaces and user keys are
+    rewritten because some of them become equal: plan and new serializer by role.
     """
 
     def __init__(
@@ -44,6 +54,7 @@ class EntryMigration:
         now_ms: int,
         progress: ProgressListener,
         conversions: ConversionTable = CONVERSIONS,
+        keys: Mapping[str, tuple[Plan, TypeSerializer[Any]]] = MappingProxyType({}),
     ) -> None:
         kind, serializers = stored.kind, stored.serializers
         known = serializers.values()
@@ -55,6 +66,11 @@ class EntryMigration:
             conversions,
         )
         """From bytes to bytes, and to objects."""
+        snapshots = {**old.role_snapshots, NAMESPACE_ROLE: old.namespace_snapshot}
+        self._keys: dict[str, SchemaMigration[Any]] = {
+            role: SchemaMigration(restored_with(snapshots[role], new), new, key_plan, conversions)
+            for role, (key_plan, new) in keys.items()
+        }
         self._operator_uid = operator_uid
         self._old = old
         self._key_serializer = key_serializer
@@ -73,6 +89,58 @@ class EntryMigration:
         if end != len(value):
             raise self.failure(address, user_key, self.conversion.failure(value, cause)) from cause
         return migrated
+
+    @property
+    def rewrites_keys(self) -> bool:
+        """Whether rows may get another namespace or user key, so that they must go through `with_new_keys`."""
+        return bool(self._keys)
+
+    def with_new_keys(self, rows: Iterable[EntryRow]) -> Iterator[EntryRow]:
+        """The rows under their new namespaces and user keys; the rows as they are if these stay.
+
+        ``rows`` are key group, key, namespace, user key and value, in that order, one row for each; instead of the user
+        key, rows of a state that is no map may have anything that orders them. So are the rows that are returned.
+        Memory holds the rows of one key. Raises `StateMigrationException`, naming both, for two user keys of a map, or
+        two namespaces of a key, that become equal.
+        """
+        if not self.rewrites_keys:
+            yield from rows
+            return
+        is_map = self._old.form is TableForm.MAP
+        for _, rows_of_key in itertools.groupby(rows, key=operator.itemgetter(0, 1)):
+            moved: list[EntryRow] = []
+            namespaces: dict[bytes, bytes] = {}
+            user_keys: dict[tuple[bytes, Any], Any] = {}
+            for key_group, key, namespace, part, value in rows_of_key:
+                new_namespace = self._new_key(NAMESPACE_ROLE, namespace)
+                new_part = self._new_key(USER_KEY_ROLE, part) if is_map else part
+                first = namespaces.setdefault(new_namespace, namespace)
+                if first != namespace:
+                    raise self._collision((key_group, key, namespace), NAMESPACE_ROLE, first, namespace)
+                first_part = user_keys.setdefault((new_namespace, new_part), part) if is_map else part
+                if first_part != part:
+                    raise self._collision((key_group, key, namespace), USER_KEY_ROLE, first_part, part)
+                moved.append((key_group, key, new_namespace, new_part, value))
+            moved.sort(key=lambda row: (row[2], row[3] or b""))
+            yield from moved
+
+    def _new_key(self, role: str, data: bytes) -> bytes:
+        migration = self._keys.get(role)
+        return data if migration is None else migration.to_bytes(data)
+
+    def _collision(self, address: Address, role: str, one: bytes, other: bytes) -> StateMigrationException:
+        what = "user key" if role == USER_KEY_ROLE else role
+        old = self._old.namespace_snapshot if role == NAMESPACE_ROLE else self._old.role_snapshots[role]
+        serializer = old.restore_serializer()
+        return self.failure(
+            address,
+            None,
+            MigrationError(
+                f"the {what}s {_decoded(serializer, one)} and {_decoded(serializer, other)} become equal, and one of "
+                f"the entries would be lost; keep them apart, or let the program that wrote the state first remove or "
+                f"merge these entries"
+            ),
+        )
 
     def failure(self, address: Address, user_key: bytes | None, error: Exception) -> StateMigrationException:
         """What to raise for an entry that cannot be migrated, which it names as the user knows it.

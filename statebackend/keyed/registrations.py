@@ -30,7 +30,6 @@ from statebackend.keyed.state_verdicts import RESTORED_AS_IT_WAS, StateVerdict, 
 from statebackend.kinds.state_kind import StateDescriptor
 from statebackend.kinds.timed_states import Lifetime
 from statebackend.ttl.expiry import Expiry
-from statebackend.ttl.time_to_live_change import RowPlan
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 
@@ -112,7 +111,7 @@ class Registrations:
         started, entries = time.monotonic(), 0
         if verdict.kind is CompatibilityKind.AFTER_MIGRATION:
             assert verdict.row_plan is not None, "only a queue has none, and the elements of a queue never migrate"
-            migration = self._migration(known, registration, verdict.row_plan)
+            migration = self._migration(known, registration, verdict)
             # Before the first entry: that a state is migrated is worth telling.
             migration.progress(0)
             entries = store.rewrite(known, schema, migration)
@@ -150,15 +149,18 @@ class Registrations:
         serializers = {**stored.serializers, NAMESPACE_ROLE: namespaces}
         return StateSchema(meta_of_descriptor(stored, namespaces), serializers, expiry)
 
-    def _migration(self, table: StateTable, registration: Registration, plan: RowPlan) -> EntryMigration:
+    def _migration(self, table: StateTable, registration: Registration, verdict: StateVerdict) -> EntryMigration:
         parameters = self._store.parameters
+        assert verdict.row_plan is not None
+        keys = {role: (plan, verdict.serializers[role]) for role, plan in verdict.key_plans.items()}
         return EntryMigration(
             parameters.operator_uid,
             table.schema.meta_now(),
             registration.stored,
-            plan,
+            verdict.row_plan,
             self._store.key_serializer,
             parameters.clock(),
             parameters.progress,
             parameters.conversions,
+            keys,
         )

@@ -163,6 +163,8 @@ class StateStore(ABC):
     def rewrite(self, table: Any, schema: StateSchema, migration: EntryMigration) -> int:
         """Rewrites all entries for a schema; returns their number, and reports progress.
 
+        The migrated rows go through `EntryMigration.with_new_keys`, in canonical order.
+
         Raises `EntryMigration.failure`, with the table as it was, for an entry that cannot be migrated.
         """
 

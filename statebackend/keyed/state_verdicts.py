@@ -3,8 +3,10 @@ every backend when a state is registered.
 
 Key and namespace serializers may stay or be reconfigured, never migrated, because their bytes decide where an entry
 lies; the same holds for the user keys of a map and the elements of a priority queue, whose order is that of their
-bytes. Everything else follows the serializers' own verdicts, on the values that the user sees: that state is given a
-time-to-live, or loses it, is a migration by itself, whatever the values.
+bytes. The one exception are namespaces and user keys of which some become equal (two constants of an enum that became
+one): all entries are then rewritten, and two entries whose keys become equal stop that. Everything else follows the
+serializers' own verdicts, on the values that the user sees: that state is given a time-to-live, or loses it, is a
+migration by itself, whatever the values.
 """
 
 from __future__ import annotations
@@ -23,9 +25,10 @@ from snapshots.compatibility import (
 )
 from snapshots.plans import Plan
 from snapshots.type_serializer_snapshot import RULES, TypeSerializerSnapshot, VerdictRules, resolve_compatibility
-from statebackend.api.descriptors import Descriptor
+from statebackend.api.descriptors import USER_KEY_ROLE, Descriptor
 from statebackend.api.errors import StateMigrationException
 from statebackend.keyed.state_meta import StateMeta
+from statebackend.keyed.state_schema import NAMESPACE_ROLE
 from statebackend.kinds.state_kind import StateDescriptor
 from statebackend.ttl.time_to_live_change import RowPlan, TimeToLiveChange
 from typeserializers.kernel.type_serializer import TypeSerializer
@@ -37,6 +40,9 @@ RESTORED_AS_IT_WAS: Final = "what it was restored from is as it was"
 """What is told of a refusal in the middle of a run."""
 
 _FIXED_ROLES: Final[Mapping[str, str]] = {"key": "the keys of the operator", "namespace": "the namespaces of the state"}
+
+_REWRITABLE_ROLES: Final = (NAMESPACE_ROLE, USER_KEY_ROLE)
+"""The fixed roles whose bytes are rewritten if some of the values become equal; they do not decide the key group."""
 
 _FIXES: Final[Mapping[str, str]] = {
     "key": "Keep the types of the columns in key_by; or start from a savepoint that was written anew with other keys "
@@ -57,6 +63,8 @@ class StateVerdict:
     findings: tuple[Finding, ...]
     serializers: Mapping[str, TypeSerializer[Any]]
     row_plan: RowPlan | None = field(default=None, eq=False, repr=False)
+    key_plans: Mapping[str, Plan] = field(factory=dict, eq=False, repr=False)
+    """By role, for namespaces and user keys that are rewritten."""
 
     def __str__(self) -> str:
         lines = [f"state {self.state_name!r}: {self.kind.label}", *(f"  {finding}" for finding in self.findings)]
@@ -94,9 +102,8 @@ def judge_state(
     stored = change.of_stored_form(verdict.kind, verdict.findings, verdict.serializers, serializers)
     # All other roles are fixed, so that the rows are migrated by what happens to this one.
     plan = plans.get(descriptor.kind.timed_role)
-    return StateVerdict(
-        old.name, *stored, row_plan=None if plan is None else change.row_plan(plan, snapshots, serializers)
-    )
+    row_plan = None if plan is None else change.row_plan(plan, snapshots, serializers)
+    return StateVerdict(old.name, *stored, row_plan=row_plan, key_plans=verdict.key_plans)
 
 
 def _judge(
@@ -108,12 +115,16 @@ def _judge(
 ) -> tuple[StateVerdict, dict[str, Plan]]:
     """The verdict, and the plans of the roles that can be taken over, to the serializers as they were given."""
     plans: dict[str, Plan] = {}
+    key_plans: dict[str, Plan] = {}
     findings: list[Finding] = []
     kinds: list[CompatibilityKind] = []
     serializers: dict[str, TypeSerializer[Any]] = {}
     for role, new in new_serializers.items():
         verdict = resolve_compatibility(old_snapshots[role], new, rules)
-        if role in fixed_roles and (verdict.is_after_migration or verdict.is_incompatible):
+        if role in fixed_roles and role in _REWRITABLE_ROLES and verdict.only_merges_values:
+            key_plans[role] = verdict.plan
+            verdict = TypeSerializerSchemaCompatibility.compatible_after_migration(verdict.findings, plan=verdict.plan)
+        elif role in fixed_roles and (verdict.is_after_migration or verdict.is_incompatible or verdict.merges_values):
             verdict = _refuse_change(role, fixed_roles[role], verdict)
         kinds.append(verdict.kind)
         if not verdict.is_incompatible:
@@ -122,7 +133,10 @@ def _judge(
         findings += [finding.below(prefix) for finding in verdict.findings]
         reconfigured = verdict.is_with_reconfigured_serializer
         serializers[role] = verdict.reconfigured_serializer if reconfigured else new
-    return StateVerdict(name, worst_kind(kinds), tuple(findings), serializers), plans
+    if key_plans:
+        # All rows are rewritten, so that values need not be reconfigured to what was written before.
+        serializers |= {role: new for role, new in new_serializers.items() if role not in fixed_roles}
+    return StateVerdict(name, worst_kind(kinds), tuple(findings), serializers, key_plans=key_plans), plans
 
 
 def _refuse_change(

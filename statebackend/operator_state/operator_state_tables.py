@@ -282,6 +282,10 @@ class BroadcastTable(OperatorStateTable, BroadcastState[K, V]):
         # Checked as a put would be: a custom pair of serializers may pass a key through that does not fit.
         key_of = self._key_serializer.from_bytes if of_keys is None else of_keys.to_value
         load, entries, entry_key = self._form.loader(migrations.get(VALUE_ROLE)), self._entries, self._entry_key
+        old_serializer = self._key_serializer if of_keys is None else of_keys.old
+        # As it was written: the program's class may not tell the two keys apart.
+        written = old_serializer.snapshot_configuration().restore_serializer()
+        stored_bytes: dict[Any, bytes] = {}
 
         def load_row(row: OperatorStateRow) -> None:
             if row[0] is None:
@@ -290,7 +294,12 @@ class BroadcastTable(OperatorStateTable, BroadcastState[K, V]):
             try:
                 stored_key = entry_key(key)
                 if stored_key in entries:
-                    raise MigrationError("it is there twice, so that an entry would be lost; keep keys distinct")
+                    one, other = (shown(written.from_bytes(data)) for data in (stored_bytes[stored_key], row[0]))
+                    raise MigrationError(
+                        f"it is there twice, stored as {one} and as {other}, so that an entry would be lost; keep keys "
+                        f"distinct"
+                    )
+                stored_bytes[stored_key] = row[0]
                 entries[stored_key] = None if row[1] is None else load(row[1])
             except StateFormatError as error:
                 raise MalformedDataError(f"key {shown(key)}: {error}") from error

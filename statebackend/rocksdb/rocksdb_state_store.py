@@ -32,6 +32,7 @@ from statebackend.keyed.state_schema import StateSchema
 from statebackend.keyed.state_store import StateStore
 from statebackend.rocksdb.cache_memory import DEFAULT_CACHE_BYTES, close_cache_memory, open_cache_memory
 from statebackend.rocksdb.cached_state import CacheBounds, Change, WriteBackCache
+from statebackend.rocksdb.composite_key import KEY_GROUP
 from statebackend.rocksdb.content_digest import ContentDigest
 from statebackend.rocksdb.engine import DEFAULT_MEMORY_BUDGET_BYTES
 from statebackend.rocksdb.local_database import LocalDatabase
@@ -235,6 +236,16 @@ class RocksDBStateStore(StateStore):
 
 
 def _migrated_entries(table: RocksDBTable, migration: EntryMigration) -> Iterator[Change]:
+    if not migration.rewrites_keys:
+        yield from _migrated_values(table, migration)
+        return
+    split = table.split_key()
+    rows = ((*split(raw_key), value) for raw_key, value in _migrated_values(table, migration))
+    for key_group, key, namespace, rest, value in migration.with_new_keys(rows):
+        yield KEY_GROUP.pack(key_group) + key + namespace + rest, value
+
+
+def _migrated_values(table: RocksDBTable, migration: EntryMigration) -> Iterator[tuple[bytes, bytes]]:
     conversion = migration.conversion
     transcode, count, size_bytes = conversion.transcode, 0, 0
     for raw_key, value in table.scan():

@@ -144,3 +144,6 @@ class MapSerializerSnapshot(
 
     def nested_path(self, index: int) -> str:
         return ("{key}", "{value}")[index]
+
+    def holds_distinct_values(self, index: int) -> bool:
+        return index == 0

@@ -253,6 +253,9 @@ class SetSerializerSnapshot(CompositeTypeSerializerSnapshot["set[E]", SetSeriali
     def nested_path(self, index: int) -> str:
         return "{element}"
 
+    def holds_distinct_values(self, index: int) -> bool:
+        return True
+
 
 @register_snapshot("statebackend.FrozenSetSerializerSnapshot")
 class FrozenSetSerializerSnapshot(
@@ -268,3 +271,6 @@ class FrozenSetSerializerSnapshot(
 
     def nested_path(self, index: int) -> str:
         return "{element}"
+
+    def holds_distinct_values(self, index: int) -> bool:
+        return True

@@ -9,6 +9,9 @@ which Python's enums have:
     class Colour(enum.Enum):
         CRIMSON = 1
         RED = CRIMSON  # the former name
+
+Two constants become one if the name of one of them becomes an alias of the other. Where values must be different, as
+the keys of a map, the state is then migrated, and rejected if two stored values become equal.
 """
 
 from __future__ import annotations
@@ -51,6 +54,9 @@ def judge_enum(old: EnumSerializerSnapshot[Any], new: TypeSerializer[Any]) -> Ty
     renamed = {constant: known[constant].name for constant in old.constants if known[constant].name != constant}
     for constant, name in renamed.items():
         findings.append(Finding("", FieldVerdict.RECONFIGURE, "enum-constant-renamed", f"{constant} is now {name}"))
+    for name, merged in _merged(old.constants, known).items():
+        reason = f"{' and '.join(merged)} are one constant now: {name}"
+        findings.append(Finding("", FieldVerdict.RECONFIGURE, "enum-constants-merged", reason, merges_values=True))
     if not findings or findings[-1].verdict is FieldVerdict.AS_IS:
         reason = "the constants are in another order; the old ones keep their ordinals"
         findings.append(Finding("", FieldVerdict.RECONFIGURE, "enum-constants-reordered", reason))
@@ -66,6 +72,14 @@ def _added(old: Sequence[str], new: Sequence[str], known: Mapping[str, Any]) -> 
     """The constants that old data cannot hold, in the new order."""
     held = {known[constant].name for constant in old if constant in known}
     return [constant for constant in new if known[constant].name not in held]
+
+
+def _merged(old: Sequence[str], known: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The old constants that are one constant now, by its name."""
+    merged: dict[str, list[str]] = {}
+    for constant in old:
+        merged.setdefault(known[constant].name, []).append(constant)
+    return {name: constants for name, constants in merged.items() if len(constants) > 1}
 
 
 def _named_anew(old: Sequence[str], known: Mapping[str, Any]) -> list[str]:

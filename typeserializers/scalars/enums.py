@@ -160,6 +160,12 @@ class _StandIn(enum.Enum):
         return printable(super().__str__())
 
 
+def _has_all_apart(enum_class: type[enum.Enum], names: Sequence[str]) -> bool:
+    """Whether the enum has a constant for each name, and no two names are of one constant."""
+    members = enum_class.__members__
+    return all(name in members for name in names) and len({members[name].name for name in names}) == len(names)
+
+
 def stand_in_for(name: str, constants: Sequence[str]) -> type[enum.Enum]:
     """An enum class with those constants, for reading state whose own class is not here.
 
@@ -219,7 +225,7 @@ class EnumSerializerSnapshot(RuledTypeSerializerSnapshot[C]):
         candidates = [
             known.enum_class
             for known in known_of(EnumSerializer)
-            if known.name == self.name and all(name in known.enum_class.__members__ for name in self.constants)
+            if known.name == self.name and _has_all_apart(known.enum_class, self.constants)
         ]
         if candidates:
             # One with just these constants is the class that wrote the state; any other has grown since.

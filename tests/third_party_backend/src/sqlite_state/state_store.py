@@ -103,7 +103,7 @@ class SqliteStateStore(StateStore):
 
         stored = self._database.new_table()
         try:
-            stored.put(migrated())
+            stored.put(migration.with_new_keys(migrated()))
         except BaseException:
             stored.drop()
             raise
