@@ -5,6 +5,7 @@ Values are shown as everywhere else (`snapshots.value_text`): short, and never f
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from checkpointing.errors import InvariantViolationError
@@ -13,10 +14,12 @@ from snapshots.value_text import shown
 __all__ = [
     "MAX_ID",
     "MAX_NAME_LENGTH",
+    "UUID_PATTERN",
     "check_encodable",
     "check_identifier",
     "check_integer",
     "check_optional_integer",
+    "check_uuid",
     "require",
 ]
 
@@ -25,6 +28,10 @@ MAX_NAME_LENGTH: Final = 1024
 
 MAX_ID: Final = (1 << 63) - 1
 """Largest id, and latest time: what fits into a long of Avro."""
+
+
+UUID_PATTERN: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""A UUID as Python writes it."""
 
 
 def require(condition: bool, message: str) -> None:
@@ -40,6 +47,14 @@ def check_identifier(what: str, value: object) -> None:
             f"{what} must be a string of 1 to {MAX_NAME_LENGTH} characters, not {shown(value)}"
         )
     check_encodable(what, value)
+
+
+def check_uuid(what: str, value: object) -> None:
+    """Require `value` to be a UUID as text; `what` names it in the message."""
+    if not (isinstance(value, str) and UUID_PATTERN.fullmatch(value)):
+        raise InvariantViolationError(
+            f"{what} must be a UUID such as '123e4567-e89b-12d3-a456-426614174000', not {shown(value)}"
+        )
 
 
 def check_encodable(what: str, value: str) -> None:

@@ -18,7 +18,7 @@ import xxhash
 from checkpointing.errors import UnsafePathError
 from snapshots.value_text import shown
 
-__all__ = ["MAX_PATH_BYTES", "checked_relative_path", "path_segment"]
+__all__ = ["MAX_PATH_BYTES", "checked_relative_path", "checked_segment", "path_segment"]
 
 MAX_PATH_BYTES = 1024
 MAX_SEGMENT_BYTES = 255
@@ -40,6 +40,13 @@ def checked_relative_path(path: str) -> str:
             "for example 'shared/op-1/000042.sst'."
         )
     return path
+
+
+def checked_segment(name: str) -> str:
+    """Return `name` unchanged if it is a single segment of such a path, otherwise raise `UnsafePathError`."""
+    if "/" in checked_relative_path(name):
+        raise UnsafePathError(f"{shown(name)} cannot be the name of a file or directory: it contains '/'")
+    return name
 
 
 def path_segment(name: str) -> str:

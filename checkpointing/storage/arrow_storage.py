@@ -75,7 +75,7 @@ class ArrowStorage:
 
     def get_file(self, path: str, target_path: str, may_link: bool, accept: Accept) -> None:
         """Download a file to `target_path`, which appears only if `accept(size, checksum)` does not raise."""
-        with replacing(target_path, durable=False) as temporary:
+        with replacing(target_path) as temporary:
             with create_file(temporary) as target:
                 result = checksum_of_chunks(_written(self.chunks(path), target))
             accept(*result)

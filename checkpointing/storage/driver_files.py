@@ -24,6 +24,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from checkpointing.errors import CheckpointError, JobDirectoryMismatchError, MissingFileError, StorageError
+from checkpointing.handles.relative_path import checked_segment
 from checkpointing.storage.fall_back_file import FALL_BACK_FILE_NAME
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.time_epoch_file import TIME_EPOCH_FILE_NAME
@@ -55,12 +56,12 @@ def driver_root(
     """
     if driver_directory is None:
         return file_system
-    return CheckpointFileSystem.from_uri(os.path.join(driver_directory, job_id or _OF_NO_JOB))
+    return CheckpointFileSystem.from_uri(driver_directory).inside(checked_segment(job_id or _OF_NO_JOB))
 
 
 def driver_files_of(file_system: CheckpointFileSystem, directory: str) -> CheckpointFileSystem:
     """Those in a directory below the root of `file_system`; "" is that itself."""
-    return CheckpointFileSystem.from_uri(file_system.location(directory)) if directory else file_system
+    return file_system.inside(directory) if directory else file_system
 
 
 def copy_driver_files(file_system: CheckpointFileSystem, source_directory: str, target_directory: str) -> None:

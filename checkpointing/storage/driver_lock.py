@@ -18,7 +18,7 @@ import time
 from attrs import frozen
 
 from checkpointing.errors import JobDirectoryError, JobDirectoryLockedError, LeadershipLostError
-from checkpointing.storage.file_lock import FileLock
+from checkpointing.storage.file_lock import FileLock, open_lock_file
 from checkpointing.storage.file_modes import take_file_mode
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.leadership import LossListener
@@ -41,8 +41,7 @@ class DriverLock:
         self.path = path
         self._lock: FileLock | None = None
         try:
-            # Descriptors made by Python are not inherited by programs that this process starts.
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            descriptor = open_lock_file(path)
         except OSError as error:
             raise JobDirectoryError(f"cannot open the lock file {path}: {error}") from error
         try:

@@ -8,10 +8,30 @@ run, which may be after the parent has closed its own, so the parent releases a 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
+import stat
 
-__all__ = ["FileLock"]
+__all__ = ["FileLock", "open_lock_file"]
+
+
+def open_lock_file(path: str) -> int:
+    """Open or create a file to lock it; returns its descriptor.
+
+    Raises `OSError` for anything but a regular file with a single name. A symbolic or hard link could be to a file of
+    somebody else, which a lock would hold and its owner's note would overwrite.
+    """
+    # Without O_NONBLOCK the opening of a named pipe could wait for another process.
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    status = os.fstat(descriptor)
+    # Whoever removes a lock file may do so at this moment: it has no name then.
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        os.close(descriptor)
+        raise OSError(
+            errno.EINVAL, "a lock file is a regular file that has no other name (hard link); remove this one", path
+        )
+    return descriptor
 
 
 class FileLock:

@@ -36,21 +36,32 @@ def directory_mode() -> int:
     return mode | (mode & 0o444) >> 2
 
 
-def create_file(path: str) -> BinaryIO:
-    """Opens a new file for writing. Raises `FileExistsError` if there is one, and as `file_mode`."""
+def create_file(path: str, directory: int | None = None) -> BinaryIO:
+    """Opens a new file for writing. Raises `FileExistsError` if there is one, and as `file_mode`.
+
+    ``directory`` is an open directory that a relative path is relative to.
+    """
     mode = file_mode()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=directory)
     if mode != 0o600:
         os.fchmod(descriptor, mode)
     return open(descriptor, "wb")
 
 
-def make_directory(path: str) -> None:
-    """Makes a directory. Raises `FileExistsError` if something is there, and as `file_mode`."""
+def make_directory(path: str, directory: int | None = None) -> None:
+    """Makes a directory. Raises `FileExistsError` if something is there, and as `file_mode`.
+
+    ``directory`` is an open directory that a relative path is relative to.
+    """
     mode = directory_mode()
-    os.mkdir(path, 0o700)
+    os.mkdir(path, 0o700, dir_fd=directory)
     if mode != 0o700:
-        os.chmod(path, mode)
+        # A link that somebody has put in its place meanwhile is not followed.
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        try:
+            os.fchmod(descriptor, mode)
+        finally:
+            os.close(descriptor)
 
 
 def take_file_mode(descriptor: int) -> None:

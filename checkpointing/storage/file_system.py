@@ -29,7 +29,14 @@ from checkpointing.storage.conditional_objects import ConditionalObjects
 from checkpointing.storage.local_storage import TEMPORARY_PREFIX, Accept, LocalStorage
 from checkpointing.storage.s3_location import S3Location
 from checkpointing.storage.s3_storage import S3Storage
-from checkpointing.storage.store_uri import is_uri, scheme_of, secrets_of, without_secrets
+from checkpointing.storage.store_uri import (
+    check_credentials,
+    is_uri,
+    place_inside,
+    scheme_of,
+    secrets_of,
+    without_secrets,
+)
 
 __all__ = ["CheckpointFileSystem", "Storage"]
 
@@ -166,7 +173,20 @@ class CheckpointFileSystem:
         """
         return self._storage.conditional()
 
-    def __reduce__(self) -> tuple[object, tuple[str]]:
+    def inside(self, directory: str) -> CheckpointFileSystem:
+        """The files in a directory below this root, which need not exist; its paths are relative to that.
+
+        On a local disk no symbolic link below this root is followed, as in this file system.
+        """
+        checked_relative_path(directory)
+        uri = place_inside(self._whole_uri, directory)
+        if isinstance(self._storage, LocalStorage):
+            return CheckpointFileSystem(uri, self._storage.inside(directory))
+        return CheckpointFileSystem.from_uri(uri)
+
+    def __reduce__(self) -> tuple[object, tuple[str, ...]]:
+        if isinstance(self._storage, LocalStorage) and self._storage.below:
+            return _inside, (self._storage.root, self._storage.below)
         # To another process of this program, which needs the credentials as much as this one.
         return CheckpointFileSystem.from_uri, (self._whole_uri,)
 
@@ -179,8 +199,22 @@ class CheckpointFileSystem:
         return f"{place.rstrip('/')}/{path}" if path else place
 
     def local_path(self, path: str = "") -> str | None:
-        """The real path of `path` (of the root by default) when the store is a local disk, else None."""
-        return self._storage.local_path(path and checked_relative_path(path))
+        """The real path of `path` (of the root by default) when the store is a local disk, else None.
+
+        Raises `StorageError` if a symbolic link leads there from the root: others would follow it.
+        """
+        with self._reporting("open", path):
+            return self._storage.local_path(path and checked_relative_path(path))
+
+    def check_no_links(self, directory: str) -> None:
+        """Raise `StorageError` if `directory` of a local store is or has a symbolic link, at any depth.
+
+        For a directory that a program writes to which would follow it.
+        """
+        checked_relative_path(directory)
+        if isinstance(self._storage, LocalStorage):
+            with self._reporting("use", directory):
+                self._storage.check_no_links(directory)
 
     def make_root(self) -> None:
         """Create the root directory of a local store, durably; other stores need none."""
@@ -385,6 +419,10 @@ class CheckpointFileSystem:
             # Its cause would be shown beside it.
             cause = error if why == str(error) else None
             raise StorageError(f"cannot {action} {self.location(path)}: {why}") from cause
+
+
+def _inside(root: str, directory: str) -> CheckpointFileSystem:
+    return CheckpointFileSystem.from_uri(root).inside(directory)
 
 
 def _without(secrets: Iterable[str], message: str) -> str:

@@ -22,7 +22,7 @@ from types import TracebackType
 from attrs import asdict, frozen
 
 from checkpointing.errors import InvariantViolationError, JobDirectoryMismatchError
-from checkpointing.handles.invariants import check_identifier, check_integer
+from checkpointing.handles.invariants import check_identifier, check_integer, check_uuid
 from checkpointing.handles.state_handles import MAX_MAX_PARALLELISM
 from checkpointing.storage.driver_lease import LEASE_FILE_NAME
 from checkpointing.storage.driver_lock import LOCK_FILE_NAME, DriverLockFile
@@ -41,7 +41,7 @@ _FORMAT_VERSION = 1
 
 @frozen
 class JobIdentity:
-    """Who a job directory belongs to. `job_id` is random, `created_ms` counts from the Unix epoch."""
+    """Who a job directory belongs to. `job_id` is a random UUID, `created_ms` counts from the Unix epoch."""
 
     job_id: str
     job_name: str
@@ -49,7 +49,7 @@ class JobIdentity:
     created_ms: int
 
     def __attrs_post_init__(self) -> None:
-        check_identifier("job_id", self.job_id)
+        check_uuid("job_id", self.job_id)
         check_identifier("job_name", self.job_name)
         check_integer("max_parallelism", self.max_parallelism, 1, MAX_MAX_PARALLELISM)
         check_integer("created_ms", self.created_ms, 0, (1 << 63) - 1)

@@ -6,7 +6,11 @@ directory that had to be created. A crash leaves at most a file whose name start
 
 Copies within one device are hard links where the caller allows it: the two names then share their
 bytes, which is right for files that never change once written (RocksDB's tables) and wrong for others.
-Symbolic links in the place of files are not followed, since what is read must lie where its path says.
+
+The program names the root, which may be a symbolic link. Nothing below the root is followed if it is one: a directory
+of a job or a savepoint may come from somebody else. Each operation opens the directories from the root downwards, each
+relative to the one above and with `O_NOFOLLOW`, and works relative to the last (`dir_fd`). So a link that replaces a
+directory between a check and its use has no effect.
 """
 
 from __future__ import annotations
@@ -14,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -24,6 +27,7 @@ import pyarrow
 from attrs import frozen
 
 from checkpointing.handles.checksum import checksum_of_chunks, chunks_of
+from checkpointing.handles.relative_path import MAX_PATH_BYTES
 from checkpointing.storage.file_modes import create_file, make_directory, take_file_mode
 
 __all__ = ["TEMPORARY_PREFIX", "Accept", "LocalStorage", "replacing", "sync_directory"]
@@ -33,11 +37,13 @@ TEMPORARY_PREFIX = ".tmp-"
 Accept = Callable[[int, str], None]
 
 _LINK_IS_IMPOSSIBLE = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EACCES, errno.ENOTSUP, errno.ENOSYS})
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_MAX_DEPTH = 128
 
 
 def sync_directory(directory: str) -> None:
     """Make the names in `directory` durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = os.open(directory, _DIRECTORY)
     try:
         os.fsync(descriptor)
     finally:
@@ -46,13 +52,24 @@ def sync_directory(directory: str) -> None:
 
 @frozen
 class LocalStorage:
-    """Files under the absolute directory `root`; all methods take checked relative paths."""
+    """Files under the absolute directory `root`; all methods take checked relative paths.
+
+    The paths are relative to the directory `below` of the root, which is no link either; "" is the root itself.
+    """
 
     root: str
+    below: str = ""
+
+    def inside(self, directory: str) -> LocalStorage:
+        """The files in a directory of this storage."""
+        return LocalStorage(self.root, f"{self.below}/{directory}" if self.below else directory)
 
     def local_path(self, path: str) -> str | None:
-        """The real path of `path`."""
-        return os.path.join(self.root, path) if path else self.root
+        """The path of `path` for other programs; raises `OSError` if there is a link on the way to it, or it is one."""
+        if self._segments(path):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError), self._parent(path) as (name, directory):
+                _check_no_link(name, directory, self._full(path))
+        return self._full(path)
 
     @property
     def has_conditional_writes(self) -> bool:
@@ -64,60 +81,59 @@ class LocalStorage:
 
     def make_root(self) -> None:
         """Create the root directory, durably."""
-        _make_directories(self.root)
+        with self._opened(self._segments(""), make=True):
+            pass
 
     def put(self, path: str, data: bytes, durable: bool = True) -> None:
         """Write a file: complete, and on return durable if so asked; absent or as before on any error."""
-        with replacing(self._full(path), durable) as temporary, create_file(temporary) as target:
-            target.write(data)
+        with self._parent(path, make=True) as (name, directory):
+            with replacing(name, directory) as temporary, create_file(temporary, directory) as target:
+                target.write(data)
+                if durable:
+                    _sync_file(target)
             if durable:
-                _sync_file(target)
+                os.fsync(directory)
 
     def create(self, path: str, data: bytes) -> bool:
         """Write a file under a name that is free, durably: complete, or False where the name is taken."""
-        full_path = self._full(path)
-        directory = os.path.dirname(full_path)
-        _make_directories(directory)
-        temporary = os.path.join(directory, TEMPORARY_PREFIX + uuid.uuid4().hex)
-        try:
-            with create_file(temporary) as target:
-                target.write(data)
-            _place(temporary, full_path, may_link=True, durable=True)
-        except FileExistsError:
-            return False
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
-        sync_directory(directory)
+        with self._parent(path, make=True) as (name, directory):
+            temporary = TEMPORARY_PREFIX + uuid.uuid4().hex
+            try:
+                with create_file(temporary, directory) as target:
+                    target.write(data)
+                _place((temporary, directory), (name, directory), may_link=True, durable=True)
+            except FileExistsError:
+                return False
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=directory)
+            os.fsync(directory)
         return True
 
     def put_file(self, source_path: str, path: str, may_link: bool) -> tuple[int, str]:
         """Bring in a file; return its size in bytes and its checksum, both taken from the bytes."""
-        with self._replacing(path) as temporary:
-            result = _place(os.path.realpath(source_path), temporary, may_link, durable=True)
-            with _open_regular(temporary) as placed:
-                # What is linked has the permissions that the program which wrote it gave it.
-                take_file_mode(placed.fileno())
-            return result
+        return self._put_file((os.path.realpath(source_path), None), path, may_link)
 
     def get_file(self, path: str, target_path: str, may_link: bool, accept: Accept) -> None:
         """Bring a file out to `target_path`, which appears unless `accept(size, checksum)` raises."""
-        with replacing(target_path, durable=False) as temporary:
-            accept(*_place(self._full(path), temporary, may_link, durable=False))
+        with self._parent(path) as source, replacing(target_path) as temporary:
+            accept(*_place(source, (temporary, None), may_link, durable=False))
 
     def read(self, path: str) -> bytes:
         """All bytes of a file."""
-        with _open_regular(self._full(path)) as source:
-            return source.read()
+        with self._parent(path) as source, _open_regular(source) as file:
+            return file.read()
 
     def open_input(self, path: str) -> pyarrow.NativeFile:
         """A seekable file object."""
-        return pyarrow.PythonFile(_open_regular(self._full(path)), "rb")
+        with self._parent(path) as source:
+            return pyarrow.PythonFile(_open_regular(source), "rb")
 
     def size_bytes(self, path: str) -> int | None:
         """Size of a regular file, None if there is none."""
         try:
-            status = os.lstat(self._full(path))
+            with self._parent(path) as (name, directory):
+                status = os.lstat(name, dir_fd=directory)
         except (FileNotFoundError, NotADirectoryError):
             return None
         return status.st_size if stat.S_ISREG(status.st_mode) else None
@@ -128,84 +144,190 @@ class LocalStorage:
 
     def list_files(self, prefix: str) -> list[str]:
         """Relative paths of all files below the directory `prefix`; none if there is no such directory."""
-        found = []
-        start = os.path.join(self.root, prefix) if prefix else self.root
-        for directory, _, names in os.walk(start, onerror=_raise_unless_missing):
-            relative = os.path.relpath(directory, self.root)
-            found += [name if relative == "." else f"{relative}/{name}" for name in names]
-        return found
+        return [path for path, entry in self._entries(prefix) if not entry.is_dir()]
+
+    def check_no_links(self, prefix: str) -> None:
+        """Raise `OSError` if there is a symbolic link below the directory `prefix`, or it is one."""
+        for path, entry in self._entries(prefix):
+            if entry.is_symlink():
+                raise _link_found(self._full(path))
 
     def list_directories(self, prefix: str) -> list[str]:
         """Names of the directories directly below `prefix`."""
-        start = os.path.join(self.root, prefix) if prefix else self.root
         try:
-            with os.scandir(start) as entries:
+            with self._opened(self._segments(prefix)) as directory, os.scandir(directory) as entries:
                 return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         except FileNotFoundError:
             return []
 
     def copy(self, path: str, target: str) -> None:
         """A link, or a copy where there can be none."""
-        self.put_file(self._full(path), target, may_link=True)
+        with self._parent(path) as source:
+            self._put_file(source, target, may_link=True)
 
     def delete(self, path: str, durable: bool) -> None:
         """Remove a file; a missing one is fine. With `durable` the removal survives a power loss."""
-        target = self._full(path)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(target)
+        with contextlib.suppress(FileNotFoundError), self._parent(path) as (name, directory):
+            os.unlink(name, dir_fd=directory)
             if durable:
-                sync_directory(os.path.dirname(target))
+                os.fsync(directory)
 
     def delete_directory(self, path: str) -> None:
         """Remove a directory and all it holds; a missing one is fine."""
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(self._full(path))
+        with contextlib.suppress(FileNotFoundError), self._parent(path) as (name, directory):
+            _remove_tree(name, directory, self._full(path), _MAX_DEPTH)
 
     def move_directory(self, path: str, target: str) -> None:
         """Rename a directory, durably."""
-        _make_directories(os.path.dirname(self._full(target)))
-        os.rename(self._full(path), self._full(target))
-        sync_directory(os.path.dirname(self._full(path)))
-        sync_directory(os.path.dirname(self._full(target)))
+        with self._parent(path) as (name, source), self._parent(target, make=True) as (new_name, directory):
+            _check_no_link(name, source, self._full(path))
+            os.rename(name, new_name, src_dir_fd=source, dst_dir_fd=directory)
+            os.fsync(source)
+            os.fsync(directory)
+
+    def _put_file(self, source: _File, path: str, may_link: bool) -> tuple[int, str]:
+        with self._parent(path, make=True) as (name, directory):
+            with replacing(name, directory) as temporary:
+                result = _place(source, (temporary, directory), may_link, durable=True)
+                if source[1] is None:
+                    # What is linked has the permissions that the program which wrote it gave it.
+                    with _open_regular((temporary, directory)) as placed:
+                        take_file_mode(placed.fileno())
+            os.fsync(directory)
+        return result
+
+    def _entries(self, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+        """All that is below a directory, by relative path; an entry can be asked until the next one comes."""
+        waiting = [prefix]
+        while waiting:
+            above = waiting.pop()
+            with (
+                contextlib.suppress(FileNotFoundError),
+                self._opened(self._segments(above)) as directory,
+                os.scandir(directory) as entries,
+            ):
+                for entry in entries:
+                    path = f"{above}/{entry.name}" if above else entry.name
+                    # Nobody has written a longer path: no operation takes one.
+                    if entry.is_dir(follow_symlinks=False) and len(os.fsencode(path)) <= MAX_PATH_BYTES:
+                        waiting.append(path)
+                    yield path, entry
 
     def _full(self, path: str) -> str:
-        return os.path.join(self.root, path)
+        return os.path.join(self.root, *self._segments(path))
 
-    def _replacing(self, path: str) -> contextlib.AbstractContextManager[str]:
-        return replacing(self._full(path), durable=True)
+    def _segments(self, path: str) -> list[str]:
+        return [segment for part in (self.below, path) if part for segment in part.split("/")]
+
+    @contextlib.contextmanager
+    def _parent(self, path: str, make: bool = False) -> Iterator[tuple[str, int]]:
+        """The name of a file, and the open directory that it is in."""
+        *segments, name = self._segments(path) or ["."]
+        with self._opened(segments, make) as directory:
+            yield name, directory
+
+    @contextlib.contextmanager
+    def _opened(self, segments: Iterable[str], make: bool = False) -> Iterator[int]:
+        """A directory as a descriptor; `make` creates it, durably. Raises `OSError` for a link below the root."""
+        if make:
+            _make_directories(self.root)
+        place = self.root
+        directory = os.open(place, _DIRECTORY)
+        try:
+            for segment in segments:
+                place = os.path.join(place, segment)
+                below = _open_below(directory, segment, place, make)
+                os.close(directory)
+                directory = below
+            yield directory
+        finally:
+            os.close(directory)
 
 
-def _place(source_path: str, target_path: str, may_link: bool, durable: bool) -> tuple[int, str]:
+_File = tuple[str, int | None]
+"""A path, and the open directory that it is relative to; None for an absolute path."""
+
+
+def _open_below(directory: int, name: str, place: str, make: bool) -> int:
+    try:
+        return os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
+    except FileNotFoundError as error:
+        if not make:
+            error.filename = place
+            raise
+    except OSError as error:
+        _check_no_link(name, directory, place)
+        error.filename = place
+        raise
+    with contextlib.suppress(FileExistsError):
+        make_directory(name, directory)
+    os.fsync(directory)
+    return _open_below(directory, name, place, make=False)
+
+
+def _remove_tree(name: str, directory: int, place: str, max_depth: int) -> None:
+    # `shutil.rmtree` takes an open directory from Python 3.11 on.
+    if max_depth == 0:
+        raise OSError(errno.ENAMETOOLONG, "too many directories inside each other; remove them by hand", place)
+    opened = _open_below(directory, name, place, make=False)
+    try:
+        with os.scandir(opened) as entries:
+            found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+        for inner, is_directory in found:
+            with contextlib.suppress(FileNotFoundError):
+                if is_directory:
+                    _remove_tree(inner, opened, os.path.join(place, inner), max_depth - 1)
+                else:
+                    os.unlink(inner, dir_fd=opened)
+    finally:
+        os.close(opened)
+    os.rmdir(name, dir_fd=directory)
+
+
+def _check_no_link(name: str, directory: int, place: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if stat.S_ISLNK(os.lstat(name, dir_fd=directory).st_mode):
+            raise _link_found(place)
+
+
+def _link_found(place: str) -> OSError:
+    what_to_do = "is a symbolic link, and no link is followed here; put what it leads to in its place"
+    return OSError(errno.ELOOP, what_to_do, place)
+
+
+def _place(source: _File, target: _File, may_link: bool, durable: bool) -> tuple[int, str]:
     """Link or copy a file to a name not taken yet; return size and checksum of its bytes."""
-    with _open_regular(source_path) as source:
-        if may_link and _try_link(source_path, target_path):
-            result = checksum_of_chunks(chunks_of(source))
+    with _open_regular(source) as file:
+        if may_link and _try_link(source, target):
+            result = checksum_of_chunks(chunks_of(file))
             if durable:
-                os.fsync(source.fileno())
+                os.fsync(file.fileno())
             return result
-        with create_file(target_path) as target:
-            result = checksum_of_chunks(_teed(chunks_of(source), target.write))
+        with create_file(*target) as copy:
+            result = checksum_of_chunks(_teed(chunks_of(file), copy.write))
             if durable:
-                _sync_file(target)
+                _sync_file(copy)
         return result
 
 
 @contextlib.contextmanager
-def replacing(target_path: str, durable: bool) -> Iterator[str]:
-    """Yield a temporary name next to `target_path`; on success it takes the target's place."""
-    directory = os.path.dirname(target_path)
-    _make_directories(directory)
-    temporary = os.path.join(directory, TEMPORARY_PREFIX + uuid.uuid4().hex)
+def replacing(target: str, directory: int | None = None) -> Iterator[str]:
+    """Yield a temporary name next to `target`; on success it takes the target's place.
+
+    `directory` is the open directory that both are relative to.
+    """
+    parent = os.path.dirname(target)
+    if directory is None:
+        _make_directories(parent)
+    temporary = os.path.join(parent, TEMPORARY_PREFIX + uuid.uuid4().hex)
     try:
         yield temporary
-        os.replace(temporary, target_path)
+        os.replace(temporary, target, src_dir_fd=directory, dst_dir_fd=directory)
     finally:
         # Renaming one hard link over another of the same file does nothing, so the name may still be
         # there after success as well.
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-    if durable:
-        sync_directory(directory)
+            os.unlink(temporary, dir_fd=directory)
 
 
 def _make_directories(directory: str) -> None:
@@ -219,18 +341,19 @@ def _make_directories(directory: str) -> None:
         sync_directory(os.path.dirname(path))
 
 
-def _open_regular(path: str) -> BinaryIO:
+def _open_regular(source: _File) -> BinaryIO:
+    path, directory = source
     # Without O_NONBLOCK the opening of a named pipe would wait for a writer; of a regular file it changes nothing.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise FileNotFoundError(errno.ENOENT, "not a regular file", path)
     return open(descriptor, "rb")
 
 
-def _try_link(source_path: str, target_path: str) -> bool:
+def _try_link(source: _File, target: _File) -> bool:
     try:
-        os.link(source_path, target_path, follow_symlinks=False)
+        os.link(source[0], target[0], src_dir_fd=source[1], dst_dir_fd=target[1], follow_symlinks=False)
     except OSError as error:
         if error.errno in _LINK_IS_IMPOSSIBLE:
             return False
@@ -247,8 +370,3 @@ def _teed(chunks: Iterable[bytes], write: Callable[[bytes], object]) -> Iterator
     for chunk in chunks:
         write(chunk)
         yield chunk
-
-
-def _raise_unless_missing(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):
-        raise error

@@ -47,6 +47,7 @@ from streamjobs.time.watermark_elements import Watermark, WatermarkElement
 __all__ = ["DriverDied", "JobHistory", "JobRun", "JobStopped"]
 
 ROOT: Final = "job"
+_JOB_ID: Final = "00000000-0000-0000-0000-000000000000"
 _ROWS: Final = parsed_schema(SCHEMA, "a simulated source")
 _MAX_PARALLELISM: Final = 8
 _MOST_MOVES: Final = 2500
@@ -198,7 +199,7 @@ class JobRun:
     def _opened(self) -> Iterator[LocalRun]:
         plan = self.plan
         newest = self._recovered()
-        identity = JobIdentity("job", "job", _MAX_PARALLELISM, 0)
+        identity = JobIdentity(_JOB_ID, "job", _MAX_PARALLELISM, 0)
         directory = JobDirectory(self.file_system, identity, self.leadership)
         self.run_id = directory.run_id
         sinks = 2 if plan.shape.name == "TWO_SINKS" else 1

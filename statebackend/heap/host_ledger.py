@@ -19,7 +19,7 @@ from typing import Final
 
 from attrs import frozen
 
-from checkpointing.storage.file_lock import FileLock
+from checkpointing.storage.file_lock import FileLock, open_lock_file
 from statebackend.keyed.private_directory import LOCK_NAME, PrivateDirectoryError, make_private_directory
 
 DIRECTORY_NAME: Final = "heap-copies"
@@ -60,7 +60,7 @@ class HostLedger:
             make_private_directory(root)
             make_private_directory(directory)
             path = os.path.join(directory, LOCK_NAME)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            descriptor = open_lock_file(path)
         except (OSError, PrivateDirectoryError):
             yield OtherProcesses((os.cpu_count() or 1) - 1, 0)
             return

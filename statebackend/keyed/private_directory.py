@@ -21,7 +21,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Final
 
-from checkpointing.storage.file_lock import FileLock
+from checkpointing.storage.file_lock import FileLock, open_lock_file
 from statebackend.api.errors import StateBackendError
 
 LOCK_NAME: Final = "lock"
@@ -69,7 +69,7 @@ def lock_directory(path: str, *, is_shared: bool = False) -> FileLock | None:
     while True:
         make_private_directory(path)
         try:
-            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            descriptor = open_lock_file(file)
         except FileNotFoundError:
             continue
         try:

@@ -21,7 +21,7 @@ from typing import Final
 
 from checkpointing.errors import MissingFileError, StorageError
 from checkpointing.handles.state_handles import FileHandle
-from checkpointing.storage.file_lock import FileLock
+from checkpointing.storage.file_lock import FileLock, open_lock_file
 from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend.keyed.private_directory import make_private_directory
 
@@ -40,7 +40,7 @@ class BroughtFiles:
         path = os.path.join(self._path, f"{self._boot_id}-{handle.checksum}")
         try:
             make_private_directory(self._path)
-            descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            descriptor = open_lock_file(f"{path}.lock")
             lock = FileLock(descriptor, fcntl.LOCK_EX)
             try:
                 if not os.path.exists(path):

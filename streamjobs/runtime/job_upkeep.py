@@ -20,7 +20,7 @@ from contextlib import contextmanager
 
 from attrs import evolve, frozen
 
-from checkpointing.errors import CheckpointNotFoundError
+from checkpointing.errors import CheckpointNotFoundError, MissingFileError
 from checkpointing.storage.checkpoint_directories import SHARED_DIRECTORY
 from checkpointing.storage.default_checkpoint_store import DefaultCompletedCheckpointStore
 from checkpointing.storage.default_services import default_services
@@ -99,8 +99,16 @@ def needless(job: LedJob) -> Needless:
     present = () if found.unreadable else file_system.list_files(SHARED_DIRECTORY, include_temporary=True)
     plans = file_system.list_files(RESTORE_PLANS_DIRECTORY, include_temporary=True)
     paths = [*(path for path in present if path not in needed), *plans]
-    sizes = [(path, file_system.size(path)) for path in paths]
+    sizes = [(path, _size_bytes(file_system, path)) for path in paths]
     return Needless(sizes, tuple(found.unfinished), sorted(found.unreadable))
+
+
+def _size_bytes(file_system: CheckpointFileSystem, path: str) -> int:
+    try:
+        return file_system.size(path)
+    except MissingFileError:
+        # A link, a pipe, or a file that somebody has deleted since.
+        return 0
 
 
 def clear_up(job: LedJob) -> Needless:

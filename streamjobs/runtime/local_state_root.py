@@ -36,8 +36,10 @@ from typing import Final
 from attrs import frozen
 
 from checkpointing.errors import CheckpointError
+from checkpointing.handles.invariants import UUID_PATTERN
+from checkpointing.handles.relative_path import checked_segment
 from checkpointing.storage.driver_lock import LOCK_FILE_NAME, DriverLock
-from checkpointing.storage.file_lock import FileLock
+from checkpointing.storage.file_lock import FileLock, open_lock_file
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_directory import JobDirectory
 from statebackend.keyed.private_directory import (
@@ -57,7 +59,6 @@ SWEEP_INTERVAL_S: Final = 3600.0
 
 _JOB_FILE: Final = "JOB"
 _SWEPT_FILE: Final = "swept"
-_JOB_ID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _VARIABLE: Final = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 
 
@@ -104,8 +105,8 @@ class LocalStateRoot:
     def _group(self, name: str) -> Iterator[tuple[str, FileLock]]:
         root = expanded(self.path)
         (make_given_directory if self.is_given else make_private_directory)(root)
-        job = os.path.join(root, self.job_id)
-        directory = os.path.join(job, name)
+        job = os.path.join(root, checked_segment(self.job_id))
+        directory = os.path.join(job, checked_segment(name))
         # Until there is a directory in it that is locked itself, what another job leaves alone is this.
         begins = lock_directory(job, is_shared=True)
         assert begins is not None
@@ -136,14 +137,14 @@ class LocalStateRoot:
         due_s = max(self.began_s, time.time() - SWEEP_INTERVAL_S)
         if _modified_s(path) >= due_s:
             return
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = open_lock_file(path)
         try:
             lock = FileLock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return
         try:
             for name in os.listdir(root):
-                if name != self.job_id and _JOB_ID.fullmatch(name):
+                if name != self.job_id and UUID_PATTERN.fullmatch(name):
                     _remove_left_job(os.path.join(root, name), name)
             os.utime(descriptor)
         finally:

@@ -10,14 +10,16 @@ Staging and committed epochs lie on one disk, and commit is one rename, so reade
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.sql import DataFrame
 
+from checkpointing.errors import StorageError
+from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.local_storage import sync_directory
 from streamjobs.api.sink import SinkError
 from streamjobs.spark.epoch_names import (
@@ -40,6 +42,7 @@ class LocalEpochFiles:
 
     def __init__(self, path: str, options: Mapping[str, str]) -> None:
         self._root = Path(os.path.abspath(path))
+        self._files = CheckpointFileSystem.from_uri(self._root)
         self._options = dict(options)
 
     @property
@@ -80,24 +83,22 @@ class LocalEpochFiles:
                 f"the rows of epoch {epoch_id} are gone: neither {staging} nor {target} exists, though the epoch's "
                 f"checkpoint is complete. Bring the directory back, or go back to an earlier savepoint"
             )
-        os.rename(staging, target)
-        sync_directory(str(self._root))
+        self._files.move_directory(self._relative(staging), target.name)
 
     def abort(self, epoch_id: int, attempt_id: str) -> None:
         """Removes what the attempt has staged."""
-        shutil.rmtree(self._staging(epoch_id, attempt_id), ignore_errors=True)
+        self._remove(self._staging(epoch_id, attempt_id))
 
     def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
         """Removes what the job has staged for later epochs, and what is left of its attempts at visible ones."""
-        staging = self._root / STAGING
-        for entry in sorted(staging.iterdir()) if staging.is_dir() else ():
-            matched = STAGED.fullmatch(entry.name)
+        for name in self._files.list_directories(STAGING):
+            matched = STAGED.fullmatch(name)
             if matched is None or not matched[2].startswith(f"{job_id}."):
                 continue
             epoch_id = int(matched[1])
             is_later = last_completed_epoch_id is None or epoch_id > last_completed_epoch_id
             if is_later or self._committed(epoch_id).exists():
-                shutil.rmtree(entry, ignore_errors=True)
+                self._remove(self._root / STAGING / name)
 
     def take_back(self, last_epoch_id: int, job_id: str) -> list[str]:
         """Sets aside the visible epochs after that one. `SinkError` if one of them is not the job's."""
@@ -116,16 +117,22 @@ class LocalEpochFiles:
                 )
         aside = self._root / SET_ASIDE
         for epoch_id in later:
-            aside.mkdir(exist_ok=True)
-            taken = {entry.name for entry in aside.iterdir()}
+            taken = self._files.list_directories(SET_ASIDE)
             names = (f"{found[epoch_id].name}-{number}" for number in range(1, len(taken) + 2))
-            os.rename(found[epoch_id], aside / next(name for name in names if name not in taken))
-            sync_directory(str(aside))
-            sync_directory(str(self._root))
+            new_name = next(name for name in names if name not in taken)
+            self._files.move_directory(found[epoch_id].name, f"{SET_ASIDE}/{new_name}")
         return [str(aside)] if later else []
 
     def _committed(self, epoch_id: int) -> Path:
         return self._root / epoch_name(epoch_id)
+
+    def _relative(self, directory: Path) -> str:
+        return directory.relative_to(self._root).as_posix()
+
+    def _remove(self, directory: Path) -> None:
+        """Removes a directory below the root, unless a link leads there; what cannot be removed stays."""
+        with contextlib.suppress(StorageError):
+            self._files.delete_directory(self._relative(directory))
 
     def _staging(self, epoch_id: int, attempt_id: str) -> Path:
         check_attempt(attempt_id)

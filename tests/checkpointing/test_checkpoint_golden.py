@@ -202,7 +202,9 @@ def test_an_acknowledgement_of_another_version_is_refused() -> None:
 
 
 def test_a_job_identity_of_version_1_is_read() -> None:
-    assert JobDirectory.inspect(str(GOLDEN / "job-1")) == JobIdentity("job", "flights", 128, 1_700_000_000_000)
+    assert JobDirectory.inspect(str(GOLDEN / "job-1")) == JobIdentity(
+        "123e4567-e89b-12d3-a456-426614174000", "flights", 128, 1_700_000_000_000
+    )
 
 
 def test_an_origin_of_version_1_is_read_and_one_of_version_2_written_byte_for_byte(tmp_path) -> None:

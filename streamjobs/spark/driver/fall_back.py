@@ -171,8 +171,8 @@ def fall_back(
     copy = f"{SET_ASIDE_DIRECTORY}/{planned.source_log}"
     if not has_copy:
         _copy_source_log(driver_files, copy)
-    copied = CheckpointFileSystem.from_uri(driver_files.location(copy))
-    offsets_before = shown_offsets(copied.uri, newest_planned_batch(copied.uri))
+    copied = driver_files.location(copy)
+    offsets_before = shown_offsets(copied, newest_planned_batch(copied))
     _cut_source_log(driver_files, spark_directory, batch_id)
     end_fall_back(driver_files)
     report = FallBackReport(
@@ -203,9 +203,7 @@ def _copy_source_log(file_system: CheckpointFileSystem, target: str) -> None:
     """A second name for each file of the log; Spark changes none of them."""
     file_system.delete_directory(_COPY)
     for path in file_system.list_files(SOURCE_LOG_DIRECTORY):
-        local_path = file_system.local_path(path)
-        assert local_path is not None
-        file_system.upload(local_path, f"{_COPY}{path.removeprefix(SOURCE_LOG_DIRECTORY)}")
+        file_system.copy_file(path, f"{_COPY}{path.removeprefix(SOURCE_LOG_DIRECTORY)}")
     file_system.move_directory(_COPY, target)
 
 

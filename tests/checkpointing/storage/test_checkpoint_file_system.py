@@ -82,7 +82,7 @@ def test_a_failure_before_the_rename_leaves_the_old_file_and_nothing_else(tmp_pa
     fs.write_file("a/b", b"old")
     (tmp_path / "source").write_bytes(b"new")
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
@@ -103,9 +103,9 @@ def test_a_file_is_synced_before_it_is_renamed_and_its_directories_after(tmp_pat
         events.append("sync " + os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))[:5])
         fsync(descriptor)
 
-    def note_rename(source: str, target: str) -> None:
+    def note_rename(source: str, target: str, **directories: object) -> None:
         events.append("rename")
-        replace(source, target)
+        replace(source, target, **directories)
 
     monkeypatch.setattr(local_storage.os, "fsync", note_sync)
     monkeypatch.setattr(local_storage.os, "replace", note_rename)

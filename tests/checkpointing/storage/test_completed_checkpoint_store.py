@@ -203,16 +203,14 @@ def test_a_crash_after_any_operation_leaves_a_checkpoint_that_is_whole(tmp_path)
 def test_a_metadata_write_that_fails_after_its_rename_is_taken_back(fs, monkeypatch) -> None:
     store = store_of(fs)
     add(store, fs, 1)
-    from checkpointing.storage import local_storage
-
-    real = local_storage.sync_directory
+    real = os.fsync
     failures = ["once"]
 
-    def fail_once(directory: str) -> None:
-        if failures and os.path.exists(os.path.join(directory, "_metadata")):
+    def fail_once(descriptor: int) -> None:
+        if failures and os.path.exists(f"/proc/self/fd/{descriptor}/_metadata"):
             failures.pop()
             raise OSError(5, "Input/output error")
-        real(directory)
+        real(descriptor)
 
     taken_back = []
     delete = LocalStorage.delete
@@ -221,7 +219,7 @@ def test_a_metadata_write_that_fails_after_its_rename_is_taken_back(fs, monkeypa
         taken_back.append((path, durable))
         delete(storage, path, durable)
 
-    monkeypatch.setattr(local_storage, "sync_directory", fail_once)
+    monkeypatch.setattr(os, "fsync", fail_once)
     monkeypatch.setattr(LocalStorage, "delete", noted)
     with pytest.raises(StorageError):
         add(store, fs, 2)
@@ -319,12 +317,16 @@ def test_what_decides_between_checkpoints_is_on_the_disk_before_what_depends_on_
 
 
 def test_moves_and_durable_deletions_are_synced(tmp_path, monkeypatch) -> None:
-    from checkpointing.storage import local_storage
-
     storage = LocalStorage(str(tmp_path))
     storage.put("from/x/file", b"data", True)
     synced = []
-    monkeypatch.setattr(local_storage, "sync_directory", lambda path: synced.append(os.path.relpath(path, tmp_path)))
+
+    def noted(descriptor: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        if os.path.isdir(path):
+            synced.append(os.path.relpath(path, tmp_path))
+
+    monkeypatch.setattr(os, "fsync", noted)
     storage.move_directory("from/x", "to/y")
     # The new parent's own name, then the names that went and came.
     assert synced == [".", "from", "to"]

@@ -359,6 +359,12 @@ def test_the_same_job_that_appears_between_look_and_lock_keeps_its_identity(tmp_
     "changes",
     [
         {"job_id": ""},
+        {"job_id": "job"},
+        {"job_id": "/tmp/123e4567-e89b-12d3-a456-426614174000"},
+        {"job_id": "../123e4567-e89b-12d3-a456-426614174000"},
+        {"job_id": "123E4567-e89b-12d3-a456-426614174000"},
+        {"job_id": "123e4567-e89b-12d3-a456-426614174000\n"},
+        {"job_id": 7},
         {"job_name": ""},
         {"job_name": "x" * 1025},
         {"job_name": "\udc80"},
@@ -368,7 +374,12 @@ def test_the_same_job_that_appears_between_look_and_lock_keeps_its_identity(tmp_
     ],
 )
 def test_an_identity_that_makes_no_sense_cannot_be_built(changes) -> None:
-    good = {"job_id": "job", "job_name": "flights", "max_parallelism": 128, "created_ms": 5}
+    good = {
+        "job_id": "123e4567-e89b-12d3-a456-426614174000",
+        "job_name": "flights",
+        "max_parallelism": 128,
+        "created_ms": 5,
+    }
     JobIdentity(**good)
     with pytest.raises(InvariantViolationError):
         JobIdentity(**{**good, **changes})

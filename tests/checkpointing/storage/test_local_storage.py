@@ -26,8 +26,8 @@ def events(monkeypatch) -> list[str]:
         real["fsync"](descriptor)
 
     def noted(name: str):
-        def call(*arguments: object) -> None:
-            real[name](*arguments)
+        def call(*arguments: object, **directories: object) -> None:
+            real[name](*arguments, **directories)
             if TEMPORARY_PREFIX not in str(arguments[-1]):
                 seen.append(f"{name} to {os.path.basename(str(arguments[-1]))}")
 
@@ -114,9 +114,9 @@ def test_a_root_is_made_durable_with_all_directories_above_it(tmp_path, events) 
 def test_a_directory_that_somebody_else_makes_at_the_same_time_is_taken(tmp_path, monkeypatch) -> None:
     mkdir = os.mkdir
 
-    def somebody_was_faster(path: str, mode: int) -> None:
-        mkdir(path)
-        mkdir(path)
+    def somebody_was_faster(path: str, mode: int, **directory: object) -> None:
+        mkdir(path, **directory)
+        mkdir(path, **directory)
 
     monkeypatch.setattr(local_storage.os, "mkdir", somebody_was_faster)
     fs = CheckpointFileSystem.from_uri(tmp_path / "root")
@@ -190,10 +190,10 @@ def test_a_directory_that_cannot_be_listed_is_an_error_and_not_empty(tmp_path, m
     fs.write_file("a/b", b"x")
     scandir = os.scandir
 
-    def refuse(path: str):
-        if os.fspath(path).endswith("a"):
-            raise PermissionError(errno.EACCES, "Permission denied", path)
-        return scandir(path)
+    def refuse(descriptor: int):
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith("/a"):
+            raise PermissionError(errno.EACCES, "Permission denied", "a")
+        return scandir(descriptor)
 
     monkeypatch.setattr(local_storage.os, "scandir", refuse)
     for listed in (fs.list_files, lambda: fs.list_files("a"), lambda: fs.list_directories("a")):

@@ -135,10 +135,10 @@ def test_what_is_taken_away_while_it_is_brought_is_brought_anew(
     brought = BroughtFiles(str(tmp_path), "boot")
     replace = os.replace
 
-    def late(source: str, target: str) -> None:
+    def late(source: str, target: str, **directories: Any) -> None:
         # Another subtask of the operator was opened where it is, and nobody needs them any more.
         brought.discard()
-        replace(source, target)
+        replace(source, target, **directories)
 
     monkeypatch.setattr(os, "replace", late)
     brought.bring(store, handle, str(tmp_path / "target"))

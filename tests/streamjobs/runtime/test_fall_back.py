@@ -169,7 +169,7 @@ def test_a_sink_that_fails_at_it_may_have_done_a_part_so_the_fall_back_goes_on(j
 def test_a_crash_at_any_change_is_made_good_by_going_back_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changing = ("write_file", "upload", "delete", "delete_directory", "move_directory")
+    changing = ("write_file", "copy_file", "delete", "delete_directory", "move_directory")
     operations = crashes = 0
     while True:
         job = Job(tmp_path / str(operations))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from checkpointing import StorageError
 from streamjobs.api.sink import Sink, SinkError
 from streamjobs.spark.sinks import ForEachEpochSink, MemorySink, NoopSink, ParquetSink
 
@@ -152,16 +153,16 @@ def test_whoever_dies_while_epochs_are_taken_back_leaves_the_first_of_them_and_n
         sink.commit(epoch_id, stage_by_hand(tmp_path, epoch_id, "job.a"))
     rename, left = os.rename, 2
 
-    def dying(source: Any, target: Any) -> None:
+    def dying(source: Any, target: Any, **directories: Any) -> None:
         nonlocal left
         left -= 1
         if left < 0:
             raise OSError("dead")
-        rename(source, target)
+        rename(source, target, **directories)
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "rename", dying)
-        with pytest.raises(OSError, match="dead"):
+        with pytest.raises(StorageError, match="dead"):
             sink.take_back(1, "job")
     assert sorted(path.name for path in tmp_path.glob("epoch=*")) == ["epoch=000000000001", "epoch=000000000002"]
     sink.take_back(1, "job")

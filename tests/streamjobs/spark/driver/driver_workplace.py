@@ -29,7 +29,7 @@ from streamjobs.spark.driver import epoch_driver, epoch_rim
 from streamjobs.spark.driver.epoch_driver import EpochDriver
 from streamjobs.spark.driver.job_parts import JobParts
 
-IDENTITY = JobIdentity("job", "count", 4, 5)
+IDENTITY = JobIdentity("123e4567-e89b-12d3-a456-426614174000", "count", 4, 5)
 
 
 class RecordingSink:
@@ -143,7 +143,7 @@ class Job:
         name = f"{self.runs}-{epoch_id}-{index}"
         file = self.fs.write_file(f"shared/{name}", b"state")
         content = {
-            "job_id": "job",
+            "job_id": IDENTITY.job_id,
             "run_id": f"run-{self.runs}",
             "checkpoint_id": epoch_id,
             "operator_uid": "words",

@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from driver_workplace import Job, job_without_spark
+from driver_workplace import IDENTITY, Job, job_without_spark
 from held_items import grown, held_items
 
 from checkpointing import (
@@ -37,12 +37,16 @@ def test_an_epoch_is_stored_before_it_is_committed_and_counts_after_that(job: Jo
         job.run(0)
     assert job.latest.checkpoint_id == 0
     assert job.driver.last_epoch_id is None
-    assert job.sink.told == [("stage", 0, "job.run-1"), ("commit", 0, b"rows of 0")]
+    assert job.sink.told == [("stage", 0, f"{IDENTITY.job_id}.run-1"), ("commit", 0, b"rows of 0")]
     job.sink.fails_at.clear()
     job.start()
     job.replay(0)
     job.run(1)
-    assert job.sink.told[2:] == [("commit", 0, b"rows of 0"), ("stage", 1, "job.run-2"), ("commit", 1, b"rows of 1")]
+    assert job.sink.told[2:] == [
+        ("commit", 0, b"rows of 0"),
+        ("stage", 1, f"{IDENTITY.job_id}.run-2"),
+        ("commit", 1, b"rows of 1"),
+    ]
     assert job.driver.last_epoch_id == job.latest.checkpoint_id == job.latest.parent_checkpoint_id + 1 == 1
     assert job.latest.source_offsets == (job.directory / "spark" / "offsets" / "1").read_bytes()
 
@@ -52,7 +56,7 @@ def test_the_offsets_of_an_epoch_are_durable_before_its_tasks_run(job: Job, monk
         epoch_rim, "make_offsets_durable", lambda directory, epoch_id: job.sink.told.append((directory, epoch_id))
     )
     job.run(0)
-    assert job.sink.told[:2] == [(str(job.directory / "spark"), 0), ("stage", 0, "job.run-1")]
+    assert job.sink.told[:2] == [(str(job.directory / "spark"), 0), ("stage", 0, f"{IDENTITY.job_id}.run-1")]
 
 
 def test_the_settings_of_the_session_are_seen_to_in_every_epoch(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +134,7 @@ def test_an_epoch_that_fails_is_aborted_and_leaves_nothing(job: Job, failure: Ba
         job.run(0)
     assert job.driver.failure is failure
     assert job.driver.running_epoch_id is None
-    assert job.sink.told == [("stage", 0, "job.run-1"), ("abort", 0, "job.run-1")]
+    assert job.sink.told == [("stage", 0, f"{IDENTITY.job_id}.run-1"), ("abort", 0, f"{IDENTITY.job_id}.run-1")]
     assert job.latest is None
     broadcast: Any = epoch_rim.RunBroadcast
     broadcast.return_value.destroy.assert_called_once_with()
@@ -258,7 +262,7 @@ def test_an_epoch_that_took_too_long_does_not_count_even_if_all_have_acknowledge
     with pytest.raises(EpochTimeoutError, match=r"epoch 1 did not end within 0\.1 s"):
         job.run(1)
     assert job.files() == files
-    assert job.sink.told[-1] == ("abort", 1, "job.run-2")
+    assert job.sink.told[-1] == ("abort", 1, f"{IDENTITY.job_id}.run-2")
 
 
 def test_an_epoch_that_was_given_up_says_so_whatever_it_fails_with(job: Job) -> None:
