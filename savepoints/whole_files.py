@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import IO, Final
 
 from checkpointing.storage.file_modes import create_file
+from checkpointing.storage.store_uri import is_uri, without_secrets
 from savepoints.errors import ExportExistsError
 
 __all__ = ["check_place", "whole_file"]
@@ -33,6 +34,9 @@ def check_place(path: str | os.PathLike[str], *, overwrite: bool) -> str:
     if os.fspath(path) == "-":
         # What programs take for their output is a file of that name here, which nobody wants and few can remove.
         raise OSError(errno.EINVAL, "a file is written, and never the standard output; name one", "-")
+    text = os.fspath(path)
+    if isinstance(text, str) and is_uri(text):
+        raise OSError(errno.EINVAL, "a file on a disk is written; name one, and no URI", without_secrets(text))
     named = os.path.abspath(os.path.expanduser(path))
     if not overwrite and os.path.lexists(named):
         raise ExportExistsError(f"{named} exists; give another name, or overwrite it (--overwrite, overwrite=True)")

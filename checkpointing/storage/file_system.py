@@ -138,6 +138,7 @@ class CheckpointFileSystem:
             # Shells leave a tilde behind "=" as it is, and programs know none: it was a directory of that name.
             root = os.path.abspath(os.path.expanduser(text))
             return cls(root, LocalStorage(root))
+        check_credentials(text)
         try:
             if scheme_of(text) == "s3":
                 return cls(text, S3Storage.at(S3Location.from_uri(text)))

@@ -43,6 +43,10 @@ _CREDENTIALS: Final = (
 _REGION_WITHOUT_MEANING: Final = "us-east-1"
 _CONNECT_TIMEOUT_S: Final = 5.0
 _READ_TIMEOUT_S: Final = 10.0
+_BUCKET: Final = re.compile("[A-Za-z0-9._-]+")
+_HOST_OR_REGION: Final = re.compile(r"[A-Za-z0-9._:\[\]-]*")
+"""With nothing that could make another host of it."""
+
 _SECONDS: Final = re.compile("[1-9][0-9]{0,5}")
 
 
@@ -76,13 +80,16 @@ class S3Location:
                 f"cannot open {shown!r}: it has the parameter {unknown[0]!r}; there are {', '.join(_PARAMETERS)}. "
                 f"Credentials go before the bucket, or into the environment"
             )
-        if not bucket or parts.fragment or bool(access_key) != bool(secret_key):
+        if not _BUCKET.fullmatch(bucket) or parts.fragment or bool(access_key) != bool(secret_key):
             raise StorageError(
                 f"cannot open {shown!r}: give s3://bucket/path, with KEY:SECRET@ before the bucket or with neither"
             )
         scheme = parameters.get("scheme", "https")
         if scheme not in ("https", "http"):
             raise StorageError(f"cannot open {shown!r}: its scheme is 'https' or 'http'")
+        for name in ("endpoint_override", "region"):
+            if name in parameters and not _HOST_OR_REGION.fullmatch(parameters[name]):
+                raise StorageError(f"cannot open {shown!r}: its {name} is not the name of a host or region")
         timeout = parameters.get("request_timeout_s")
         if timeout is not None and not _SECONDS.fullmatch(timeout):
             raise StorageError(f"cannot open {shown!r}: its request_timeout_s takes seconds, from 1 to 999999")

@@ -19,9 +19,10 @@ from checkpointing.metadata.checkpoint_sections import SavepointIdentity
 from checkpointing.storage.checkpoint_directories import checkpoint_directory
 from checkpointing.storage.fall_back_file import NO_SOURCE_LOG, read_fall_back
 from checkpointing.storage.file_system import CheckpointFileSystem
-from checkpointing.storage.job_origin import JobOrigin, read_origin
+from checkpointing.storage.job_origin import ORIGIN_FILE_NAME, JobOrigin, read_origin
 from checkpointing.storage.metadata_file import METADATA_FILE_NAME
 from checkpointing.storage.savepoint_directory import read_savepoint
+from checkpointing.storage.store_uri import endpoint_of, without_secrets
 from savepoints.restored_state import RestoredState
 from streamjobs.errors import JobRestoreError, SourceProgressMismatchError
 from streamjobs.runtime.checkpoint_writing import batch_of
@@ -95,9 +96,10 @@ def starting_point(
         return StartingPoint(savepoint, origin=origin, is_new_origin=True)
     if origin.savepoint_identity != recorded.savepoint_identity:
         raise JobRestoreError(
-            f"the job directory {file_system.uri} was begun from the savepoint {recorded.savepoint_uri} of epoch "
-            f"{recorded.savepoint_id}, not from {origin.savepoint_uri} of epoch {origin.savepoint_id}. Start without "
-            f"from_savepoint to go on from the former, or use a new job directory to begin from the latter"
+            f"the job directory {file_system.uri} was begun from the savepoint "
+            f"{without_secrets(recorded.savepoint_uri)} of epoch {recorded.savepoint_id}, not from "
+            f"{origin.savepoint_uri} of epoch {origin.savepoint_id}. Start without from_savepoint to go on from the "
+            f"former, or use a new job directory to begin from the latter"
         )
     progress = (origin.with_source_progress, origin.begun_anew)
     is_new = progress != (recorded.with_source_progress, recorded.begun_anew)
@@ -145,12 +147,20 @@ def _restored(path: str) -> RestoredState:
 
 
 def _recorded_savepoint(recorded: JobOrigin, file_system: CheckpointFileSystem) -> RestoredState:
+    savepoint_uri = without_secrets(recorded.savepoint_uri)
+    if endpoint_of(recorded.savepoint_uri) not in ("", endpoint_of(file_system.uri)):
+        # Whoever wrote the file would choose where the credentials of this program are used.
+        raise JobRestoreError(
+            f"the job directory {file_system.uri} has no checkpoint yet, and its {ORIGIN_FILE_NAME} says that the job "
+            f"starts from the savepoint {savepoint_uri}. The program does not name that store, so no request is sent "
+            f"there. Pass from_savepoint={savepoint_uri!r} if that is right"
+        )
     try:
         return _restored(recorded.savepoint_uri)
     except CheckpointError as error:
         raise JobRestoreError(
             f"the job directory {file_system.uri} has no checkpoint yet and was begun from the savepoint "
-            f"{recorded.savepoint_uri}, which cannot be read: {error} Bring it back, or pass from_savepoint=<where it "
+            f"{savepoint_uri}, which cannot be read: {error} Bring it back, or pass from_savepoint=<where it "
             f"is now>"
         ) from error
 

@@ -1,0 +1,209 @@
+"""Credentials of stores are in no error, log, file or repr, and no request goes to a store that only a file names."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hostile_directories import (
+    COMMANDS,
+    FAILING,
+    arguments_of,
+    change_sealed_json,
+    command,
+    content_of,
+    environment,
+    run_job,
+    write_sealed_json,
+)
+
+from savepoints import Savepoint
+from savepoints.writing import SavepointWriter
+from streamjobs import JobRestoreError
+
+SECRETS = ("AKIAKEY", "S3CR", "3TS", "TAIL")
+"""Parts of the credentials in the URIs below."""
+
+URIS = [
+    "s3://AKIAKEY:S3CR/3TS@bucket/path",
+    "s3://AKIAKEY:S3CR/3TS/TAIL@bucket/path?endpoint_override=127.0.0.1:1&scheme=http",
+    "s3://AKIAKEY:S3CR?3TS@bucket/path",
+    "s3://AKIAKEY:S3CR#3TS@bucket/path",
+    "s3://AKIAKEY:S3CR@3TS@bucket/path",
+    "s3://AKIAKEY:S3CR@3TS/TAIL@bucket/path",
+    "s3://AKIAKEY:/S3CR@bucket/path",
+    "s3://AKIAKEY%3AS3CR/3TS@bucket/path",
+    "s3://AKIAKEY:S3CR3TS/path",
+    "s3://AKIAKEY:S3CR/3TS",
+    "s3://AKIAKEY:S3CR%2F3TS@bucket/path?unknown=1",
+    "s3://AKIAKEY:S3CR%2F3TS@bad bucket/path",
+    "s3://bucket/path?endpoint_override=AKIAKEY:S3CR@host:9000",
+    "s3://bucket/path?secret_key=S3CR/3TS&access_key=AKIAKEY",
+    "S3://AKIAKEY:S3CR/3TS@bucket/path",
+    "s3a://AKIAKEY:S3CR/3TS@bucket/path",
+    "gs://AKIAKEY:S3CR/3TS@bucket/path",
+    "abfss://container:S3CR/3TS@account.dfs.core.windows.net/path",
+    "abfss://:S3CR/3TS==@account/path",
+    "hdfs://AKIAKEY:S3CR/3TS@host:8020/path",
+    "file://AKIAKEY:S3CR/3TS@host/path",
+    "nowhere://AKIAKEY:S3CR/3TS@host/path",
+]
+
+
+def check_no_secret(text: str) -> None:
+    assert not [secret for secret in SECRETS if secret in text], text
+
+
+@pytest.mark.parametrize("uri", URIS)
+def test_no_error_log_or_file_shows_credentials(
+    tmp_path: Path, uri: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    caplog.set_level(logging.DEBUG)
+    for name in COMMANDS:
+        answer = command(*arguments_of(name, uri, tmp_path / "written"))
+        assert answer.status == 3
+        check_no_secret(answer.output + answer.errors)
+    run_job(tmp_path / "job", "a").savepoint(tmp_path / "savepoint")
+    for use in (
+        lambda: Savepoint.open(uri),
+        lambda: run_job(uri),
+        lambda: run_job(tmp_path / "new", from_savepoint=uri),
+        lambda: run_job(tmp_path / "job").savepoint(uri),
+        lambda: SavepointWriter.copy_of(str(tmp_path / "savepoint"), uri).write(),
+        lambda: SavepointWriter.copy_of(uri, str(tmp_path / "another")).write(),
+    ):
+        with pytest.raises(Exception) as caught:  # noqa: PT011
+            use()
+        check_no_secret("".join(traceback.format_exception(caught.value)))
+    answer = command("export", tmp_path / "savepoint", "count", "count", uri, "--to", "csv")
+    assert answer.status == 3
+    check_no_secret(answer.output + answer.errors)
+    check_no_secret(caplog.text)
+    check_no_secret(repr(content_of(tmp_path)))
+
+
+@pytest.mark.parametrize("uri", URIS)
+def test_no_error_of_a_sink_shows_credentials(uri: str) -> None:
+    pytest.importorskip("pyspark")
+    from streamjobs.spark import ParquetSink
+
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        ParquetSink(uri)
+    check_no_secret("".join(traceback.format_exception(caught.value)))
+
+
+@contextlib.contextmanager
+def listener() -> Iterator[tuple[str, list[bytes]]]:
+    """An address, and what the requests to it began with."""
+    received: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    with connection:
+                        received.append(connection.recv(65536))
+                        connection.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.getsockname()[1]}", received
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def origin_of(savepoint: Savepoint, uri: str) -> dict[str, object]:
+    return {
+        "format_version": 2,
+        "savepoint_uri": uri,
+        "savepoint_job_id": savepoint.metadata.job_id,
+        "savepoint_id": savepoint.metadata.checkpoint_id,
+        "savepoint_timestamp_ms": savepoint.metadata.timestamp_ms,
+        "with_source_progress": False,
+        "begun_anew": [],
+    }
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Path:
+    """A directory of a job that was started from a savepoint and has no checkpoint yet."""
+    run_job(tmp_path / "first", "a").savepoint(tmp_path / "savepoint")
+    with pytest.raises(Exception, match="fails in its first epoch"):
+        run_job(tmp_path / "job", [FAILING], from_savepoint=tmp_path / "savepoint")
+    assert not list(tmp_path.glob("job/checkpoints/*/_metadata"))
+    return tmp_path / "job"
+
+
+def start(job: Path) -> None:
+    run_job(job)
+
+
+def check(job: Path) -> None:
+    with contextlib.closing(environment(job)) as env:
+        env.check()
+
+
+@pytest.mark.parametrize("use", [start, check])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "s3://bucket/savepoint?endpoint_override={address}&scheme=http",
+        "s3://bucket/savepoint?scheme=http&region=us-east-1&endpoint_override={address}",
+        "S3://bucket/savepoint?endpoint_override={address}&scheme=http",
+        "s3://AKIAKEY:S3CR%2F3TS@bucket/savepoint?endpoint_override={address}&scheme=http",
+        "gs://anonymous@bucket/savepoint?endpoint_override={address}&scheme=http&retry_limit_seconds=1",
+        "hdfs://{address}/savepoint",
+        "abfss://container@account/savepoint?blob_storage_authority={address}&blob_storage_scheme=http",
+    ],
+)
+def test_no_request_is_sent_to_a_store_that_only_the_job_directory_names(
+    begun: Path, place: str, use: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "mine")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    with listener() as (address, received):
+        change_sealed_json(begun / "origin.json", savepoint_uri=place.format(address=address))
+        with pytest.raises(JobRestoreError, match="Pass from_savepoint=") as caught:
+            use(begun)
+        assert not received
+    check_no_secret("".join(traceback.format_exception(caught.value)))
+
+
+def test_a_savepoint_in_a_store_is_continued_from_once_the_program_names_it_again(
+    tmp_path: Path, begun: Path, bucket: object
+) -> None:
+    uri = bucket.uri("savepoint")  # type: ignore[attr-defined]
+    run_job(tmp_path / "first").savepoint(uri)
+    write_sealed_json(begun / "origin.json", origin_of(Savepoint.open(uri), uri))
+    with pytest.raises(JobRestoreError, match="does not name that store, so no request is sent there"):
+        run_job(begun, "a")
+    job = run_job(begun, "a", from_savepoint=uri)
+    assert job is not None
+    [entry] = Savepoint.open(begun).read("count", "count")
+    assert entry.value == 2
+
+
+def test_a_savepoint_on_a_disk_and_one_in_the_store_of_the_job_are_continued_from_as_before(
+    tmp_path: Path, begun: Path, bucket: object
+) -> None:
+    run_job(begun, "a")
+    [entry] = Savepoint.open(begun).read("count", "count")
+    assert entry.value == 2
+    savepoint, job = bucket.uri("savepoint"), bucket.uri("job")  # type: ignore[attr-defined]
+    run_job(tmp_path / "first").savepoint(savepoint)
+    with pytest.raises(Exception, match="fails in its first epoch"):
+        run_job(job, [FAILING], from_savepoint=savepoint)
+    run_job(job, "a")
+    [entry] = Savepoint.open(job).read("count", "count")
+    assert entry.value == 2
