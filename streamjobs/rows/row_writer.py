@@ -40,6 +40,7 @@ from streamjobs.rows.row import is_row_class, row_class
 from streamjobs.rows.time_zones import time_zone_named
 from streamjobs.user_errors import cited
 from typeserializers.records.field_names import field_names
+from typeserializers.times.calendar_values import plain_datetime, plain_timedelta
 
 __all__ = ["ENCODER_WITHOUT_SCHEMA", "RowEncoder", "RowMismatchError", "RowWriter"]
 
@@ -361,7 +362,16 @@ def _timestamp_rules(column_type: pa.TimestampType) -> _Rules:
     if column_type.tz is None:
         return accepts, _without_a_zone
     zone = time_zone_named(column_type.tz)
-    return accepts, lambda value: value if value.tzinfo is not None else value.replace(tzinfo=zone)
+
+    def prepare(value: datetime.datetime) -> datetime.datetime:
+        value = plain_datetime(value)
+        return value if value.tzinfo is not None else value.replace(tzinfo=zone)
+
+    return accepts, prepare
+
+
+def _duration_rules(column_type: pa.DataType) -> _Rules:
+    return _kinds(datetime.timedelta), plain_timedelta
 
 
 def _narrow_float_rules(column_type: pa.DataType) -> _Rules:
@@ -378,7 +388,7 @@ def _narrow_float_rules(column_type: pa.DataType) -> _Rules:
 def _without_a_zone(value: datetime.datetime) -> datetime.datetime:
     if value.tzinfo is not None:
         raise _MismatchError("it has a time zone, which the column has not; emit it with replace(tzinfo=None)")
-    return value
+    return plain_datetime(value)
 
 
 def _checked(field: pa.Field) -> _Prepare:
@@ -440,7 +450,7 @@ _WRITER_RULES: list[tuple[Callable[[pa.DataType], bool], Callable[[Any], _Rules]
     (pa.types.is_date, _fixed_rules(datetime.date, but_not=(datetime.datetime,))),
     (pa.types.is_timestamp, _timestamp_rules),
     (pa.types.is_time, _fixed_rules(datetime.time)),
-    (pa.types.is_duration, _fixed_rules(datetime.timedelta)),
+    (pa.types.is_duration, _duration_rules),
     (pa.types.is_struct, _struct_rules),
     (pa.types.is_map, _map_rules),
     (pa.types.is_list, _list_rules),

@@ -57,7 +57,9 @@ def _milliseconds(duration: Any, what: str) -> int:
     if type(duration) is int:
         return duration
     if isinstance(duration, timedelta):
-        return _whole(Fraction(duration // timedelta(microseconds=1)), duration, what)
+        # A `pandas.Timedelta` has nanoseconds beside its microseconds.
+        nanoseconds = Fraction(getattr(duration, "nanoseconds", 0), 1000)
+        return _whole(duration // timedelta(microseconds=1) + nanoseconds, duration, what)
     if isinstance(duration, str):
         return _whole(_parsed(duration, what), duration, what)
     raise JobDefinitionError(f"{what} is {shown(duration)}, which is no duration: give {_FORMS}")

@@ -40,7 +40,9 @@ def timestamp_of(value: object) -> int | None:
         return None
     if isinstance(value, datetime.datetime):
         moment = value if value.tzinfo is not None else value.replace(tzinfo=datetime.timezone.utc)
-        return (moment - _EPOCH) // _MILLISECOND
+        milliseconds = (moment - _EPOCH) // _MILLISECOND
+        if milliseconds == milliseconds:  # The difference to a NaT of pandas is NaN.
+            return milliseconds
     if type(value) is not int or not MIN_TIMESTAMP <= value <= MAX_TIMESTAMP:
         raise ValueError(
             f"{shown(value)} is no timestamp; it is a number of milliseconds since 1970 as a whole number of 64 bits, "

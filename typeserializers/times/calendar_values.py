@@ -44,6 +44,45 @@ def whole_microseconds(nano: int) -> int:
     return microseconds
 
 
+def plain_datetime(value: datetime.datetime) -> datetime.datetime:
+    """A datetime of a subclass, such as ``pandas.Timestamp``, as a ``datetime.datetime``.
+
+    Raises `ValueError` for ``NaT``, and if nanoseconds or a year would be lost.
+    """
+    if value.__class__ is datetime.datetime:
+        return value
+    if value.year != value.year:
+        raise ValueError("is not a time; use None in an optional field instead of NaT")
+    _check_no_nanoseconds(getattr(value, "nanosecond", 0))
+    return datetime.datetime(
+        value.year,
+        value.month,
+        value.day,
+        value.hour,
+        value.minute,
+        value.second,
+        value.microsecond,
+        value.tzinfo,
+        fold=value.fold,
+    )
+
+
+def plain_timedelta(value: datetime.timedelta) -> datetime.timedelta:
+    """A timedelta of a subclass, such as ``pandas.Timedelta``, as a ``datetime.timedelta``.
+
+    Raises `ValueError` if nanoseconds would be lost.
+    """
+    if value.__class__ is datetime.timedelta:
+        return value
+    _check_no_nanoseconds(getattr(value, "nanoseconds", 0))
+    return datetime.timedelta(value.days, value.seconds, value.microseconds)
+
+
+def _check_no_nanoseconds(nanoseconds: int) -> None:
+    if nanoseconds:
+        raise ValueError(f"has {nanoseconds} nanoseconds, which would be lost; round it to microseconds")
+
+
 @frozen(order=True)
 class LocalDate:
     """A day: year -999,999,999 to 999,999,999, month and day from 1. Year 0 is 1 BC."""
@@ -123,6 +162,7 @@ class LocalDateTime:
     @classmethod
     def from_datetime(cls, value: datetime.datetime) -> LocalDateTime:
         """The local date-time of a Python datetime, which must not have a time zone (`ValueError`)."""
+        value = plain_datetime(value)
         if value.tzinfo is not None:
             raise ValueError("has a time zone, which a local date-time has not")
         return cls(value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond * 1000)

@@ -12,7 +12,7 @@ from typing import Final
 
 from attrs import frozen
 
-from typeserializers.times.calendar_values import whole_microseconds
+from typeserializers.times.calendar_values import plain_datetime, whole_microseconds
 
 LONG_MIN: Final = -(1 << 63)
 LONG_MAX: Final = (1 << 63) - 1
@@ -24,6 +24,7 @@ _MICROSECOND: Final = datetime.timedelta(microseconds=1)
 
 def epoch_microseconds(value: datetime.datetime) -> int:
     """Microseconds since the epoch; raises `ValueError` for a datetime without a time zone."""
+    value = plain_datetime(value)
     if value.tzinfo is None or value.utcoffset() is None:
         raise ValueError("has no time zone, so it is not a moment; give it one, such as datetime.timezone.utc")
     return (value - EPOCH) // _MICROSECOND

@@ -31,7 +31,14 @@ from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.fixed_fields import FixedFieldsSerializer
 from typeserializers.kernel.flink_names import BASE, nested_snapshot
-from typeserializers.times.calendar_values import LocalDate, LocalDateTime, LocalTime, whole_microseconds
+from typeserializers.times.calendar_values import (
+    LocalDate,
+    LocalDateTime,
+    LocalTime,
+    plain_datetime,
+    plain_timedelta,
+    whole_microseconds,
+)
 from typeserializers.times.moment_values import Date, Instant, SqlTimestamp
 
 NO_ZONE: Final = 0
@@ -126,7 +133,7 @@ class TimedeltaSerializer(FixedFieldsSerializer[datetime.timedelta]):
 
     def converted(self, value: Any) -> datetime.timedelta:
         if isinstance(value, datetime.timedelta):
-            return value
+            return plain_timedelta(value)
         raise TypeError("is not a datetime.timedelta")
 
     def value_of(self, *fields: Any) -> datetime.timedelta:
@@ -187,10 +194,13 @@ class PythonDateTimeSerializer(CompiledTypeSerializer[datetime.datetime]):
 
 def encode_datetime(value: Any) -> bytes:
     """The bytes of a datetime; raises `TypeError` or `ValueError` with the reason."""
-    if not isinstance(value, datetime.datetime):
-        if not isinstance(value, (LocalDateTime, Instant, Date, SqlTimestamp)):
+    if value.__class__ is not datetime.datetime:
+        if isinstance(value, (LocalDateTime, Instant, Date, SqlTimestamp)):
+            value = value.to_datetime()
+        elif isinstance(value, datetime.datetime):
+            value = plain_datetime(value)
+        else:
             raise TypeError("is not a datetime.datetime")
-        value = value.to_datetime()
     kind, zone = _encode_zone(value.tzinfo)
     if value.fold:
         kind |= _FOLD
