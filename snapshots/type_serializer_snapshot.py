@@ -22,6 +22,7 @@ It travels to the parts of a type by the context of the call, so that who judges
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -272,6 +273,38 @@ def rules_in_use() -> VerdictRules:
     return _rules.get()
 
 
+_Resolve = TypeVar("_Resolve", bound=Callable[..., "TypeSerializerSchemaCompatibility[Any]"])
+
+_results: ContextVar[dict[Any, Any] | None] = ContextVar("compatibility_results", default=None)
+"""What `resolved_once` has computed since the outermost call."""
+
+
+def resolved_once(resolve: _Resolve) -> _Resolve:
+    """Decorator: resolves each pair of an old snapshot and a new serializer once in an outermost call.
+
+    Several rules may ask about the same part. If each of them did so anew, the work would double at every level of a
+    nested type.
+    """
+
+    @functools.wraps(resolve)
+    def resolve_or_look_up(old_snapshot: Any, new_serializer: Any) -> TypeSerializerSchemaCompatibility[Any]:
+        results = _results.get()
+        if results is None:
+            token = _results.set({})
+            try:
+                return resolve_or_look_up(old_snapshot, new_serializer)
+            finally:
+                _results.reset(token)
+        key = resolve, id(rules_in_use()), id(old_snapshot), id(new_serializer)
+        if key not in results:
+            # The entry keeps both alive, so that no other object gets their ids.
+            results[key] = resolve(old_snapshot, new_serializer), old_snapshot, new_serializer
+        result: TypeSerializerSchemaCompatibility[Any] = results[key][0]
+        return result
+
+    return resolve_or_look_up  # type: ignore[return-value]
+
+
 def resolve_compatibility(
     old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[T], rules: VerdictRules | None = None
 ) -> TypeSerializerSchemaCompatibility[T]:
@@ -282,9 +315,16 @@ def resolve_compatibility(
     if rules is not None:
         token = _rules.set(rules)
         try:
-            return resolve_compatibility(old_snapshot, new_serializer)
+            return _resolve_compatibility(old_snapshot, new_serializer)
         finally:
             _rules.reset(token)
+    return _resolve_compatibility(old_snapshot, new_serializer)
+
+
+@resolved_once
+def _resolve_compatibility(
+    old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[T]
+) -> TypeSerializerSchemaCompatibility[T]:
     verdict = old_snapshot.resolve_schema_compatibility(new_serializer)
     if not verdict.is_incompatible:
         return verdict

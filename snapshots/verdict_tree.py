@@ -24,7 +24,7 @@ from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaC
 
 _SEGMENT: Final = re.compile(r"\.[^.\[{<]*|\[[^\]]*\]|\{[^}]*\}|<[^>]*>")
 
-_SEVERITY: Final = (
+SEVERITY: Final = (
     FieldVerdict.AS_IS,
     FieldVerdict.RECONFIGURE,
     FieldVerdict.MIGRATE,
@@ -46,7 +46,7 @@ class VerdictNode:
     def worst(self) -> FieldVerdict:
         """The worst that happens here or below: *refuse* > *lossy* > *migrate* > *reconfigure* > *as is*."""
         verdicts = [finding.verdict for finding in self.findings] + [child.worst for child in self.children.values()]
-        return max(verdicts, key=_SEVERITY.index, default=FieldVerdict.AS_IS)
+        return max(verdicts, key=SEVERITY.index, default=FieldVerdict.AS_IS)
 
     def to_dict(self) -> dict[str, Any]:
         """The node and everything below it as plain data."""

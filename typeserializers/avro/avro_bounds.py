@@ -11,23 +11,26 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from snapshots.errors import EndOfDataError, MalformedDataError
-from typeserializers.avro.avro_schemas import NamedSchemas, type_of
+from typeserializers.avro.avro_schemas import NamedSchemas, all_parts, parts_of, type_of
 from typeserializers.kernel.counts import MAX_EMPTY_ELEMENTS
 
 MAX_DEPTH: Final = 200
 """How deep values of a recursive schema may be nested."""
+
+_MAX_FREE_PARTS: Final = 1000
+"""How many parts without bytes a value may have for each byte."""
 
 _FIXED_WIDTHS: Final[Mapping[str, int]] = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 
 
 def is_risky(schemas: NamedSchemas) -> bool:
     """Whether data of the schema may be deeper, or hold more, than its bytes can pay for."""
-    return _is_recursive(schemas, schemas.schema, ()) or _has_free_items(schemas, schemas.schema, set())
+    return is_recursive(schemas) or _has_free_items(schemas, FreeSizes(schemas))
 
 
 def is_recursive(schemas: NamedSchemas) -> bool:
     """Whether values of the schema can be nested without end."""
-    return _is_recursive(schemas, schemas.schema, ())
+    return _is_recursive(schemas, schemas.schema, set(), set())
 
 
 def check_depth(value: Any) -> None:
@@ -48,14 +51,16 @@ def check_depth(value: Any) -> None:
 
 def skip(schemas: NamedSchemas, data: bytes, position: int) -> int:
     """The position behind the value; raises `EndOfDataError` or `MalformedDataError` for hostile or cut-off data."""
-    return _Skipper(schemas, data).skip(schemas.schema, position, 0)
+    return _Skipper(schemas, data, position).skip(schemas.schema, position, 0)
 
 
 class _Skipper:
-    def __init__(self, schemas: NamedSchemas, data: bytes) -> None:
+    def __init__(self, schemas: NamedSchemas, data: bytes, start: int) -> None:
         self.schemas = schemas
         self.data = data
+        self.start = start
         self.free_items = 0
+        self.free_records = 0
 
     def skip(self, schema: Any, position: int, depth: int) -> int:
         if depth > MAX_DEPTH:
@@ -83,8 +88,14 @@ class _Skipper:
             return self._blocks(position, lambda place: self.skip(schema["items"], place, depth + 1))
         if kind == "map":
             return self._blocks(position, lambda place: self.skip(schema["values"], self._string(place), depth + 1))
+        before = position
         for part in schema["fields"]:
             position = self.skip(part["type"], position, depth + 1)
+        if before == position:
+            self.free_records += 1
+            limit = _MAX_FREE_PARTS * (1 + position - self.start)
+            if self.free_records > limit:
+                raise MalformedDataError(f"more than {limit} records without bytes at {position}")
         return position
 
     def _blocks(self, position: int, skip_item: Callable[[int], int]) -> int:
@@ -125,44 +136,57 @@ class _Skipper:
         return position
 
 
-def _is_recursive(schemas: NamedSchemas, schema: Any, above: tuple[str, ...]) -> bool:
+def _is_recursive(schemas: NamedSchemas, schema: Any, around: set[str], finished: set[str]) -> bool:
+    """``around`` are the records that the schema is inside, ``finished`` those that were looked into."""
     schema = schemas.resolved(schema)
     kind = type_of(schema)
-    if kind == "union":
-        return any(_is_recursive(schemas, branch, above) for branch in schema)
-    if kind == "array":
-        return _is_recursive(schemas, schema["items"], above)
-    if kind == "map":
-        return _is_recursive(schemas, schema["values"], above)
-    if kind in ("record", "error"):
-        if schema["name"] in above:
+    if kind not in ("record", "error"):
+        return any(_is_recursive(schemas, part, around, finished) for part in parts_of(schema))
+    name = schema["name"]
+    if name in around or name in finished:
+        return name in around
+    around.add(name)
+    found = any(_is_recursive(schemas, part, around, finished) for part in parts_of(schema))
+    around.discard(name)
+    finished.add(name)
+    return found
+
+
+def _has_free_items(schemas: NamedSchemas, sizes: FreeSizes) -> bool:
+    """Whether a value without bytes is the item of an array, or has more than a few parts."""
+    for schema in all_parts(schemas):
+        if type_of(schema) == "array" and sizes.of(schema["items"]) is not None:
             return True
-        inside = (*above, schema["name"])
-        return any(_is_recursive(schemas, part["type"], inside) for part in schema["fields"])
+        size = sizes.of(schema)
+        if size is not None and size > _MAX_FREE_PARTS:
+            return True
     return False
 
 
-def _has_free_items(schemas: NamedSchemas, schema: Any, seen: set[str]) -> bool:
-    schema = schemas.resolved(schema)
-    kind = type_of(schema)
-    if kind == "union":
-        return any(_has_free_items(schemas, branch, seen) for branch in schema)
-    if kind == "array":
-        return may_be_free(schemas, schema["items"]) or _has_free_items(schemas, schema["items"], seen)
-    if kind == "map":
-        return _has_free_items(schemas, schema["values"], seen)
-    if kind in ("record", "error") and schema["name"] not in seen:
-        seen.add(schema["name"])
-        return any(_has_free_items(schemas, part["type"], seen) for part in schema["fields"])
-    return False
+class FreeSizes:
+    """How many parts a value has that takes no bytes: None for a schema whose values take some."""
+
+    def __init__(self, schemas: NamedSchemas) -> None:
+        self._schemas = schemas
+        self._of_records: dict[str, int | None] = {}
+
+    def of(self, schema: Any) -> int | None:
+        """The number of parts, with the value itself."""
+        schema = self._schemas.resolved(schema)
+        kind = type_of(schema)
+        if kind == "fixed":
+            return 1 if schema["size"] == 0 else None
+        if kind not in ("record", "error"):
+            return 1 if kind == "null" else None
+        name = schema["name"]
+        if name not in self._of_records:
+            # A record that holds itself without an end has no values.
+            self._of_records[name] = None
+            sizes = [self.of(part) for part in parts_of(schema)]
+            self._of_records[name] = None if None in sizes else 1 + sum(size for size in sizes if size is not None)
+        return self._of_records[name]
 
 
 def may_be_free(schemas: NamedSchemas, schema: Any) -> bool:
     """Whether values of the schema take no bytes at all."""
-    schema = schemas.resolved(schema)
-    kind = type_of(schema)
-    if kind == "fixed":
-        return bool(schema["size"] == 0)
-    if kind in ("record", "error"):
-        return all(may_be_free(schemas, part["type"]) for part in schema["fields"])
-    return kind == "null"
+    return FreeSizes(schemas).of(schema) is not None

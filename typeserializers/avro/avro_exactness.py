@@ -10,10 +10,10 @@ from __future__ import annotations
 import datetime
 import decimal
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
-from typeserializers.avro.avro_schemas import NamedSchemas, type_of
+from typeserializers.avro.avro_schemas import NamedSchemas, all_parts, type_of
 
 EPOCH: Final = datetime.datetime(1970, 1, 1)
 
@@ -39,14 +39,12 @@ def zero_of(schema: Any) -> Any:
 
 def may_lose(schemas: NamedSchemas) -> bool:
     """Whether the library could write a value of the schema for less than it is."""
-    return any(_loses_by_itself(part, schemas) for part in _parts(schemas, schemas.schema, set()))
+    return any(_loses_by_itself(part, schemas) for part in all_parts(schemas))
 
 
 def holds_several_records(schemas: NamedSchemas) -> bool:
     """Whether a union in the schema has several records, of which a value may fit more than one."""
-    return any(
-        type_of(part) == "union" and _records(part, schemas) > 1 for part in _parts(schemas, schemas.schema, set())
-    )
+    return any(type_of(part) == "union" and _records(part, schemas) > 1 for part in all_parts(schemas))
 
 
 def meant_by(value: Any, read: Any) -> Any:
@@ -66,19 +64,3 @@ def _loses_by_itself(schema: Any, schemas: NamedSchemas) -> bool:
 
 def _records(union: Any, schemas: NamedSchemas) -> int:
     return sum(type_of(schemas.resolved(branch)) in ("record", "error") for branch in union)
-
-
-def _parts(schemas: NamedSchemas, schema: Any, seen: set[str]) -> Iterator[Any]:
-    """The schema and all in it, each named type once."""
-    schema = schemas.resolved(schema)
-    kind = type_of(schema)
-    yield schema
-    if kind == "union":
-        inner = list(schema)
-    elif kind in ("record", "error"):
-        inner = [] if schema["name"] in seen else [part["type"] for part in schema["fields"]]
-        seen.add(schema["name"])
-    else:
-        inner = [schema[key] for key in ("items", "values") if isinstance(schema, dict) and key in schema]
-    for part in inner:
-        yield from _parts(schemas, part, seen)

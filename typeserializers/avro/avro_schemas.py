@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from attrs import frozen
@@ -31,6 +31,31 @@ class NamedSchemas:
         while isinstance(schema, str) and schema in self.names:
             schema = self.names[schema]
         return schema
+
+
+def parts_of(schema: Any) -> list[Any]:
+    """The schemas directly inside a schema that is no name."""
+    if isinstance(schema, list):
+        return list(schema)
+    if not isinstance(schema, dict):
+        return []
+    if schema["type"] in ("record", "error"):
+        return [part["type"] for part in schema["fields"]]
+    return [schema[key] for key in ("items", "values") if key in schema]
+
+
+def all_parts(schemas: NamedSchemas) -> Iterator[Any]:
+    """The schema and all in it, each named type once."""
+    seen: set[str] = set()
+    waiting = [schemas.schema]
+    while waiting:
+        schema = schemas.resolved(waiting.pop())
+        yield schema
+        if isinstance(schema, dict) and schema["type"] in NAMED_KINDS:
+            if schema["name"] in seen:
+                continue
+            seen.add(schema["name"])
+        waiting += reversed(parts_of(schema))
 
 
 def named_schemas(schema: Any) -> NamedSchemas:

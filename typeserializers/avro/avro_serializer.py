@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import json
 from collections.abc import Hashable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from fastavro.schema import SchemaParseException
@@ -34,6 +35,9 @@ from typeserializers.kernel.lost_values import lost_values
 from typeserializers.kernel.type_serializer import Codec, TypeSerializer
 
 _ZEROS = {"null": None, "boolean": False, "int": 0, "long": 0, "float": 0.0, "double": 0.0, "bytes": b"", "string": ""}
+
+_MAX_PARTS: Final = 10_000
+"""How many parts an empty value may have: records that contain others twice double it at every level."""
 
 
 class AvroSerializer(TypeSerializer[Any]):
@@ -68,6 +72,17 @@ class AvroSerializer(TypeSerializer[Any]):
     @property
     def minimum_length(self) -> int:
         return 0 if may_be_free(self.named, self.schema) else 1
+
+    @property
+    def python_type(self) -> type:
+        schema = self.named.resolved(self.schema)
+        if type_of(schema) == "union" and not self.is_optional_type:
+            schema = self.named.resolved(schema[0])
+        # An empty value may be far larger than its schema, and its class is known without its parts.
+        kind = type_of(schema)
+        if kind in ("record", "error"):
+            return dict
+        return bytes if kind == "fixed" and zero_of(schema) is None else type(self._zero(schema))
 
     def create_instance(self) -> Any:
         try:
@@ -165,11 +180,14 @@ class AvroSerializer(TypeSerializer[Any]):
             raise EndOfDataError(f"{self!r}: the value at byte {position} is cut off or damaged: {error}") from error
         return value, stream.tell()
 
-    def _zero(self, schema: Any) -> Any:
+    def _zero(self, schema: Any, parts: Iterator[int] | None = None) -> Any:
+        parts = itertools.count() if parts is None else parts
+        if next(parts) > _MAX_PARTS:
+            raise SnapshotFormatError(f"{self!r}: an empty value has more than {_MAX_PARTS} parts")
         schema = self.named.resolved(schema)
         kind = type_of(schema)
         if kind == "union":
-            return None if self.is_optional_type else self._zero(schema[0])
+            return None if self.is_optional_type else self._zero(schema[0], parts)
         zero = zero_of(schema)
         if zero is not None:
             return zero
@@ -180,7 +198,7 @@ class AvroSerializer(TypeSerializer[Any]):
         if kind == "fixed":
             return bytes(schema["size"])
         if kind in ("record", "error"):
-            return {part["name"]: self._zero(part["type"]) for part in schema["fields"]}
+            return {part["name"]: self._zero(part["type"], parts) for part in schema["fields"]}
         return _ZEROS[kind]
 
     def snapshot_configuration(self) -> AvroSerializerSnapshot:

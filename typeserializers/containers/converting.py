@@ -120,9 +120,9 @@ class ConvertingSerializer(CompiledTypeSerializer[T], Generic[T]):
         """The inner serializer."""
         return (self.inner,)
 
-    def rebound(self, name: str, target: TypeSerializer[Any]) -> ConvertingSerializer[T]:
+    def rebound(self, targets: Mapping[str, TypeSerializer[Any]]) -> ConvertingSerializer[T]:
         """The same around an inner serializer whose references to an enclosing record are bound to another one."""
-        inner = rebound(self.inner, name, target)
+        inner = rebound(self.inner, targets)
         return self if inner is self.inner else self.around(inner)
 
     def write_to(self, value: T, out: DataOutputView) -> None:

@@ -45,7 +45,8 @@ class TtlSerializer(CompiledTypeSerializer["TtlValue[T]"], Generic[T]):
 
     @property
     def length(self) -> int:
-        return 8 + self.value_serializer.length if self.value_serializer.length >= 0 else -1
+        length = self.value_serializer.length
+        return 8 + length if length >= 0 else -1
 
     @property
     def minimum_length(self) -> int:

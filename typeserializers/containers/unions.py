@@ -96,11 +96,11 @@ class UnionSerializer(CompiledTypeSerializer[Any]):
 
     @property
     def length(self) -> int:
-        lengths = {
-            len(prefix) + member.length if member.length >= 0 else -1
-            for prefix, member in zip(self.prefixes, self.member_serializers, strict=True)
-        }
-        return lengths.pop() if len(lengths) == 1 else -1
+        lengths = [member.length for member in self.member_serializers]
+        if -1 in lengths:
+            return -1
+        whole = {len(prefix) + length for prefix, length in zip(self.prefixes, lengths, strict=True)}
+        return whole.pop() if len(whole) == 1 else -1
 
     @property
     def is_immutable_type(self) -> bool:

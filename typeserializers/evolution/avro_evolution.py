@@ -17,12 +17,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility, worst_kind
 from snapshots.refusals import another_serializer
 from snapshots.type_serializer_snapshot import RULES
 from snapshots.value_text import shown
+from snapshots.verdict_tree import SEVERITY
 from typeserializers.avro.avro_schemas import NAMED_KINDS, NamedSchemas, layout_of, named_schemas, type_of
 from typeserializers.avro.avro_serializer import AvroSerializer, AvroSerializerSnapshot
 from typeserializers.evolution.evolution_plans import AvroPlan
@@ -88,12 +89,17 @@ class _Field:
 
 
 class _Resolution:
-    """One comparison; pairs of named types under way are taken to be resolvable, which their own findings decide."""
+    """One comparison, which looks at each pair of records once.
+
+    A pair that is being compared is taken to be resolvable, which its own findings decide. If it turns out not to be,
+    what was concluded from it is dropped. A pair that was compared elsewhere has one finding, which says where.
+    """
 
     def __init__(self, writer: NamedSchemas, reader: NamedSchemas) -> None:
         self.writer = writer
         self.reader = reader
         self._under_way: set[tuple[str, str]] = set()
+        self._compared: dict[tuple[str, str], tuple[Finding, ...]] = {}
         self._used_aliases: set[tuple[str, str, str]] = set()
         """Reader type, its field or nothing, and the name of the writer's that continues as it."""
 
@@ -216,7 +222,10 @@ class _Resolution:
         pair = (old["name"], new["name"])
         if any(finding.verdict is FieldVerdict.REFUSE for finding in found) or pair in self._under_way:
             return found
+        if pair in self._compared:
+            return [evolve(finding, path=path) for finding in self._compared[pair]]
         self._under_way.add(pair)
+        compared_before = len(self._compared)
         old_fields = {part["name"]: part for part in old["fields"]}
         taken: list[str] = []
         for match in match_fields(_Field.of(old), _Field.of(new)):
@@ -250,6 +259,14 @@ class _Resolution:
             reason = "the fields are written in another order"
             found.append(Finding(path, FieldVerdict.MIGRATE, "avro-fields-reordered", reason))
         self._under_way.discard(pair)
+        worst = max(found, key=lambda finding: SEVERITY.index(finding.verdict), default=None)
+        if worst is not None and worst.verdict is FieldVerdict.REFUSE:
+            for other in list(self._compared)[compared_before:]:
+                if all(finding.verdict is not FieldVerdict.REFUSE for finding in self._compared[other]):
+                    del self._compared[other]
+        reason = f"{old['name']} is here too, and changes as at {path or 'the top'}"
+        fix = "" if worst is None else worst.fix
+        self._compared[pair] = () if worst is None else (Finding("", worst.verdict, worst.rule, reason, fix),)
         return found
 
     def _names(self, old: Any, new: Any, path: str) -> list[Finding]:

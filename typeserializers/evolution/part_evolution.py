@@ -17,6 +17,7 @@ from snapshots.type_serializer_snapshot import (
     SimpleTypeSerializerSnapshot,
     TypeSerializerSnapshot,
     resolve_compatibility,
+    resolved_once,
 )
 from typeserializers.containers.nullable import NullableSerializer, NullableSerializerSnapshot
 from typeserializers.evolution.evolution_plans import BecameOptionalPlan, PromotionPlan
@@ -25,6 +26,7 @@ from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 
+@resolved_once
 def resolve_part(
     old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[Any]
 ) -> TypeSerializerSchemaCompatibility[Any]:

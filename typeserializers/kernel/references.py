@@ -13,7 +13,7 @@ inside the snapshot of that record.
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
@@ -103,8 +103,8 @@ class ReferenceSerializer(CompiledTypeSerializer[Any]):
 class ReferenceHolder(Protocol):
     """A serializer that is not a composite by its snapshot, but may hold references: a record."""
 
-    def rebound(self, name: str, target: TypeSerializer[Any]) -> TypeSerializer[Any]:
-        """The serializer with its references to ``name`` bound to another target; itself if it has none."""
+    def rebound(self, targets: Mapping[str, TypeSerializer[Any]]) -> TypeSerializer[Any]:
+        """The serializer with its references bound to other targets, by name; itself if it has none of them."""
 
     def held_serializers(self) -> Sequence[TypeSerializer[Any]]:
         """The serializers directly inside."""
@@ -157,33 +157,34 @@ def bind_references(references: OpenReferences, record: Any, name: str, target: 
             scope.append((meant, reference))
 
 
-def rebound(serializer: TypeSerializer[Any], name: str, target: TypeSerializer[Any]) -> TypeSerializer[Any]:
-    """The serializer with its references to ``name`` bound to another target; itself if it has none."""
+def rebound(serializer: TypeSerializer[Any], targets: Mapping[str, TypeSerializer[Any]]) -> TypeSerializer[Any]:
+    """The serializer with its references bound to other targets, by name; itself if it has none of them."""
     if isinstance(serializer, ReferenceSerializer):
-        return ReferenceSerializer(name, target) if serializer.name == name else serializer
+        target = targets.get(serializer.name)
+        return serializer if target is None else ReferenceSerializer(serializer.name, target)
     if holds_references(serializer):
-        return serializer.rebound(name, target)
+        return serializer.rebound(targets)
     snapshot = serializer.snapshot_configuration()
     if not isinstance(snapshot, CompositeTypeSerializerSnapshot):
         return serializer
     nested = list(snapshot.nested_serializers(serializer))
-    replaced = [rebound(part, name, target) for part in nested]
+    replaced = [rebound(part, targets) for part in nested]
     if all(new is old for new, old in zip(replaced, nested, strict=True)):
         return serializer
     rebuilt: TypeSerializer[Any] = snapshot.create_outer_serializer(replaced)
     return rebuilt
 
 
-def holds_reference(serializer: TypeSerializer[Any]) -> bool:
-    """Whether there is a reference anywhere inside the serializer, so that its meaning depends on where it stands."""
+def refers_to(serializer: TypeSerializer[Any], names: Container[str]) -> bool:
+    """Whether there is a reference to one of these names anywhere inside the serializer."""
     if isinstance(serializer, ReferenceSerializer):
-        return True
+        return serializer.name in names
     if holds_references(serializer):
-        return any(map(holds_reference, serializer.held_serializers()))
+        return any(refers_to(part, names) for part in serializer.held_serializers())
     snapshot = serializer.snapshot_configuration()
     if not isinstance(snapshot, CompositeTypeSerializerSnapshot):
         return False
-    return any(map(holds_reference, snapshot.nested_serializers(serializer)))
+    return any(refers_to(part, names) for part in snapshot.nested_serializers(serializer))
 
 
 @register_snapshot("statebackend.ReferenceSerializerSnapshot")

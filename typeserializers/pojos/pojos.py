@@ -341,7 +341,7 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
         references = [ReferenceSerializer(name) for name in self._unregistered]
         return [*(part.serializer for part in self.fields), *self.registered_subclasses, *references]
 
-    def rebound(self, name: str, target: TypeSerializer[Any]) -> PojoSerializer[R]:
+    def rebound(self, targets: Mapping[str, TypeSerializer[Any]]) -> PojoSerializer[R]:
         """Itself: a POJO contains no record of ours that it could be part of."""
         return self
 

@@ -21,6 +21,7 @@ What no rule covers is left to converters, each from one schema version to the n
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import attrs
@@ -34,7 +35,7 @@ from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitte
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.field_metadata import RecordConverter
 from typeserializers.kernel.known_serializers import known_of
-from typeserializers.kernel.references import bind_references, collected_references, rebound
+from typeserializers.kernel.references import bind_references, collected_references, rebound, refers_to
 from typeserializers.kernel.serializer_inference import DEFAULT_RULES, Inference, InferenceRules
 from typeserializers.kernel.stepping_over import SteppedOverParts
 from typeserializers.kernel.type_serializer import TypeSerializer
@@ -170,12 +171,18 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
         """The same record with other serializers for some fields (after a nested reconfiguration)."""
         return self.with_fields([(part, serializers.get(part.name, part.serializer)) for part in self.fields])
 
-    def with_fields(self, fields: list[tuple[RecordField, TypeSerializer[Any]]]) -> AttrsSerializer[R]:
-        """The same record with these fields and serializers; inside itself it goes on with them too."""
+    def with_fields(
+        self,
+        fields: list[tuple[RecordField, TypeSerializer[Any]]],
+        targets: Mapping[str, TypeSerializer[Any]] = MappingProxyType({}),
+    ) -> AttrsSerializer[R]:
+        """The same record with these fields and serializers; inside itself it goes on with them too.
+
+        ``targets`` are what references to the records around it are bound to, by name.
+        """
         record: AttrsSerializer[R] = AttrsSerializer.from_shape(self.shape)
-        parts = [
-            attrs.evolve(part, serializer=rebound(serializer, self.shape.name, record)) for part, serializer in fields
-        ]
+        inside = {**targets, self.shape.name: record}
+        parts = [attrs.evolve(part, serializer=rebound(serializer, inside)) for part, serializer in fields]
         record.shape = attrs.evolve(self.shape, fields=tuple(parts))
         return record
 
@@ -187,14 +194,12 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
         """The serializers of the fields."""
         return [part.serializer for part in self.fields]
 
-    def rebound(self, name: str, target: TypeSerializer[Any]) -> AttrsSerializer[R]:
-        """The record with the references to an enclosing record bound to another serializer of it."""
-        if name == self.shape.name:
+    def rebound(self, targets: Mapping[str, TypeSerializer[Any]]) -> AttrsSerializer[R]:
+        """The record with the references to enclosing records bound to other serializers of them."""
+        around = {name: target for name, target in targets.items() if name != self.shape.name}
+        if not refers_to(self, around):
             return self
-        serializers = [(part, rebound(part.serializer, name, target)) for part in self.fields]
-        if all(serializer is part.serializer for part, serializer in serializers):
-            return self
-        return self.with_fields(serializers)
+        return self.with_fields([(part, part.serializer) for part in self.fields], around)
 
     def write_to(self, value: R, out: DataOutputView) -> None:
         if value.__class__ is not self.shape.record_class:

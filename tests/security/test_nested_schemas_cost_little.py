@@ -1,0 +1,128 @@
+"""Small schemas that describe huge types: every command reads them in little time and memory.
+
+The limits are generous. Work that doubles at every level of a type would take years.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from savepoints.writing import Plan, SavepointWriter
+from snapshots import MalformedDataError, resolve_compatibility
+from statebackend import ValueStateDescriptor
+from typeserializers import (
+    AttrsSerializer,
+    AvroSerializer,
+    IntSerializer,
+    ListSerializer,
+    LongSerializer,
+    StringSerializer,
+    TtlSerializer,
+    TypeSerializer,
+)
+
+SECONDS = 60
+MEMORY_BYTES = 4 << 30
+
+
+def records_with_the_next_twice(leaf: str, count: int = 40) -> dict[str, Any]:
+    """An Avro schema of records, each of which contains the next one twice."""
+    schema: dict[str, Any] = {"type": "record", "name": f"R{count}", "fields": [{"name": "value", "type": leaf}]}
+    for number in range(count - 1, 0, -1):
+        fields = [{"name": "one", "type": schema}, {"name": "other", "type": f"R{number + 1}"}]
+        schema = {"type": "record", "name": f"R{number}", "fields": fields}
+    return schema
+
+
+def nested(depth: int, wrap: Callable[[TypeSerializer[Any]], TypeSerializer[Any]]) -> TypeSerializer[Any]:
+    serializer: TypeSerializer[Any] = LongSerializer()
+    for _ in range(depth):
+        serializer = wrap(serializer)
+    return serializer
+
+
+TYPES: dict[str, Callable[[], TypeSerializer[Any]]] = {
+    "avro": lambda: AvroSerializer(records_with_the_next_twice("long")),
+    "ttl": lambda: nested(58, TtlSerializer),
+}
+
+
+def write_savepoint(directory: Path, type_name: str) -> None:
+    state = ValueStateDescriptor("nested", TYPES[type_name]())
+    plan = Plan().add_operator("operator", key="string").add_state("operator", state, [])
+    SavepointWriter.new(directory, max_parallelism=4).write(plan)
+
+
+def limit_resources() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+
+
+def run_limited(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        preexec_fn=limit_resources,
+        timeout=SECONDS,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return run_limited("-c", "from streamjobs.command_line import run; run()", *arguments)
+
+
+@pytest.mark.parametrize("type_name", TYPES)
+def test_every_command_reads_a_small_schema_of_a_huge_type(tmp_path: Path, type_name: str) -> None:
+    savepoint = str(tmp_path / "savepoint")
+    module, write = Path(__file__).stem, f"write_savepoint(Path({savepoint!r}), {type_name!r})"
+    path = str(Path(__file__).parent)
+    written = run_limited("-c", f"import sys; sys.path.append({path!r}); from {module} import *; {write}")
+    assert written.returncode == 0, written.stderr
+    for command in (
+        ["inspect", savepoint],
+        ["schema", savepoint],
+        ["show", savepoint, "operator", "nested"],
+        ["diff", savepoint, savepoint],
+    ):
+        shown = run_command(*command)
+        assert shown.returncode == 0, (command, shown.stderr)
+
+
+def test_a_record_without_bytes_that_has_too_many_parts_is_rejected() -> None:
+    with pytest.raises(MalformedDataError, match="records without bytes"):
+        AvroSerializer(records_with_the_next_twice("null")).from_bytes(b"")
+
+
+def test_findings_about_a_record_that_occurs_often_are_reported_once_in_full() -> None:
+    old = AvroSerializer(records_with_the_next_twice("long")).snapshot_configuration()
+    widened = resolve_compatibility(old, AvroSerializer(records_with_the_next_twice("double")))
+    assert widened.is_after_migration
+    assert len(widened.findings) == 40
+    changed = resolve_compatibility(old, AvroSerializer(records_with_the_next_twice("string")))
+    assert changed.is_incompatible
+    assert len(changed.findings) == 40
+
+
+def test_a_change_deep_inside_lists_of_records_is_resolved_in_little_time() -> None:
+    def make(leaf: TypeSerializer[Any]) -> TypeSerializer[Any]:
+        serializer = leaf
+        for number in range(25):
+            record = attrs.make_class(f"Record{number}", {"part": attrs.field(type=object)}, frozen=True)
+            serializer = ListSerializer(AttrsSerializer(record, field_serializers={"part": serializer}))
+        return serializer
+
+    old = make(StringSerializer()).snapshot_configuration()
+    result = resolve_compatibility(old, make(LongSerializer()))
+    assert result.is_incompatible
+    assert [finding.rule for finding in result.findings] == ["field-type-changed"]
+    assert resolve_compatibility(make(IntSerializer()).snapshot_configuration(), make(LongSerializer())).findings
