@@ -117,7 +117,7 @@ class EntryMigration:
                 first = namespaces.setdefault(new_namespace, namespace)
                 if first != namespace:
                     raise self._collision((key_group, key, namespace), NAMESPACE_ROLE, first, namespace)
-                first_part = user_keys.setdefault((new_namespace, new_part), part) if is_map else part
+                first_part: Any = user_keys.setdefault((new_namespace, new_part), part) if is_map else part
                 if first_part != part:
                     raise self._collision((key_group, key, namespace), USER_KEY_ROLE, first_part, part)
                 moved.append((key_group, key, new_namespace, new_part, value))
