@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from migration.composite_conversion import CompositeConversion
-from migration.conversion import Conversion, Part, Write, emit_part_value
+from migration.conversion import Conversion, Part, Write, emit_part_value, passed_through
 from snapshots.value_text import shown
 from typeserializers.containers.lists import ListSerializer
 from typeserializers.containers.maps import MapSerializer
@@ -245,6 +245,18 @@ class TupleConversion(CompositeConversion):
         for index, part in enumerate(self.conversions()):
             yield f"[{index}]", part, position
             _, position = part.old.codec.read(data, position)
+
+
+class LiteralConversion(CompositeConversion):
+    """A value of the type, which must be one of those that are allowed."""
+
+    def emit_value(self, reader: ReadEmitter) -> str:
+        (value,) = self.conversions()
+        result = reader.function.fresh("v")
+        passed = reader.function.bind("passed", passed_through(self.new))
+        expression = emit_part_value(value, reader)
+        reader.line(f"{result} = {passed}({expression})")
+        return result
 
 
 def _emit_written(reader: ReadEmitter, writer: WriteEmitter, write: Write, use: Callable[[str], str]) -> None:

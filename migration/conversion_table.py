@@ -13,6 +13,7 @@ from migration.composite_conversion import CompositeConversion, nested_serialize
 from migration.container_conversion import (
     BecameOptionalConversion,
     ListConversion,
+    LiteralConversion,
     MapConversion,
     NeverNullConversion,
     NullableConversion,
@@ -56,6 +57,7 @@ from typeserializers.evolution.evolution_plans import (
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.pojos.pojos import PojoSerializer
 from typeserializers.records.records import AttrsSerializer
+from typeserializers.scalars.literals import LiteralSerializer
 
 
 def _composite_as_is(serializer: TypeSerializer[Any]) -> Plan:
@@ -78,6 +80,7 @@ _COMPOSITES: Final[dict[type[TypeSerializer[Any]], type[Conversion]]] = {
     MapSerializer: MapConversion,
     TupleSerializer: TupleConversion,
     TtlSerializer: TtlConversion,
+    LiteralSerializer: LiteralConversion,
 }
 
 CONVERSIONS: Final = ConversionTable(

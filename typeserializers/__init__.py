@@ -81,6 +81,7 @@ from typeserializers.scalars.fixed_width import (
     LongSerializer,
     ShortSerializer,
 )
+from typeserializers.scalars.literals import LiteralSerializer
 from typeserializers.scalars.strings import StringSerializer
 from typeserializers.scalars.uuids import UuidSerializer
 from typeserializers.scalars.value_types import (
@@ -178,6 +179,7 @@ __all__ = [
     "Left",
     "LinkedSet",
     "ListSerializer",
+    "LiteralSerializer",
     "LocalDate",
     "LocalDateSerializer",
     "LocalDateTime",

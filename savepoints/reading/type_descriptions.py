@@ -54,6 +54,7 @@ from typeserializers.scalars.fixed_width import (
     LongSerializer,
     ShortSerializer,
 )
+from typeserializers.scalars.literals import LiteralSerializer
 from typeserializers.scalars.value_types import (
     ByteValueSerializer,
     DoubleValueSerializer,
@@ -196,6 +197,7 @@ _NAMES: Final[Mapping[type, Callable[[Any], str]]] = {
     FrozenSetSerializer: _inside("frozenset[", "element_serializer", "]"),
     MapSerializer: lambda one: f"dict[{_joined((one.key_serializer, one.value_serializer), ', ')}]",
     NullableSerializer: _inside("", "inner", " | None"),
+    LiteralSerializer: lambda one: f"{_type_name(one.inner)}[{', '.join(sorted(map(shown, one.values)))}]",
     ConvertingSerializer: _inside("", "inner", ""),
     TupleSerializer: lambda one: f"tuple[{_joined(one.field_serializers, ', ')}]",
     UnionSerializer: lambda one: _joined(one.member_serializers, " | "),

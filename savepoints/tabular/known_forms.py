@@ -93,6 +93,7 @@ from typeserializers.scalars.fixed_width import (
     LongSerializer,
     ShortSerializer,
 )
+from typeserializers.scalars.literals import LiteralSerializer
 from typeserializers.scalars.strings import StringSerializer
 from typeserializers.scalars.uuids import UuidSerializer
 from typeserializers.scalars.value_types import (
@@ -313,6 +314,7 @@ KNOWN_FORMS: Final[Mapping[type[TypeSerializer[Any]], MakeForm]] = {
         forms.of(serializer.key_serializer), forms.of(serializer.value_serializer)
     ),
     NullableSerializer: lambda serializer, forms: forms.of(serializer.inner),
+    LiteralSerializer: lambda serializer, forms: forms.of(serializer.inner),
     ConvertingSerializer: lambda serializer, forms: forms.of(serializer.inner),
     ArrowStructSerializer: lambda serializer, forms: ScalarForm(serializer.struct_type),
     ArrowSerializer: lambda serializer, forms: ScalarForm(

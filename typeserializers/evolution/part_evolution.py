@@ -24,6 +24,7 @@ from typeserializers.evolution.evolution_plans import BecameOptionalPlan, Promot
 from typeserializers.evolution.promotions import PROMOTIONS
 from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.scalars.literals import LiteralSerializer, LiteralSerializerSnapshot
 
 
 @resolved_once
@@ -38,6 +39,10 @@ def resolve_part(
     verdict = resolve_compatibility(old_snapshot, new_serializer)
     if not verdict.is_incompatible:
         return verdict
+    may_be_literal = isinstance(new_serializer, (LiteralSerializer, NullableSerializer))
+    if isinstance(old_snapshot, LiteralSerializerSnapshot) and not may_be_literal:
+        # The values of a literal may widen as those of its type.
+        return resolve_part(old_snapshot.nested_snapshots[0], new_serializer)
     if isinstance(old_snapshot, CompositeTypeSerializerSnapshot):
         verdict = old_snapshot.resolve_with(new_serializer, resolve_part)
         if not verdict.is_incompatible:

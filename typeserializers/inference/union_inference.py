@@ -13,6 +13,7 @@ from typeserializers.containers.unions import UnionSerializer
 from typeserializers.kernel.references import open_reference
 from typeserializers.kernel.serializer_inference import Inference, UnknownTypeError, register_inference
 from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.scalars.literals import LiteralSerializer
 
 
 @register_inference
@@ -63,10 +64,18 @@ def _name_of(hint: Any) -> str:
 
 @register_inference
 def infer_literal(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
-    """``Literal["a", "b"]`` is written as the type of its values; that no other occurs is up to the program."""
+    """``Literal["a", "b"]`` is written as the type of its values, and accepts no others."""
     if typing.get_origin(hint) is not Literal:
         return None
-    return inference.serializer_for(Union[tuple(type(value) for value in typing.get_args(hint))])  # noqa: UP007
+    values_of: dict[type, list[Any]] = {}
+    for value in typing.get_args(hint):
+        values_of.setdefault(type(value), []).append(value)
+    is_optional = values_of.pop(type(None), None) is not None
+    if not values_of:
+        return inference.serializer_for(None)
+    parts = [LiteralSerializer(inference.serializer_for(kind), values) for kind, values in values_of.items()]
+    serializer = parts[0] if len(parts) == 1 else _union_of(parts, inference)
+    return NullableSerializer(serializer) if is_optional else serializer
 
 
 @register_inference

@@ -77,9 +77,14 @@ LONG, STRING = ts.LongSerializer(), ts.StringSerializer()
         (Annotated[datetime.date, ts.LocalDateSerializer()], ts.LocalDateSerializer()),
         (Annotated[array.array, ts.LongPrimitiveArraySerializer()], ts.LongPrimitiveArraySerializer()),
         (Annotated[int, "a note"], LONG),
-        (typing.Literal["a", "b"], STRING),
-        (typing.Literal[1, "a", None], ts.NullableSerializer(ts.UnionSerializer([LONG, STRING]))),
-        (typing.Literal[Colour.RED], ts.EnumSerializer(Colour)),
+        (typing.Literal["a", "b"], ts.LiteralSerializer(STRING, ["a", "b"])),
+        (
+            typing.Literal[1, "a", None],
+            ts.NullableSerializer(
+                ts.UnionSerializer([ts.LiteralSerializer(LONG, [1]), ts.LiteralSerializer(STRING, ["a"])])
+            ),
+        ),
+        (typing.Literal[Colour.RED], ts.LiteralSerializer(ts.EnumSerializer(Colour), [Colour.RED])),
         (typing.Final[int], LONG),
         (typing.List[int], ts.ListSerializer(LONG)),  # noqa: UP006
         (typing.Dict[str, int], ts.MapSerializer(STRING, LONG)),  # noqa: UP006
