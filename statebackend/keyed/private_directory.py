@@ -128,6 +128,11 @@ def temporary_directory(directory: str | None = None) -> Iterator[str]:
                 os.rmdir(root)
 
 
+def private_opener(path: str, flags: int) -> int:
+    """The ``opener`` of a file that only this user reads and writes."""
+    return os.open(path, flags, 0o600)
+
+
 def _remove_if_unused(path: str) -> None:
     try:
         lock = lock_directory(path)

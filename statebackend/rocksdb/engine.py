@@ -341,6 +341,9 @@ class RocksDBEngine:
         self._families: dict[str, ColumnFamily] = {}
         self._scans: weakref.WeakSet[Scan] = weakref.WeakSet()
         with _translated("open", path):
+            if only_read is None:
+                # RocksDB would make it, and its files, readable by everybody.
+                os.makedirs(path, mode=0o700, exist_ok=True)
             names = _column_families_at(path) if only_read is None else only_read
             families = {name: _options() for name in names if name != DEFAULT_COLUMN_FAMILY}
             access = rocksdict.AccessType.read_write() if only_read is None else rocksdict.AccessType.read_only()

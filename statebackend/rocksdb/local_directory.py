@@ -35,7 +35,7 @@ from typing import Final
 
 from attrs import field, frozen
 
-from statebackend.keyed.private_directory import PrivateDirectoryError, lock_directory
+from statebackend.keyed.private_directory import PrivateDirectoryError, lock_directory, private_opener
 from statebackend.rocksdb.brought_files import BroughtFiles
 
 _BOOT_ID_PATH: Final = "/proc/sys/kernel/random/boot_id"
@@ -141,7 +141,7 @@ class LocalStateDirectory:
         # A part of it is no version. Replacing a file would wait for the disk: file systems see to it
         # that one of both outlives a crash of the machine.
         self.begin_change()
-        with contextlib.suppress(OSError), open(self._version_path, "xb") as file:
+        with contextlib.suppress(OSError), open(self._version_path, "xb", opener=private_opener) as file:
             file.write(_checksum(written) + b" " + written)
 
     def wipe(self) -> None:

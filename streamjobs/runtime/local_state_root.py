@@ -48,6 +48,7 @@ from statebackend.keyed.private_directory import (
     lock_directory,
     make_given_directory,
     make_private_directory,
+    private_opener,
 )
 from streamjobs.errors import JobDefinitionError
 
@@ -127,7 +128,7 @@ class LocalStateRoot:
             os.utime(path)
         except FileNotFoundError:
             temporary = f"{path}-{uuid.uuid4().hex}"
-            with open(temporary, "w", encoding="utf-8") as file:
+            with open(temporary, "w", encoding="utf-8", opener=private_opener) as file:
                 json.dump({"job_directory": self.job_directory}, file)
             os.replace(temporary, path)
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import stat
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from attrs import evolve
@@ -17,6 +21,16 @@ from testkit.backends.contract_base import VALUE, ContractBase, contents, fill, 
 from testkit.backends.harness import BackendHarness
 
 KEYS = range(20)
+
+
+def readable_by_others(directory: Path) -> Iterator[Path]:
+    """The files below a directory that the group or all users can open by their path, below it."""
+    for path in directory.iterdir():
+        if stat.S_IMODE(path.lstat().st_mode) & 0o077:
+            if path.is_dir():
+                yield from readable_by_others(path)
+            else:
+                yield path
 
 
 class BackendConfigurationContract(ContractBase):
@@ -149,6 +163,22 @@ class BackendConfigurationContract(ContractBase):
             own = [key for key in KEYS if harness.key_group(key) in backend.key_group_range]
             assert contents(harness, backend) == filled(own, 0)  # type: ignore[arg-type]
             lender.return_keyed_state_backend(backend, identity, succeeded=False)
+
+    def test_no_other_user_reads_what_is_written(self, harness: BackendHarness) -> None:
+        lender = self.create_state_backend()
+        before = os.umask(0o022)
+        try:
+            backend, identity = self.lease(harness, lender)
+            fill(harness, backend, KEYS)
+            handle = harness.snapshot(backend).handle
+            lender.return_keyed_state_backend(backend, identity, succeeded=True)
+            restored, _ = self.lease(harness, lender, handle, local="another")
+            assert contents(harness, restored) == filled(KEYS, 0)
+            found = list(readable_by_others(Path(harness.directory)))
+            lender.return_keyed_state_backend(restored, identity, succeeded=False)
+        finally:
+            os.umask(before)
+        assert found == []
 
     def test_a_lost_local_directory_costs_time_and_no_state(self, harness: BackendHarness) -> None:
         lender = self.create_state_backend()
