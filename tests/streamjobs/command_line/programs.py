@@ -11,6 +11,7 @@ import attrs
 from statebackend import StateTtlConfig, ValueStateDescriptor
 from streamjobs import KeyedProcessFunction, RuntimeContext
 from streamjobs.inprocess import LocalStreamEnvironment
+from typeserializers import reads_fields
 
 
 def totals_class() -> type:
@@ -64,6 +65,25 @@ def wider() -> LocalStreamEnvironment:
 
 def narrower() -> LocalStreamEnvironment:
     return _job(totals=_totals(sales=str), count=int)
+
+
+def _converted(converter: Any) -> LocalStreamEnvironment:
+    converted = _totals(note=False)
+    converted.__schema_version__ = 2  # type: ignore[attr-defined]
+    converted.__converters__ = {1: converter}  # type: ignore[attr-defined]
+    return _job(totals=converted, count=int)
+
+
+def _sales_alone(old: dict[str, Any]) -> dict[str, Any]:
+    return {"sales": old["sales"]}
+
+
+def converted() -> LocalStreamEnvironment:
+    return _converted(_sales_alone)
+
+
+def converted_and_declared() -> LocalStreamEnvironment:
+    return _converted(reads_fields("note")(_sales_alone))
 
 
 def without_a_field() -> LocalStreamEnvironment:

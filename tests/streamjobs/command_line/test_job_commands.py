@@ -118,6 +118,12 @@ def test_a_lock_is_the_same_for_the_same_state_whatever_the_order_of_the_program
         ("expiring", REFUSED, "  state 'count': compatible after migration"),
         ("narrower", REFUSED, "    .sales: refuse [field-type-changed]"),
         ("without_a_field", LOSES, "    .note: lossy [field-removed] the field is gone, its values are lost"),
+        (
+            "converted",
+            LOSES,
+            "    .note: lossy [field-removed] the field is gone, its values are lost unless a converter",
+        ),
+        ("converted_and_declared", 0, "state.lock: restores"),
         ("without_a_state", REFUSED, "  state 'count': nobody registers it. Register it under its old name"),
         ("another_uid", REFUSED, "operator 'totals': the job has no operator of this uid."),
         ("another_key", REFUSED, "  state '(key)': incompatible"),
