@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from migration.composite_conversion import CompositeConversion
-from migration.conversion import Conversion, Part, Write, emit_part_value, passed_through
+from migration.conversion import Conversion, Part, Write, compile_value, emit_part_value, passed_through
+from snapshots.data_views import DataInputView
 from snapshots.value_text import shown
 from typeserializers.containers.lists import ListSerializer
 from typeserializers.containers.maps import MapSerializer
 from typeserializers.containers.nullable import NullableSerializer
+from typeserializers.containers.sets import AnySetSerializer
 from typeserializers.containers.tuples import TupleSerializer
 from typeserializers.evolution.evolution_plans import BecameOptionalPlan, NeverNullPlan, PromotionPlan
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
@@ -217,10 +219,34 @@ class MapConversion(CompositeConversion):
                 yield f"[{shown(key)}]", values, position
                 _, position = self.old.value_serializer.codec.read(data, position)
 
+    def equal_keys(self, data: bytes, position: int) -> tuple[Any, Any] | None:
+        return _equal_values(self._keys(), data, (at for name, _, at in self.parts(data, position) if name == "<key>"))
+
     def _check_count(self, reader: ReadEmitter, count: str) -> None:
         check = reader.function.bind("check_count", check_count)
         key = reader.function.bind("serializer", self.old.key_serializer)
         reader.line(f"{check}({count}, len(data) - pos, {key}, {reader.function.bind('flag', _FLAG)})")
+
+
+class SetConversion(CompositeConversion):
+    """Element by element. Elements that become equal are rejected, since one would be lost."""
+
+    old: AnySetSerializer[Any]
+    new: AnySetSerializer[Any]
+
+    def parts(self, data: bytes, position: int) -> Iterator[Part]:
+        (conversion,) = self.conversions()
+        count, position = _COUNT.codec.read(data, position)
+        check_count(count, len(data) - position, _FLAG)
+        for _ in range(count):
+            is_null, position = _FLAG.codec.read(data, position)
+            if not is_null:
+                yield "<element>", conversion, position
+                _, position = self.old.element_serializer.codec.read(data, position)
+
+    def equal_keys(self, data: bytes, position: int) -> tuple[Any, Any] | None:
+        (conversion,) = self.conversions()
+        return _equal_values(conversion, data, (at for _, _, at in self.parts(data, position)))
 
 
 class TupleConversion(CompositeConversion):
@@ -257,6 +283,16 @@ class LiteralConversion(CompositeConversion):
         expression = emit_part_value(value, reader)
         reader.line(f"{result} = {passed}({expression})")
         return result
+
+
+def _equal_values(conversion: Conversion, data: bytes, positions: Iterable[int]) -> tuple[Any, Any] | None:
+    read, old_of = compile_value(conversion), dict[Any, Any]()
+    for position in positions:
+        old, new = conversion.old.deserialize(DataInputView(data, position)), read(data, position)[0]
+        if new in old_of:
+            return old_of[new], old
+        old_of[new] = old
+    return None
 
 
 def _emit_written(reader: ReadEmitter, writer: WriteEmitter, write: Write, use: Callable[[str], str]) -> None:

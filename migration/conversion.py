@@ -141,6 +141,10 @@ class Conversion(ABC):
         """
         return iter(())
 
+    def equal_keys(self, data: bytes, position: int) -> tuple[Any, Any] | None:
+        """Two keys, or elements of a set, of the old value at a position that become equal; None if there are none."""
+        return None
+
 
 class AsIsConversion(Conversion):
     """The old bytes are the new ones, and the new serializer reads them."""

@@ -18,6 +18,7 @@ from migration.container_conversion import (
     NeverNullConversion,
     NullableConversion,
     PromotingConversion,
+    SetConversion,
     TupleConversion,
 )
 from migration.conversion import AsIsConversion, Conversion, ConversionTable, RewritingConversion
@@ -32,6 +33,7 @@ from snapshots.plans import AS_IS, AsIsPlan, PartsPlan, Plan, RewritePlan
 from typeserializers.containers.lists import ArrayListSerializer, ListSerializer
 from typeserializers.containers.maps import MapSerializer
 from typeserializers.containers.nullable import NullableSerializer
+from typeserializers.containers.sets import FrozenSetSerializer, SetSerializer
 from typeserializers.containers.ttl import TtlSerializer
 from typeserializers.containers.tuples import TupleSerializer
 from typeserializers.evolution.evolution_plans import (
@@ -78,6 +80,7 @@ _COMPOSITES: Final[dict[type[TypeSerializer[Any]], type[Conversion]]] = {
     # The two list serializers have one layout and adopt each other's state.
     ArrayListSerializer: ListConversion,
     MapSerializer: MapConversion,
+    **dict.fromkeys((SetSerializer, FrozenSetSerializer), SetConversion),
     TupleSerializer: TupleConversion,
     TtlSerializer: TtlConversion,
     LiteralSerializer: LiteralConversion,

@@ -162,6 +162,10 @@ def _located(
             found = _located(part, data, start, checks)
             if found is not None:
                 return segment + found[0], *found[1:]
+        equal = conversion.equal_keys(data, position)
+        if equal is not None:
+            one, other = map(shown, equal)
+            failure = MigrationError(f"{one} and {other} become equal, and one of them would be lost")
     return "", failure, _old_value(conversion, data, position)
 
 
