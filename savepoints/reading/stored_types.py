@@ -67,6 +67,7 @@ from typeserializers.scalars.fixed_width import (
     LongSerializer,
     ShortSerializer,
 )
+from typeserializers.scalars.literals import LiteralSerializer
 from typeserializers.scalars.strings import StringSerializer
 from typeserializers.scalars.uuids import UuidSerializer
 from typeserializers.scalars.value_types import (
@@ -840,7 +841,7 @@ _TYPES: Final[Mapping[type, Callable[[Any], StoredType]]] = {
     SqlDateSerializer: _java(SqlDate, _sql_days, lambda value: value.epoch_milli // _DAY_MS),
     SqlTimeSerializer: _java(SqlTime, _time, lambda value: value.epoch_milli % _DAY_MS * 1_000_000),
     SqlTimestampSerializer: _java(SqlTimestamp, _moment, _sql_timestamp_key),
-    **dict.fromkeys((NullableSerializer, ConvertingSerializer), _inside("inner")),
+    **dict.fromkeys((NullableSerializer, ConvertingSerializer, LiteralSerializer), _inside("inner")),
     TtlSerializer: _inside("value_serializer"),
     ReferenceSerializer: _inside("target"),
     AttrsSerializer: _record,

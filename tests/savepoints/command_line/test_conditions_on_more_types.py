@@ -7,7 +7,7 @@ import decimal
 import json
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import pyarrow as pa
@@ -114,6 +114,7 @@ MATCHES: list[tuple[Any, Any, list[str], list[str]]] = [
         ["value.following.number>3", "value.following.following.following.number=null"],
         ["value.following.following!=null"],
     ),
+    (Literal["a", "b"], "a", ["value=a", "value<b"], ["value=b"]),
     (bytes, b"\xff", ["value>00", "value=FF"], ["value<fe"]),
 ]
 
