@@ -16,6 +16,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from typing import Protocol
+from urllib.parse import quote
 
 import pyarrow
 import pyarrow.fs
@@ -180,10 +181,9 @@ class CheckpointFileSystem:
         On a local disk no symbolic link below this root is followed, as in this file system.
         """
         checked_relative_path(directory)
-        uri = place_inside(self._whole_uri, directory)
         if isinstance(self._storage, LocalStorage):
-            return CheckpointFileSystem(uri, self._storage.inside(directory))
-        return CheckpointFileSystem.from_uri(uri)
+            return CheckpointFileSystem(place_inside(self._whole_uri, directory), self._storage.inside(directory))
+        return CheckpointFileSystem.from_uri(place_inside(self._whole_uri, quote(directory)))
 
     def __reduce__(self) -> tuple[object, tuple[str, ...]]:
         if isinstance(self._storage, LocalStorage) and self._storage.below:
@@ -207,15 +207,15 @@ class CheckpointFileSystem:
         with self._reporting("open", path):
             return self._storage.local_path(path and checked_relative_path(path))
 
-    def check_no_links(self, directory: str) -> None:
-        """Raise `StorageError` if `directory` of a local store is or has a symbolic link, at any depth.
+    def check_regular(self, directory: str) -> None:
+        """Raise `StorageError` if `directory` of a local store has anything but files and directories, at any depth.
 
-        For a directory that a program writes to which would follow it.
+        For a directory of a program that would follow a symbolic link, or wait for a named pipe.
         """
         checked_relative_path(directory)
         if isinstance(self._storage, LocalStorage):
             with self._reporting("use", directory):
-                self._storage.check_no_links(directory)
+                self._storage.check_regular(directory)
 
     def make_root(self) -> None:
         """Create the root directory of a local store, durably; other stores need none."""

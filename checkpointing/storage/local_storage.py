@@ -146,11 +146,13 @@ class LocalStorage:
         """Relative paths of all files below the directory `prefix`; none if there is no such directory."""
         return [path for path, entry in self._entries(prefix) if not entry.is_dir()]
 
-    def check_no_links(self, prefix: str) -> None:
-        """Raise `OSError` if there is a symbolic link below the directory `prefix`, or it is one."""
+    def check_regular(self, prefix: str) -> None:
+        """Raise `OSError` if anything but files and directories is below the directory `prefix`, or it is a link."""
         for path, entry in self._entries(prefix):
             if entry.is_symlink():
                 raise _link_found(self._full(path))
+            if not (entry.is_file() or entry.is_dir()):
+                raise OSError(errno.EINVAL, "is neither a file nor a directory; remove it", self._full(path))
 
     def list_directories(self, prefix: str) -> list[str]:
         """Names of the directories directly below `prefix`."""

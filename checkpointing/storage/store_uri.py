@@ -116,16 +116,15 @@ def check_credentials(uri: str) -> None:
 
 
 def endpoint_of(place: str) -> str:
-    """What requests for a place are sent to, for comparison; "" for a path on a disk. It has no credentials."""
+    """What requests for a place are sent to, only for comparison: it may have secrets. "" for a path on a disk."""
     scheme = scheme_of(place)
     if scheme in ("", "file"):
         return ""
-    shown = without_secrets(place)
-    start = len(scheme) + len("://")
-    authority = shown[start : _authority_end(shown, start)]
-    parameters = sorted(
-        f"{found[2]}={found[3]}" for found in _PARAMETER.finditer(shown) if found[2] not in _WITHOUT_ENDPOINT
-    )
+    span = _credentials(place)
+    start = len(scheme) + len("://") if span is None else span[1] + 1
+    authority = place[start : _authority_end(place, start)]
+    # All parameters: a name or value that looks like a secret may choose the endpoint too.
+    parameters = sorted(found[0][1:] for found in _PARAMETER.finditer(place) if found[2] not in _WITHOUT_ENDPOINT)
     # A bucket is no endpoint: it is found by the region or the endpoint in the parameters.
     return f"{scheme}://{'' if scheme in _S3_SCHEMES else authority}?{'&'.join(parameters)}"
 

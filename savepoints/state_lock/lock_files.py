@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from checkpointing.storage.store_uri import is_uri, without_secrets
 from savepoints.errors import StateLockError
 from savepoints.state_lock.lock_format import MAX_LOCK_BYTES, TITLE, WRITE_ANEW, lock_from_bytes, lock_to_bytes
 from savepoints.state_lock.locked_state import StateLock
@@ -37,7 +38,7 @@ _MAX_LOCKS: Final = 10_000
 
 def is_lock_file(path: str | os.PathLike[str]) -> bool:
     """Whether there is a file at that path, which no savepoint is: those are directories."""
-    return _place(path).is_file()
+    return not is_uri(os.fspath(path)) and _place(path).is_file()
 
 
 def read_lock(path: str | os.PathLike[str]) -> StateLock:
@@ -155,7 +156,9 @@ def _check_was_a_lock(path: str | os.PathLike[str]) -> None:
 
 
 def _place(path: str | os.PathLike[str]) -> Path:
-    """The path, which may begin with ``~``: shells leave that behind "=" as it is."""
+    """The path, which may begin with ``~``: shells leave that behind "=" as it is. A URI is a `StateLockError`."""
+    if is_uri(os.fspath(path)):
+        raise StateLockError(f"{without_secrets(os.fspath(path))} is a URI, and lock files are on a disk; give a path")
     # That of nobody's directory is a name as any other, as it is to whole files.
     return Path(os.path.expanduser(path))
 

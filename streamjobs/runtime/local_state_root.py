@@ -42,6 +42,7 @@ from checkpointing.storage.driver_lock import LOCK_FILE_NAME, DriverLock
 from checkpointing.storage.file_lock import FileLock, open_lock_file
 from checkpointing.storage.file_system import CheckpointFileSystem
 from checkpointing.storage.job_directory import JobDirectory
+from checkpointing.storage.store_uri import is_uri, without_secrets
 from statebackend.keyed.private_directory import (
     LOCK_NAME,
     PrivateDirectoryError,
@@ -153,7 +154,14 @@ class LocalStateRoot:
 
 
 def given_local_root(path: str) -> str:
-    """What a user names, seen from the driver: whole, but for what variables of the executors stand for."""
+    """What a user names, seen from the driver: whole, but for what variables of the executors stand for.
+
+    Raises `JobDefinitionError` for a URI.
+    """
+    if is_uri(path):
+        raise JobDefinitionError(
+            f"local_state_directory is {without_secrets(path)!r}; give a path on the local disk of the executors"
+        )
     return path if path.startswith("$") else os.path.abspath(os.path.expanduser(path))
 
 

@@ -343,8 +343,8 @@ class SparkStreamEnvironment:
     ) -> SparkJob:
         directory, point, driver_files = start.directory, start.point, start.records.driver_files
         file_system, leadership, pointers = directory.file_system, directory.leadership, start.records.pointers
-        # Spark follows links, and deletes old files of its log.
-        driver_files.check_no_links(SOURCE_LOG_DIRECTORY)
+        # Spark follows links, waits for pipes, and deletes old files of its log.
+        driver_files.check_regular(SOURCE_LOG_DIRECTORY)
         spark_directory = _local_path(driver_files, SOURCE_LOG_DIRECTORY)
         store = DefaultCompletedCheckpointStore(file_system, pointers, self.retained_checkpoints, leadership=leadership)
         end_interrupted_rearrangement(driver_files)

@@ -23,6 +23,7 @@ from streamjobs.inprocess import LocalJob, LocalStreamEnvironment
 
 MAX_SECONDS: Final = 120
 FAILING: Final = "failing"
+PROGRAM: Final = "hostile_directories:environment"
 
 PLAN: Final = """
 from savepoints.writing import Plan
@@ -111,7 +112,7 @@ def arguments_of(name: str, place: object, directory: Path) -> list[object]:
     directory.mkdir(exist_ok=True)
     (directory / "plan.py").write_text(PLAN)
     out = directory / str(len(list(directory.iterdir())))
-    job = ["--job", "hostile_directories:environment"]
+    job = ["--job", PROGRAM]
     return {
         "inspect": ["inspect", place, "--verify"],
         "show": ["show", place, "count", "count"],

@@ -15,6 +15,7 @@ import pytest
 from hostile_directories import (
     COMMANDS,
     FAILING,
+    PROGRAM,
     arguments_of,
     change_sealed_json,
     command,
@@ -61,9 +62,17 @@ def check_no_secret(text: str) -> None:
     assert not [secret for secret in SECRETS if secret in text], text
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a job, and a savepoint of it."""
+    directory = tmp_path_factory.mktemp("made")
+    run_job(directory / "job", "a").savepoint(directory / "savepoint")
+    return directory
+
+
 @pytest.mark.parametrize("uri", URIS)
 def test_no_error_log_or_file_shows_credentials(
-    tmp_path: Path, uri: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    made: Path, tmp_path: Path, uri: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     caplog.set_level(logging.DEBUG)
@@ -71,21 +80,31 @@ def test_no_error_log_or_file_shows_credentials(
         answer = command(*arguments_of(name, uri, tmp_path / "written"))
         assert answer.status == 3
         check_no_secret(answer.output + answer.errors)
-    run_job(tmp_path / "job", "a").savepoint(tmp_path / "savepoint")
     for use in (
         lambda: Savepoint.open(uri),
         lambda: run_job(uri),
         lambda: run_job(tmp_path / "new", from_savepoint=uri),
-        lambda: run_job(tmp_path / "job").savepoint(uri),
-        lambda: SavepointWriter.copy_of(str(tmp_path / "savepoint"), uri).write(),
+        lambda: run_job(made / "job").savepoint(uri),
+        lambda: SavepointWriter.copy_of(str(made / "savepoint"), uri).write(),
         lambda: SavepointWriter.copy_of(uri, str(tmp_path / "another")).write(),
     ):
         with pytest.raises(Exception) as caught:  # noqa: PT011
             use()
         check_no_secret("".join(traceback.format_exception(caught.value)))
-    answer = command("export", tmp_path / "savepoint", "count", "count", uri, "--to", "csv")
-    assert answer.status == 3
-    check_no_secret(answer.output + answer.errors)
+    for arguments in (
+        ["export", made / "savepoint", "count", "count", uri, "--to", "csv"],
+        ["report", made / "job", uri],
+        ["rewrite", made / "savepoint", uri, "--plan", tmp_path / "written" / "plan.py"],
+        ["migrate", made / "savepoint", uri, "--job", PROGRAM],
+        ["check", "--lock", uri, "--job", PROGRAM],
+        ["check", "--history", uri, "--job", PROGRAM],
+        ["lock", "--output", uri, "--job", PROGRAM],
+        ["lock", "--history", uri, "--job", PROGRAM],
+        ["gc", made / "job", "--driver-directory", uri],
+    ):
+        answer = command(*arguments)
+        assert answer.status == 3, arguments
+        check_no_secret(answer.output + answer.errors)
     check_no_secret(caplog.text)
     check_no_secret(repr(content_of(tmp_path)))
 
@@ -163,6 +182,7 @@ def check(job: Path) -> None:
         "S3://bucket/savepoint?endpoint_override={address}&scheme=http",
         "s3://AKIAKEY:S3CR%2F3TS@bucket/savepoint?endpoint_override={address}&scheme=http",
         "gs://anonymous@bucket/savepoint?endpoint_override={address}&scheme=http&retry_limit_seconds=1",
+        "s3://bucket/savepoint?endpoint_override=user%40{address}&scheme=http",
         "hdfs://{address}/savepoint",
         "abfss://container@account/savepoint?blob_storage_authority={address}&blob_storage_scheme=http",
     ],

@@ -6,15 +6,14 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hostile_directories import (
     COMMANDS,
-    Count,
     arguments_of,
     change_sealed_json,
     command,
@@ -24,6 +23,8 @@ from hostile_directories import (
 )
 
 from savepoints import Savepoint
+from statebackend import ValueStateDescriptor
+from streamjobs import KeyedProcessFunction, RuntimeContext
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,10 +59,16 @@ def outside(tmp_path: Path) -> Path:
     return directory
 
 
+@pytest.fixture(scope="module")
+def made_job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("made") / "job"
+    run_job(directory, "abc")
+    return directory
+
+
 @pytest.fixture
-def job(tmp_path: Path) -> Path:
-    run_job(tmp_path / "job", "abc")
-    return tmp_path / "job"
+def job(made_job: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made_job, tmp_path / "job"))
 
 
 def replace_by_link(job: Path, name: str, outside: Path) -> Path:
@@ -92,22 +99,60 @@ def test_an_id_that_is_no_uuid_is_rejected_by_each_command_that_opens_the_job_an
     assert {path: content for path, content in content_of(tmp_path).items() if "written" not in path} == before
 
 
+def run_on_spark(spark: SparkSession, directory: Path) -> None:
+    from streamjobs.spark import NoopSink, SparkStreamEnvironment
+
+    # Workers do not have the modules of this directory.
+    class Seen(KeyedProcessFunction[Any, Any, Any]):
+        def open(self, context: RuntimeContext) -> None:
+            self.seen = context.get_state(ValueStateDescriptor("seen", int))
+
+        def process_element(self, value: Any, context: Any) -> Iterator[Any]:
+            self.seen.update(1)
+            yield value["key"], 1
+
+    (directory / "in").mkdir(exist_ok=True)
+    (directory / "in" / "records.json").write_text('{"key": "a"}')
+    frame = spark.readStream.schema("key string").json(str(directory / "in"))
+    env = SparkStreamEnvironment(
+        spark, job_dir=directory / "job", parallelism=1, local_state_directory=str(directory / "local")
+    )
+    stream = env.from_dataframe(frame).key_by("key").process(Seen(), uid="seen", schema="key string, seen int")
+    stream.sink_to(NoopSink())
+    env.execute("count", trigger={"availableNow": True}).await_termination()
+
+
 @pytest.mark.spark
 def test_a_start_on_spark_rejects_an_id_that_is_a_path_and_leaves_what_is_there(
     spark: SparkSession, tmp_path: Path, job: Path, outside: Path
 ) -> None:
-    from streamjobs.spark import NoopSink, SparkStreamEnvironment
-
     change_sealed_json(job / "job.json", job_id=str(outside))
     before = content_of(outside)
-    (tmp_path / "in").mkdir()
-    frame = spark.readStream.schema("key string").json(str(tmp_path / "in"))
-    env = SparkStreamEnvironment(spark, job_dir=job, local_state_directory=str(tmp_path / "local"))
-    stream = env.from_dataframe(frame).key_by("key").process(Count(), uid="count", schema="key string, count int")
-    stream.sink_to(NoopSink())
     with pytest.raises(Exception, match="job_id must be a UUID"):
-        env.execute("count")
+        run_on_spark(spark, tmp_path)
     assert content_of(outside) == before
+
+
+@pytest.mark.spark
+def test_a_start_on_spark_uses_no_log_of_sources_with_links_or_pipes(spark: SparkSession, tmp_path: Path) -> None:
+    run_on_spark(spark, tmp_path)
+    for name in ("spark", "spark/offsets", "spark/commits/0", "spark/metadata", "shared"):
+        place = tmp_path / "job" / name
+        place.rename(tmp_path / "outside")
+        place.symlink_to(tmp_path / "outside")
+        before = content_of(tmp_path)
+        with pytest.raises(Exception, match=r"symbolic link|is missing"):
+            run_on_spark(spark, tmp_path)
+        after = content_of(tmp_path)
+        for path in (str(tmp_path / "outside"), str(place)):
+            assert {one: after[one] for one in after if one.startswith(path)} == {
+                one: before[one] for one in before if one.startswith(path)
+            }
+        place.unlink()
+        (tmp_path / "outside").rename(place)
+    os.mkfifo(tmp_path / "job" / "spark" / "offsets" / "1")
+    with limited(), pytest.raises(Exception, match="neither a file nor a directory"):
+        run_on_spark(spark, tmp_path)
 
 
 @pytest.mark.parametrize("name", DIRECTORIES)
@@ -192,18 +237,16 @@ def test_a_lock_file_that_is_more_than_that_is_rejected_and_not_written_to(
     assert {path: content for path, content in content_of(tmp_path).items() if "written" not in path} == before
 
 
-@pytest.mark.parametrize("given", COMMANDS)
 @pytest.mark.parametrize("name", ["job.json", "origin.json", "high-availability.json", "_metadata", "data"])
-def test_a_pipe_in_the_place_of_a_file_is_waited_for_by_no_command(
-    tmp_path: Path, job: Path, name: str, given: str
-) -> None:
+def test_a_pipe_in_the_place_of_a_file_is_waited_for_by_no_command(tmp_path: Path, job: Path, name: str) -> None:
     file = {
         "_metadata": max(job.glob("checkpoints/*/_metadata")),
         "data": next(path for path in sorted(job.rglob("shared/**/*")) if path.is_file()),
     }.get(name, job / name)
     file.unlink(missing_ok=True)
     os.mkfifo(file)
-    command(*arguments_of(given, job, tmp_path / "written"))
+    for given in COMMANDS:
+        command(*arguments_of(given, job, tmp_path / "written"))
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.symlink("/proc/self/environ", path)])
