@@ -88,7 +88,9 @@ class ValueStateDescriptor(StateDescriptor, Generic[T]):
     """
 
     serializer: TypeSerializer[T] = field(converter=as_serializer)
-    default: T | None = None
+    default: T | None = field(default=None, eq=False)
+    _default_bytes: bytes | None = field(default=None, init=False, repr=False)
+    """What descriptors are compared by: a NaN differs from itself, and a value may define equality as it likes."""
 
     kind = VALUE
 
@@ -128,7 +130,7 @@ class ValueStateDescriptor(StateDescriptor, Generic[T]):
     def __attrs_post_init__(self) -> None:
         if self.default is not None:
             try:
-                self.serializer.to_bytes(self.default)
+                object.__setattr__(self, "_default_bytes", self.serializer.to_bytes(self.default))
             except SerializationError as error:
                 raise StateRegistrationError(
                     f"state {self.name!r}: the default {shown(self.default)} is not a value of the state: {error}"
