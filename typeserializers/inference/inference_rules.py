@@ -16,7 +16,12 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.records.class_families import AttrsFamily, DataclassFamily, NamedTupleFamily
 from typeserializers.records.msgspec_structs import MsgspecFamily
 from typeserializers.records.pydantic_models import PydanticDataclassFamily, PydanticFamily
-from typeserializers.records.record_checks import check_defaults, check_shape, refuse_undecorated
+from typeserializers.records.record_checks import (
+    check_defaults,
+    check_shape,
+    check_values_are_kept,
+    refuse_undecorated,
+)
 from typeserializers.records.record_shape import shape_of
 from typeserializers.records.records import AttrsSerializer
 from typeserializers.scalars.byte_arrays import BytesSerializer
@@ -100,4 +105,5 @@ def infer_record(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
     serializer: AttrsSerializer[Any] = AttrsSerializer.from_shape(shape)
     bind_references(references, hint, shape.name, serializer)
     check_defaults(shape, where)
+    check_values_are_kept(shape, where)
     return serializer

@@ -19,7 +19,12 @@ from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.kernel.serializer_inference import DEFAULT_RULES, Inference, InferenceRules, UnknownTypeError
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.pojos.pojo_format import WrittenPart, WrittenPojo
-from typeserializers.records.record_checks import check_defaults, check_shape, refuse_undecorated
+from typeserializers.records.record_checks import (
+    check_defaults,
+    check_shape,
+    check_values_are_kept,
+    refuse_undecorated,
+)
 from typeserializers.records.record_construction import arguments_of, stand_in_class
 from typeserializers.records.record_format import is_field_name
 from typeserializers.records.record_shape import RecordField, RecordShape, shape_of
@@ -104,6 +109,7 @@ def pojo_shape_of(
     record = shape_of(record_class, field_serializers, inference)
     check_shape(record, where)
     check_defaults(record, where)
+    check_values_are_kept(record, where)
     fields = []
     for part in record.fields:
         serializer, is_optional = part.serializer, part.serializer.is_optional_type

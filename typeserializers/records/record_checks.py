@@ -6,13 +6,18 @@ it is refused when its serializer is made, with the field and what to do.
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import inspect
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from snapshots.errors import UnresolvableSerializerError
 from snapshots.value_text import shown
+from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.kernel.serializer_inference import InferenceRules, UnknownTypeError
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.records.record_construction import settable_twin
 from typeserializers.records.record_format import is_field_name
 from typeserializers.records.record_shape import RecordField, RecordShape
 
@@ -37,6 +42,59 @@ def check_defaults(shape: RecordShape, where: str) -> None:
     for part in shape.fields:
         if part.has_default:
             _check_default(part, where)
+
+
+def check_values_are_kept(shape: RecordShape, where: str) -> None:
+    """Raises `UnknownTypeError` for a class that makes another object of the fields of an object.
+
+    A constructor may change what it is given, such as strip a text, if it leaves alone what it has made. That is tried
+    with a few values; a constructor that rejects all of them is trusted. To be called when references to the record
+    are bound.
+    """
+    if shape.maker is None and settable_twin(shape.record_class) is not None:
+        return
+    for attempt in range(_ATTEMPTS):
+        name = _changed_field(shape, attempt)
+        if name is not None:
+            raise UnknownTypeError(
+                f"{where}.{name}: a {shape.record_class.__name__} that is made of the fields of another has another "
+                f"{name}, so that reading would change what was written. Let its constructor, validators and "
+                f"converters leave alone what they have made, or move the change into a classmethod"
+            )
+
+
+def _changed_field(shape: RecordShape, attempt: int) -> str | None:
+    try:
+        first = shape.record_of([_sample(part.serializer, attempt) for part in shape.fields])
+        values = [getattr(first, part.name) for part in shape.fields]
+        # Before the second one is made: a constructor may also change a list that it is given.
+        written = [part.serializer.to_bytes(value) for part, value in zip(shape.fields, values, strict=True)]
+        second = shape.record_of(values)
+        for part, before in zip(shape.fields, written, strict=True):
+            if part.serializer.to_bytes(getattr(second, part.name)) != before:
+                return part.name
+    except Exception:
+        return None
+    return None
+
+
+_SAMPLES: Final[Mapping[type, Sequence[Any]]] = {
+    int: (3, 50, 1),
+    float: (1.5, 50.0, 1.0),
+    str: ("Some text", "ab", "1"),
+    bytes: (b"Some bytes", b"ab", b"1"),
+    bool: (True, False, True),
+    datetime.timedelta: (datetime.timedelta(hours=3), datetime.timedelta(1), datetime.timedelta(seconds=1)),
+    decimal.Decimal: (decimal.Decimal("1.5"), decimal.Decimal(50), decimal.Decimal(1)),
+}
+_ATTEMPTS: Final = 3
+
+
+def _sample(serializer: TypeSerializer[Any], attempt: int) -> Any:
+    """A value that most constructors take and would change if they change any."""
+    python_type = serializer.inner.python_type if isinstance(serializer, NullableSerializer) else serializer.python_type
+    samples = _SAMPLES.get(python_type)
+    return serializer.create_instance() if samples is None else samples[attempt]
 
 
 def refuse_undecorated(record_class: Any, rules: InferenceRules, where: str) -> None:

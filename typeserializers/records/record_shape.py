@@ -74,6 +74,12 @@ class RecordShape:
         """What is called with the fields, by place or by name as each says."""
         return self.maker or self.record_class
 
+    def record_of(self, items: Sequence[Any]) -> Any:
+        """The record with these values, one for each of `fields`, in their order; raises what the class raises."""
+        positional = [item for part, item in zip(self.fields, items, strict=True) if not part.keyword_only]
+        named = {part.argument: item for part, item in zip(self.fields, items, strict=True) if part.keyword_only}
+        return self.makes_records(*positional, **named)
+
     def __attrs_post_init__(self) -> None:
         if self.schema_version < 1:
             raise ValueError(f"{self.name}: the schema version {self.schema_version} is not a number from 1 on")

@@ -40,7 +40,12 @@ from typeserializers.kernel.serializer_inference import DEFAULT_RULES, Inference
 from typeserializers.kernel.stepping_over import SteppedOverParts
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.kernel.value_hooks import exact_parts, size_of_parts
-from typeserializers.records.record_checks import check_defaults, check_shape, refuse_undecorated
+from typeserializers.records.record_checks import (
+    check_defaults,
+    check_shape,
+    check_values_are_kept,
+    refuse_undecorated,
+)
 from typeserializers.records.record_construction import arguments_of, emit_fields, settable_twin, stand_in_class
 from typeserializers.records.record_format import (
     NEWEST_VERSION,
@@ -99,6 +104,7 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
         )
         bind_references(references, record_class, self.shape.name, self)
         check_defaults(self.shape, record_class.__name__)
+        check_values_are_kept(self.shape, record_class.__name__)
 
     @classmethod
     def from_shape(cls, shape: RecordShape) -> AttrsSerializer[Any]:
@@ -291,9 +297,7 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
 
     def record_of(self, items: list[Any]) -> R:
         """The record with these values, one for each of `fields`, in their order; raises what the class raises."""
-        positional = [item for part, item in zip(self.fields, items, strict=True) if not part.keyword_only]
-        named = {part.argument: item for part, item in zip(self.fields, items, strict=True) if part.keyword_only}
-        record: R = self.shape.makes_records(*positional, **named)
+        record: R = self.shape.record_of(items)
         return record
 
     def _refuse_class(self, value: Any) -> None:
