@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from attrs import field, frozen
 
+from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.envelope import snapshot_to_bytes
 from snapshots.errors import StateFormatError
 from snapshots.value_text import shown
 from statebackend.api.errors import StateRegistrationError
+from typeserializers.containers.converting import ConvertingSerializer
 from typeserializers.kernel.serializer_inference import serializer_for
 from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.records.records import AttrsSerializer
+from typeserializers.times.python_times import PythonDateTimeSerializer
 
 if TYPE_CHECKING:
     from types import UnionType
@@ -81,6 +85,32 @@ def as_serializer(given: TypeSerializer[T] | type[T] | TypeHint) -> TypeSerializ
             f"state of {serializer.type_name:.200} could be written and never read again: {error}"
         ) from error
     return serializer
+
+
+def as_key_serializer(given: TypeSerializer[T] | type[T] | TypeHint) -> TypeSerializer[T]:
+    """As `as_serializer`, for the keys of a map: they have moments in UTC, so that one moment is one key."""
+    return _with_moments_in_utc(as_serializer(given))
+
+
+def _with_moments_in_utc(serializer: TypeSerializer[Any]) -> TypeSerializer[Any]:
+    if type(serializer) is PythonDateTimeSerializer:
+        return serializer if serializer.in_utc else PythonDateTimeSerializer(in_utc=True)
+    if type(serializer) is ConvertingSerializer:
+        inner = _with_moments_in_utc(serializer.inner)
+        return serializer if inner is serializer.inner else serializer.around(inner)
+    if type(serializer) is AttrsSerializer:
+        parts = {part.name: _with_moments_in_utc(part.serializer) for part in serializer.fields}
+        changed = any(parts[part.name] is not part.serializer for part in serializer.fields)
+        return serializer.with_serializers(parts) if changed else serializer
+    snapshot = serializer.snapshot_configuration()
+    if not isinstance(snapshot, CompositeTypeSerializerSnapshot):
+        return serializer
+    nested = list(snapshot.nested_serializers(serializer))
+    replaced = [_with_moments_in_utc(part) for part in nested]
+    if all(new is old for new, old in zip(replaced, nested, strict=True)):
+        return serializer
+    around: TypeSerializer[Any] = snapshot.create_outer_serializer(replaced)
+    return around
 
 
 def check_state_name(what: str, name: object) -> None:

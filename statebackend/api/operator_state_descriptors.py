@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from attrs import field, frozen
 
-from statebackend.api.descriptors import as_serializer, check_state_name
+from statebackend.api.descriptors import as_key_serializer, as_serializer, check_state_name
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 T = TypeVar("T")
@@ -97,7 +97,7 @@ class UnionListStateDescriptor(OperatorStateDescriptor, Generic[T]):
 class BroadcastStateDescriptor(OperatorStateDescriptor, Generic[K, V]):
     """A map that is the same in all subtasks; every restored subtask gets one whole copy."""
 
-    key_serializer: TypeSerializer[K] = field(converter=as_serializer)
+    key_serializer: TypeSerializer[K] = field(converter=as_key_serializer)
     value_serializer: TypeSerializer[V] = field(converter=as_serializer)
 
     mode = OperatorStateMode.BROADCAST

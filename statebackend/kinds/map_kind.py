@@ -15,7 +15,7 @@ from attrs import evolve, field, frozen
 
 from snapshots.plans import PartsPlan, Plan
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
-from statebackend.api.descriptors import USER_KEY_ROLE, VALUE_ROLE, as_serializer
+from statebackend.api.descriptors import USER_KEY_ROLE, VALUE_ROLE, as_key_serializer, as_serializer
 from statebackend.api.states import MapState
 from statebackend.kinds.internal_states import InternalState
 from statebackend.kinds.state_kind import HandleSource, StateDescriptor, StateKind, TableForm
@@ -99,7 +99,7 @@ MAP: Final = MapKind()
 class MapStateDescriptor(StateDescriptor, Generic[K, V]):
     """A map per key, each entry stored by itself."""
 
-    key_serializer: TypeSerializer[K] = field(converter=as_serializer)
+    key_serializer: TypeSerializer[K] = field(converter=as_key_serializer)
     value_serializer: TypeSerializer[V] = field(converter=as_serializer)
 
     kind = MAP

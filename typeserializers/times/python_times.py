@@ -18,7 +18,7 @@ from __future__ import annotations
 import datetime
 import struct
 import zoneinfo
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from snapshots.data_views import DataInputView, DataOutputView
@@ -154,7 +154,15 @@ class PythonDateTimeSerializer(CompiledTypeSerializer[datetime.datetime]):
     """A ``datetime.datetime`` with its time zone, or without one; see the module for the time zones.
 
     The moments and local date-times of Flink's serializers are accepted where they fit; a moment becomes UTC.
+
+    With ``in_utc`` a datetime with a time zone is written in UTC, for keys: one moment is one key, whatever its zone.
     """
+
+    in_utc = False
+
+    def __init__(self, *, in_utc: bool = False) -> None:
+        if in_utc:
+            self.in_utc = True
 
     @property
     def minimum_length(self) -> int:
@@ -168,14 +176,14 @@ class PythonDateTimeSerializer(CompiledTypeSerializer[datetime.datetime]):
         return datetime.datetime(1970, 1, 1)
 
     def write_to(self, value: datetime.datetime, out: DataOutputView) -> None:
-        out.write(encode_datetime(value))
+        out.write(self._encode(value))
 
     def read_from(self, source: DataInputView) -> datetime.datetime:
         value, source.position = decode_datetime(source.data, source.position)
         return value
 
     def emit_write(self, emitter: WriteEmitter, value: str) -> None:
-        emitter.append(f"{emitter.function.bind('encode_datetime', encode_datetime)}({value})")
+        emitter.append(f"{emitter.function.bind('encode_datetime', self._encode)}({value})")
 
     def emit_read(self, emitter: ReadEmitter) -> str:
         result = emitter.function.fresh("v")
@@ -184,9 +192,16 @@ class PythonDateTimeSerializer(CompiledTypeSerializer[datetime.datetime]):
 
     def problems(self, value: Any, path: str) -> Iterator[str]:
         try:
-            encode_datetime(value)
-        except (TypeError, ValueError) as error:
+            self._encode(value)
+        except (TypeError, ValueError, OverflowError) as error:
             yield misfit(path, value, error)
+
+    @property
+    def _encode(self) -> Callable[[Any], bytes]:
+        return _encode_in_utc if self.in_utc else encode_datetime
+
+    def __repr__(self) -> str:
+        return f"PythonDateTimeSerializer({'in_utc=True' if self.in_utc else ''})"
 
     def snapshot_configuration(self) -> PythonDateTimeSerializerSnapshot:
         return PythonDateTimeSerializerSnapshot()
@@ -206,6 +221,12 @@ def encode_datetime(value: Any) -> bytes:
         kind |= _FOLD
     nano = value.microsecond * 1000
     return _LOCAL.pack(value.year, value.month, value.day, value.hour, value.minute, value.second, nano, kind) + zone
+
+
+def _encode_in_utc(value: Any) -> bytes:
+    if isinstance(value, datetime.datetime) and value.tzinfo is not None:
+        value = plain_datetime(value).astimezone(_UTC).replace(fold=0)
+    return encode_datetime(value)
 
 
 def decode_datetime(data: bytes, position: int) -> tuple[datetime.datetime, int]:
