@@ -35,6 +35,7 @@ from checkpointing.handles.handle_records import (
     subtask_state_to_record,
 )
 from checkpointing.handles.invariants import MAX_ID, check_encodable, check_identifier, check_integer, require
+from checkpointing.handles.record_bounds import item_count_check
 from checkpointing.handles.state_handles import SubtaskState
 from checkpointing.metadata.checkpoint_sections import ChannelTimestamp, TimersDue, check_distinct_channels
 from snapshots.value_text import shown
@@ -89,6 +90,7 @@ _SCHEMA: dict[str, Any] = {
     ],
 }
 _PARSED = fastavro.parse_schema(_SCHEMA)
+_check_item_count = item_count_check(_SCHEMA)
 # A record is its fields one behind the other, so that it can be read in three parts: what is in front of the state,
 # the state, whose bytes are kept, and what is behind it.
 _STATE_AT = [one["name"] for one in _SCHEMA["fields"]].index("state")
@@ -228,6 +230,7 @@ class Acknowledgement:
             raise _malformed("is truncated or altered: its checksum does not match")
         source = io.BytesIO(content)
         try:
+            _check_item_count(content)
             before: Any = fastavro.schemaless_reader(source, _BEFORE_STATE, None)
             state = read_subtask_state(source, known_files)
             behind: Any = fastavro.schemaless_reader(source, _BEHIND_STATE, None)

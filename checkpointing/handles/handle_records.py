@@ -10,6 +10,7 @@ from typing import Any, Final
 import fastavro
 
 from checkpointing.errors import InvariantViolationError
+from checkpointing.handles.record_bounds import item_count_check
 from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle, OpaqueStateHandle, SubtaskState
 from snapshots.value_text import shown
 
@@ -95,6 +96,8 @@ _OPAQUE_NAME: Final = "statebackend.OpaqueStateHandle"
 
 _SUBTASK_STATE = fastavro.parse_schema(SUBTASK_STATE_SCHEMA)
 _KEYED_STATE_HANDLE = fastavro.parse_schema(_KEYED_STATE_HANDLE_SCHEMA)
+_check_subtask_state = item_count_check(SUBTASK_STATE_SCHEMA)
+_check_keyed_state_handle = item_count_check(_KEYED_STATE_HANDLE_SCHEMA)
 
 KnownFiles = Mapping[str, FileHandle]
 """Files by path that were checked before; those that are described alike again are taken from here.
@@ -174,6 +177,7 @@ def decode_subtask_state(data: bytes) -> SubtaskState:
 
     Raises `InvariantViolationError` for bytes that are not one.
     """
+    _check_subtask_state(data)
     return subtask_state_from_record(_decoded(_SUBTASK_STATE, data, "the state of a subtask"))
 
 
@@ -187,6 +191,7 @@ def decode_keyed_state_handle(data: bytes) -> KeyedStateHandle:
 
     Raises `InvariantViolationError` for bytes that are not one.
     """
+    _check_keyed_state_handle(data)
     return keyed_state_handle_from_record(_decoded(_KEYED_STATE_HANDLE, data, "a state handle"))
 
 

@@ -5,9 +5,9 @@ It is an Avro object container file with one record, so any Avro tool reads it. 
 file with the 32 digits of that very value replaced by zeros. Every byte is thereby covered, and any single flipped bit
 is found. The meaning of the checksum is the same in all versions, so that a newer file can be told from a damaged one.
 
-Reading trusts nothing: size and decompressed size are bounded, the file is only decoded with the schema this package
-holds for its version, and all invariants are checked. The same invariants are checked before writing. One version is
-written, the newest; every one before it is read.
+Reading trusts nothing: size, decompressed size and the number of items are bounded, the file is only decoded with the
+schema this package holds for its version, and all invariants are checked. The same invariants are checked before
+writing. One version is written, the newest; every one before it is read.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import xxhash
 from checkpointing.errors import CorruptMetadataError, InvariantViolationError, UnsupportedMetadataVersionError
 from checkpointing.handles.checksum import checksum_of_bytes, is_checksum
 from checkpointing.handles.invariants import require
+from checkpointing.handles.record_bounds import item_count_check
 from checkpointing.metadata.checkpoint_metadata import CheckpointMetadata
 from checkpointing.metadata.former_records import (
     metadata_of_former_record,
@@ -44,6 +45,14 @@ MAX_METADATA_BYTES = 256 << 20
 _LARGE_RECORD_BYTES = 1 << 20
 """From here on a record is compressed for speed: names and checksums fill it, which do not get much smaller."""
 
+_MAX_HEADER_BYTES = 1 << 20
+
+_SMALL_RECORD_BYTES = 1 << 20
+_MAX_COMPRESSION_RATIO = 256
+"""A record that is not small takes at most so many times the bytes of its compressed block."""
+
+_MANY_SMALL_ITEMS = 1 << 16
+
 _MAGIC = b"Obj\x01"
 _VERSION_KEY = "statebackend.format_version"
 _CHECKSUM_KEY = "statebackend.checksum"
@@ -55,6 +64,7 @@ _RECORDS = {version: fastavro.parse_schema(schema) for version, schema in METADA
 _CANONICAL_FORMS = {
     version: fastavro.schema.to_parsing_canonical_form(schema) for version, schema in METADATA_SCHEMAS.items()
 }
+_ITEM_COUNT_CHECKS = {version: item_count_check(schema) for version, schema in METADATA_SCHEMAS.items()}
 _READERS: Mapping[int, Callable[[Mapping[str, Any]], CheckpointMetadata]] = {
     1: metadata_of_former_record,
     2: metadata_of_former_record,
@@ -66,13 +76,18 @@ _READERS: Mapping[int, Callable[[Mapping[str, Any]], CheckpointMetadata]] = {
 
 
 def encode_metadata(metadata: CheckpointMetadata) -> bytes:
-    """The bytes of the file. Raises `InvariantViolationError` if there are too many, or for a part without a place."""
+    """The bytes of the file.
+
+    Raises `InvariantViolationError` for a part without a place, and for more bytes or items than can be read.
+    """
     content = encode_metadata_record(metadata)
     require(
         len(content) <= MAX_METADATA_BYTES,
         f"the metadata of checkpoint {metadata.checkpoint_id} takes {len(content)} bytes, the limit is "
         f"{MAX_METADATA_BYTES}; state belongs in files, not in meta",
     )
+    if _small_items(metadata) > _MANY_SMALL_ITEMS:
+        _ITEM_COUNT_CHECKS[FORMAT_VERSION](content)
     sync_marker = xxhash.xxh3_128_digest(content)
     output = io.BytesIO()
     # The header alone: the record is encoded already, and to encode it takes longer than all else.
@@ -86,11 +101,30 @@ def encode_metadata(metadata: CheckpointMetadata) -> bytes:
     )
     level = zlib.Z_DEFAULT_COMPRESSION if len(content) < _LARGE_RECORD_BYTES else zlib.Z_BEST_SPEED
     # As fastavro does it: without the header of zlib, and with all but the last byte of its trailer.
-    block = {"count": 1, "data": zlib.compress(content, level)[2:-1], "sync": sync_marker}
+    compressed = zlib.compress(content, level)[2:-1]
+    if len(content) > _max_record_bytes(compressed):
+        compressed = zlib.compress(content, zlib.Z_NO_COMPRESSION)[2:-1]
+    block = {"count": 1, "data": compressed, "sync": sync_marker}
     fastavro.schemaless_writer(output, _BLOCK, block)
     data = output.getvalue()
     # The first occurrence is the one in the header: only the version comes before it.
     return data.replace(_NO_CHECKSUM.encode(), checksum_of_bytes(data).encode(), 1)
+
+
+def _small_items(metadata: CheckpointMetadata) -> int:
+    """How many parts may be small: the walk over a record with files alone would find nothing."""
+    watermarks = metadata.watermarks
+    return (
+        sum(operator.parallelism for operator in metadata.operators)
+        + (len(watermarks.channels) + len(watermarks.nodes) if watermarks is not None else 0)
+        + len(metadata.timers_due)
+        + len(metadata.sink_committables)
+        + len(metadata.properties)
+    )
+
+
+def _max_record_bytes(compressed: bytes) -> int:
+    return min(MAX_METADATA_BYTES, max(_SMALL_RECORD_BYTES, _MAX_COMPRESSION_RATIO * len(compressed)))
 
 
 def check_metadata_size(metadata: CheckpointMetadata) -> None:
@@ -105,7 +139,7 @@ def decode_metadata(data: bytes, location: str) -> CheckpointMetadata:
     """
     if len(data) > MAX_METADATA_BYTES:
         _corrupt(location, f"{len(data)} bytes is more than the limit of {MAX_METADATA_BYTES}")
-    source = io.BytesIO(data)
+    source = io.BytesIO(data[:_MAX_HEADER_BYTES])
     try:
         header: Any = fastavro.schemaless_reader(source, _HEADER, None)
     except Exception as error:
@@ -113,11 +147,13 @@ def decode_metadata(data: bytes, location: str) -> CheckpointMetadata:
     keys: dict[str, bytes] = header["meta"]
     if header["magic"] != _MAGIC or not {_VERSION_KEY, _CHECKSUM_KEY} <= keys.keys():
         _corrupt(location, "it is not a metadata file of this package")
-    _check_checksum(data, keys[_CHECKSUM_KEY], source.tell(), location)
+    header_bytes = source.tell()
+    _check_checksum(data, keys[_CHECKSUM_KEY], header_bytes, location)
     version = _check_version(keys[_VERSION_KEY], location)
     _check_schema(keys.get("avro.schema", b""), version, location)
-    body = _read_block(source, header, location)
+    body = _read_block(io.BytesIO(data[header_bytes:]), header, location)
     try:
+        _ITEM_COUNT_CHECKS[version](body.getvalue())
         record: Any = fastavro.schemaless_reader(body, _RECORDS[version], None)
         metadata = _READERS[version](record)
     except InvariantViolationError as error:
@@ -174,12 +210,16 @@ def _read_block(source: io.BytesIO, header: Mapping[str, Any], location: str) ->
     if header["meta"].get("avro.codec") != b"deflate":
         _corrupt(location, "it is not compressed with deflate")
     inflater = zlib.decompressobj(-15)
+    limit = _max_record_bytes(block["data"])
     try:
-        body = inflater.decompress(block["data"], MAX_METADATA_BYTES + 1)
+        body = inflater.decompress(block["data"], limit + 1)
     except zlib.error as error:
         _corrupt(location, f"its data block cannot be decompressed ({error})", error)
-    if len(body) > MAX_METADATA_BYTES:
-        _corrupt(location, f"its record takes more than the limit of {MAX_METADATA_BYTES} bytes")
+    if len(body) > limit:
+        _corrupt(
+            location,
+            f"its record takes more than the limit of {limit} bytes for {len(block['data'])} compressed bytes",
+        )
     # fastavro leaves a part of zlib's trailer after the deflate stream, so what follows it is not judged.
     if not inflater.eof:
         _corrupt(location, "its data block is not one whole deflate stream")

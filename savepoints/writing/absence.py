@@ -20,7 +20,6 @@ from itertools import chain
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from attrs import fields, frozen, has
 
 from checkpointing.errors import SavepointError
@@ -33,7 +32,8 @@ from savepoints.reading.stored_entries import StateEntry
 from savepoints.savepoint import Savepoint
 from savepoints.writing.errors import RemainsError
 from snapshots.value_text import shown
-from statebackend.canonical.canonical_entries import batches_of_row_group
+from statebackend.canonical.canonical_entries import BATCH_BYTES, BATCH_ROWS
+from statebackend.canonical.parquet_bounds import BoundedParquetFile
 from typeserializers.scalars.strings import StringSerializer
 
 __all__ = ["Remainder", "remains", "require_absent"]
@@ -172,12 +172,12 @@ def _is_in_file(file_system: CheckpointFileSystem, path: str, markers: Sequence[
 
 def _columns_with(file_system: CheckpointFileSystem, path: str, markers: Sequence[bytes]) -> Iterator[str]:
     found: dict[str, None] = {}
-    with file_system.open_input(path) as source, pq.ParquetFile(source, pre_buffer=False) as file:
-        every = range(file.num_row_groups)
-        for batch in chain.from_iterable(batches_of_row_group(file, one, file.schema_arrow.names) for one in every):
-            for name, column in zip(batch.schema.names, batch.columns, strict=True):
-                if name not in found and pa.types.is_binary(column.type) and _is_in_column(column, markers):
-                    found[name] = None
+    with file_system.open_input(path) as source, BoundedParquetFile(source) as file:
+        for row_group in range(file.metadata.num_row_groups):
+            for batch in file.batches(row_group, file.schema.names, BATCH_ROWS, BATCH_BYTES):
+                for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                    if name not in found and pa.types.is_binary(column.type) and _is_in_column(column, markers):
+                        found[name] = None
     yield from found
 
 

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from statebackend.api.errors import StateRestoreError
 from statebackend.api.key_groups import KeyGroupRange
+from statebackend.canonical.parquet_bounds import MAX_ROW_GROUP_ROWS, BoundedParquetFile, check_written
 
 FORMAT_KEY: Final = b"statebackend.format"
 FORMAT: Final = b"1"
@@ -38,16 +39,13 @@ SCHEMA: Final = pa.schema(
     metadata={FORMAT_KEY: FORMAT},
 )
 
-BATCH_ROWS: Final = 1 << 16
+BATCH_ROWS: Final = MAX_ROW_GROUP_ROWS
 """The most rows of a batch and a row group."""
 
 BATCH_BYTES: Final = 16 << 20
 """The bytes of keys and values from which on a batch and a row group end; what is larger by itself is one of its own.
 
 With `BATCH_ROWS` it bounds the memory of reading and writing."""
-
-_STREAM_BYTES: Final = 1 << 20
-"""How much of a column is read from a file at a time."""
 
 Address = tuple[int, bytes, bytes]
 """Where the state of a key is: key group, and the bytes of key and namespace."""
@@ -128,12 +126,19 @@ def write_canonical_columns(target: str | pa.NativeFile, batches: Iterable[pa.Re
     It is for the caller to keep them within `BATCH_ROWS` and `BATCH_BYTES`.
     """
     rows = 0
+    written: list[pq.FileMetaData] = []
     with pq.ParquetWriter(
-        target, SCHEMA, compression="zstd", write_statistics=["key_group"], write_page_checksum=True
+        target,
+        SCHEMA,
+        compression="zstd",
+        write_statistics=["key_group"],
+        write_page_checksum=True,
+        metadata_collector=written,
     ) as writer:
         for batch in batches:
             rows += batch.num_rows
             writer.write_batch(batch, row_group_size=BATCH_ROWS)
+    check_written(written[0])
     return rows
 
 
@@ -170,17 +175,14 @@ def read_canonical_columns(
     release 0.1 have none. Raises as `read_canonical`.
     """
     try:
-        # Pages are read as they are needed: a row group of an earlier release may be larger than the memory.
-        with pq.ParquetFile(
-            source, buffer_size=_STREAM_BYTES, pre_buffer=False, page_checksum_verification=checks_pages
-        ) as file:
-            metadata = file.schema_arrow.metadata or {}
-            if metadata.get(FORMAT_KEY) != FORMAT or file.schema_arrow.names != SCHEMA.names:
+        with BoundedParquetFile(source, checks_pages=checks_pages) as file:
+            metadata = file.schema.metadata or {}
+            if metadata.get(FORMAT_KEY) != FORMAT or not file.has_columns_of(SCHEMA):
                 raise StateRestoreError(f"{path} does not hold canonical state of format {FORMAT.decode()}")
             for row_group, held in _row_groups_from(file, min(one.start for one in key_groups)):
                 wanted = [one for one in key_groups if held.overlaps(one)]
                 is_wanted_whole = any(one.contains_range(held) for one in wanted)
-                for batch in batches_of_row_group(file, row_group, columns) if wanted else ():
+                for batch in file.batches(row_group, columns, BATCH_ROWS, BATCH_BYTES) if wanted else ():
                     selected = batch if is_wanted_whole else rows_inside(batch, wanted)
                     if selected.num_rows:
                         yield selected
@@ -190,13 +192,6 @@ def read_canonical_columns(
         raise StateRestoreError(f"{path} cannot be read as canonical state: {error}") from error
 
 
-def batches_of_row_group(file: pq.ParquetFile, row_group: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of a row group in batches whose number of rows follows from their mean size."""
-    metadata = file.metadata.row_group(row_group)
-    rows = max(1, metadata.num_rows * BATCH_BYTES // max(metadata.total_byte_size, 1))
-    yield from file.iter_batches(batch_size=min(rows, BATCH_ROWS), row_groups=[row_group], columns=list(columns))
-
-
 def rows_inside(batch: pa.RecordBatch, key_groups: Sequence[KeyGroupRange]) -> pa.RecordBatch:
     """The rows whose key group is in one of the ranges."""
     held = batch.column("key_group")
@@ -204,20 +199,20 @@ def rows_inside(batch: pa.RecordBatch, key_groups: Sequence[KeyGroupRange]) -> p
     return batch.filter(functools.reduce(pc.or_, inside))
 
 
-def _row_groups_from(file: pq.ParquetFile, key_group: int) -> Iterator[tuple[int, KeyGroupRange]]:
+def _row_groups_from(file: BoundedParquetFile, key_group: int) -> Iterator[tuple[int, KeyGroupRange]]:
     """The row groups that may have rows of this key group or a later one, each with the key groups that it has."""
     held = functools.cache(functools.partial(_held_key_groups, file))
-    filled = [index for index in range(file.num_row_groups) if file.metadata.row_group(index).num_rows]
+    filled = [index for index in range(file.metadata.num_row_groups) if file.rows_of_group(index)]
     # Rows are sorted by key group: of a file with thousands of row groups, a few have to be looked at.
     begin = bisect.bisect_left(filled, key_group, key=lambda index: held(index).end) if key_group else 0
     return ((index, held(index)) for index in filled[begin:])
 
 
-def _held_key_groups(file: pq.ParquetFile, row_group: int) -> KeyGroupRange:
+def _held_key_groups(file: BoundedParquetFile, row_group: int) -> KeyGroupRange:
     """From the first to the last key group that a row group with rows has rows of."""
     # Statistics would do, but the library ends the process when it is asked for those of a damaged file. The column
     # itself takes next to nothing: its values repeat.
-    groups = file.read_row_group(row_group, columns=["key_group"]).column(0)
+    groups = file.column(row_group, "key_group")
     if groups.null_count:
         raise ValueError("there are rows without a key group")
     bounds = pc.min_max(groups).as_py()

@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, TypeVar, cast, overload
+from typing import Any, TypeVar, cast, overload
 
 from attrs import define, field, frozen
 
@@ -56,6 +56,7 @@ from statebackend.operator_state.operator_snapshot_task import (
     OperatorStateSnapshotTask,
 )
 from statebackend.operator_state.operator_state_handles import (
+    MAX_SLICES,
     OperatorStateHandle,
     OperatorStateSnapshot,
     StatePart,
@@ -70,9 +71,6 @@ from typeserializers.kernel.known_serializers import restored_with
 T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
-
-MAX_SLICES: Final = 16
-"""Slices of one state beyond which it is written anew instead of being referred to."""
 
 
 @frozen(kw_only=True)

@@ -25,6 +25,7 @@ version 2 of checkpoint metadata, and counted from that handle's first file.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -50,6 +51,12 @@ DIGEST_BYTES: Final = 16
 
 FORMAT: Final = "operator_state"
 """The format of a handle in a checkpoint; in a savepoint it is that of savepoints."""
+
+MAX_SLICES: Final = 16
+"""A state in more slices is written again. A union list may have the rows of its file several times, once a slice."""
+
+_MAX_ROWS_PER_BYTE: Final = 1 << 10
+"""A row group takes more than 64 bytes of a file and has at most 65,536 rows."""
 
 _MODES: Final = {mode.value: mode for mode in OperatorStateMode}
 
@@ -173,6 +180,33 @@ def check_subtask_states(states: Iterable[OperatorStateMeta]) -> None:
             )
             for one in part.slices:
                 _require(0 <= one.start < one.stop, state.name, f"has the rows {one.start} to {one.stop} of a file")
+                _require(
+                    one.stop <= one.file.size_bytes * _MAX_ROWS_PER_BYTE,
+                    state.name,
+                    f"refers to row {one.stop} of {one.file.path!r}, which has only {one.file.size_bytes} bytes",
+                )
+        check_overlaps(state.name, state.parts, MAX_SLICES if state.mode is OperatorStateMode.UNION else 1)
+
+
+def check_overlaps(state_name: str, parts: Iterable[StatePart], most: int) -> None:
+    """Raises `StateRestoreError` if more than ``most`` slices refer to one row."""
+    by_file: dict[FileHandle, list[FileSlice]] = {}
+    for part in parts:
+        for one in part.slices:
+            by_file.setdefault(one.file, []).append(one)
+    for file, slices in by_file.items():
+        if len(slices) <= most:
+            continue
+        stops: list[int] = []
+        for one in sorted(slices, key=lambda one: one.start):
+            while stops and stops[0] <= one.start:
+                heapq.heappop(stops)
+            heapq.heappush(stops, one.stop)
+            _require(
+                len(stops) <= most,
+                state_name,
+                f"refers to row {one.start} of {file.path!r} {len(stops)} times: its slices overlap",
+            )
 
 
 def _require(condition: bool, name: str, message: str) -> None:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend.api.errors import StateRestoreError
+from statebackend.canonical.parquet_bounds import MAX_ROW_GROUP_ROWS, BoundedParquetFile, check_written
 from statebackend.operator_state.operator_state_handles import FileSlice
 
 FORMAT_KEY: Final = b"statebackend.operator_state.format"
@@ -23,7 +24,7 @@ FORMAT: Final = b"1"
 
 SCHEMA: Final = pa.schema([pa.field("key", pa.binary()), pa.field("value", pa.binary())], metadata={FORMAT_KEY: FORMAT})
 
-BATCH_ROWS: Final = 1 << 16
+BATCH_ROWS: Final = MAX_ROW_GROUP_ROWS
 """How many rows a batch and a row group hold at most."""
 
 BATCH_BYTES: Final = 16 << 20
@@ -36,10 +37,14 @@ OperatorStateRow = tuple["bytes | None", "bytes | None"]
 def encoded_rows(rows: Iterable[OperatorStateRow]) -> bytes:
     """The bytes of a Parquet file of the rows."""
     target = pa.BufferOutputStream()
-    with pq.ParquetWriter(target, SCHEMA, compression="zstd", write_statistics=False) as writer:
+    written: list[pq.FileMetaData] = []
+    with pq.ParquetWriter(
+        target, SCHEMA, compression="zstd", write_statistics=False, metadata_collector=written
+    ) as writer:
         for batch in batches(rows):
             keys, values = (pa.array(column, pa.binary()) for column in zip(*batch, strict=True))
             writer.write_batch(pa.record_batch([keys, values], schema=SCHEMA), row_group_size=BATCH_ROWS)
+    check_written(written[0])
     data: bytes = target.getvalue().to_pybytes()
     return data
 
@@ -59,13 +64,6 @@ def batches(rows: Iterable[OperatorStateRow]) -> Iterator[list[OperatorStateRow]
         yield batch
 
 
-def _batch_rows(metadata: pq.FileMetaData) -> int:
-    """How many rows to read at once: files of former releases have row groups of any size."""
-    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    row_bytes = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=0)
-    return int(max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, row_bytes))))
-
-
 def read_slice(file_system: CheckpointFileSystem, wanted: FileSlice) -> Iterator[OperatorStateRow]:
     """The rows of a slice; the file is read whole and its checksum verified.
 
@@ -75,21 +73,26 @@ def read_slice(file_system: CheckpointFileSystem, wanted: FileSlice) -> Iterator
     path = file_system.location(wanted.file.path)
     content = file_system.read_file(wanted.file)
     try:
-        with pq.ParquetFile(pa.BufferReader(content)) as file:
-            metadata = file.schema_arrow.metadata or {}
-            if metadata.get(FORMAT_KEY) != FORMAT or file.schema_arrow.names != SCHEMA.names:
+        with BoundedParquetFile(pa.BufferReader(content)) as file:
+            metadata = file.schema.metadata or {}
+            if metadata.get(FORMAT_KEY) != FORMAT or not file.has_columns_of(SCHEMA):
                 raise StateRestoreError(f"{path} does not hold operator state of format {FORMAT.decode()}")
             if file.metadata.num_rows < wanted.stop:
                 raise StateRestoreError(
                     f"{path} has {file.metadata.num_rows} rows, but rows up to {wanted.stop} are referred to"
                 )
             position = 0
-            for batch in file.iter_batches(batch_size=_batch_rows(file.metadata)):
-                first, last = max(wanted.start - position, 0), min(wanted.stop - position, batch.num_rows)
-                position += batch.num_rows
-                if first < last:
-                    selected = batch.slice(first, last - first)
-                    yield from zip(selected.column(0).to_pylist(), selected.column(1).to_pylist(), strict=True)
+            for row_group in range(file.metadata.num_row_groups):
+                rows = file.rows_of_group(row_group)
+                if position + rows <= wanted.start or position >= wanted.stop:
+                    position += rows
+                    continue
+                for batch in file.batches(row_group, SCHEMA.names, BATCH_ROWS, BATCH_BYTES):
+                    first, last = max(wanted.start - position, 0), min(wanted.stop - position, batch.num_rows)
+                    position += batch.num_rows
+                    if first < last:
+                        selected = batch.slice(first, last - first)
+                        yield from zip(selected.column(0).to_pylist(), selected.column(1).to_pylist(), strict=True)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise StateRestoreError(f"{path} cannot be read as operator state: {error}") from error
 

@@ -29,6 +29,7 @@ from statebackend.operator_state.operator_state_handles import (
     OperatorStateHandle,
     OperatorStateMeta,
     StatePart,
+    check_overlaps,
     decode_operator_state,
 )
 
@@ -126,6 +127,10 @@ def _modes(handles: Sequence[OperatorStateHandle]) -> dict[str, OperatorStateMod
                     f"operator state {state.name!r} is a {known.value} state in one subtask and a "
                     f"{state.mode.value} state in another: these handles are not of one snapshot of one operator"
                 )
+    for name, mode in modes.items():
+        if mode is OperatorStateMode.SPLIT:
+            metas = [meta for handle in handles if (meta := handle.state(name)) is not None]
+            check_overlaps(name, (part for meta in metas for part in meta.parts), 1)
     return modes
 
 

@@ -12,12 +12,14 @@ size is not bounded by anything), and every batch is validated in full before it
 from __future__ import annotations
 
 import copy
+import itertools
 import struct
 from abc import abstractmethod
 from collections.abc import Hashable, Iterator
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pat
 from pyarrow import ipc
 
@@ -92,9 +94,8 @@ class ArrowIpcSerializer(TypeSerializer[T], Generic[T]):
         message = source.read_sized_bytes()
         _refuse_compression(message)
         batch = ipc.read_record_batch(pa.py_buffer(message), self.schema)
-        if batch.num_rows > 8 * len(message) + MAX_EMPTY_ELEMENTS:
-            raise MalformedDataError(f"{batch.num_rows} rows cannot be in {len(message)} bytes")
         batch.validate(full=True)
+        _check_claims(batch, len(message))
         _check_nulls(batch)
         return batch, source.position
 
@@ -102,6 +103,7 @@ class ArrowIpcSerializer(TypeSerializer[T], Generic[T]):
         batch = self.to_batch(value)
         _check_nulls(batch)
         message: bytes = batch.serialize().to_pybytes()
+        _check_claims(batch, len(message))
         return struct.pack(">i", len(message)) + message
 
     def _decode(self, data: bytes, position: int) -> tuple[T, int]:
@@ -249,6 +251,47 @@ def _check_nulls(batch: pa.RecordBatch) -> None:
     for part, column in zip(batch.schema, batch.columns, strict=True):
         if not part.nullable and column.null_count:
             raise ValueError(f".{part.name} has nulls, but is not nullable")
+
+
+def _check_claims(batch: pa.RecordBatch, message_bytes: int) -> None:
+    """Raises `MalformedDataError` for an array that stands for more values than its message has bits.
+
+    Nulls, views and runs take next to nothing, however many values a reader makes of them.
+    """
+    limit = 8 * message_bytes + MAX_EMPTY_ELEMENTS
+    if batch.num_rows > limit or any(count > limit for column in batch.columns for count in _claims(column)):
+        raise MalformedDataError(f"an Arrow message of {message_bytes} bytes stands for more than {limit} values")
+
+
+def _claims(array: pa.Array) -> Iterator[int]:
+    """How many values the array and each one inside of it stand for; of texts and bytes in views, how many bytes."""
+    kind = array.type
+    yield len(array)
+    if pat.is_run_end_encoded(kind):
+        ends = array.run_ends.to_pylist()
+        runs = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+        yield from (max(runs, default=0) * count for count in _claims(array.values))
+        if pat.is_string(array.values.type) or pat.is_binary(array.values.type):
+            yield sum(
+                run * (size or 0) for run, size in zip(runs, pc.binary_length(array.values).to_pylist(), strict=True)
+            )
+    elif pat.is_string_view(kind) or pat.is_binary_view(kind):
+        lengths = memoryview(array.buffers()[1]).cast("i")[4 * array.offset : 4 * (array.offset + len(array))]
+        yield sum(lengths[::4].tolist())
+    elif pat.is_list_view(kind) or pat.is_large_list_view(kind):
+        views = sorted(zip(array.offsets.to_pylist(), array.sizes.to_pylist(), strict=True))
+        filled = [(start, start + size) for start, size in views if size]
+        if any(end > start for (_, end), (start, _) in itertools.pairwise(filled)):
+            raise MalformedDataError("two views of a list share elements, which is not read")
+        yield from _claims(array.values)
+    elif pat.is_map(kind):
+        yield from _claims(array.keys)
+        yield from _claims(array.items)
+    elif pat.is_list(kind) or pat.is_large_list(kind) or pat.is_fixed_size_list(kind):
+        yield from _claims(array.values)
+    else:
+        for index in range(kind.num_fields):
+            yield from _claims(array.field(index))
 
 
 def _struct_problems(value: Any, kind: pa.DataType, path: str) -> Iterator[str]:

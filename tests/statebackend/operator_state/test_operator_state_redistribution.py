@@ -240,9 +240,15 @@ def test_pieces_of_two_files_stay_two_though_their_numbers_continue():
 
 def test_only_files_of_checkpoints_are_referred_to_and_of_no_savepoint_among_them(tmp_path):
     fs = CheckpointFileSystem.from_uri(tmp_path)
-    state = StatePart(envelopes(SPLIT, 0), (FileSlice(FileHandle("a", 1, CHECKSUM), 0, 1),))
-    operator = OperatorStateHandle((OperatorStateMeta("state", SPLIT, (state,)),))
-    of_checkpoint, of_savepoint = encode_operator_state(operator), encode_operator_state(operator, CANONICAL_BACKEND)
+
+    def operator(path):
+        state = StatePart(envelopes(SPLIT, 0), (FileSlice(FileHandle(path, 1, CHECKSUM), 0, 1),))
+        return OperatorStateHandle((OperatorStateMeta("state", SPLIT, (state,)),))
+
+    of_checkpoint, of_savepoint = (
+        encode_operator_state(operator("a")),
+        encode_operator_state(operator("b"), CANONICAL_BACKEND),
+    )
 
     def may_refer(*parts):
         [restored] = restored_operator_state(parts, fs, 1)
