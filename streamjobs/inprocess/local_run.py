@@ -203,6 +203,16 @@ class LocalRun:
         with self._running():
             self.network.run()
 
+    def process_all(self) -> None:
+        """As `process`, and then the records that wait for others to be sorted with, operator by operator."""
+        self.process()
+        with self._running():
+            while waiting := [one for one in self.job_network.subtasks if one.has_records_to_order]:
+                for one in waiting:
+                    if one.operator is waiting[0].operator:
+                        one.process_ordered()
+                self.network.run()
+
     def read_on(self, feed: Callable[[], bool]) -> bool:
         """Calls ``feed`` whenever all that it gave is processed, until it has nothing, or a checkpoint is complete.
 

@@ -84,6 +84,10 @@ class LocalSource:
         """What the source itself says of time."""
         self._send(self._timestamps.time.on_upstream(element) if self._timestamps is not None else (element,))
 
+    def read_given_time(self, element: WatermarkElement) -> None:
+        """Sends on what a test says of time, also where the records get their timestamps from a strategy."""
+        self._send(self._timestamps.time.on_given(element) if self._timestamps is not None else (element,))
+
     def emit_periodically(self) -> None:
         """Sends what is due by the strategy; to be called whenever processing time has moved on."""
         if self._timestamps is None:

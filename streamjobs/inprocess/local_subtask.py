@@ -176,9 +176,14 @@ class LocalSubtask:
         else:
             self._before_keys.append(batch)
 
+    @property
+    def has_records_to_order(self) -> bool:
+        """Whether records wait to be sorted, and can be processed."""
+        return bool(self._to_order) and self._open_if_possible()
+
     def advance_watermark(self, timestamp_ms: int) -> None:
         """Fires what is due by then, and tells the operator."""
-        self._process_ordered()
+        self.process_ordered()
         is_open = self._open_if_possible()
         self.watermark_ms = timestamp_ms
         if is_open:
@@ -206,7 +211,7 @@ class LocalSubtask:
         """Freezes the state; a subtask that cannot be open has none."""
         if not self._open_if_possible():
             return
-        self._process_ordered()
+        self.process_ordered()
         self._tell(lambda opened: opened.prepare_snapshot())
         self._tell(lambda opened: self._frozen.update({checkpoint_id: opened.freeze(checkpoint_id)}))
 
@@ -273,7 +278,8 @@ class LocalSubtask:
         records = ObjectBatch(batch.records, batch.keys, batch.key_groups, batch.timestamps)
         self._tell(lambda opened: opened.process_batch(batch.input_index, records))
 
-    def _process_ordered(self) -> None:
+    def process_ordered(self) -> None:
+        """Processes the records that wait to be sorted."""
         if not self._to_order or not self._open_if_possible():
             return
         waiting, self._to_order = self._to_order, []

@@ -194,6 +194,10 @@ class TimestampsAndWatermarks(Generic[T]):
         """A watermark or a status of whoever is in front."""
         return self.on_end_of_input() if element == END_OF_TIME else ()
 
+    def on_given(self, element: WatermarkElement) -> tuple[WatermarkElement, ...]:
+        """A watermark or a status of a test, as if the generator had emitted it; time never goes back."""
+        return self._filter.passed(element)
+
     def on_end_of_input(self) -> tuple[WatermarkElement, ...]:
         """No record follows."""
         return self._filter.passed(END_OF_TIME)

@@ -109,16 +109,19 @@ class ScriptedSource:
         self._feed(partial(LocalSource.read, records=rows, timestamps=times))
 
     def watermark(self, timestamp_ms: int) -> None:
-        """The source says that no record follows whose timestamp is not after this time; `ValueError` for no time."""
-        self._feed(partial(LocalSource.read_time, element=Watermark(timestamp_ms)))
+        """Sends a watermark: no record follows whose timestamp is not after this time. `ValueError` for no time.
+
+        With a watermark strategy it counts as one of the strategy, unless that is further already.
+        """
+        self._feed(partial(LocalSource.read_given_time, element=Watermark(timestamp_ms)))
 
     def idle(self) -> None:
         """The source is not to be waited for; the watermarks that it sends meanwhile are dropped."""
-        self._feed(partial(LocalSource.read_time, element=WatermarkStatus.IDLE))
+        self._feed(partial(LocalSource.read_given_time, element=WatermarkStatus.IDLE))
 
     def active(self) -> None:
         """The source is to be waited for again."""
-        self._feed(partial(LocalSource.read_time, element=WatermarkStatus.ACTIVE))
+        self._feed(partial(LocalSource.read_given_time, element=WatermarkStatus.ACTIVE))
 
     def end(self) -> None:
         """Nothing follows, and time is at its end; raises `IllegalTransitionError` when it was said before."""
@@ -190,7 +193,7 @@ class JobTestHarness:
                 known: given.get(node, known) for known, node in zip(graph.source_uids, graph.sources, strict=True)
             }
             self._sources = {
-                name: ScriptedSource(self._run.job_network.sources[node], node.source, self._run.process)
+                name: ScriptedSource(self._run.job_network.sources[node], node.source, self._run.process_all)
                 for name, node in job.sources.items()
                 if node in self._run.job_network.sources
             }
@@ -212,14 +215,18 @@ class JobTestHarness:
             raise ValueError(f"the clock is at {self._processing_time_ms} ms and cannot go back to {time_ms} ms")
         self._processing_time_ms = time_ms
         self._run.advance_processing_time(time_ms)
+        self._run.process_all()
 
     def taken(self) -> list[EmittedElement]:
-        """What has come out since this was asked last, of all outputs, in order."""
+        """What has come out and was not taken yet, of all outputs, in order."""
         return self._output.taken()
 
     def taken_records(self, output: str) -> list[Any]:
-        """The records of one output since anything was taken last; what else came out is dropped."""
-        return [one.record for one in self.taken() if isinstance(one, Emitted) and one.output == output]
+        """The records of one output since it was taken last. Records of other outputs stay until they are taken.
+
+        Takes the watermarks and statuses of this output too. Raises `KeyError` for a name that is no output.
+        """
+        return [one.record for one in self._output.taken_of(output) if isinstance(one, Emitted)]
 
     def watermarks(self) -> Mapping[str, int]:
         """How far event time is, by operator uid and by name of source, in milliseconds; without one, left out."""
@@ -258,6 +265,14 @@ class _Output:
 
     def taken(self) -> list[EmittedElement]:
         taken, self._seen = self._seen, []
+        return taken
+
+    def taken_of(self, output: str) -> list[EmittedElement]:
+        if output not in self.names:
+            known = ", ".join(repr(name) for name in self.names if name is not None)
+            raise KeyError(f"the job has no output {output!r}; its outputs are {known}")
+        taken = [one for one in self._seen if one.output == output]
+        self._seen = [one for one in self._seen if one.output != output]
         return taken
 
     def on_records(self, sink_index: int, batch: RecordBatch) -> None:

@@ -135,6 +135,7 @@ def test_time_does_not_go_back_behind_the_time_of_a_snapshot(tmp_path: Path) -> 
         assert [tuple(row) for row in restored.taken_records("out")] == [("b", -1)]
         restored.advance_processing_time(105)
         assert sorted(map(tuple, restored.taken_records("out"))) == [("a", 1), ("b", 1)]
+        assert [tuple(row) for row in restored.taken_records("side")] == [("b", 1)]
         restored.advance_processing_time(105)
         assert restored.taken() == []
 
