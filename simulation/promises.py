@@ -34,6 +34,7 @@ def check_nothing_is_left(disk: SimulatedDisk, root: str, retained: Iterable[Che
     left += [
         path
         for path in disk.files
-        if path.startswith(f"{root}/checkpoints/") and f"{path.rpartition('/')[0]}/_metadata" not in disk.files
+        if path.startswith(f"{root}/checkpoints/")
+        and (path.startswith(f"{root}/checkpoints/.") or f"{path.rpartition('/')[0]}/_metadata" not in disk.files)
     ]
     require_that(not left, f"no file is left behind a start: {', '.join(left)}")

@@ -1,12 +1,15 @@
 """Completed checkpoints noted in the job directory itself; the form of `CheckpointPointers` without anything else.
 
     checkpoints/chk-000000000042/_metadata    one directory for each completed checkpoint
+    checkpoints/.chk-000000000043/_metadata   one that is being written
     shared/...                                data files, referred to by path from metadata
     set-aside/chk-000000000043-<n>/           checkpoints given up by an explicit fallback; their files stay
 
-`_metadata` appears atomically and is what makes a checkpoint complete. A directory `chk-...` without it belongs to an
-unfinished attempt. Directories with other names are left alone. Withdrawing goes the other way round, durably: first
-`_metadata`, then what else there is, so no crash leaves a checkpoint that lacks files.
+`_metadata` is what makes a checkpoint complete, and it appears together with its directory: both get their name by one
+rename. So if the newest directory has none, the file is lost, and the checkpoint is unreadable. An older directory
+without it is left of a checkpoint that was dropped, and one with a dot of an unfinished attempt. Directories with other
+names are left alone. Withdrawing goes the other way round, durably: first `_metadata`, then what else there is, so no
+crash leaves a checkpoint that lacks files.
 
 Nobody but the leader writes here, since leadership of this form ends with the process or is looked at before.
 """
@@ -15,6 +18,8 @@ from __future__ import annotations
 
 import contextlib
 import re
+
+from attrs import evolve
 
 from checkpointing.errors import CheckpointError, CorruptMetadataError, UncertainCheckpointError
 from checkpointing.handles.state_handles import FileHandle
@@ -64,34 +69,53 @@ class DirectoryPointers:
         """Read all checkpoints. Their number is counted, not noted: no crash can tear the one from the other."""
         retained: dict[int, RetainedCheckpoint] = {}
         unreadable: dict[int, CorruptMetadataError] = {}
+        without_metadata: dict[int, str] = {}
         unfinished: list[str] = []
         ids = self._ids_set_aside()
         for name in self._fs.list_directories(CHECKPOINTS_DIRECTORY):
-            match = _DIRECTORY_NAME.fullmatch(name)
+            directory = f"{CHECKPOINTS_DIRECTORY}/{name}"
+            match = _DIRECTORY_NAME.fullmatch(name.removeprefix("."))
             if match is None:
                 continue
-            directory = f"{CHECKPOINTS_DIRECTORY}/{name}"
             checkpoint_id = int(match.group(1))
             ids.append(checkpoint_id)
-            if not self._fs.exists(metadata_path(directory)):
+            if name.startswith("."):
                 unfinished.append(directory)
+                continue
+            if not self._fs.exists(metadata_path(directory)):
+                without_metadata[checkpoint_id] = directory
                 continue
             try:
                 retained[checkpoint_id] = read_checkpoint(self._fs, checkpoint_id, directory)
             except CorruptMetadataError as error:
                 unreadable[checkpoint_id] = error
+        newest = max([*retained, *unreadable], default=-1)
+        for checkpoint_id, directory in without_metadata.items():
+            if checkpoint_id < newest:
+                unfinished.append(directory)
+            else:
+                unreadable[checkpoint_id] = CorruptMetadataError(
+                    f"{self._fs.location(metadata_path(directory))} is missing, and it was there when the checkpoint "
+                    f"became complete. Bring it back from a backup."
+                )
         return FoundCheckpoints(self._fs, self.place, retained, unreadable, unfinished, max(ids, default=None))
 
     def publish(self, metadata: CheckpointMetadata) -> FileHandle:
-        """Write the metadata file, which is the pointer."""
+        """Write the metadata file, which is the pointer, in a directory that then gets its name."""
         self._check_leading()
         directory = checkpoint_directory(metadata.checkpoint_id)
+        head, _, name = directory.rpartition("/")
+        staging = f"{head}/.{name}"
         try:
-            return write_metadata(self._fs, directory, metadata)
+            written = write_metadata(self._fs, staging, metadata)
+            self._fs.move_directory(staging, directory)
+            return evolve(written, path=metadata_path(directory))
         except BaseException as error:
             # A failure after the rename must not leave a checkpoint that its caller gives up.
             try:
-                self._delete(directory)
+                if self._fs.exists(metadata_path(directory)):
+                    self._fs.move_directory(directory, staging)
+                self._fs.delete_directory(staging)
             except CheckpointError:
                 raise UncertainCheckpointError(
                     f"{self._fs.location(metadata_path(directory))} could not be written ({error}), nor be taken back: "

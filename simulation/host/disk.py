@@ -227,6 +227,8 @@ class SimulatedStorage:
         for full in moved:
             new = self._full(target) + full[len(self._full(path)) :]
             self.disk.files[new] = self.disk.files.pop(full)
+            if full in self.disk.solid:
+                self.disk.solid.add(new)
         self._step("sync directory", path)
         for full in moved:
             new = self._full(target) + full[len(self._full(path)) :]

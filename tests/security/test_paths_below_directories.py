@@ -198,7 +198,7 @@ def test_links_and_pipes_among_the_files_are_removed_and_not_followed(job: Path,
     (job / "shared" / "link").symlink_to(outside / "precious")
     os.link(outside / "precious", job / "shared" / "other-name")
     os.mkfifo(job / "shared" / "pipe")
-    unfinished = job / "checkpoints" / "chk-000000000050"
+    unfinished = job / "checkpoints" / ".chk-000000000050"
     unfinished.mkdir()
     (unfinished / "link").symlink_to(outside)
     before = content_of(outside)
@@ -281,7 +281,7 @@ def test_directories_of_a_savepoint_that_are_links_are_not_followed(tmp_path: Pa
 
 
 def test_directories_inside_each_other_without_end_are_an_error(job: Path) -> None:
-    unfinished = job / "checkpoints" / "chk-000000000050"
+    unfinished = job / "checkpoints" / ".chk-000000000050"
     unfinished.mkdir()
     inner = os.open(unfinished, os.O_RDONLY)
     for _ in range(sys.getrecursionlimit() + 500):

@@ -38,7 +38,7 @@ def test_ids_increase_over_runs_failures_and_fall_backs(fs: CheckpointFileSystem
     assert store.next_checkpoint_id() == 6
     # What was given out without a checkpoint is not known any more; an attempt that left a directory is.
     assert opened(fs).next_checkpoint_id() == 6
-    fs.write_file("checkpoints/chk-000000000008/something", b"")
+    fs.write_file("checkpoints/.chk-000000000008/_metadata", b"")
     assert opened(fs).next_checkpoint_id() == 9
     # Neither is the id of a checkpoint that was given up.
     assert opened(fs, fall_back_to=1).next_checkpoint_id() == 6

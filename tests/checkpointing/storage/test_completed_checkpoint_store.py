@@ -58,9 +58,10 @@ def damage(fs: CheckpointFileSystem, checkpoint_id: int) -> None:
     fs.write_file(path, fs.read_file(path)[:-1])
 
 
-def test_a_directory_without_metadata_is_unfinished_and_removed(fs) -> None:
+def test_a_directory_that_has_not_got_its_name_is_unfinished_and_removed(fs) -> None:
     add(store_of(fs), fs, 1)
-    fs.write_file("checkpoints/chk-000000000002/.tmp-0123", b"half a _meta")
+    fs.write_file("checkpoints/.chk-000000000002/.tmp-0123", b"half a _meta")
+    fs.write_file("checkpoints/.chk-000000000003/_metadata", b"whole, but not renamed")
     fs.write_file("checkpoints/mine/notes", b"not the store's")
     store = store_of(fs)
     assert ids(store) == [1]
@@ -207,25 +208,25 @@ def test_a_metadata_write_that_fails_after_its_rename_is_taken_back(fs, monkeypa
     failures = ["once"]
 
     def fail_once(descriptor: int) -> None:
-        if failures and os.path.exists(f"/proc/self/fd/{descriptor}/_metadata"):
+        if failures and os.path.exists(f"/proc/self/fd/{descriptor}/chk-000000000002/_metadata"):
             failures.pop()
             raise OSError(5, "Input/output error")
         real(descriptor)
 
-    taken_back = []
-    delete = LocalStorage.delete
+    moved = []
+    move = LocalStorage.move_directory
 
-    def noted(storage: LocalStorage, path: str, durable: bool) -> None:
-        taken_back.append((path, durable))
-        delete(storage, path, durable)
+    def noted(storage: LocalStorage, path: str, target: str) -> None:
+        moved.append(target)
+        move(storage, path, target)
 
     monkeypatch.setattr(os, "fsync", fail_once)
-    monkeypatch.setattr(LocalStorage, "delete", noted)
+    monkeypatch.setattr(LocalStorage, "move_directory", noted)
     with pytest.raises(StorageError):
         add(store, fs, 2)
     assert failures == []
-    # A power loss must not bring it back.
-    assert taken_back == [("checkpoints/chk-000000000002/_metadata", True)]
+    # A power loss must not bring it back, so the name is given back durably before the directory is deleted.
+    assert moved == ["checkpoints/chk-000000000002", "checkpoints/.chk-000000000002"]
     assert fs.list_directories("checkpoints") == ("chk-000000000001",)
     assert ids(store) == ids(store_of(fs)) == [1]
 

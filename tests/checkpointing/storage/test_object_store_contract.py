@@ -278,7 +278,7 @@ def test_checkpoints_from_before_are_taken_over(uri, tmp_path) -> None:
         former = led_by_lock(opened)
         for checkpoint_id in (1, 2):
             former.add(checkpoint_id, "a")
-        opened.file_system.write_file("checkpoints/chk-000000000007/_metadata.tmp-0", b"of a driver that was killed")
+        opened.file_system.write_file("checkpoints/.chk-000000000007/_metadata", b"of a driver that was killed")
     again = led(uri)
     again.store.recover()
     assert again.ids == [1, 2]

@@ -94,14 +94,14 @@ def test_what_no_checkpoint_needs_is_named_and_removed_and_nothing_else(
     answer(capsys, "fall-back", job, "previous")
     kept = files_of(job)
     assert {path.rpartition("/")[2] for path in before - kept} == {"_metadata"}, "set aside, not removed"
-    left = ["shared/count/left", "shared/.half.tmp", "restore-plans/0.plan", "checkpoints/chk-000000000009/half"]
+    left = ["shared/count/left", "shared/.half.tmp", "restore-plans/0.plan", "checkpoints/.chk-000000000009/half"]
     for path in left:
         (job / path).parent.mkdir(parents=True, exist_ok=True)
         (job / path).write_bytes(b"123")
     planned = answer(capsys, "gc", job, "--dry-run")
     assert files_of(job) == kept | set(left)
     assert [file["path"] for file in planned["files"]] == [*sorted(left[:2]), left[2]]
-    assert (planned["size_bytes"], planned["unfinished_checkpoints"]) == (9, ["checkpoints/chk-000000000009"])
+    assert (planned["size_bytes"], planned["unfinished_checkpoints"]) == (9, ["checkpoints/.chk-000000000009"])
     removed = answer(capsys, "gc", job)
     assert removed == {**planned, "removed": True}
     assert files_of(job) == kept

@@ -223,18 +223,26 @@ def test_a_source_log_that_does_not_belong_to_the_state_is_refused_with_both_ids
 
 
 @pytest.mark.parametrize("is_only_one", [True, False])
+@pytest.mark.parametrize("with_directory", [True, False])
 def test_a_deleted_metadata_file_is_named_before_anything_is_touched(
-    workplace_of_three: Workplace, is_only_one: bool
+    workplace_of_three: Workplace, is_only_one: bool, with_directory: bool
 ) -> None:
     workplace_of_three.run(memory_sink(), retained_checkpoints=1 if is_only_one else 3)
     job = workplace_of_three.directory / "job"
     metadata = job / "checkpoints" / "chk-000000000002" / "_metadata"
     content = metadata.read_bytes()
     metadata.unlink()
+    if with_directory:
+        metadata.parent.rmdir()
     before = sorted(path for path in job.rglob("*"))
     workplace_of_three.add_batch([("a", 1)])
-    there_is = "no checkpoint at all" if is_only_one else "the newest checkpoint is 1"
-    with pytest.raises(SourceProgressMismatchError, match=rf"chk-000000000002/_metadata is missing.*{there_is}"):
+    if with_directory:
+        kind: type[Exception] = SourceProgressMismatchError
+        advice = "no checkpoint at all" if is_only_one else "the newest checkpoint is 1"
+    else:
+        kind = CorruptMetadataError
+        advice = "No other checkpoint is readable" if is_only_one else "start with fall_back_to=1"
+    with pytest.raises(kind, match=rf"chk-000000000002/_metadata is missing.*{advice}"):
         workplace_of_three.run(memory_sink())
     assert sorted(path for path in job.rglob("*")) == before
     metadata.parent.mkdir(exist_ok=True)
