@@ -74,22 +74,16 @@ def sorted_echo(job: HarnessJob) -> None:
     job.output("out", keyed.process(Echo(), uid="echo", schema=RECORD, order_by="v"))
 
 
-def test_records_are_sorted_between_two_watermarks_and_before_a_barrier(tmp_path: Path) -> None:
+def test_records_that_are_sent_at_once_are_sorted() -> None:
     with JobTestHarness(sorted_echo) as harness:
         source = harness.source("in")
-        for value in (3, 1, 2):
-            source.send(("a", value), timestamp_ms=5)
-        assert harness.taken() == []
-        source.watermark(4)
+        source.send_all([("a", value) for value in (3, 1, 2)], [5, 5, 5])
         assert [one.record.v for one in harness.taken() if isinstance(one, Emitted)] == [1, 2, 3]
-        source.send(("a", 9), timestamp_ms=8)
-        source.send(("a", 7), timestamp_ms=8)
+        source.send_all([("a", 9), ("a", 7)], [8, 8])
         source.watermark(8)
         shown = [one.record.v if isinstance(one, Emitted) else one for one in harness.taken()]
         assert shown == [7, 9, -5, -8, EmittedWatermark("out", 8)]
-        source.send(("a", 6))
-        source.send(("a", 5))
-        harness.snapshot(tmp_path / "snapshot")
+        source.send_all([("a", 6), ("a", 5)])
         assert [row.v for row in harness.taken_records("out")] == [5, 6]
 
 
