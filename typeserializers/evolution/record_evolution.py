@@ -38,6 +38,7 @@ of the two would be lost, and the declaration is ambiguous.
     old: a (formerly b), b (formerly a)     new: the same         a continues a, b continues b
     old: late, minutes     new: minutes (formerly late)           ambiguous
     old: late, minutes     new: minutes (formerly late), late     ambiguous
+    old: late, minutes (formerly late)     new: minutes (formerly late)     minutes continues, late is removed
 """
 
 from __future__ import annotations
@@ -217,7 +218,7 @@ def judge_record(
             unchanged.append(path)
         if verdict.is_with_reconfigured_serializer:
             reconfigured[match.new.name] = verdict.reconfigured_serializer
-    findings += _removed(removed, matches, new, bool(steps))
+    findings += _removed(removed, matches, old.fields, bool(steps))
     if matched != sorted(matched):
         findings.append(
             Finding("", FieldVerdict.MIGRATE, "fields-reordered", "the fields are written in another order")
@@ -447,15 +448,18 @@ def _added(match: FieldMatch[RecordField], removed: Sequence[WrittenField]) -> F
 def _removed(
     removed: Sequence[WrittenField],
     matches: Sequence[FieldMatch[RecordField]],
-    new: RecordShape,
+    old_fields: Sequence[WrittenField],
     has_converters: bool,
 ) -> list[Finding]:
     added = [match.new.name for match in matches if match.old_index is None]
     findings = []
     claimant_of: dict[str, str] = {}
-    for other in new.fields:
-        for former in other.former_names:
-            claimant_of.setdefault(former, other.name)
+    for match in matches:
+        # Of a declaration that the stored field has as well nothing is new: the removed field was another one then.
+        known = () if match.old_index is None else old_fields[match.old_index].former_names
+        for former in match.new.former_names:
+            if former not in known:
+                claimant_of.setdefault(former, match.new.name)
     for part in removed:
         claimant = claimant_of.get(part.name)
         if claimant is not None and not has_converters:

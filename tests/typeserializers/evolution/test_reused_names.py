@@ -237,3 +237,9 @@ def test_a_restore_over_several_versions_gives_what_one_version_after_the_other_
     assert {number: getattr(read, names[-1]) for number, names in versions[-1].items()} == {
         number: 42 if number == 0 else -number for number in versions[-1]
     }
+
+
+def test_a_field_that_used_the_name_again_can_be_removed_while_the_declaration_stays() -> None:
+    third, fourth = ts.AttrsSerializer(THIRD), ts.AttrsSerializer(SECOND)
+    assert restored(third, fourth, THIRD(minutes=42, late=7)) == SECOND(minutes=42)
+    assert "field-removed" in {finding.rule for finding in compatibility(third, fourth).findings}
