@@ -39,12 +39,13 @@ def state_backend(name_or_instance: str | StateBackend) -> StateBackend:
         return name_or_instance
     if isinstance(name_or_instance, type):
         raise UnknownStateBackendError(f"{name_or_instance.__name__} is a class; make an instance, or give a name")
-    known = _known_backends()
-    entry_point = known.get(name_or_instance)
+    # The metadata of all distributions is read for other names only: that takes longer than to open a small state.
+    entry_point = _built_in().get(name_or_instance) or _known_backends().get(name_or_instance)
     if entry_point is None:
+        known = ", ".join(known_state_backends())
         raise UnknownStateBackendError(
-            f"there is no state backend {name_or_instance!r}; known are {', '.join(sorted(known))}. A distribution "
-            f"declares others as entry points of the group {ENTRY_POINT_GROUP!r}"
+            f"there is no state backend {name_or_instance!r}; known are {known}. A distribution declares others as "
+            f"entry points of the group {ENTRY_POINT_GROUP!r}"
         )
     try:
         backend = entry_point.load()()
@@ -67,5 +68,8 @@ def known_state_backends() -> tuple[str, ...]:
 
 def _known_backends() -> dict[str, EntryPoint]:
     declared = {entry_point.name: entry_point for entry_point in entry_points(group=ENTRY_POINT_GROUP)}
-    built_in = {name: EntryPoint(name, value, ENTRY_POINT_GROUP) for name, value in _BUILT_IN.items()}
-    return {**declared, **built_in}
+    return {**declared, **_built_in()}
+
+
+def _built_in() -> dict[str, EntryPoint]:
+    return {name: EntryPoint(name, value, ENTRY_POINT_GROUP) for name, value in _BUILT_IN.items()}
