@@ -3,7 +3,7 @@
 # make test     run the tests, on two processes        (make test TESTS=tests/checkpointing PROCESSES=0 for some, on one)
 # make lint     ruff (rules and format), who imports whom, and mypy --strict on the packages
 # make bench    run the benchmarks                     (make bench SUITE="spark_stateful --json" for one)
-# make simulate run schedules of whole jobs under faults  (make simulate SCHEDULES=10000 SEED=1)
+# make simulate run schedules under faults, random graphs and upgrades  (make simulate SCHEDULES=10000 SEED=1)
 # make chaos    kill processes of the flights job on Spark    (make chaos KILLS=50 SEED=7)
 # make clean    remove .venv and everything that can be made again
 #

@@ -12,6 +12,8 @@ clock, are the schedule's too, and there is no thread. So a schedule that fails 
 | `simulation.host` | the machine: a storage that loses, tears and fails, processes that die, clocks; ZooKeeper     |
 | `simulation.cluster` | tasks, channels and messages around the tables of barriers and of the coordinator            |
 | `simulation.jobs` | jobs as users write them, on the runtime of this process                                      |
+| `simulation.graphs` | random job graphs as data, their programs, and a model of each                             |
+| `simulation.upgrades` | random chains of versions of stored types, and a model of what each value becomes        |
 
 docs/simulation.md says what is promised after each schedule, and which planted defects are found by it.
 """

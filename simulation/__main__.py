@@ -1,4 +1,4 @@
-"""The command: many schedules on all cores, or one again, told step by step."""
+"""The command: many schedules, graphs or upgrades on all cores, or one of them again, printed step by step."""
 
 from __future__ import annotations
 
@@ -6,21 +6,33 @@ import argparse
 import os
 import sys
 
+from simulation.generated import GENERATORS, replay_generated, report_generated
 from simulation.report import replay, report
 
 
 def main() -> int:
     """Returns 1 if a schedule has failed."""
     parser = argparse.ArgumentParser(prog="python -m simulation", description=__doc__)
-    parser.add_argument("--schedules", type=int, default=1000, help="how many (default: 1000)")
+    parser.add_argument("--schedules", type=int, default=1000, help="how many of each kind (default: 1000)")
+    parser.add_argument(
+        "--of", choices=("schedules", *GENERATORS), help="only those (default: all kinds; with --replay: schedules)"
+    )
     parser.add_argument("--seed", type=int, default=1, help="the seed of the first; the others follow (default: 1)")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="at a time (default: one for each core)")
-    parser.add_argument("--replay", type=int, metavar="SEED", help="tell the steps of the schedule of that seed")
+    parser.add_argument("--replay", type=int, metavar="SEED", help="print the schedule of that seed step by step")
     parser.add_argument("--whole", action="store_true", help="with --replay: do not shorten a schedule that fails")
     arguments = parser.parse_args()
     if arguments.replay is not None:
+        if arguments.of in GENERATORS:
+            return replay_generated(arguments.of, arguments.replay, is_whole=arguments.whole)
         return replay(arguments.replay, is_whole=arguments.whole)
-    return report(arguments.schedules, arguments.seed, arguments.processes)
+    status = 0
+    if arguments.of in (None, "schedules"):
+        status = report(arguments.schedules, arguments.seed, arguments.processes)
+    for name in GENERATORS:
+        if arguments.of in (None, name):
+            status |= report_generated(name, arguments.schedules, arguments.seed, arguments.processes)
+    return status
 
 
 if __name__ == "__main__":
