@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from simulation.upgrades.model import Collision, Convert, Rejected, conversion
 from simulation.upgrades.plan import UpgradePlan, Version
@@ -279,6 +279,8 @@ def _adopted(
     time_ms = now_ms if candidate.has_ttl and not old.has_ttl else None
     keeps = _keeps(old, candidate, now_ms)
     try:
+        # The savepoint has entries that have expired since, and their keys collide as well.
+        _converted(chain.contents, record, key, _keeps(old, evolve(old, has_ttl=False), now_ms))
         contents = _converted(chain.contents, record, key, keeps, time_ms)
     except Collision:
         return None, False
