@@ -128,7 +128,9 @@ def match_fields(
     old = {part.name: part for part in old_fields}
     new = {part.name: part for part in new_fields}
     moved = _moved_names(old_fields, new_fields)
-    origins = {name: moved.get(name, name) for name in new if name in old}
+    # A field that has the name of one that moved on is a new one.
+    moved_on = set(moved.values())
+    origins = {name: moved.get(name, name) for name in new if name in moved or (name in old and name not in moved_on)}
     namesakes = {name for name, origin in origins.items() if name == origin}
     taken = set(origins.values())
     claimants: dict[str, str] = {}

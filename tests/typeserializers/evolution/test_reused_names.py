@@ -243,3 +243,10 @@ def test_a_field_that_used_the_name_again_can_be_removed_while_the_declaration_s
     third, fourth = ts.AttrsSerializer(THIRD), ts.AttrsSerializer(SECOND)
     assert restored(third, fourth, THIRD(minutes=42, late=7)) == SECOND(minutes=42)
     assert "field-removed" in {finding.rule for finding in compatibility(third, fourth).findings}
+
+
+def test_a_new_field_does_not_take_the_value_of_one_whose_name_was_handed_on_twice() -> None:
+    old = record("Delay", worst=int, late=int)
+    new = record("Delay", late=renamed("worst"), minutes=renamed("late"), worst=[int, 7])
+    given, made = ts.AttrsSerializer(old), ts.AttrsSerializer(new)
+    assert restored(given, made, old(worst=1, late=2)) == new(late=1, minutes=2, worst=7)
