@@ -266,9 +266,9 @@ def test_keys_of_a_map_that_become_equal_are_refused_because_one_would_be_lost()
     old, new = record(a=dict[int, str]), record(a=dict[float, str])
     data = ts.serializer_for(old).to_bytes(old({2**53: "x", 2**53 + 1: "y"}))
     migration: SchemaMigration[Any] = migration_between(*serializers(old, new))
-    with pytest.raises(MigrationError, match="only 1 of them differ"):
+    with pytest.raises(MigrationError, match="9007199254740992 and 9007199254740993 become equal"):
         migration.to_bytes(data)
-    with pytest.raises(MigrationError, match="only 1 of them differ"):
+    with pytest.raises(MigrationError, match="9007199254740992 and 9007199254740993 become equal"):
         migration.to_value(data)
 
 
